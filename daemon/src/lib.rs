@@ -36,6 +36,8 @@ mod rpc;
 mod server;
 mod session;
 mod shutdown;
+#[cfg(test)]
+mod simulator;
 mod tokens;
 
 pub use daemon::run;

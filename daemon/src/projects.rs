@@ -171,9 +171,7 @@ impl Projects {
             Owner::Global => {
                 let mut file = read_or_default::<GlobalFile>(&self.global)?;
                 let is_changed = put(&mut file.entries, key, entry);
-                if is_changed {
-                    replace(&self.global, &file)?;
-                }
+                store(&self.global, &file, is_changed)?;
                 Ok(is_changed)
             }
             Owner::Project(path) => {
@@ -185,7 +183,10 @@ impl Projects {
     /// Clears the current session of every project where it is `id`.
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
         let _guard = self.changing.lock();
-        self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))
+        fsutil::remove_leftovers(&self.dir)?;
+        self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))?;
+        // An earlier attempt may have changed a file and failed to sync that.
+        if self.dir.exists() { Ok(fsutil::sync_dir(&self.dir)?) } else { Ok(()) }
     }
 
     /// Removes the temporary files that a crash left in the directory of projects; returns their number.
@@ -215,8 +216,8 @@ impl Projects {
         let is_changed = change(&mut file);
         if is_changed {
             fsutil::create_private_dir(&self.dir)?;
-            replace(&self.file(path), &file)?;
         }
+        store(&self.file(path), &file, is_changed)?;
         Ok(is_changed)
     }
 
@@ -252,7 +253,13 @@ fn read_or_default<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsEr
     }
 }
 
-fn replace(file: &Path, value: &impl Serialize) -> Result<(), FsError> {
+/// Makes a value durable that is in a file already or, if it `is_changed`, not yet.
+///
+/// The file may have been replaced by a call that failed at its last sync, or by a process that was killed before it.
+fn store(file: &Path, value: &impl Serialize, is_changed: bool) -> Result<(), FsError> {
+    if !is_changed {
+        return if file.exists() { fsutil::sync_parent(file) } else { Ok(()) };
+    }
     let json = serde_json::to_vec_pretty(value)
         .map_err(|source| FsError::new("encode", file, source.into()))?;
     fsutil::replace_atomically(file, &json)
@@ -289,6 +296,26 @@ mod tests {
         assert_eq!(projects.current("/a").expect("reads"), None);
         assert_eq!(projects.current("/b").expect("reads"), None);
         assert_eq!(projects.current("/c").expect("reads"), Some(two));
+    }
+
+    #[test]
+    fn entry_set_again_after_a_failed_sync_is_durable() {
+        use crate::fsutil::trace::{DiskFault, DiskStep, DiskTrace, FaultKind};
+
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let projects = Projects::new(home.path());
+        let trace = DiskTrace::new(home.path());
+        let set = || {
+            let (content, source) = ("tabs".to_owned(), "user".to_owned());
+            let entry = StoredEntry { content, priority: 1, source };
+            projects.set_entry(Owner::Global, "style", Some(entry))
+        };
+        // Create, append, sync and rename succeed; the sync of the directory fails.
+        let kind = FaultKind::Error(rustix::io::Errno::IO.raw_os_error());
+        trace.set_fault(Some(DiskFault { at: 4, count: 1, kind }));
+        set().expect_err("is not durable");
+        assert!(!set().expect("is durable"), "the file has the entry already");
+        assert_eq!(trace.steps().last(), Some(&DiskStep::SyncDir("".into())));
     }
 
     #[test]

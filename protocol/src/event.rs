@@ -47,6 +47,10 @@ pub enum EventKind {
     TurnEnded,
     /// The model server read fewer tokens of a prompt than were sent. Data: `model`, `sentTokens`, `readTokens`.
     ServerTruncated,
+    /// An exact count differed from the server's. Data: `model`, `countedTokens`, `readTokens`, `cause`: `engine`,
+    /// `template` or `tokens`, and `shapes`: the kinds of messages that are not counted exactly until the server
+    /// confirms their counts again, each with `message` and `traits`.
+    CountMismatch,
     /// A compaction was recorded. Data: `method`, `from`, `to`, `tokensBefore`, `tokensAfter`, `freedTokens`,
     /// `automatic`, `tier`, `tierName`.
     Compressed,

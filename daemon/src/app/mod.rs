@@ -7,7 +7,7 @@
 //!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`compaction`], [`chat`]: the methods of the wire, one module a noun.
-//! - [`observer`]: everything that follows a durable record.
+//! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
 //! A function that implements a method takes the core and the params of the method and returns its result, so that
 //! `rpc` registers it as it is.
@@ -28,6 +28,7 @@ mod model_limits;
 mod model_speed;
 pub(crate) mod models;
 pub(crate) mod observer;
+pub(crate) mod open;
 mod partial;
 mod path;
 mod running;

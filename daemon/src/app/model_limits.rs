@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
+use crate::fsutil::{FsError, create_private_dir, file_len, read_regular, replace_atomically};
 use crate::model::{ModelInfo, canonical_name};
 
 /// The version of `limits.json`; files of other versions are ignored.
@@ -99,7 +99,7 @@ impl KnownLimits {
 
     fn read(&self) -> BTreeMap<String, ModelLimits> {
         let is_small = file_len(&self.path).is_some_and(|len| len <= MAX_BYTES);
-        let file = is_small.then(|| std::fs::read(&self.path).ok()).flatten();
+        let file = is_small.then(|| read_regular(&self.path).ok()).flatten();
         let file = file.and_then(|json| serde_json::from_slice::<LimitsFile>(&json).ok());
         file.filter(|file| file.version == VERSION).map_or_else(BTreeMap::new, |file| file.models)
     }

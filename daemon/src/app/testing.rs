@@ -12,19 +12,17 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::core::Core;
-use super::observer::SessionObserver;
+use super::open::open_core;
 use super::sessions::retention::RetentionTask;
 use super::sessions::{self, input};
-use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
-use crate::events::EventRing;
 use crate::model::{
     AnswerCall, AnswerStream, Backend, BackendFuture, CallTarget, ChatDelta, ChatEnd, ChatItem,
     ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount, RunningModel,
     Version, WarmRequest,
 };
-use crate::session::{OpenSession, Sessions};
+use crate::session::OpenSession;
 use crate::shutdown::Tasks;
 
 /// Builds a core with real parts in `dir`, default settings, and a model server that refuses connections.
@@ -34,19 +32,9 @@ pub(crate) fn scratch_core(dir: &Path) -> Arc<Core> {
 
 /// Like [`scratch_core`], with settings such as `("loopDetection.maxTurns", "4")`.
 pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core> {
-    let clock = Arc::new(Clock::system());
-    let observer = Arc::new(SessionObserver::new(Arc::new(RetentionTask::default())));
-    let announced_to = Arc::<SessionObserver>::clone(&observer);
-    let sessions = Sessions::new(dir.to_owned(), Arc::clone(&clock), announced_to);
-    let source = Arc::new(sessions.clone());
-    let catalog = Catalog::open(dir.join("catalog.sqlite3"), source).expect("opens");
-    let events = EventRing::new(Arc::clone(&clock));
-    let config = config(dir, settings);
-    let catalog = Arc::new(catalog);
-    let core = Core::new(dir, sessions, catalog, events, config, clock, &Tasks::new());
-    let core = Arc::new(core);
-    observer.report_to(&core);
-    core
+    let (config, clock) = (config(dir, settings), Arc::new(Clock::system()));
+    let retention = Arc::new(RetentionTask::default());
+    open_core(dir, dir.to_owned(), config, clock, retention, &Tasks::new()).expect("opens")
 }
 
 /// Returns the default configuration with some settings.

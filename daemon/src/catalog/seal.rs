@@ -84,9 +84,9 @@ impl CatalogSeal {
         if is_new {
             remove(path)?;
         } else {
-            seal.contents = std::fs::read_to_string(seal_path(path))
+            seal.contents = fsutil::read_regular(&seal_path(path))
                 .ok()
-                .and_then(|text| SealContents::parse(&text));
+                .and_then(|bytes| SealContents::parse(std::str::from_utf8(&bytes).ok()?));
         }
         Ok(seal)
     }

@@ -18,7 +18,7 @@ const DEFAULT_HOME: &str = ".ollm";
 
 /// A home that this process must not use.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HomeError {
+pub(crate) enum HomeError {
     /// Neither a flag nor the environment names the home.
     #[error("no home: give --home DIR or set HOME")]
     Unknown,
@@ -50,20 +50,20 @@ impl HomeError {
 }
 
 /// The directories of this daemon, locked.
-pub(super) struct Home {
+pub(crate) struct Home {
     /// The canonical path of the home.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The id of the home, which clients compare.
     pub(super) id: String,
     /// The directory of session logs, which may be outside of the home.
-    pub(super) sessions_dir: PathBuf,
+    pub(crate) sessions_dir: PathBuf,
     /// Held until the process ends; the first one is that of the home.
     pub(super) locks: Vec<InstanceLock>,
 }
 
 impl Home {
     /// Creates the home if it is missing, and locks it before anything in it is read.
-    pub(super) fn prepare(flags: &Flags) -> Result<Self, StartError> {
+    pub(crate) fn prepare(flags: &Flags) -> Result<Self, StartError> {
         let dir = home_dir(flags)?;
         // Before the directory is made private, which root may do to that of another user.
         check_owner(&dir, &dir)?;

@@ -4,18 +4,18 @@
 
 mod control;
 mod heap;
-mod home;
+pub(crate) mod home;
 mod rights;
 mod start;
 mod upkeep;
 
 use std::process::ExitCode;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jsonrpsee::Methods;
 use ollm_protocol::address::DaemonFile;
-use ollm_protocol::{PROTOCOL_VERSION, SessionId, Timestamp};
+use ollm_protocol::{PROTOCOL_VERSION, Timestamp};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
@@ -24,22 +24,17 @@ use self::control::Control;
 use self::home::{Home, HomeError};
 use self::start::StartError;
 
-use crate::app::core::Core;
-use crate::app::observer::SessionObserver;
+use crate::app::open::open_core;
 use crate::app::sessions::documents;
 use crate::app::sessions::retention::RetentionTask;
-use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::events::EventRing;
 use crate::flags::Flags;
 use crate::rpc::Handles;
 use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{OpenConnections, ServerLimits};
-use crate::session::Sessions;
-use crate::session::index::{HintSource, OpenHint};
 use crate::shutdown::Tasks;
 
 /// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays
@@ -123,24 +118,15 @@ impl Parts {
         start::log_warnings(&warnings);
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
-        let events = EventRing::new(Arc::clone(&clock));
         let retention = Arc::new(RetentionTask::default());
-        let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, id: home_id, sessions_dir, locks } = home;
         let is_elsewhere = !sessions_dir.starts_with(&dir);
         let private_dirs =
             [Some(&dir), is_elsewhere.then_some(&sessions_dir)].into_iter().flatten().cloned();
         let private_dirs = private_dirs.collect();
-        let announced_to = Arc::<SessionObserver>::clone(&observer);
-        let sessions = Sessions::new(sessions_dir, Arc::clone(&clock), announced_to);
-        // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
-        let source = Arc::new(sessions.clone());
-        let catalog = Arc::new(Catalog::open(dir.join("catalog.sqlite3"), source)?);
-        sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();
-        let core = Core::new(&dir, sessions, catalog, events, config, clock, &tasks);
-        let core = Arc::new(core);
-        observer.report_to(&core);
+        // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
+        let core = open_core(&dir, sessions_dir, config, clock, Arc::clone(&retention), &tasks)?;
         let lock = locks.first().ok_or(HomeError::Unknown)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
@@ -210,14 +196,5 @@ impl Parts {
             tracing::warn!("{error}");
         }
         tracing::info!("stopped");
-    }
-}
-
-/// Opens cold sessions by the entries in the catalog. Weak, because the catalog reads the sessions.
-struct CatalogHints(Weak<Catalog>);
-
-impl HintSource for CatalogHints {
-    fn hint(&self, id: SessionId) -> Option<OpenHint> {
-        self.0.upgrade()?.hint(id)
     }
 }

@@ -34,7 +34,7 @@ const EXIT_CONFIG: u8 = 78;
 
 /// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StartError {
+pub(crate) enum StartError {
     /// The home must not be used.
     #[error(transparent)]
     Home(#[from] HomeError),

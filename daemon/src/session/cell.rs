@@ -471,6 +471,9 @@ impl SessionCell {
         }
         writer.log = Some(opened.map_err(|error| SessionError::log(self.id, &error))?);
         writer.cut_to = None;
+        if let Some(session) = self.open.write().as_mut() {
+            session.may_be_unsynced = false;
+        }
         Ok(())
     }
 

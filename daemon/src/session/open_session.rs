@@ -25,13 +25,23 @@ pub(crate) struct OpenSession {
     unreadable: BTreeSet<Seq>,
     /// The header of a draft, which its first write puts into the log.
     pub(super) draft: Option<NewSession>,
+    /// Whether the log was read and not synced since: a process that was killed may have left bytes of it in the
+    /// system's cache only.
+    pub(super) may_be_unsynced: bool,
 }
 
 impl OpenSession {
     /// Returns a session that has no files yet.
     pub(super) fn draft(session: NewSession, blobs: PathBuf) -> Self {
         let state = SessionState::draft(&session);
-        Self { state, log: None, blobs, unreadable: BTreeSet::new(), draft: Some(session) }
+        Self {
+            state,
+            log: None,
+            blobs,
+            unreadable: BTreeSet::new(),
+            draft: Some(session),
+            may_be_unsynced: false,
+        }
     }
 
     /// Opens a log and scans the part that `hint` does not describe; writes nothing. Returns the result of the scan too.
@@ -68,7 +78,8 @@ impl OpenSession {
             state.note_missing(end.missing_records);
         }
         let unreadable = state.lacking().iter().copied().collect();
-        Ok((Self { state, log: Some(Arc::new(log)), blobs, unreadable, draft: None }, end))
+        let log = Some(Arc::new(log));
+        Ok((Self { state, log, blobs, unreadable, draft: None, may_be_unsynced: true }, end))
     }
 
     /// Sets the log that was created for a draft; the session is no draft any more.

@@ -52,6 +52,10 @@ impl Sessions {
 
     fn remove_files(&self, id: SessionId) -> Result<(), FsError> {
         let paths = &self.shared.paths;
+        // An earlier attempt, or a process that was killed, may have renamed the log and not synced that. If a power cut
+        // undid the rename of an emptied log, the next start would not know that the session is being deleted.
+        fsutil::sync_dir(&paths.dir)?;
+        fsutil::remove_leftovers(&paths.dir)?;
         fsutil::remove_file(&paths.document(id))?;
         fsutil::remove_dir_all(&paths.blobs(id))?;
         let torn = format!("{id}.torn-");

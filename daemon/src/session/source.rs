@@ -31,19 +31,21 @@ impl IndexSource for Sessions {
         scope: UpdateScope,
     ) -> Result<Option<IndexUpdate>, SourceError> {
         let now = self.shared.clock.now();
-        if scope == UpdateScope::New {
-            let update = |session: &OpenSession| update_of(session, known, now);
-            if let Some(update) = self.peek(id, update) {
-                return Ok(update);
-            }
+        let update = |session: &OpenSession| update_of(session, known, now);
+        let is_synced = self.peek(id, |session| !session.may_be_unsynced);
+        if scope == UpdateScope::New
+            && is_synced == Some(true)
+            && let Some(update) = self.peek(id, update)
+        {
+            return Ok(update);
         }
-        // A closed session is opened for this call only, because a catalog reads all logs one after the other.
         let path = self.shared.paths.log(id);
         if !self.shared.paths.has_log(id) {
             return Ok(None);
         }
         let acknowledged = self.peek(id, |session| session.state.point().bytes);
-        // Records that a catalog has seen count as synced from then on. Those of a running write are not read.
+        // Records that a catalog has seen count as synced from then on, so they are synced before. Those of a running
+        // write are not read.
         let open_synced = || {
             let log = LogReader::open(&path)?;
             let len = log.len()?;
@@ -57,6 +59,11 @@ impl IndexSource for Sessions {
             }
             Err(error) => return Err(source_error(id, &error)),
         };
+        if scope == UpdateScope::New
+            && let Some(update) = self.peek(id, update)
+        {
+            return Ok(update);
+        }
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let hint = match scope {
             UpdateScope::New => self.hint_for(id, len < known.point.bytes),

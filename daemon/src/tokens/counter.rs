@@ -13,10 +13,9 @@ use ollm_protocol::content::{
 use serde_json::Value;
 
 use super::calibration::{Calibration, InexactParts, PartKind};
-use super::estimate::{
-    self, ESTIMATE_MARGIN_DIVISOR, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS,
-};
-use super::exact::ExactCounter;
+use super::doubt::MessageShape;
+use super::estimate::{self, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS};
+use super::exact::{ExactCounter, Fault};
 
 /// Tokens of the longest pair of delimiters around a summary or another inserted text, with their line breaks.
 const DELIMITER_TOKENS: u32 = 12;
@@ -67,7 +66,9 @@ impl Counter {
     /// Returns how exact the count of a conversation is.
     pub(crate) fn kind_of(&self, messages: &[ContextMessage]) -> CountKind {
         match &self.exact {
-            Some(exact) if !exact.covers(messages) => CountKind::Calibrated,
+            Some(exact) if !exact.covers(messages) || exact.doubts(messages) => {
+                CountKind::Calibrated
+            }
             None if self.calibration.is_some() => CountKind::Calibrated,
             _ => self.kind(),
         }
@@ -214,10 +215,32 @@ impl Counter {
         if self.kind_of(messages) == CountKind::Exact {
             return 0;
         }
-        match &self.calibration {
-            Some(calibration) => calibration.margin(&self.inexact_parts(messages, tools), tokens),
-            None => tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR),
+        let doubted = self.exact.as_ref().map_or(0, |exact| exact.doubted_tokens(messages));
+        let parts = self.inexact_parts(messages, tools);
+        if parts.is_empty() {
+            return doubted;
         }
+        let margin = match &self.calibration {
+            Some(calibration) => calibration.margin(&parts, tokens),
+            None => Calibration::default().margin(&parts, tokens),
+        };
+        margin.saturating_add(doubted)
+    }
+
+    /// Returns the shapes of messages, which are known with a vocabulary only.
+    pub(crate) fn shapes(&self, messages: &[ContextMessage]) -> Vec<MessageShape> {
+        self.exact.as_ref().map(|exact| exact.shapes(messages)).unwrap_or_default()
+    }
+
+    /// Returns the prompt as the template writes it, if it covers the conversation.
+    pub(crate) fn prompt(&self, messages: &[ContextMessage]) -> Option<String> {
+        self.exact.as_ref()?.prompt(messages)
+    }
+
+    /// Finds the reason for which the count of a prompt, which the server renders as `prompt`, is wrong.
+    pub(crate) fn fault(&self, messages: &[ContextMessage], prompt: Option<&str>) -> Fault {
+        let fault = self.exact.as_ref().map(|exact| exact.fault(messages, prompt));
+        fault.unwrap_or_else(|| Fault::Tokenized(Vec::new()))
     }
 
     fn add_head(&self, tokens: u32, parts: &mut InexactParts) {

@@ -45,6 +45,9 @@ const STEPWISE: [&str; 2] = ["deepseek2", "deepseekocr"];
 const FIRST_WITH_STEPS: Release = (0, 22, 0);
 
 impl Engine {
+    /// Every engine, the most common first.
+    pub(crate) const ALL: [Self; 3] = [Self::LlamaCpp, Self::OldLlamaCpp, Self::OllamaGo];
+
     /// Returns the engine that an Ollama release uses for a model, or `None` if its rules are not known here. A build
     /// without a release number is a new one.
     ///

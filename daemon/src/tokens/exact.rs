@@ -11,6 +11,7 @@ use hashlink::LruCache;
 use ollm_protocol::content::{ContextMessage, Role};
 use parking_lot::Mutex;
 
+use super::doubt::{Doubts, MessageShape};
 use super::estimate::MESSAGE_OVERHEAD_TOKENS;
 use super::template::{Neighbor, PromptChunk, Template};
 use super::tokenizer::Tokenizer;
@@ -67,6 +68,25 @@ pub(crate) struct ExactCounter {
     pub without_tools: Option<Arc<Template>>,
     /// The template with the tools of the request, if it is known; without tools the same as `without_tools`.
     pub with_tools: Option<Arc<Template>>,
+    /// The shapes of messages whose counts were found wrong.
+    pub doubts: Arc<Doubts>,
+}
+
+/// The reason why the count of a prompt differs from the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The server renders messages of these shapes differently.
+    Rendered(Vec<MessageShape>),
+    /// The server renders the prompt as expected, and finds other tokens in it. These shapes may be the reason.
+    Tokenized(Vec<MessageShape>),
+}
+
+impl Fault {
+    pub(crate) fn shapes(&self) -> &[MessageShape] {
+        match self {
+            Self::Rendered(shapes) | Self::Tokenized(shapes) => shapes,
+        }
+    }
 }
 
 impl ExactCounter {
@@ -81,6 +101,54 @@ impl ExactCounter {
     /// Returns whether the template covers every message of a conversation.
     pub(super) fn covers(&self, messages: &[ContextMessage]) -> bool {
         self.with_tools.as_ref().is_some_and(|template| template.chunks(messages).is_some())
+    }
+
+    /// Returns the prompt as the template writes it, if it covers the conversation.
+    pub(super) fn prompt(&self, messages: &[ContextMessage]) -> Option<String> {
+        let chunks = self.with_tools.as_ref()?.chunks(messages)?;
+        Some(chunks.into_iter().map(|chunk| chunk.text).collect())
+    }
+
+    /// Returns the shapes of messages.
+    pub(super) fn shapes(&self, messages: &[ContextMessage]) -> Vec<MessageShape> {
+        let tokenizer = &self.tokenizer.tokenizer;
+        messages.iter().map(|message| MessageShape::of(message, tokenizer)).collect()
+    }
+
+    /// Returns whether the count of a message is in doubt.
+    pub(super) fn doubts(&self, messages: &[ContextMessage]) -> bool {
+        let is_doubted = |shape: &MessageShape| self.doubts.concern(shape);
+        !self.doubts.is_empty() && self.shapes(messages).iter().any(is_doubted)
+    }
+
+    /// Returns the maximum error of the counts that are in doubt.
+    pub(super) fn doubted_tokens(&self, messages: &[ContextMessage]) -> u64 {
+        if self.doubts.is_empty() {
+            return 0;
+        }
+        self.shapes(messages).iter().map(|shape| self.doubts.margin(shape)).sum()
+    }
+
+    /// Finds the reason for which the count of a prompt is wrong.
+    ///
+    /// `prompt`: the prompt as the server renders it, if it does. A message is at fault if its text is not in there; if
+    /// all are, those with special features, or else the last one, which no earlier call had.
+    pub(super) fn fault(&self, messages: &[ContextMessage], prompt: Option<&str>) -> Fault {
+        let shapes = self.shapes(messages);
+        let chunks = self.with_tools.as_ref().and_then(|template| template.chunks(messages));
+        if let (Some(prompt), Some(chunks)) = (prompt, chunks) {
+            let missing = |chunk: &PromptChunk| !prompt.contains(&chunk.text);
+            let pairs = chunks.iter().zip(&shapes).filter(|(chunk, _)| missing(chunk));
+            let at_fault: Vec<_> = pairs.map(|(_, shape)| shape.clone()).collect();
+            if !at_fault.is_empty() {
+                return Fault::Rendered(at_fault);
+            }
+        }
+        let special: Vec<_> = shapes.iter().filter(|shape| !shape.is_plain()).cloned().collect();
+        if special.is_empty() {
+            return Fault::Tokenized(shapes.last().cloned().into_iter().collect());
+        }
+        Fault::Tokenized(special)
     }
 
     /// Counts the tokens of a text.
@@ -109,8 +177,8 @@ impl ExactCounter {
         let template = self.template()?;
         let (last, earlier) = messages.split_last()?;
         let start = if has_system { Neighbor::System } else { Neighbor::Start };
-        let before = earlier.last().map_or(start, Neighbor::of);
-        let after = next.map_or(Neighbor::End, Neighbor::of);
+        let before = earlier.last().map_or(start, |message| template.kind(message));
+        let after = next.map_or(Neighbor::End, |message| template.kind(message));
         let chunk = self.count_chunk(&template.chunk(last, before, after)?);
         let head = if earlier.is_empty() { self.first_excess(template, start) } else { 0 };
         Some(chunk.saturating_sub(head))

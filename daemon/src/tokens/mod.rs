@@ -12,6 +12,7 @@ mod byte_level;
 mod calibration;
 mod char_level;
 mod counter;
+mod doubt;
 mod engine;
 mod estimate;
 mod exact;
@@ -21,16 +22,17 @@ mod special;
 mod split;
 mod template;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tokenizer;
 mod vocab;
 mod words;
 
 pub(crate) use calibration::{Calibration, is_plausible};
 pub(crate) use counter::Counter;
+pub(crate) use doubt::{Doubts, MessageShape};
 pub use engine::Engine;
 pub(crate) use estimate::{ESTIMATE_MARGIN_DIVISOR, IMAGE_TOKENS};
-pub(crate) use exact::{CachedTokenizer, ExactCounter};
+pub(crate) use exact::{CachedTokenizer, ExactCounter, Fault};
 pub(crate) use template::Template;
 pub(crate) use template::learn::{learn, probes};
 pub use tokenizer::{Tokenizer, TokenizerError};

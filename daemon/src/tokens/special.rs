@@ -111,6 +111,11 @@ impl SpecialTokens {
         fragments
     }
 
+    /// Returns whether a special token occurs in a text.
+    pub(super) fn occur_in(&self, text: &[u8]) -> bool {
+        !self.occurring(text).is_empty()
+    }
+
     /// Returns the special tokens that occur in a text, as indexes into `all`, in the order of the search.
     fn occurring(&self, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();

@@ -3,14 +3,14 @@
 use super::vocab::Vocabulary;
 
 /// Builds the header of a GGUF file.
-pub(super) struct GgufBuilder {
+pub(crate) struct GgufBuilder {
     n_keys: u64,
     body: Vec<u8>,
 }
 
 impl GgufBuilder {
     /// Creates a header without tokens for a tokenizer model.
-    pub(super) fn new(model: &str) -> Self {
+    pub(crate) fn new(model: &str) -> Self {
         Self { n_keys: 0, body: Vec::new() }.text("tokenizer.ggml.model", model)
     }
 
@@ -25,25 +25,25 @@ impl GgufBuilder {
         self.body.extend(value_type.to_le_bytes());
     }
 
-    pub(super) fn text(mut self, key: &str, text: &str) -> Self {
+    pub(crate) fn text(mut self, key: &str, text: &str) -> Self {
         self.key(key, 8);
         self.bytes_of(text.as_bytes());
         self
     }
 
-    pub(super) fn number(mut self, key: &str, number: u32) -> Self {
+    pub(crate) fn number(mut self, key: &str, number: u32) -> Self {
         self.key(key, 4);
         self.body.extend(number.to_le_bytes());
         self
     }
 
-    pub(super) fn flag(mut self, key: &str, flag: bool) -> Self {
+    pub(crate) fn flag(mut self, key: &str, flag: bool) -> Self {
         self.key(key, 7);
         self.body.push(flag.into());
         self
     }
 
-    pub(super) fn texts<T: AsRef<str>>(mut self, key: &str, texts: &[T]) -> Self {
+    pub(crate) fn texts<T: AsRef<str>>(mut self, key: &str, texts: &[T]) -> Self {
         self.key(key, 9);
         self.body.extend(8_u32.to_le_bytes());
         self.body.extend((texts.len() as u64).to_le_bytes());
@@ -53,7 +53,7 @@ impl GgufBuilder {
         self
     }
 
-    pub(super) fn numbers(mut self, key: &str, numbers: &[i32]) -> Self {
+    pub(crate) fn numbers(mut self, key: &str, numbers: &[i32]) -> Self {
         self.key(key, 9);
         self.body.extend(5_u32.to_le_bytes());
         self.body.extend((numbers.len() as u64).to_le_bytes());
@@ -61,7 +61,7 @@ impl GgufBuilder {
         self
     }
 
-    pub(super) fn scores(mut self, key: &str, scores: &[f32]) -> Self {
+    pub(crate) fn scores(mut self, key: &str, scores: &[f32]) -> Self {
         self.key(key, 9);
         self.body.extend(6_u32.to_le_bytes());
         self.body.extend((scores.len() as u64).to_le_bytes());
@@ -70,7 +70,7 @@ impl GgufBuilder {
     }
 
     /// Returns the file, version 3, without tensors.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(3_u32.to_le_bytes());
         bytes.extend(0_u64.to_le_bytes());
@@ -79,7 +79,7 @@ impl GgufBuilder {
         bytes
     }
 
-    pub(super) fn vocabulary(&self) -> Vocabulary {
+    pub(crate) fn vocabulary(&self) -> Vocabulary {
         Vocabulary::from_gguf(self.bytes().as_slice()).unwrap()
     }
 }

@@ -33,7 +33,9 @@ fn report(problems: &[String]) {
 /// Returns whether a file contains only tests or benchmarks.
 fn is_test_file(path: &Path) -> bool {
     let names = path.strip_prefix(root()).unwrap().with_extension("");
-    names.iter().any(|name| ["tests", "testing", "benches"].iter().any(|test| name == *test))
+    names
+        .iter()
+        .any(|name| ["tests", "testing", "simulator", "benches"].iter().any(|test| name == *test))
 }
 
 /// Returns the code of a file up to its unit tests.

@@ -104,7 +104,7 @@ impl Turn {
     /// Compares the tokens that the server read with those that were sent, and learns from the difference.
     ///
     /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees
-    /// with the server means that the count was wrong: its template is not used again.
+    /// with the server means that the count was wrong, which is an event.
     async fn check_count(
         &self,
         call: &ModelCall,
@@ -122,11 +122,15 @@ impl Turn {
         if read == sent || request.format.is_some() {
             return Ok(());
         }
-        if read > sent || learning::rendered_tokens(&self.core, request).await == Some(read) {
-            learning::distrust(&self.core, request).await;
+        let model = self.request.model.clone();
+        if let Some(mismatch) = learning::contradict(&self.core, request, read).await {
+            tracing::warn!(model, sent, read, ?mismatch, "a count differs from the server's");
+            let mut data = json!(mismatch);
+            data["model"] = json!(model);
+            data["readTokens"] = json!(read);
+            self.publish(EventKind::CountMismatch, partial, data);
             return Ok(());
         }
-        let model = self.request.model.clone();
         let data = json!({ "model": model, "sentTokens": sent, "readTokens": read });
         self.publish(EventKind::ServerTruncated, partial, data);
         Err(ChatError::Truncated { model, sent, read, partial }.into())

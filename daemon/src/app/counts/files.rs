@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::fsutil::{FsError, create_private_dir, file_len, read_regular, replace_atomically};
-use crate::tokens::{CachedTokenizer, Calibration, Engine, Template, Tokenizer, Vocabulary};
+use crate::tokens::{
+    CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary, VocabularyError,
+};
 
 /// The version of `models.json`; files of other versions are ignored.
 const VERSION: u32 = 4;
@@ -39,13 +41,23 @@ pub(super) struct KnownModel {
     pub(super) vocabulary: String,
     /// The engine that counts with the vocabulary.
     pub(super) engine: Engine,
+    /// Whether the model's name, which decides how the vocabulary is used, was guessed and not yet confirmed.
+    #[serde(default)]
+    pub(super) is_name_guessed: bool,
     /// The thinking mode of the last call.
     pub(super) think: String,
-    /// By variant; `None` for a template whose counts were found wrong.
-    pub(super) templates: BTreeMap<String, Option<Arc<Template>>>,
+    /// By variant.
+    pub(super) templates: BTreeMap<String, Arc<Template>>,
+    /// The shapes of messages whose counts were found wrong.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub(super) doubts: Arc<Doubts>,
     /// By variant: corrections of prompts that no template covers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) calibrations: BTreeMap<String, Arc<Calibration>>,
+}
+
+fn is_empty(doubts: &Arc<Doubts>) -> bool {
+    doubts.is_empty()
 }
 
 impl KnownModel {
@@ -81,16 +93,21 @@ impl VocabularyFiles {
         }
     }
 
-    /// Reads a vocabulary for an engine; returns `None` if it cannot be used.
-    pub(super) fn tokenizer(&self, digest: &str, engine: Engine) -> Option<Arc<CachedTokenizer>> {
+    /// Reads a vocabulary; returns `None` if it cannot be used.
+    pub(super) fn vocabulary(&self, digest: &str) -> Option<Vocabulary> {
         // `models.json` names the file: an edited one must not lead to files elsewhere.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         let vocabulary = Vocabulary::from_bytes(&self.read(digest)?);
-        let vocabulary = vocabulary
-            .inspect_err(|error| tracing::warn!(digest, "a vocabulary is unusable: {error}"))
-            .ok()?;
+        let unusable =
+            |error: &VocabularyError| tracing::warn!(digest, "a vocabulary is unusable: {error}");
+        vocabulary.inspect_err(unusable).ok()
+    }
+
+    /// Creates the tokenizer that an engine has for a vocabulary; returns `None` if it cannot be used.
+    pub(super) fn tokenizer(&self, digest: &str, engine: Engine) -> Option<Arc<CachedTokenizer>> {
+        let vocabulary = self.vocabulary(digest)?;
         let tokenizer = Tokenizer::new(&vocabulary, engine);
         let tokenizer = tokenizer.inspect_err(|error| tracing::warn!(digest, "{error}")).ok()?;
         Some(Arc::new(CachedTokenizer::new(tokenizer)))

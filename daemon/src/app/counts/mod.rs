@@ -7,6 +7,8 @@
 //! templates outlive the model server and the daemon; a count that is not exact is labeled as an estimate.
 
 mod files;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -14,12 +16,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
-    CachedTokenizer, Counter, Engine, ExactCounter, Template, Tokenizer, Vocabulary, is_plausible,
+    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape, Template,
+    Tokenizer, Vocabulary, is_plausible,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -68,6 +72,34 @@ pub(crate) struct LearnedVocabulary {
     pub(crate) vocabulary: Vocabulary,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) engine: Engine,
+    /// Whether the model's name, which decides how the vocabulary is used, was guessed.
+    pub(crate) is_name_guessed: bool,
+}
+
+/// The tokens by which a wrong name usually changes the count of a message: a line feed and a space prefix behind each of
+/// three special tokens. A margin is twice as large.
+const GUESSED_NAME_TOKENS: u64 = 6;
+
+/// A difference between an exact count and the server's. Its serialized form is part of the event `count-mismatch`.
+#[derive(Debug, Serialize)]
+pub(crate) struct CountMismatch {
+    #[serde(rename = "countedTokens")]
+    pub(crate) counted: u64,
+    pub(crate) cause: MismatchCause,
+    /// The shapes of messages whose counts are in doubt from now on.
+    pub(crate) shapes: Vec<MessageShape>,
+}
+
+/// The reason for which an exact count was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum MismatchCause {
+    /// The server tokenizes with another engine than its version and the model suggest.
+    Engine,
+    /// The server renders messages differently.
+    Template,
+    /// The server finds other tokens in the same prompt.
+    Tokens,
 }
 
 /// Names a template of a model: its thinking mode and its tools.
@@ -218,12 +250,16 @@ impl Counts {
         let (tokenizer, last_used) =
             tokenizers.get_mut(&key).ok_or(MissingCounter::Tokenizer(key))?;
         *last_used = Instant::now();
-        let template =
-            |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned().flatten();
+        let template = |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned();
         Ok(Counter::exact(ExactCounter {
             tokenizer: Arc::clone(tokenizer),
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
+            doubts: if known.is_name_guessed {
+                Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS))
+            } else {
+                Arc::clone(&known.doubts)
+            },
         })
         .calibrated(calibration))
     }
@@ -264,19 +300,35 @@ impl Counts {
         model: &str,
         learned: LearnedVocabulary,
     ) {
-        let LearnedVocabulary { vocabulary, tokenizer, engine } = learned;
-        let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
-        self.files.store_vocabulary(&name, &vocabulary);
-        let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
-        let mut state = self.state.lock();
-        state.failures.remove(&name);
-        state.tokenizers.insert((name.clone(), engine), (tokenizer, Instant::now()));
-        drop(state);
+        let LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed } = learned;
+        let vocabulary = self.add_tokenizer(&vocabulary, tokenizer, engine);
         let (digest, server) = (info.digest.clone(), server_of(info));
         self.change(model, |known| {
-            *known =
-                KnownModel { digest, server, vocabulary: name, engine, ..KnownModel::default() };
+            *known = KnownModel {
+                digest,
+                server,
+                vocabulary,
+                engine,
+                is_name_guessed,
+                ..KnownModel::default()
+            };
         });
+    }
+
+    /// Stores a vocabulary with its tokenizer, and returns its digest. Blocks.
+    fn add_tokenizer(
+        &self,
+        vocabulary: &Vocabulary,
+        tokenizer: Tokenizer,
+        engine: Engine,
+    ) -> String {
+        let digest = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
+        self.files.store_vocabulary(&digest, vocabulary);
+        let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
+        let mut state = self.state.lock();
+        state.failures.remove(&digest);
+        state.tokenizers.insert((digest.clone(), engine), (tokenizer, Instant::now()));
+        digest
     }
 
     /// Stores a learned template. Blocks.
@@ -286,7 +338,7 @@ impl Counts {
                 // Sets of tools change; a template that is used again is learned again.
                 known.templates.retain(|key, _| key.ends_with('/'));
             }
-            known.templates.insert(key.to_owned(), Some(Arc::new(template)));
+            known.templates.insert(key.to_owned(), Arc::new(template));
             // The calibration corrected counts without this template.
             known.calibrations.remove(key);
         });
@@ -301,23 +353,90 @@ impl Counts {
         }
     }
 
-    /// Stops using a template whose count differs from the server's. Blocks.
-    pub(crate) fn distrust(&self, model: &str, think: Option<ThinkMode>, tools: &[Value]) {
-        let variant = TemplateVariant::new(think, tools);
-        tracing::warn!(model, variant = variant.key(), "counts differ from those of the server");
+    /// Learns from a prompt that was counted exactly, and that the server read as another number of tokens. Blocks.
+    ///
+    /// `prompt`: the prompt as the server renders it, if it does. Returns `None` if the server has read fewer tokens than
+    /// any engine finds in the prompt, so that it has truncated it.
+    pub(crate) fn contradict(
+        &self,
+        request: &ChatRequest,
+        read: u64,
+        prompt: Option<&str>,
+    ) -> Option<CountMismatch> {
+        let ChatRequest { model, messages, tools, think, .. } = request;
+        let counter = self.load(Some(model), Some(*think), tools);
+        let counted = counter.count_prompt(messages, tools);
+        let tokens = prompt.and_then(|prompt| Some(self.tokenizer(model)?.count_prompt(prompt)));
+        let agrees = tokens.is_some_and(|tokens| u64::from(tokens) == read);
+        if !agrees && prompt.is_some_and(|prompt| self.corrects_tokenizer(model, prompt, read)) {
+            let cause = MismatchCause::Engine;
+            return Some(CountMismatch { counted, cause, shapes: Vec::new() });
+        }
+        if !agrees && read < counted {
+            return None;
+        }
+        let fault = counter.fault(messages, prompt);
+        let key = TemplateVariant::new(*think, tools).key();
         self.change(model, |known| {
-            known.templates.insert(variant.key(), None);
-            known.calibrations.remove(&variant.key());
+            // A template that writes plain messages differently has changed, and is learned again.
+            if matches!(&fault, Fault::Rendered(shapes) if shapes.iter().any(MessageShape::is_plain)) {
+                known.templates.remove(&key);
+            }
+            known.doubts = Arc::new(known.doubts.with(fault.shapes(), counted.abs_diff(read)));
         });
+        let cause = match &fault {
+            Fault::Rendered(_) => MismatchCause::Template,
+            Fault::Tokenized(_) => MismatchCause::Tokens,
+        };
+        Some(CountMismatch { counted, cause, shapes: fault.shapes().to_vec() })
     }
 
-    /// Calibrates the counts of a model by the tokens that the server read of a request. Blocks.
+    /// Changes the tokenizer of a model to one that finds `read` tokens in a prompt: that of another engine, or of
+    /// another name of the model if the name is a guess. Returns whether there is one.
+    fn corrects_tokenizer(&self, model: &str, prompt: &str, read: u64) -> bool {
+        let current = {
+            let state = self.state.lock();
+            state.known(model).map(|known| (known.tokenizer_key(), known.is_name_guessed))
+        };
+        let Some(((digest, engine), is_name_guessed)) = current else { return false };
+        let renamed = is_name_guessed.then(|| self.with_other_name(&digest, engine)).flatten();
+        let engines = Engine::ALL.into_iter().filter(|other| *other != engine);
+        let others = engines.map(|engine| (digest.clone(), engine));
+        let agrees = |key: &TokenizerKey| {
+            let tokenizer = self.read_tokenizer(key.clone());
+            tokenizer.is_some_and(|tokenizer| u64::from(tokenizer.count_prompt(prompt)) == read)
+        };
+        let Some((vocabulary, engine)) = renamed.into_iter().chain(others).find(agrees) else {
+            return false;
+        };
+        self.change(model, |known| {
+            (known.vocabulary, known.engine) = (vocabulary, engine);
+            known.is_name_guessed = false;
+            // Their seams are divided where the other tokenizer counts both sides separately.
+            known.templates.clear();
+            known.calibrations.clear();
+        });
+        true
+    }
+
+    /// Stores a vocabulary with another name of the model.
+    fn with_other_name(&self, digest: &str, engine: Engine) -> Option<TokenizerKey> {
+        let renamed = self.files.vocabulary(digest)?.with_other_name();
+        let tokenizer = Tokenizer::new(&renamed, engine).ok()?;
+        Some((self.add_tokenizer(&renamed, tokenizer, engine), engine))
+    }
+
+    /// Learns from the tokens that the server read of a request that was not counted exactly. Blocks.
     pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) {
         let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
         let parts = counter.inexact_parts(messages, tools);
         let counted = counter.count_prompt(messages, tools);
-        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
+        if !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
+            return;
+        }
+        if parts.is_empty() {
+            self.observe(request, &counter, counted, read);
             return;
         }
         let key = TemplateVariant::new(*think, tools).key();
@@ -331,6 +450,20 @@ impl Counts {
             }
             let before = known.calibrations.remove(&key).unwrap_or_default();
             known.calibrations.insert(key, Arc::new(before.with(parts, counted, read)));
+        });
+    }
+
+    /// Learns from a prompt whose count was in doubt. Blocks.
+    fn observe(&self, request: &ChatRequest, counter: &Counter, counted: u64, read: u64) {
+        let ChatRequest { model, messages, .. } = request;
+        let prompt = counter.prompt(messages).filter(|_| counted != read);
+        if prompt.is_some_and(|prompt| self.corrects_tokenizer(model, &prompt, read)) {
+            return;
+        }
+        let shapes = counter.shapes(messages);
+        self.change(model, |known| {
+            known.is_name_guessed &= counted != read;
+            known.doubts = Arc::new(known.doubts.observed(&shapes, counted.abs_diff(read)));
         });
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
-use crate::app::counts::{LearnedVocabulary, TemplateVariant};
+use crate::app::counts::{CountMismatch, LearnedVocabulary, TemplateVariant};
 use crate::app::error::Result;
 use crate::fsutil;
 use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode, Version};
@@ -75,23 +75,18 @@ pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) ->
     loaded.await.unwrap_or(Counter::ESTIMATE)
 }
 
-/// Counts the prompt that the server renders of a request; returns `None` if the server cannot render.
-pub(crate) async fn rendered_tokens(core: &Arc<Core>, request: &ChatRequest) -> Option<u64> {
-    let prompt = core.models.backend().ok()?.render(request).await.ok()??;
-    let model = request.model.clone();
-    let counted = blocking(core, move |core| {
-        Ok(core
-            .counts
-            .tokenizer(&model)
-            .map(|tokenizer| u64::from(tokenizer.count_prompt(&prompt))))
-    });
-    counted.await.ok()?
-}
-
-/// Stops using the template of a request, whose count differs from the server's.
-pub(crate) async fn distrust(core: &Arc<Core>, request: &ChatRequest) {
-    let (model, think, tools) = (request.model.clone(), request.think, request.tools.clone());
-    in_background(core, move |core| core.counts.distrust(&model, think, &tools)).await;
+/// Learns from a request that was counted exactly, and that the server read as `read` tokens; returns `None` if the
+/// server truncated it.
+pub(crate) async fn contradict(
+    core: &Arc<Core>,
+    request: &ChatRequest,
+    read: u64,
+) -> Option<CountMismatch> {
+    let rendered = async { core.models.backend().ok()?.render(request).await.ok()? };
+    let (prompt, request) = (rendered.await, request.clone());
+    let learned =
+        blocking(core, move |core| Ok(core.counts.contradict(&request, read, prompt.as_deref())));
+    learned.await.ok()?
 }
 
 /// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it.
@@ -168,9 +163,12 @@ async fn vocabulary_of_server(
     let parsed = blocking(core, move |_| {
         let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
         Ok(vocabulary.and_then(|vocabulary| {
+            let is_name_guessed = vocabulary.needs_name();
+            let vocabulary =
+                if is_name_guessed { vocabulary.with_other_name() } else { vocabulary };
             let tokenizer = Tokenizer::new(&vocabulary, engine);
             let tokenizer = tokenizer.map_err(|error| error.to_string())?;
-            Ok(LearnedVocabulary { vocabulary, tokenizer, engine })
+            Ok(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed })
         }))
     });
     parsed.await.unwrap_or_else(|error| Err(error.to_string()))
@@ -267,7 +265,7 @@ fn read_gguf(path: &Path, engine: Engine) -> Option<LearnedVocabulary> {
     let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
     let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
     let tokenizer = Tokenizer::new(&vocabulary, engine).inspect_err(|error| log(error)).ok()?;
-    Some(LearnedVocabulary { vocabulary, tokenizer, engine })
+    Some(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false })
 }
 
 #[cfg(test)]

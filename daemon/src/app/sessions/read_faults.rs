@@ -21,6 +21,7 @@ use crate::app::core::Core;
 use crate::app::error::AppError;
 use crate::app::testing::{TestSession, scratch_core};
 use crate::catalog::Catalog;
+use crate::fsutil;
 use crate::session::index::{HintSource, OpenHint};
 use crate::session::{ReadFaults, SessionError};
 
@@ -52,7 +53,8 @@ const WAYS: [(&str, ReadWay); 5] = [
     }),
     ("document", |core, id| {
         let saved = documents::save(core, params::<SessionIdParams>(id))?;
-        Ok(std::fs::read_to_string(saved.path).expect("reads"))
+        let document = fsutil::read_regular(saved.path.as_ref()).expect("reads");
+        Ok(String::from_utf8(document).expect("is text"))
     }),
     ("export", |core, id| {
         let given = json!({ "sessionId": id, "format": ExportFormat::Markdown });

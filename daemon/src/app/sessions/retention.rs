@@ -77,7 +77,7 @@ enum RetentionAction {
 
 /// Archives and deletes the sessions beyond the limits. Returns the time until the next session can exceed one without
 /// a change. Blocks on the disk.
-fn apply(core: &Arc<Core>) -> Result<Option<Duration>> {
+pub(crate) fn apply(core: &Arc<Core>) -> Result<Option<Duration>> {
     let is_current = core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     let rows = core.catalog.retention_rows()?;
     let (now, config) = (core.clock.now(), core.config());

@@ -41,7 +41,6 @@ pub(super) fn store(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError
         }
         if !hashes.contains(&hash) {
             fsutil::create_private_dir(dir)?;
-            fsutil::sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
             // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
             fsutil::replace_atomically(&dir.join(&hash), text.as_bytes())?;
             hashes.push(hash.clone());

@@ -14,16 +14,15 @@ mod reading;
 pub(super) mod recover;
 mod v1;
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::Path;
 
-use crate::fsutil;
 pub(super) use reading::LogReader;
 #[cfg(test)]
 pub(crate) use reading::ReadFaults;
 pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};
+
+use crate::fsutil::DiskFile;
 
 /// The operations that a writer needs.
 pub(crate) trait LogFile: Send {
@@ -44,20 +43,19 @@ pub(crate) type OpenLogFile = dyn Fn(&Path, bool) -> io::Result<Box<dyn LogFile>
 
 /// Opens a log on disk; with `create` it must not exist yet.
 pub(crate) fn open_real(path: &Path, create: bool) -> io::Result<Box<dyn LogFile>> {
-    let mut options = OpenOptions::new();
-    let file = fsutil::open_file(options.read(true).append(true).create_new(create), path)?;
+    let file = if create { DiskFile::create(path) } else { DiskFile::open(path) }?;
     Ok(Box::new(RealLogFile { file, failed: false }))
 }
 
 /// A log on disk.
 struct RealLogFile {
-    file: File,
+    file: DiskFile,
     failed: bool,
 }
 
 impl RealLogFile {
     /// Runs an operation unless an earlier one failed.
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut DiskFile) -> io::Result<T>) -> io::Result<T> {
         if self.failed {
             return Err(io::Error::other("an earlier write failed and the log was not reopened"));
         }
@@ -69,7 +67,7 @@ impl RealLogFile {
 
 impl LogFile for RealLogFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.guarded(|file| file.write_all(bytes))
+        self.guarded(|file| file.append(bytes))
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -77,7 +75,7 @@ impl LogFile for RealLogFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.file.metadata().map(|metadata| metadata.len())
+        self.file.len()
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {

@@ -51,7 +51,8 @@ impl LogReader {
 
     /// Makes all bytes that were read durable.
     pub(crate) fn sync(&self) -> Result<(), FsError> {
-        self.file.sync_data().map_err(|source| FsError::new("sync", &self.path, source))
+        fsutil::sync_content(&self.file, &self.path)
+            .map_err(|source| FsError::new("sync", &self.path, source))
     }
 
     /// Fills `buffer` with the bytes from `offset` on; returns false if the log ends before.

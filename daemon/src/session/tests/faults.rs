@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::session::log::LogFile;
+use crate::session::log::{LogFile, ReadFaults};
 
 /// The operations that fail.
 #[derive(Clone, Copy, PartialEq)]
@@ -126,6 +126,19 @@ fn acknowledged_records_survive_any_single_failure() {
 fn acknowledged_records_survive_a_disk_that_is_full_for_a_while() {
     sweep(Fault::FromThen, false);
     sweep(Fault::FromThen, true);
+}
+
+#[test]
+fn log_that_could_not_be_opened_to_read_is_written_by_the_next_call() {
+    let fixture = Fixture::new();
+    let faults = ReadFaults::watch(fixture.dir.path());
+    faults.fail(0..1, rustix::io::Errno::MFILE.raw_os_error());
+    let refused = append(&fixture.sessions, fixture.id, message("refused"), None);
+    assert!(matches!(refused, Err(SessionError::Storage { .. })), "{refused:?}");
+    assert!(fixture.log().exists(), "the log was created before");
+    faults.lift();
+    fixture.append(message("accepted"));
+    assert_eq!(texts(&fixture.reopened(), fixture.id), ["accepted"]);
 }
 
 #[test]

@@ -15,6 +15,9 @@ pub(super) struct CallForm {
     pub(super) open: String,
     /// The same in a message with text; `None` if that form was not understood.
     pub(super) open_behind_text: Option<String>,
+    /// Whether a message with text is written without its calls, as by Ollama's template of Qwen 2.5.
+    #[serde(default)]
+    pub(super) is_dropped_behind_text: bool,
     /// The text between the name and the arguments of a call.
     pub(super) middle: String,
     /// The text between the arguments of a call and the name of the next; `None` if only single calls were understood.

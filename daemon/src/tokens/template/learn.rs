@@ -46,6 +46,7 @@ const CHECK_TWO_CALLS: usize = 11;
 const CHECK_CALL_AFTER_TEXT: usize = 12;
 const CHECK_SINGLE_CALLS: usize = 13;
 const TRIMMED_RESULT: usize = 14;
+const CALL_AFTER_TEXT: usize = 15;
 
 /// Returns the conversations to render, in the order in which [`learn`] expects the prompts.
 pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
@@ -72,7 +73,7 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
     let mut one = marked(&[U, A, T, A, U], 1);
     one[1] = call_message("", &[marked_arguments()]);
     let mut two = marked(&[U, A, T, T, U], 1);
-    two[1] = call_message(MARKERS[2], &[marked_arguments(), marked_arguments()]);
+    two[1] = call_message("", &[marked_arguments(), marked_arguments()]);
     let mut result_last = marked(&[U, A, T], 1);
     result_last[1] = call_message("", &[marked_arguments()]);
     let list = json!({ "b": "x\ny", "a": [1, -2, null] });
@@ -92,9 +93,12 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
         message.tool_call_id.iter_mut().for_each(|id| id.make_ascii_uppercase());
         message.tool_name.iter_mut().for_each(|name| TOOLS[1].clone_into(name));
     }
-    let mut trimmed = with_white_space(marked(&[U, A, T, U], 1));
+    let mut trimmed = with_white_space(marked(&[U, A, T, A, U], 1));
     trimmed[1] = one[1].clone();
+    let mut after_text = marked(&[U, A, T, U], 1);
+    after_text[1] = call_message(MARKERS[2], &[marked_arguments()]);
     probes.extend([one, two, result_last, check_two, check_after_text, check_single, trimmed]);
+    probes.push(after_text);
     probes
 }
 
@@ -159,8 +163,8 @@ impl Learner<'_> {
         let mut trims = template.trims;
         let (mut written, mut before) = (String::new(), Neighbor::Start);
         for (at, message) in messages.iter().enumerate() {
-            let kind = Neighbor::of(message);
-            let after = messages.get(at + 1).map_or(Neighbor::End, Neighbor::of);
+            let kind = template.kind(message);
+            let after = messages.get(at + 1).map_or(Neighbor::End, |next| template.kind(next));
             written.push_str(&template.seam(before, kind)?.text());
             let end = template.seam(kind, after)?.text();
             let body = if kind == Neighbor::Calls {
@@ -198,14 +202,30 @@ impl Learner<'_> {
             forms.find(|found| self.is_reproduced(found, check))
         };
         // A model that makes single calls only refuses conversations with two.
-        let mut found = several
+        let found = several
             .and_then(|template| checked(&template, CHECK_TWO_CALLS))
             .or_else(|| checked(&single()?, CHECK_SINGLE_CALLS))?;
-        if !self.is_reproduced(&found, CHECK_CALL_AFTER_TEXT)
-            && let Some(calls) = &mut found.calls
-        {
-            calls.open_behind_text = None;
+        let beside_text = self.with_calls_after_text(&found, text);
+        let beside_text =
+            beside_text.filter(|found| self.is_reproduced(found, CHECK_CALL_AFTER_TEXT));
+        Some(beside_text.unwrap_or(found))
+    }
+
+    /// Extends a template by calls in a message with text, which some templates write without the calls.
+    fn with_calls_after_text(&self, template: &Template, arguments: &str) -> Option<Template> {
+        let mut found = template.clone();
+        let calls = found.calls.as_mut()?;
+        let prompt = self.prompt(CALL_AFTER_TEXT)?;
+        let parts = [MARKERS[1], MARKERS[2], TOOLS[0], arguments, MARKERS[3]];
+        if prompt.contains(TOOLS[0]) {
+            calls.open_behind_text = Some(split_at(prompt, &parts)?[2].to_owned());
+        } else {
+            calls.is_dropped_behind_text = true;
         }
+        let mut seams = std::mem::take(&mut found.seams);
+        let kind_of = |message: &ContextMessage| found.kind(message);
+        self.add_seams_of(CALL_AFTER_TEXT, Some(arguments), &mut seams, kind_of)?;
+        found.seams = seams;
         Some(found)
     }
 
@@ -240,6 +260,7 @@ impl Learner<'_> {
         let mut calls = CallForm {
             open: pieces[1].strip_prefix(&to_assistant)?.to_owned(),
             open_behind_text: None,
+            is_dropped_behind_text: false,
             middle: pieces[2].to_owned(),
             between: None,
             arguments: form.clone(),
@@ -247,14 +268,7 @@ impl Learner<'_> {
         if with_several {
             let prompt = self.prompt(TWO_CALLS)?;
             let two_calls = [MARKERS[1], TOOLS[0], arguments, TOOLS[1], arguments, MARKERS[3]];
-            let mut after_text = two_calls.to_vec();
-            after_text.insert(1, MARKERS[2]);
-            if let Some(pieces) = split_at(prompt, &after_text) {
-                calls.open_behind_text = Some(pieces[2].to_owned());
-                calls.between = Some(pieces[4].to_owned());
-            } else {
-                calls.between = split_at(prompt, &two_calls).map(|pieces| pieces[3].to_owned());
-            }
+            calls.between = split_at(prompt, &two_calls).map(|pieces| pieces[3].to_owned());
         }
         let mut seams = template.seams.clone();
         for probe in [ONE_CALL, TWO_CALLS, RESULT_LAST] {
@@ -267,10 +281,21 @@ impl Learner<'_> {
 
     /// Adds the seams of a probe; `None` if its prompt is missing or contradicts a known seam.
     fn add_seams(&self, probe: usize, arguments: Option<&str>, seams: &mut Seams) -> Option<()> {
+        self.add_seams_of(probe, arguments, seams, Neighbor::of)
+    }
+
+    /// The same for messages that are written as other kinds.
+    fn add_seams_of(
+        &self,
+        probe: usize,
+        arguments: Option<&str>,
+        seams: &mut Seams,
+        kind_of: impl Fn(&ContextMessage) -> Neighbor,
+    ) -> Option<()> {
         let mut rest = self.prompt(probe)?;
         let mut before = Neighbor::Start;
         for message in &self.probes[probe] {
-            let kind = Neighbor::of(message);
+            let kind = kind_of(message);
             let end = if kind == Neighbor::Calls {
                 // The text before the calls belongs to the form of calls.
                 end_of_calls(rest, message, arguments?)?

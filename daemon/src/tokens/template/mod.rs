@@ -55,7 +55,7 @@ pub(super) struct PromptChunk {
 }
 
 impl Neighbor {
-    /// Returns the kind of a message.
+    /// Returns the kind of a message; [`Template::kind`] is the kind as which a template writes it.
     pub(super) const fn of(message: &ContextMessage) -> Self {
         match message.role {
             Role::System => Self::System,
@@ -79,6 +79,19 @@ impl Neighbor {
 }
 
 impl Template {
+    /// Returns the kind as which a message is written.
+    pub(super) fn kind(&self, message: &ContextMessage) -> Neighbor {
+        let drops_calls = |form: &CallForm| form.is_dropped_behind_text;
+        match Neighbor::of(message) {
+            Neighbor::Calls
+                if !message.content.is_empty() && self.calls.as_ref().is_some_and(drops_calls) =>
+            {
+                Neighbor::Assistant
+            }
+            kind => kind,
+        }
+    }
+
     /// Returns the seam between two message kinds, if it is known.
     pub(super) fn seam(&self, before: Neighbor, after: Neighbor) -> Option<&Seam> {
         // Before its calls, a message with calls is written like any assistant message.
@@ -93,7 +106,7 @@ impl Template {
         before: Neighbor,
         after: Neighbor,
     ) -> Option<PromptChunk> {
-        let kind = Neighbor::of(message);
+        let kind = self.kind(message);
         let (first, last) = (self.seam(before, kind)?, self.seam(kind, after)?);
         if !message.images.is_empty() {
             return None;
@@ -106,11 +119,11 @@ impl Template {
 
     /// Returns the whole prompt in chunks, or `None` if the template does not cover every message.
     pub(super) fn chunks(&self, messages: &[ContextMessage]) -> Option<Vec<PromptChunk>> {
-        let kind_at = |at: usize| messages.get(at).map_or(Neighbor::End, Neighbor::of);
+        let kind_at = |at: usize| messages.get(at).map_or(Neighbor::End, |next| self.kind(next));
         let mut before = Neighbor::Start;
         let chunk = |(at, message): (usize, &ContextMessage)| {
             let chunk = self.chunk(message, before, kind_at(at + 1));
-            before = Neighbor::of(message);
+            before = self.kind(message);
             chunk
         };
         let chunks: Option<Vec<PromptChunk>> = messages.iter().enumerate().map(chunk).collect();
@@ -123,7 +136,7 @@ impl Template {
         if let (Role::Tool, Some(style)) = (message.role, self.results) {
             return Some(style.unquoted(content)?.into());
         }
-        if message.tool_calls.is_empty() {
+        if self.kind(message) != Neighbor::Calls {
             return Some(content.into());
         }
         Some(self.calls.as_ref()?.write(content, &message.tool_calls)?.into())

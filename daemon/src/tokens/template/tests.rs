@@ -207,6 +207,7 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
         tokenizer,
         without_tools: template.clone(),
         with_tools: template,
+        doubts: Arc::default(),
     })
 }
 
@@ -252,12 +253,14 @@ fn serialized_form_is_unchanged() {
     let single = stored(one_call);
     let style = json!({ "order": "inner", "spaced": false, "escaped": false });
     let calls = json!({
-        "open": "<call>", "open_behind_text": null, "middle": " ", "between": null,
+        "open": "<call>", "open_behind_text": "<call>", "is_dropped_behind_text": false,
+        "middle": " ", "between": null,
         "arguments": { "object": style },
     });
     assert_eq!((&single["calls"], &single["results"]), (&calls, &style));
     let calls = json!({
-        "open": "<call>\n<tool=", "open_behind_text": "\n<call>\n<tool=", "middle": "",
+        "open": "<call>\n<tool=", "open_behind_text": "\n<call>\n<tool=",
+        "is_dropped_behind_text": false, "middle": "",
         "between": ">\n</tool>\n</call>\n<call>\n<tool=",
         "arguments": { "list": {
             "beforeName": ">\n<parameter=", "behindName": ">\n", "behindValue": "\n</parameter",
@@ -324,6 +327,51 @@ fn single_calls_and_results_as_json_are_learned() {
     assert_eq!(chunks.iter().map(|chunk| chunk.text.as_str()).collect::<String>(), prompt);
     messages[1].tool_calls.push(call("list"));
     assert!(!covers(&template, &messages));
+}
+
+/// The calls of Qwen 2.5 in Ollama's library: several calls share one tag, and a message with text has none.
+fn shared_tag(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        let calls = std::mem::take(&mut message.tool_calls);
+        if message.role == Role::Tool {
+            message.role = Role::User;
+            message.content = format!("<tool_response>\n{}\n</tool_response>", message.content);
+        }
+        if calls.is_empty() || !message.content.is_empty() {
+            continue;
+        }
+        let line = |call: ContextToolCall| {
+            let ContextFunction { name, arguments } = call.function;
+            format!("{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n")
+        };
+        let lines: String = calls.into_iter().map(line).collect();
+        message.content = format!("<tool_call>\n{lines}</tool_call>");
+    }
+    chat_ml(&messages)
+}
+
+#[test]
+fn calls_in_one_tag_and_calls_dropped_beside_text_are_learned() {
+    let template = learned(&GPT2, shared_tag).unwrap();
+    let call = |path: &str| ContextToolCall {
+        id: "c".to_owned(),
+        function: ContextFunction { name: "read".to_owned(), arguments: json!({ "path": path }) },
+    };
+    let check = |text: &str, paths: &[&str]| {
+        let mut call_message = ContextMessage::text(Role::Assistant, text);
+        call_message.tool_calls = paths.iter().map(|path| call(path)).collect();
+        let results = paths.iter().map(|path| ContextMessage::text(Role::Tool, *path));
+        let mut messages = vec![ContextMessage::text(Role::User, "Look."), call_message];
+        messages.extend(results);
+        let chunks = template.chunks(&messages).expect("is covered");
+        let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
+        assert_eq!(Some(text), shared_tag(&messages));
+    };
+    check("", &["a"]);
+    check("", &["a", "b", "c"]);
+    check("Let me see.", &["a"]);
+    check("Let me see.", &["a", "b"]);
 }
 
 #[test]

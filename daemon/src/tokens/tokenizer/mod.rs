@@ -120,7 +120,7 @@ impl Tokenizer {
     }
 
     /// Counts the tokens of a whole prompt as the engine does.
-    pub(super) fn count_prompt(&self, prompt: &str) -> u32 {
+    pub(crate) fn count_prompt(&self, prompt: &str) -> u32 {
         let ids = self.ids(prompt);
         u32::try_from(ids.len() + self.n_added(ids.first())).unwrap_or(u32::MAX)
     }
@@ -142,6 +142,11 @@ impl Tokenizer {
         let mut ids = Vec::new();
         self.encode(text, add_special, &mut ids);
         ids
+    }
+
+    /// Returns whether a text contains a special token.
+    pub(super) fn has_special_token(&self, text: &str) -> bool {
+        self.specials.occur_in(text.as_bytes())
     }
 
     /// Returns whether the engine adds a BOS token to a prompt.
@@ -252,7 +257,7 @@ impl TokenizerFamily {
                     (family, adds_bos(pre.adds_bos), pre.has_bos.then_some(11), Some(11))
                 }
             },
-            "llama" if vocabulary.architecture == "phi3" && vocabulary.name.is_none() => {
+            "llama" if vocabulary.needs_name() => {
                 return Err(TokenizerError::MissingName);
             }
             "llama" => {

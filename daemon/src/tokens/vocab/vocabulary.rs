@@ -122,6 +122,9 @@ pub enum VocabularyError {
     },
 }
 
+/// A name by which llama.cpp recognizes a Phi-3 model.
+const PHI3: &str = "phi-3";
+
 const MAGIC: &[u8; 8] = b"ollmvoc\n";
 /// The version of the stored form. A file of another version is replaced by what the model reports.
 const VERSION: u32 = 1;
@@ -161,6 +164,19 @@ impl Vocabulary {
     #[must_use]
     pub fn with_name(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }.with_digest()
+    }
+
+    /// Returns whether the name of the model is missing and decides how it is tokenized.
+    pub(crate) fn needs_name(&self) -> bool {
+        self.name.is_none() && self.architecture == "phi3" && self.model == "llama"
+    }
+
+    /// Returns the vocabulary with the name that a Phi-3 model has if it does not have the present one: a name by which
+    /// llama.cpp recognizes such a model, or another one.
+    #[must_use]
+    pub(crate) fn with_other_name(self) -> Self {
+        let name = if self.name.as_deref() == Some(PHI3) { "" } else { PHI3 };
+        self.with_name(name)
     }
 
     /// Returns the id of the token that has a role.

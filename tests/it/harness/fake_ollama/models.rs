@@ -190,6 +190,11 @@ pub(crate) fn render(model: &str, messages: &[Value], tools: &[Value], think: bo
             content.push_str("\n# Tools\n");
             tools.iter().for_each(|tool| content.push_str(&format!("{tool}\n")));
         }
+        // Like Qwen 3's template, which drops what it takes for thinking.
+        if let Some((_, after)) = content.rsplit_once("</think>").filter(|_| model.can("thinking"))
+        {
+            content = after.to_owned();
+        }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let function = &call["function"];
             let call = json!({ "name": function["name"], "arguments": function["arguments"] });

@@ -1,4 +1,4 @@
-//! Operations on files: create, replace, rename, remove.
+//! Operations on files: create, replace, rename, remove. [`disk`] has the system calls.
 //!
 //! Directories are created with mode 0700 and files with 0600. A crash leaves the old content of a replaced file or
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
@@ -6,15 +6,20 @@
 //! **Invariant**: every file of the home is opened by [`open_file`] or [`open_regular`], so no link is followed, and a
 //! pipe or a device in place of a file is an error and never makes the process wait.
 
+mod disk;
+#[cfg(test)]
+pub(crate) mod trace;
+
 use std::fs::{self, File, FileType, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+pub(crate) use disk::{DiskFile, sync_content};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
-use tempfile::NamedTempFile;
 
 /// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
@@ -23,6 +28,9 @@ static OWN_TEMPORARY: LazyLock<String> = LazyLock::new(|| {
     let random = RandomState::new().build_hasher().finish();
     format!("{TEMPORARY}{}-{random:016x}-", std::process::id())
 });
+
+/// The temporary files that this process gave up and could not remove.
+static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A failed file operation.
 #[derive(Debug, thiserror::Error)]
@@ -56,13 +64,20 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 /// Creates a directory and its missing parents with mode 0700, or makes an existing directory private.
+///
+/// Its name is durable afterwards, also that of an existing directory: a crash may have interrupted its creation.
 pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| FsError::new("create the directory", path, source))?;
-    make_private(path, 0o700)
+    let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
+    disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))?;
+    make_private(path, 0o700)?;
+    if missing.is_empty() {
+        return match sync_dir(parent_of(path)) {
+            // A parent that this user cannot read is not ours, and the directory was there before.
+            Err(error) if error.source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            result => result,
+        };
+    }
+    missing.into_iter().try_for_each(|dir| sync_dir(parent_of(dir)))
 }
 
 /// Sets the mode of a file or directory if group or others have any right on it.
@@ -71,8 +86,7 @@ pub(crate) fn make_private(path: &Path, mode: u32) -> Result<(), FsError> {
     if metadata.permissions().mode() & 0o077 == 0 {
         return Ok(());
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(|source| FsError::new("make private", path, source))
+    disk::set_mode(path, mode).map_err(|source| FsError::new("make private", path, source))
 }
 
 /// Opens a file for reading and writing; creates a missing one with mode 0600.
@@ -164,12 +178,12 @@ pub(crate) fn replace_atomically(path: &Path, content: &[u8]) -> Result<(), FsEr
 /// Replaces the content of a file like [`replace_atomically`] with what `write` writes.
 pub(crate) fn replace_with(
     path: &Path,
-    write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
+    write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("write", path, source);
-    let temporary = write_temporary(path, write)?;
-    temporary.as_file().sync_all().map_err(fail)?;
-    temporary.persist(path).map_err(|failed| fail(failed.error))?;
+    let temporary = TemporaryFile::write(path, write).map_err(fail)?;
+    temporary.file.sync_all().map_err(fail)?;
+    temporary.rename(path).map_err(fail)?;
     sync_dir(parent_of(path))
 }
 
@@ -177,24 +191,65 @@ pub(crate) fn replace_with(
 ///
 /// For files that are valid only while this process runs.
 pub(crate) fn replace_unsynced(path: &Path, content: &[u8]) -> Result<(), FsError> {
-    let temporary = write_temporary(path, |out| out.write_all(content))?;
-    temporary.persist(path).map_err(|failed| FsError::new("write", path, failed.error))?;
-    Ok(())
+    TemporaryFile::write(path, |out| out.write_all(content))
+        .and_then(|temporary| temporary.rename(path))
+        .map_err(|source| FsError::new("write", path, source))
 }
 
-/// Writes a temporary file in the directory of `path`.
-fn write_temporary(
-    path: &Path,
-    write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
-) -> Result<NamedTempFile, FsError> {
-    let fail = |source| FsError::new("write", path, source);
-    // tempfile creates the file with mode 0600 and removes it when anything below fails.
-    let builder = tempfile::Builder::new().prefix(&*OWN_TEMPORARY).tempfile_in(parent_of(path));
-    let temporary = builder.map_err(fail)?;
-    let mut out = io::BufWriter::with_capacity(64 * 1024, temporary.as_file());
-    write(&mut out).and_then(|()| out.flush()).map_err(fail)?;
-    drop(out);
-    Ok(temporary)
+/// A file with the content that another one will have. It is removed unless it is renamed.
+struct TemporaryFile {
+    file: DiskFile,
+    is_renamed: bool,
+}
+
+impl TemporaryFile {
+    /// Writes a temporary file in the directory of `path`.
+    fn write(
+        path: &Path,
+        write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let named = tempfile::Builder::new()
+            .prefix(&*OWN_TEMPORARY)
+            .make_in(parent_of(path), DiskFile::create)?;
+        let (file, name) = named.into_parts();
+        name.keep().map_err(|failed| failed.error)?;
+        let mut out = io::BufWriter::with_capacity(64 * 1024, file);
+        let written = write(&mut out).and_then(|()| out.flush());
+        let (file, _unwritten) = out.into_parts();
+        // Removed here if it could not be written.
+        let temporary = Self { file, is_renamed: false };
+        written.map(|()| temporary)
+    }
+
+    fn rename(mut self, to: &Path) -> io::Result<()> {
+        disk::rename(self.file.path(), to)?;
+        self.is_renamed = true;
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let path = self.file.path();
+        if !self.is_renamed
+            && let Err(error) = disk::remove_file(path)
+        {
+            tracing::warn!(path = %path.display(), "cannot remove a file yet: {error}");
+            LEFTOVERS.lock().push(path.to_owned());
+        }
+    }
+}
+
+/// Removes the temporary files in a directory that this process gave up and could not remove then.
+///
+/// A deletion calls it, because they may hold content of what is deleted. After a restart, [`sweep_temporaries`] does.
+pub(crate) fn remove_leftovers(dir: &Path) -> Result<(), FsError> {
+    let mut leftovers = LEFTOVERS.lock();
+    while let Some(at) = leftovers.iter().position(|path| path.parent() == Some(dir)) {
+        remove_file(&leftovers[at])?;
+        leftovers.swap_remove(at);
+    }
+    Ok(())
 }
 
 /// Removes the temporary files in a directory that another process created; returns their number.
@@ -218,21 +273,17 @@ pub(crate) fn sweep_temporaries(dir: &Path) -> Result<usize, FsError> {
 
 /// Makes creations, renames and removals in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
-    // Opening a pipe in place of the directory fails instead of waiting.
-    let flags = OFlags::DIRECTORY.bits().cast_signed();
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|source| FsError::new("sync the directory", path, source))
+    disk::sync_dir(path).map_err(|source| FsError::new("sync the directory", path, source))
+}
+
+/// Makes the name of a file durable.
+pub(crate) fn sync_parent(path: &Path) -> Result<(), FsError> {
+    sync_dir(parent_of(path))
 }
 
 /// Renames a file within its directory and makes the rename durable.
 pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
-    #[expect(clippy::disallowed_methods, reason = "the directory is synced right after")]
-    let renamed = fs::rename(from, to);
-    renamed.map_err(|source| FsError::new("rename", from, source))?;
+    disk::rename(from, to).map_err(|source| FsError::new("rename", from, source))?;
     sync_dir(parent_of(to))
 }
 
@@ -244,12 +295,13 @@ pub(crate) fn file_len(path: &Path) -> Option<u64> {
 
 /// Removes a file if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), FsError> {
-    unless_missing(fs::remove_file(path)).map_err(|source| FsError::new("remove", path, source))
+    unless_missing(disk::remove_file(path)).map_err(|source| FsError::new("remove", path, source))
 }
 
 /// Removes a directory and all its content if it exists.
 pub(crate) fn remove_dir_all(path: &Path) -> Result<(), FsError> {
-    unless_missing(fs::remove_dir_all(path)).map_err(|source| FsError::new("remove", path, source))
+    unless_missing(disk::remove_dir_all(path))
+        .map_err(|source| FsError::new("remove", path, source))
 }
 
 /// Truncates a file to zero bytes, durably, if it exists. A link or a pipe has no content to remove and is not touched.
@@ -257,8 +309,11 @@ pub(crate) fn empty_file(path: &Path) -> Result<(), FsError> {
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         return Ok(());
     }
-    let emptied = open_file(OpenOptions::new().write(true).truncate(true), path);
-    unless_missing(emptied.and_then(|file| file.sync_all()))
+    let empty = |file: DiskFile| {
+        file.set_len(0)?;
+        file.sync_all()
+    };
+    unless_missing(DiskFile::open(path).and_then(empty))
         .map_err(|source| FsError::new("empty", path, source))
 }
 
@@ -271,7 +326,7 @@ fn unless_missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn parent_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("."))
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -331,6 +386,33 @@ mod tests {
     }
 
     #[test]
+    fn leftover_of_a_failed_replacement_is_removed_when_the_disk_allows_it() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let trace = trace::DiskTrace::new(home.path());
+        // Create, append and sync succeed; the rename and the removal after it fail.
+        let kind = trace::FaultKind::Error(rustix::io::Errno::IO.raw_os_error());
+        trace.set_fault(Some(trace::DiskFault { at: 3, count: 3, kind }));
+        replace_atomically(&home.path().join("x.json"), b"text").expect_err("is not renamed");
+        let n_files = || fs::read_dir(home.path()).expect("lists").count();
+        assert_eq!(n_files(), 1, "the temporary file is left");
+        remove_leftovers(home.path()).expect_err("the disk still fails");
+        remove_leftovers(home.path()).expect("removes");
+        assert_eq!(n_files(), 0);
+    }
+
+    #[test]
+    fn created_directories_are_durable_and_existing_ones_are_synced_again() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let trace = trace::DiskTrace::new(home.path());
+        let synced = |dir: &str| trace::DiskStep::SyncDir(dir.into());
+        create_private_dir(&home.path().join("a/b")).expect("creates");
+        let steps = trace.steps();
+        assert!(steps.contains(&synced("")) && steps.contains(&synced("a")), "{steps:?}");
+        create_private_dir(&home.path().join("a/b")).expect("exists");
+        assert_eq!(trace.steps().last(), Some(&synced("a")));
+    }
+
+    #[test]
     fn sweep_removes_temporary_files_of_other_processes_only() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let file = dir.path().join("x.json");
@@ -338,9 +420,9 @@ mod tests {
         let killed = open_private(&dir.path().join(".tmp-killed")).expect("creates");
         let future = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
         killed.set_modified(future).expect("sets the time");
-        let in_use = write_temporary(&file, |_| Ok(())).expect("writes");
+        let in_use = TemporaryFile::write(&file, |_| Ok(())).expect("writes");
         let count = || sweep_temporaries(dir.path()).expect("sweeps");
         assert_eq!((count(), count()), (1, 0));
-        assert!(file.exists() && in_use.path().exists());
+        assert!(file.exists() && in_use.file.path().exists());
     }
 }

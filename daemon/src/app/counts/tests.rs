@@ -1,0 +1,121 @@
+//! What is learned from the counts of the server.
+
+use std::path::Path;
+
+use ollm_protocol::content::{ContextMessage, CountKind, Role};
+
+use super::*;
+use crate::model::Sampling;
+use crate::tokens::testing::GgufBuilder;
+use crate::tokens::{learn, probes};
+
+/// The template of Phi-3.
+fn render(messages: &[ContextMessage]) -> String {
+    let turn = |message: &ContextMessage| {
+        format!("<|{}|>\n{}<|end|>\n", message.role.as_str(), message.content)
+    };
+    messages.iter().map(turn).collect::<String>() + "<|assistant|>\n"
+}
+
+/// Returns a vocabulary like that of Phi-3, without the name of the model.
+fn phi3() -> Vocabulary {
+    let specials = ["<unk>", "<s>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"];
+    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    let tokens: Vec<String> = specials.map(str::to_owned).into_iter().chain(bytes).collect();
+    let kinds: Vec<i32> = (0..tokens.len()).map(|at| if at < 6 { 3 } else { 6 }).collect();
+    GgufBuilder::new("llama")
+        .text("general.architecture", "phi3")
+        .texts("tokenizer.ggml.tokens", &tokens)
+        .numbers("tokenizer.ggml.token_type", &kinds)
+        .scores("tokenizer.ggml.scores", &vec![0.0; tokens.len()])
+        .flag("tokenizer.ggml.add_bos_token", false)
+        .vocabulary()
+}
+
+/// Learns the template with the tokenizer in use, as after a start of the daemon.
+fn learn_template(counts: &Counts) {
+    let prompts: Vec<_> = probes(false).iter().map(|probe| Some(render(probe))).collect();
+    let tokenizer = counts.tokenizer("phi").unwrap();
+    let template = learn(tokenizer.tokenizer(), &prompts).unwrap();
+    counts.store_template("phi", "default/", template);
+}
+
+fn request(text: &str) -> ChatRequest {
+    ChatRequest {
+        model: "phi".to_owned(),
+        messages: vec![ContextMessage::text(Role::User, text)],
+        tools: Vec::new(),
+        num_ctx: 4096,
+        num_predict: None,
+        sampling: Sampling::default(),
+        think: None,
+        format: None,
+        keep_alive: Duration::ZERO,
+    }
+}
+
+/// Stores the vocabulary with a guessed name, and the template; returns the tokenizer for the other name.
+fn with_guessed_name(dir: &Path) -> (Counts, Tokenizer) {
+    let counts = Counts::new(dir.to_owned());
+    assert!(phi3().needs_name());
+    let vocabulary = phi3().with_other_name();
+    let engine = Engine::LlamaCpp;
+    let tokenizer = Tokenizer::new(&vocabulary, engine).unwrap();
+    let other = Tokenizer::new(&vocabulary.clone().with_other_name(), engine).unwrap();
+    let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: true };
+    counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
+    learn_template(&counts);
+    (counts, other)
+}
+
+#[test]
+fn guessed_name_is_settled_by_the_first_count_of_the_server() {
+    for is_right in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (counts, other) = with_guessed_name(dir.path());
+        let request = request(" hello\n");
+        let load = |counts: &Counts| counts.load(Some("phi"), Some(None), &[]);
+        let counter = load(&counts);
+        let guessed = counter.count_prompt(&request.messages, &[]);
+        let expect = u64::from(other.count_prompt(&render(&request.messages)));
+        assert_eq!(counter.kind_of(&request.messages), CountKind::Calibrated);
+        let margin = counter.margin(&request.messages, &[], guessed);
+        assert!(guessed != expect && guessed.abs_diff(expect) <= margin, "{guessed} {expect}");
+        let read = if is_right { guessed } else { expect };
+        counts.calibrate(&request, read);
+        if !is_right {
+            learn_template(&counts);
+        }
+        for counts in [&counts, &Counts::new(dir.path().to_owned())] {
+            let counter = load(counts);
+            assert_eq!(counter.kind_of(&request.messages), CountKind::Exact, "{is_right}");
+            assert_eq!(counter.count_prompt(&request.messages, &[]), read);
+        }
+    }
+}
+
+#[test]
+fn other_engine_is_found_by_the_count_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let counts = Counts::new(dir.path().to_owned());
+    // An end-of-generation text that is an ordinary token is special for the newer engine only.
+    let vocabulary = GgufBuilder::new("llama")
+        .texts("tokenizer.ggml.tokens", &["<unk>", "</s>", "<", "/", "s", ">", "a"])
+        .numbers("tokenizer.ggml.token_type", &[2, 1, 1, 1, 1, 1, 1])
+        .scores("tokenizer.ggml.scores", &[0.0; 7])
+        .flag("tokenizer.ggml.add_bos_token", false)
+        .flag("tokenizer.ggml.add_space_prefix", false)
+        .vocabulary();
+    let engine = Engine::LlamaCpp;
+    let tokenizer = Tokenizer::new(&vocabulary, engine).unwrap();
+    let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false };
+    counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
+    let text = "a</s>";
+    let read = 5;
+    let mismatch = counts.contradict(&request(text), read, Some(text)).unwrap();
+    assert_eq!(mismatch.cause, MismatchCause::Engine);
+    let counter = counts.load(Some("phi"), None, &[]);
+    assert_eq!(u64::from(counter.count_text(text)), read);
+    let few = counts.contradict(&request(text), 1, Some(text));
+    assert!(few.is_none(), "no engine finds so few tokens: the server truncated the prompt");
+}

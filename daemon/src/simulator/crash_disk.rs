@@ -1,0 +1,451 @@
+//! What a disk may hold after a crash.
+//!
+//! Only synced changes are certain. A file's bytes are certain after a sync of the file, its name after a sync of the
+//! directory. Every other change is there, missing, or there in part, independent of all others: more freedom than any
+//! file system takes. A rename within a directory is one change.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::dice::Dice;
+use crate::fsutil::trace::DiskStep;
+
+/// The files (`Some`) and directories (`None`) of a disk by their path.
+pub(super) type FileTree = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+/// The part of the uncertain changes that a crash leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Survivors {
+    Nothing,
+    /// After a kill, which loses what the process did not write and nothing else.
+    Everything,
+    /// Each change survives with this probability, and data perhaps in part.
+    Percent(usize),
+}
+
+/// A disk with the changes of which a crash may undo some.
+#[derive(Clone)]
+pub(super) struct CrashDisk {
+    /// The first one is the root.
+    nodes: Vec<DiskNode>,
+}
+
+#[derive(Clone)]
+enum DiskNode {
+    Dir(DirNode),
+    File(FileNode),
+}
+
+#[derive(Clone, Default)]
+struct DirNode {
+    /// The names that are certain.
+    durable: BTreeMap<PathBuf, usize>,
+    unsynced: Vec<NameChange>,
+    /// The names that the process sees.
+    visible: BTreeMap<PathBuf, usize>,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Add(PathBuf, usize),
+    Remove(PathBuf),
+    Rename { from: PathBuf, to: PathBuf, node: usize },
+}
+
+#[derive(Clone, Default)]
+struct FileNode {
+    /// The bytes that are certain.
+    durable: Arc<Vec<u8>>,
+    changes: Vec<DataChange>,
+    /// The length that the process sees.
+    visible_len: usize,
+}
+
+#[derive(Clone)]
+struct DataChange {
+    data: Data,
+    certainty: Certainty,
+}
+
+#[derive(Clone)]
+enum Data {
+    Bytes { offset: usize, bytes: Arc<Vec<u8>> },
+    Len(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Certainty {
+    Unsynced,
+    /// A sync failed after it: no later sync makes it certain.
+    Doubtful,
+    Synced,
+}
+
+impl CrashDisk {
+    /// Returns a disk on which these files are certain.
+    pub(super) fn new(tree: &FileTree) -> Self {
+        let mut disk = Self { nodes: vec![DiskNode::Dir(DirNode::default())] };
+        for (path, content) in tree {
+            let node = match content {
+                None => DiskNode::Dir(DirNode::default()),
+                Some(bytes) => {
+                    let (durable, visible_len) = (Arc::new(bytes.clone()), bytes.len());
+                    DiskNode::File(FileNode { durable, changes: Vec::new(), visible_len })
+                }
+            };
+            disk.add(path, node);
+        }
+        for node in &mut disk.nodes {
+            if let DiskNode::Dir(dir) = node {
+                dir.sync();
+            }
+        }
+        disk
+    }
+
+    /// Makes a recorded change.
+    pub(super) fn apply(&mut self, step: &DiskStep) {
+        match step {
+            DiskStep::CreateDir(path) => self.add(path, DiskNode::Dir(DirNode::default())),
+            DiskStep::Create(path) => self.add(path, DiskNode::File(FileNode::default())),
+            DiskStep::Append(path, bytes) => self.file(path).append(bytes),
+            DiskStep::SetLen(path, len) => self.file(path).set_len(*len as usize),
+            // A reader may sync a log that was renamed after it opened it: a sync that nobody relies on.
+            DiskStep::Sync(path) => {
+                if let Some(DiskNode::File(file)) = self.find(path) {
+                    file.sync();
+                }
+            }
+            // A directory whose sync failed is only not synced.
+            DiskStep::FailedSync(path) => {
+                if let Some(DiskNode::File(file)) = self.find(path) {
+                    file.fail_sync();
+                }
+            }
+            DiskStep::Rename(from, to) => {
+                let dir = self.dir(parent(from));
+                let (from, to) = (name(from), name(to));
+                // SQLite's files are not on this disk.
+                if let Some(node) = dir.visible.remove(&from) {
+                    dir.visible.insert(to.clone(), node);
+                    dir.unsynced.push(NameChange::Rename { from, to, node });
+                }
+            }
+            DiskStep::Remove(path) | DiskStep::RemoveDir(path) => {
+                let dir = self.dir(parent(path));
+                if dir.visible.remove(&name(path)).is_some() {
+                    dir.unsynced.push(NameChange::Remove(name(path)));
+                }
+            }
+            DiskStep::SyncDir(path) => self.dir(path).sync(),
+            DiskStep::Nothing(_) => {}
+        }
+    }
+
+    fn add(&mut self, path: &Path, node: DiskNode) {
+        let number = self.nodes.len();
+        self.nodes.push(node);
+        let dir = self.dir(parent(path));
+        dir.visible.insert(name(path), number);
+        dir.unsynced.push(NameChange::Add(name(path), number));
+    }
+
+    fn node(&mut self, path: &Path) -> &mut DiskNode {
+        self.find(path).unwrap_or_else(|| panic!("{path:?} is not on the disk"))
+    }
+
+    fn find(&mut self, path: &Path) -> Option<&mut DiskNode> {
+        let mut at = 0;
+        for part in path {
+            let DiskNode::Dir(dir) = &self.nodes[at] else {
+                panic!("{path:?} leads through a file")
+            };
+            at = *dir.visible.get(Path::new(part))?;
+        }
+        self.nodes.get_mut(at)
+    }
+
+    fn dir(&mut self, path: &Path) -> &mut DirNode {
+        match self.node(path) {
+            DiskNode::Dir(dir) => dir,
+            DiskNode::File(_) => panic!("{path:?} is a file"),
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> &mut FileNode {
+        match self.node(path) {
+            DiskNode::File(file) => file,
+            DiskNode::Dir(_) => panic!("{path:?} is a directory"),
+        }
+    }
+
+    /// Gives temporary files the names that those of another process have, as the next start finds them.
+    pub(super) fn disown_temporaries(&mut self) {
+        for node in &mut self.nodes {
+            let DiskNode::Dir(dir) = node else { continue };
+            let disown = |names: &BTreeMap<PathBuf, usize>| {
+                names.iter().map(|(name, node)| (disowned(name), *node)).collect()
+            };
+            dir.durable = disown(&dir.durable);
+            dir.visible = disown(&dir.visible);
+            for change in &mut dir.unsynced {
+                match change {
+                    NameChange::Add(name, _) | NameChange::Remove(name) => *name = disowned(name),
+                    NameChange::Rename { from, .. } => *from = disowned(from),
+                }
+            }
+        }
+    }
+
+    /// Returns the files after a crash.
+    pub(super) fn crash(&self, survivors: Survivors, dice: &mut Dice) -> FileTree {
+        let mut tree = FileTree::new();
+        self.survive(0, Path::new(""), survivors, dice, &mut tree);
+        tree
+    }
+
+    fn survive(
+        &self,
+        node: usize,
+        path: &Path,
+        survivors: Survivors,
+        dice: &mut Dice,
+        tree: &mut FileTree,
+    ) {
+        match &self.nodes[node] {
+            DiskNode::File(file) => {
+                tree.insert(path.to_owned(), Some(file.survive(survivors, dice)));
+            }
+            DiskNode::Dir(dir) => {
+                if node > 0 {
+                    tree.insert(path.to_owned(), None);
+                }
+                for (name, node) in dir.survive(survivors, dice) {
+                    self.survive(node, &path.join(name), survivors, dice, tree);
+                }
+            }
+        }
+    }
+}
+
+impl DirNode {
+    fn sync(&mut self) {
+        self.unsynced.clear();
+        self.durable.clone_from(&self.visible);
+    }
+
+    fn survive(&self, survivors: Survivors, dice: &mut Dice) -> BTreeMap<PathBuf, usize> {
+        let mut names = self.durable.clone();
+        for change in &self.unsynced {
+            if !survives(survivors, dice) {
+                continue;
+            }
+            match change {
+                NameChange::Add(name, node) => drop(names.insert(name.clone(), *node)),
+                NameChange::Remove(name) => drop(names.remove(name)),
+                NameChange::Rename { from, to, node } => {
+                    names.remove(from);
+                    names.insert(to.clone(), *node);
+                }
+            }
+        }
+        names
+    }
+}
+
+impl FileNode {
+    fn append(&mut self, bytes: &[u8]) {
+        let (offset, bytes) = (self.visible_len, Arc::new(bytes.to_vec()));
+        self.visible_len += bytes.len();
+        let (data, certainty) = (Data::Bytes { offset, bytes }, Certainty::Unsynced);
+        self.changes.push(DataChange { data, certainty });
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.visible_len = len;
+        let (data, certainty) = (Data::Len(len), Certainty::Unsynced);
+        self.changes.push(DataChange { data, certainty });
+    }
+
+    fn sync(&mut self) {
+        for change in &mut self.changes {
+            if change.certainty == Certainty::Unsynced {
+                change.certainty = Certainty::Synced;
+            }
+        }
+        // A truncation makes it irrelevant whether the bytes that it removed were ever written.
+        let mut cut_to = usize::MAX;
+        let mut kept = Vec::new();
+        for change in std::mem::take(&mut self.changes).into_iter().rev() {
+            let is_cut_off = match &change.data {
+                Data::Bytes { offset, .. } => *offset >= cut_to,
+                Data::Len(len) => *len >= cut_to,
+            };
+            if let Data::Len(len) = change.data
+                && change.certainty == Certainty::Synced
+            {
+                cut_to = cut_to.min(len);
+            }
+            if !(is_cut_off && change.certainty == Certainty::Doubtful) {
+                kept.push(change);
+            }
+        }
+        kept.reverse();
+        let is_synced = |change: &DataChange| change.certainty == Certainty::Synced;
+        let n_certain = kept.iter().take_while(|change| is_synced(change)).count();
+        let durable = Arc::make_mut(&mut self.durable);
+        for change in kept.drain(..n_certain) {
+            change.data.write(durable);
+        }
+        self.changes = kept;
+    }
+
+    fn fail_sync(&mut self) {
+        for change in &mut self.changes {
+            if change.certainty == Certainty::Unsynced {
+                change.certainty = Certainty::Doubtful;
+            }
+        }
+    }
+
+    fn survive(&self, survivors: Survivors, dice: &mut Dice) -> Vec<u8> {
+        let mut content = self.durable.to_vec();
+        for DataChange { data, certainty } in &self.changes {
+            if *certainty == Certainty::Synced || survivors == Survivors::Everything {
+                data.write(&mut content);
+            } else if survivors != Survivors::Nothing {
+                match data {
+                    Data::Len(_) if survives(survivors, dice) => data.write(&mut content),
+                    Data::Len(_) => {}
+                    Data::Bytes { .. } => data.write_in_part(&mut content, survivors, dice),
+                }
+            }
+        }
+        content
+    }
+}
+
+impl Data {
+    fn write(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Len(len) => content.resize(*len, 0),
+            Self::Bytes { offset, bytes } => write_at(content, *offset, bytes),
+        }
+    }
+
+    /// Writes nothing, everything, the beginning, or some of the sectors.
+    fn write_in_part(&self, content: &mut Vec<u8>, survivors: Survivors, dice: &mut Dice) {
+        let Self::Bytes { offset, bytes } = self else { return };
+        match dice.below(5) {
+            0 | 1 => {
+                if survives(survivors, dice) {
+                    write_at(content, *offset, bytes);
+                }
+            }
+            2 => write_at(content, *offset, &bytes[..dice.below(bytes.len() + 1)]),
+            _ => {
+                // The length of the file is another change than its bytes: missing sectors are zeros, or cut off.
+                let has_length = dice.percent(70);
+                let sector = dice.pick(&[512, 4096]);
+                let end = offset + bytes.len();
+                if has_length && content.len() < end {
+                    content.resize(end, 0);
+                }
+                let mut at = *offset;
+                while at < end {
+                    let next = ((at / sector + 1) * sector).min(end);
+                    if survives(survivors, dice) {
+                        write_at(content, at, &bytes[at - offset..next - offset]);
+                    }
+                    at = next;
+                }
+            }
+        }
+    }
+}
+
+fn write_at(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    let end = offset + bytes.len();
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[offset..end].copy_from_slice(bytes);
+}
+
+fn survives(survivors: Survivors, dice: &mut Dice) -> bool {
+    match survivors {
+        Survivors::Nothing => false,
+        Survivors::Everything => true,
+        Survivors::Percent(percent) => dice.percent(percent),
+    }
+}
+
+/// Returns the name that a file of another process has.
+fn disowned(name: &Path) -> PathBuf {
+    let text = name.to_string_lossy();
+    text.strip_prefix(".tmp-").map_or(name.to_owned(), |rest| format!(".tmp-x{rest}").into())
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().expect("the root has no name")
+}
+
+fn name(path: &Path) -> PathBuf {
+    path.file_name().expect("has a name").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        name.into()
+    }
+
+    /// Returns the contents that `name` may have after a crash; `None` for a missing file.
+    fn outcomes(steps: &[DiskStep], name: &str) -> Vec<Option<Vec<u8>>> {
+        let mut disk = CrashDisk::new(&FileTree::new());
+        steps.iter().for_each(|step| disk.apply(step));
+        let mut all: Vec<_> = (0..200)
+            .map(|seed| {
+                let tree = disk.crash(Survivors::Percent(50), &mut Dice::of(seed, 0));
+                tree.get(Path::new(name)).cloned().flatten()
+            })
+            .collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn only_synced_bytes_and_names_are_certain() {
+        let a = || path("a");
+        let write = [DiskStep::Create(a()), DiskStep::Append(a(), b"x".to_vec())];
+        let maybe = outcomes(&write, "a");
+        assert_eq!(maybe, [None, Some(b"".to_vec()), Some(b"\0".to_vec()), Some(b"x".to_vec())]);
+        let synced = [&write[..], &[DiskStep::Sync(a())]].concat();
+        assert_eq!(outcomes(&synced, "a"), [None, Some(b"x".to_vec())], "the name is uncertain");
+        let named = [&synced[..], &[DiskStep::SyncDir(path(""))]].concat();
+        assert_eq!(outcomes(&named, "a"), [Some(b"x".to_vec())]);
+        let renamed = [&named[..], &[DiskStep::Rename(a(), path("b"))]].concat();
+        assert_eq!(outcomes(&renamed, "a"), [None, Some(b"x".to_vec())]);
+    }
+
+    #[test]
+    fn bytes_before_a_failed_sync_stay_uncertain_until_they_are_cut_off() {
+        let a = || path("a");
+        let append = |text: &[u8]| DiskStep::Append(a(), text.to_vec());
+        let named = vec![DiskStep::Create(a()), DiskStep::SyncDir(path(""))];
+        let synced = [named, vec![append(b"1"), DiskStep::Sync(a())]].concat();
+        let failed = [synced, vec![append(b"2"), DiskStep::FailedSync(a()), DiskStep::Sync(a())]];
+        let failed = failed.concat();
+        let outcomes_of = |more: Vec<DiskStep>| outcomes(&[failed.clone(), more].concat(), "a");
+        assert_eq!(outcomes_of(vec![]).len(), 3, "missing, zero, or there");
+        let cut = vec![DiskStep::SetLen(a(), 1), append(b"3"), DiskStep::Sync(a())];
+        assert_eq!(outcomes_of(cut), [Some(b"13".to_vec())]);
+    }
+}
