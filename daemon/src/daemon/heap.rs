@@ -1,32 +1,14 @@
-//! Memory that the allocator keeps after a burst of work, returned to the system when the work is done.
+//! The settings of glibc's allocator, and the return of freed memory to the system.
 //!
-//! glibc keeps freed memory for later: of its main heap everything below the highest live value, and of the heaps of other
-//! threads even more. A daemon that once imported a large session would keep hundreds of megabytes for ever. Other
-//! systems return freed memory by themselves.
-
-/// The growth in bytes from which on memory is returned: less is not worth the pause of the threads that allocate.
-const MIN_GROWTH: u64 = 4 * 1024 * 1024;
-
-/// Returns freed memory to the system after it has grown.
-#[derive(Default)]
-pub(super) struct HeapTrimmer {
-    /// The smallest resident memory since the last trim.
-    least: u64,
-}
-
-impl HeapTrimmer {
-    /// Returns freed memory if the process has grown since the last call that did. May take milliseconds.
-    pub(super) fn trim_if_grown(&mut self) {
-        let Some(before) = resident_bytes() else { return };
-        if before < self.least.saturating_add(MIN_GROWTH) {
-            self.least = self.least.min(before);
-            return;
-        }
-        trim();
-        self.least = resident_bytes().unwrap_or(before);
-        tracing::debug!(before, after = self.least, "returned freed memory to the system");
-    }
-}
+//! glibc keeps freed memory for later, and a daemon that once had much to do would keep it for ever:
+//!
+//! - At first, it maps blocks of 128 KiB and more one by one and returns them when they are freed. But each freed one raises
+//!   that limit, up to 32 MiB. From then on buffers of megabytes come from the heaps, of which nearly every thread has
+//!   one, and stay there when they are freed. [`fix_thresholds`] keeps the limit at its first value.
+//! - Each heap keeps the free memory below its highest live value. [`return_freed`] returns whole pages of it.
+//!
+//! Other systems return freed memory by themselves. A page with one live value stays, so values that live as long as the
+//! daemon are few or large.
 
 /// Returns the resident memory of the process in bytes, if the system reports it.
 pub(super) fn resident_bytes() -> Option<u64> {
@@ -40,8 +22,29 @@ fn status_bytes(name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// The size from which on a block is mapped, and from which on the free end of a heap is returned: the value with which
+/// glibc begins. Every heap keeps as much; a smaller value costs calls of the system for usual buffers.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn trim() {
+const KEPT_BYTES: libc::c_int = 128 * 1024;
+
+/// Prevents the allocator from keeping larger blocks after it has seen larger ones. Call it once, before other threads.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(super) fn fix_thresholds() {
+    #[expect(unsafe_code, reason = "no well-kept crate wraps this function of the C library")]
+    // SAFETY: `mallopt` changes no live value. Setting one of the two sizes fixes both, see mallopt(3).
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(super) const fn fix_thresholds() {}
+
+/// Returns freed memory to the system. Takes about as long as reading the list of freed blocks.
+///
+/// No condition decides whether it is worth it: between two calls the process may have freed much without having grown.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(super) fn return_freed() {
     #[expect(unsafe_code, reason = "no well-kept crate wraps this function of the C library")]
     // SAFETY: `malloc_trim` may be called at any time from any thread, and changes no live value.
     unsafe {
@@ -50,28 +53,54 @@ fn trim() {
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim() {}
+pub(super) const fn return_freed() {}
 
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
+
+    /// Held by a test that measures the memory of the process.
+    static MEASURING: Mutex<()> = Mutex::new(());
 
     #[test]
     fn memory_freed_between_live_values_is_returned() {
         const BLOCKS: usize = 4096;
         const BLOCK_BYTES: usize = 16 * 1024;
+        let _measuring = MEASURING.lock();
         // The small values keep the allocator from returning the blocks by itself.
         let (mut blocks, mut live) = (Vec::new(), Vec::new());
         for n in 0..BLOCKS {
             blocks.push(vec![1_u8; BLOCK_BYTES]);
             live.push(Box::new(n));
         }
+        // In the middle of the work; the work that follows needs no more memory, but frees it.
+        return_freed();
         let full = status_bytes("RssAnon:").expect("a size");
         drop(blocks);
-        HeapTrimmer::default().trim_if_grown();
+        return_freed();
         let left = status_bytes("RssAnon:").expect("a size");
         let total = (BLOCKS * BLOCK_BYTES) as u64;
         assert!(left + total / 2 < full, "{full} bytes before, {left} after {total} were freed");
         assert_eq!(live.len(), BLOCKS);
+    }
+
+    #[test]
+    fn large_block_is_returned_when_it_is_freed_after_a_larger_one() {
+        const BYTES: u64 = 24 << 20;
+        let _measuring = MEASURING.lock();
+        fix_thresholds();
+        let returned = || {
+            drop(std::hint::black_box(vec![1_u8; 31 << 20]));
+            let block = std::hint::black_box(vec![1_u8; 24 << 20]);
+            let full = status_bytes("RssAnon:").expect("a size");
+            drop(block);
+            full.saturating_sub(status_bytes("RssAnon:").expect("a size"))
+        };
+        // In a new thread, which has a heap of its own; repeated, because other tests may allocate at the same time.
+        let thread = std::thread::spawn(move || (0..5).map(|_| returned()).max());
+        let returned = thread.join().expect("ends").expect("five numbers");
+        assert!(returned > BYTES / 2, "{returned} bytes were returned");
     }
 }

@@ -14,8 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::control::Control;
-use super::heap::HeapTrimmer;
-use super::rights;
+use super::{heap, rights};
 use crate::app::compaction;
 use crate::app::core::Core;
 use crate::app::sessions::{delete, documents};
@@ -83,7 +82,6 @@ async fn after_start(control: Arc<Control>) {
 }
 
 async fn release_idle(core: Arc<Core>) {
-    let mut heap = HeapTrimmer::default();
     loop {
         tokio::time::sleep(IDLE_CHECK).await;
         let now = core.clock.now().unix_ms();
@@ -96,13 +94,8 @@ async fn release_idle(core: Arc<Core>) {
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");
         }
-        let trimmed = tokio::task::spawn_blocking(move || {
-            heap.trim_if_grown();
-            heap
-        });
         // The task fails only when the runtime shuts down.
-        let Ok(next) = trimmed.await else { return };
-        heap = next;
+        drop(tokio::task::spawn_blocking(heap::return_freed).await);
     }
 }
 

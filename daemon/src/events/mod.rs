@@ -1,16 +1,19 @@
 //! The event ring: the newest events of all sessions, for any number of subscribers.
 //!
-//! Publishing never waits and never allocates without bound: the ring has a fixed capacity, and a subscriber that is
-//! slower receives the number of events it missed and continues after them. A subscription is a position in the
-//! ring, so a replay from `since` and live events are the same thing.
+//! Publishing never waits and never allocates without bound: the ring has a limit in events and one in bytes, and a
+//! subscriber that is slower receives the number of events it missed and continues after them. A subscription is a
+//! position in the ring, so a replay from `since` and live events are the same thing.
+//!
+//! The ring stays in memory while the daemon is idle. So it consists of two long blocks of memory: thousands of small
+//! values between the freed values of other work would keep the pages of that work too.
 //!
 //! **Invariants**: event numbers start at 1 and have no gaps within an epoch. For a subscriber without a filter,
 //! events received plus events reported as missed equal the events published, except for thresholds that only other
 //! subscribers asked for.
 
+mod packed;
 mod thresholds;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,12 +23,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use self::packed::{PackedEvents, RingLimits};
 use self::thresholds::{DEFAULT_THRESHOLD, Thresholds};
 use crate::clock::Clock;
 
-/// Number of events kept for replay: several minutes of busy work, enough for an editor to restart. An event takes
-/// about 300 bytes, so a full ring takes about 1.2 MB of memory even when the daemon is idle.
-const RING_EVENTS: usize = 4096;
+/// The events kept for replay: several minutes of busy work, enough for an editor to restart. The data of an event has
+/// usually less than 100 bytes, so the limit in bytes matters only for long titles and goals. The ring takes at most
+/// 2 MiB of memory even when the daemon is idle.
+const RING_LIMITS: RingLimits = RingLimits { events: 4096, data_bytes: 1024 * 1024 };
 
 /// An event without its number and epoch.
 #[derive(Clone, Debug)]
@@ -51,15 +56,18 @@ pub(crate) struct EventFilter {
 }
 
 impl EventFilter {
-    fn admits(&self, event: &Event) -> bool {
-        (self.session_id.is_none() || event.session_id == self.session_id)
-            && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
-            && (event.kind != EventKind::ContextThreshold || self.has_threshold(event))
+    /// Returns whether events of this kind and session are received.
+    fn names(&self, kind: EventKind, session_id: Option<SessionId>) -> bool {
+        (self.session_id.is_none() || session_id == self.session_id)
+            && (self.kinds.is_empty() || self.kinds.contains(&kind))
     }
 
-    fn has_threshold(&self, event: &Event) -> bool {
+    /// Returns whether the event is not one of a share that only others asked for.
+    fn has_threshold(&self, event: &EventDraft) -> bool {
         let share = event.data["threshold"].as_f64();
-        share.is_none_or(|share| share == DEFAULT_THRESHOLD || self.thresholds.contains(&share))
+        event.kind != EventKind::ContextThreshold
+            || share
+                .is_none_or(|share| share == DEFAULT_THRESHOLD || self.thresholds.contains(&share))
     }
 }
 
@@ -70,7 +78,6 @@ pub(crate) struct EventRing(Arc<RingShared>);
 struct RingShared {
     epoch: String,
     clock: Arc<Clock>,
-    capacity: usize,
     /// Held for a push or one search, never across an await.
     state: Mutex<RingState>,
     /// The number of the newest event; wakes waiting subscriptions.
@@ -79,7 +86,7 @@ struct RingShared {
 }
 
 struct RingState {
-    events: VecDeque<Arc<Event>>,
+    events: PackedEvents,
     /// The number of the next event to be published.
     next: u64,
     thresholds: Thresholds,
@@ -95,16 +102,15 @@ impl RingState {
 impl EventRing {
     /// Returns an empty ring with a new epoch.
     pub(crate) fn new(clock: Arc<Clock>) -> Self {
-        Self::with_capacity(clock, RING_EVENTS)
+        Self::with_limits(clock, RING_LIMITS)
     }
 
-    fn with_capacity(clock: Arc<Clock>, capacity: usize) -> Self {
+    fn with_limits(clock: Arc<Clock>, limits: RingLimits) -> Self {
         Self(Arc::new(RingShared {
             epoch: clock.uuid().to_string(),
             clock,
-            capacity,
             state: Mutex::new(RingState {
-                events: VecDeque::new(),
+                events: PackedEvents::new(limits),
                 next: 1,
                 thresholds: Thresholds::default(),
             }),
@@ -132,20 +138,10 @@ impl EventRing {
 
     /// Publishes an event and returns its number. Never waits; callable from any thread.
     pub(crate) fn publish(&self, draft: EventDraft) -> u64 {
+        let data = packed::pack_data(&draft.data);
         let mut ring = self.0.state.lock();
         let number = ring.next;
-        if ring.events.len() == self.0.capacity {
-            ring.events.pop_front();
-        }
-        ring.events.push_back(Arc::new(Event {
-            epoch: self.0.epoch.clone(),
-            event_seq: number,
-            session_id: draft.session_id,
-            seq: draft.seq,
-            kind: draft.kind,
-            at: draft.at,
-            data: draft.data,
-        }));
+        ring.events.push(&draft, &data);
         ring.next += 1;
         // Sent while the lock is held, so that the number only grows.
         self.0.newest.send_replace(number);
@@ -177,10 +173,16 @@ impl EventRing {
 }
 
 impl RingShared {
+    /// Returns a published event with its number.
+    fn numbered(&self, draft: EventDraft, event_seq: u64) -> Event {
+        let EventDraft { session_id, seq, kind, at, data } = draft;
+        Event { epoch: self.epoch.clone(), event_seq, session_id, seq, kind, at, data }
+    }
+
     /// Returns an event that only one subscriber receives.
-    fn notice(&self, kind: EventKind, event_seq: u64, data: Value) -> Arc<Event> {
+    fn notice(&self, kind: EventKind, event_seq: u64, data: Value) -> Event {
         let (epoch, at) = (self.epoch.clone(), self.clock.now());
-        Arc::new(Event { epoch, event_seq, session_id: None, seq: None, kind, at, data })
+        Event { epoch, event_seq, session_id: None, seq: None, kind, at, data }
     }
 }
 
@@ -199,7 +201,7 @@ impl EventSubscription {
     /// Waits for the next event that the filter admits, or for a notice of missed events.
     ///
     /// **Cancel safety**: a canceled call takes no event.
-    pub(crate) async fn next(&mut self) -> Arc<Event> {
+    pub(crate) async fn next(&mut self) -> Event {
         loop {
             self.newest.mark_unchanged();
             if let Some(event) = self.take() {
@@ -213,7 +215,7 @@ impl EventSubscription {
     }
 
     /// Returns the next event that is already in the ring, without waiting.
-    pub(crate) fn take(&mut self) -> Option<Arc<Event>> {
+    pub(crate) fn take(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.resync) {
             return Some(self.shared.notice(EventKind::Resync, self.next - 1, Value::Null));
         }
@@ -227,11 +229,14 @@ impl EventSubscription {
             return Some(self.shared.notice(EventKind::Lagged, oldest - 1, data));
         }
         let skipped = usize::try_from(self.next - oldest).unwrap_or(usize::MAX);
-        for event in ring.events.iter().skip(skipped) {
-            self.next = event.event_seq + 1;
-            if self.filter.admits(event) {
-                return Some(Arc::clone(event));
-            }
+        for at in skipped..ring.events.len() {
+            self.next = oldest + at as u64 + 1;
+            let found =
+                ring.events.read(at, |kind, session_id| self.filter.names(kind, session_id));
+            let Some(draft) = found.filter(|draft| self.filter.has_threshold(draft)) else {
+                continue;
+            };
+            return Some(self.shared.numbered(draft, self.next - 1));
         }
         None
     }

@@ -5,7 +5,10 @@ use proptest::prelude::*;
 use super::*;
 
 fn ring(capacity: usize) -> EventRing {
-    EventRing::with_capacity(Arc::new(Clock::system()), capacity)
+    EventRing::with_limits(
+        Arc::new(Clock::system()),
+        RingLimits { events: capacity, data_bytes: 256 },
+    )
 }
 
 fn draft(kind: EventKind, session_id: Option<SessionId>) -> EventDraft {
@@ -63,6 +66,36 @@ fn cursor_of_another_epoch_causes_a_resync() {
     let since = EventCursor { epoch: "another".to_owned(), event_seq: 1 };
     let mut subscription = events.subscribe(EventFilter::default(), Some(&since));
     assert_eq!(taken(&mut subscription), [(EventKind::Resync, 1)]);
+}
+
+#[test]
+fn ring_of_large_events_keeps_the_newest_within_its_bytes() {
+    let title = |n: u64| json!({ "title": format!("{n:0>4000}") });
+    let events = EventRing::new(Arc::new(Clock::system()));
+    for n in 1..=4096 {
+        let data = title(n);
+        events.publish(EventDraft { data, ..draft(EventKind::SessionCreated, None) });
+    }
+    let mut all = events.subscribe(EventFilter::default(), Some(&cursor(&events, 1)));
+    assert_eq!(taken(&mut all), [(EventKind::Resync, 4096)], "the oldest events were dropped");
+    let since = cursor(&events, 4096 - 250);
+    let mut newest = events.subscribe(EventFilter::default(), Some(&since));
+    for n in 4096 - 249..=4096 {
+        let event = newest.take().expect("is in the ring");
+        assert_eq!((event.event_seq, event.data), (n, title(n)));
+    }
+}
+
+#[test]
+fn event_larger_than_the_ring_is_received() {
+    let events = ring(4);
+    let mut subscription = events.subscribe(EventFilter::default(), None);
+    let data = json!({ "title": "x".repeat(1000) });
+    let large = EventDraft { data: data.clone(), ..draft(EventKind::SessionCreated, None) };
+    events.publish(large);
+    assert_eq!(subscription.take().expect("is in the ring").data, data);
+    publish(&events, 1);
+    assert_eq!(taken(&mut subscription), [(EventKind::MessageRecorded, 2)]);
 }
 
 #[test]

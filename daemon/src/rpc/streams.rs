@@ -143,13 +143,13 @@ async fn follow(
             biased;
             () = sink.closed() => return SubscriptionCloseResponse::None,
             () = handles.shutdown.stopping() => break,
-            event = events.next() => if !send(&sink, &*event).await {
+            event = events.next() => if !send(&sink, &event).await {
                 return SubscriptionCloseResponse::None;
             },
         }
     }
     while let Some(event) = events.take() {
-        if !send(&sink, &*event).await {
+        if !send(&sink, &event).await {
             return SubscriptionCloseResponse::None;
         }
     }
