@@ -23,6 +23,8 @@ use crate::fsutil;
 pub(super) use reading::LogReader;
 #[cfg(test)]
 pub(crate) use reading::ReadFaults;
+#[cfg(any(test, fuzzing))]
+pub(super) use v1::seal_line;
 pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};
 
 /// The operations that a writer needs.
