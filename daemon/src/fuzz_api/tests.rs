@@ -91,10 +91,15 @@ proptest! {
 
     #[test]
     fn line_with_a_correct_checksum_is_read_whatever_it_contains(
-        edits in changes(), cut: prop::sample::Index,
+        edits in changes(), cut: prop::sample::Index, seq: u64, next: u64,
     ) {
         let unsealed = unsealed(LOG_SEED);
         log_lines(&with_prefix(&[1], &mutated(&unsealed, &edits, cut)));
+        let line = |seq: u64| format!(
+            "{{\"v\":1,\"seq\":{seq},\"parent\":0,\"durable\":{seq},\"at\":\"2026-01-27T10:00:00.000Z\",\
+             \"type\":\"close\",\"close\":{{\"reason\":\"client\"}}\n"
+        );
+        log_lines(format!("\u{1}{}{}", line(seq), line(next)).as_bytes());
     }
 
     #[test]
@@ -124,4 +129,18 @@ fn unsealed(log: &[u8]) -> Vec<u8> {
     let content = |line: &[u8]| line[..line.len() - ",\"crc\":\"01234567\"}".len()].to_vec();
     let lines: Vec<_> = log.trim_ascii().split(|byte| *byte == b'\n').map(content).collect();
     lines.join(&b'\n')
+}
+
+#[test]
+fn log_with_an_impossible_number_is_read_in_bounded_memory() {
+    let line = |seq: u64, durable: u64| {
+        format!(
+            "{{\"v\":1,\"seq\":{seq},\"parent\":0,\"durable\":{durable},\"at\":\"2026-01-27T10:00:00.000Z\",\
+             \"type\":\"close\",\"close\":{{\"reason\":\"client\"}}\n"
+        )
+    };
+    // The number after the highest one does not exist.
+    log_lines(format!("\u{1}{}{}", line(u64::MAX, 0), line(u64::MAX, 0)).as_bytes());
+    // Every number before this one counted as lost.
+    log_lines(format!("\u{1}{}", line(1 << 60, 1 << 60)).as_bytes());
 }
