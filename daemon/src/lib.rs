@@ -27,6 +27,9 @@ mod error_chain;
 mod events;
 mod flags;
 mod fsutil;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz_api;
 mod goal;
 mod loops;
 mod model;

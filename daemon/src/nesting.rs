@@ -397,7 +397,7 @@ mod tests {
         for levels in [126, 127, 128] {
             let deep = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
             for json in
-                [deep.clone(), format!(r#"{{"a[\"[{{":"[[\\","b":[]}}"#), format!("[{deep}]")]
+                [deep.clone(), r#"{"a[\"[{":"[[\\","b":[]}"#.to_owned(), format!("[{deep}]")]
             {
                 let expect = is_unparsable(json.as_bytes());
                 for len in [1, 2, 7] {

@@ -18,6 +18,8 @@ mod search;
 mod words;
 mod writer;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;
 

@@ -36,6 +36,8 @@ pub(crate) use connection::ConnectionLimits;
 use listener::Listener;
 use memory::ConnectionMemory;
 use service::SubscriptionIds;
+#[cfg(any(test, fuzzing))]
+pub(crate) use service::parse_request_id;
 
 /// The interval at which the daemon checks that the socket is still its own. A daemon that no client can reach keeps
 /// the lock and prevents the start of another one for at most this long.

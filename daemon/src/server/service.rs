@@ -348,6 +348,13 @@ fn parse_request(text: &str) -> Result<RpcRequest<'_>, Box<RawValue>> {
     Ok(RpcRequest { id, method, params: Params::new(raw.params.map(RawValue::get)) })
 }
 
+/// Returns the id of a valid request that has one.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn parse_request_id(text: &str) -> Option<serde_json::Value> {
+    let id = parse_request(text).ok()?.id?;
+    serde_json::to_value(id).ok()
+}
+
 fn not_json(error: &serde_json::Error) -> RpcError {
     RpcError::new(ErrorKind::ParseError, format!("the frame is not JSON: {error}"))
 }

@@ -34,7 +34,10 @@ pub(crate) use write::{
 
 #[cfg(test)]
 pub(crate) use log::ReadFaults;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the checks of fuzzing use a part of it"))]
 mod testing;
 #[cfg(test)]
 mod tests;

@@ -147,7 +147,11 @@ impl Sessions {
 }
 
 /// Returns the part of a session's index that is missing in `known`, or `None` for a draft.
-fn update_of(session: &OpenSession, known: IndexProgress, now: Timestamp) -> Option<IndexUpdate> {
+pub(super) fn update_of(
+    session: &OpenSession,
+    known: IndexProgress,
+    now: Timestamp,
+) -> Option<IndexUpdate> {
     if session.draft.is_some() {
         return None;
     }

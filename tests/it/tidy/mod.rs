@@ -17,6 +17,9 @@ fn root() -> PathBuf {
 fn sources() -> Vec<PathBuf> {
     let directories = ["protocol", "daemon", "client", "tests"];
     let files = directories.iter().flat_map(|name| files_under(&root().join(name)));
+    // The build directory of the fuzz targets.
+    let built = root().join("tests/fuzz/target");
+    let files = files.filter(|path| !path.starts_with(&built));
     files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
@@ -30,12 +33,13 @@ fn report(problems: &[String]) {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
-/// Returns whether a file contains only tests or benchmarks.
+/// Names of the folders and files that contain only tests, checks for fuzzing, or benchmarks.
+const TEST_NAMES: [&str; 6] = ["tests", "testing", "simulator", "fuzz_api", "fuzzing", "benches"];
+
+/// Returns whether a file contains only tests, checks for fuzzing, or benchmarks.
 fn is_test_file(path: &Path) -> bool {
     let names = path.strip_prefix(root()).unwrap().with_extension("");
-    names
-        .iter()
-        .any(|name| ["tests", "testing", "simulator", "benches"].iter().any(|test| name == *test))
+    names.iter().any(|name| TEST_NAMES.iter().any(|test| name == *test))
 }
 
 /// Returns the code of a file up to its unit tests.

@@ -99,15 +99,14 @@ impl OllamaStream {
             Err(LineTooLong) => return Err(self.too_large("a line", MAX_LINE_BYTES)),
             Ok(line) => line.map(|line| {
                 let parsed = parse(&self.to, self.n_lines + 1, line);
-                parsed.map_err(|error| (texts_beside(&error, line), error))
+                let texts = parsed.as_ref().err().and_then(|error| texts_beside(error, line));
+                (parsed, texts)
             }),
         };
         match line {
-            Some(Ok(line)) => return self.handle(line).await,
-            Some(Err((Some(texts), error))) => {
-                return self.handle(texts).await.and(Err(error));
-            }
-            Some(Err((None, error))) => return Err(error),
+            Some((Ok(line), _)) => return self.handle(line).await,
+            Some((Err(error), Some(texts))) => return self.handle(texts).await.and(Err(error)),
+            Some((Err(error), None)) => return Err(error),
             None => {}
         }
         let Some(response) = &mut self.response else {

@@ -24,7 +24,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::limits::MAX_RECORD_BYTES;
 
 use self::detect::FileFormat;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(super) use imported::seq_of;
 pub(crate) use imported::{ImportError, Imported, ImportedRecord};
 pub(crate) use remap::SeqMap;
@@ -85,6 +85,17 @@ fn read_limited(
             parsed.ok_or_else(unrecognized)
         }
     }
+}
+
+/// Reads a file with another limit for its records, for tests.
+#[cfg(any(test, fuzzing))]
+pub(super) fn read_with_limit(
+    source: &mut dyn ImportSource,
+    (digest_hex, fallback_id): (&str, SessionId),
+    max_record_bytes: usize,
+    make_spool: &dyn Fn() -> io::Result<Box<dyn SpoolFile>>,
+) -> Result<Imported, ImportError> {
+    read_limited(source, &FileFacts { digest_hex, fallback_id, max_record_bytes }, make_spool)
 }
 
 /// Returns a reader of the file from its beginning, without a byte order mark.

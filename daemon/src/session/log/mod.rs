@@ -20,6 +20,8 @@ use std::path::Path;
 pub(super) use reading::LogReader;
 #[cfg(test)]
 pub(crate) use reading::ReadFaults;
+#[cfg(any(test, fuzzing))]
+pub(super) use v1::seal_line;
 pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};
 
 use crate::fsutil::DiskFile;

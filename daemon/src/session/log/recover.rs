@@ -23,6 +23,11 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// The longest line that is read as one, in bytes: two of the largest records, because a flipped line break joins two
 /// lines. A longer one is bad, such as zeros that a power cut left, and only this much of it is in memory at a time.
 const MAX_LINE_BYTES: usize = 2 * (MAX_RECORD_BYTES + 64 * 1024);
+/// Number of records that a log may lack without a trace, beyond those whose bytes are damaged. Each costs 24 bytes of
+/// memory. A number above this is not that of a record: with any number, one line could fill the memory with holes.
+const MAX_LOST_RECORDS: u64 = 1 << 20;
+/// A length that every line exceeds, in bytes.
+const MIN_LINE_BYTES: u64 = 64;
 
 /// A record or a hole, in the order of the log.
 #[derive(Debug)]
@@ -175,8 +180,10 @@ impl LogScan<'_> {
 
     fn good(&mut self, record: ScannedRecord, durable: Option<u64>, crc: u32, line: &[u8]) {
         let seq = record.seq.0;
-        // A repeated number breaks the order of the log, so the line counts as unreadable.
-        if seq < self.expected() {
+        // A repeated number breaks the order of the log, so the line counts as unreadable. So does one that the bytes
+        // before it are too few for.
+        let max_seq = self.offset / MIN_LINE_BYTES + MAX_LOST_RECORDS;
+        if seq < self.expected() || seq > max_seq {
             return self.bad(line);
         }
         self.offset += line.len() as u64;

@@ -180,6 +180,12 @@ pub(super) fn trailer(crc: u32) -> String {
     format!(",\"crc\":\"{crc:08x}\"}}\n")
 }
 
+/// Returns a line with a correct checksum. `content` is its JSON without the closing brace.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn seal_line(content: &[u8]) -> Vec<u8> {
+    [content, trailer(crc32c::crc32c(content)).as_bytes()].concat()
+}
+
 /// Returns the checksum that the end of a line states.
 pub(super) fn stated_crc(trailer: &[u8]) -> Option<u32> {
     let digits = trailer.strip_prefix(CRC_FIELD)?.strip_suffix(b"\"}\n")?;

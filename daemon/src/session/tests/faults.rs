@@ -132,7 +132,7 @@ fn acknowledged_records_survive_a_disk_that_is_full_for_a_while() {
 fn log_that_could_not_be_opened_to_read_is_written_by_the_next_call() {
     let fixture = Fixture::new();
     let faults = ReadFaults::watch(fixture.dir.path());
-    faults.fail(0..1, rustix::io::Errno::MFILE.raw_os_error());
+    faults.fail(0..1, rustix::io::Errno::IO.raw_os_error());
     let refused = append(&fixture.sessions, fixture.id, message("refused"), None);
     assert!(matches!(refused, Err(SessionError::Storage { .. })), "{refused:?}");
     assert!(fixture.log().exists(), "the log was created before");

@@ -17,8 +17,8 @@ fn parse_limited(text: &str, max_record_bytes: usize) -> Result<WholeImport, Imp
     let mut source = io::Cursor::new(text.as_bytes());
     let make_spool = || Ok(Box::new(io::Cursor::new(Vec::new())) as Box<dyn SpoolFile>);
     let fallback_id = SessionId::from_uuid(FALLBACK_ID);
-    let file = FileFacts { digest_hex: "d1ge57", fallback_id, max_record_bytes };
-    read_limited(&mut source, &file, &make_spool).map(WholeImport::of)
+    read_with_limit(&mut source, ("d1ge57", fallback_id), max_record_bytes, &make_spool)
+        .map(WholeImport::of)
 }
 
 #[test]
