@@ -18,6 +18,8 @@ use serde::ser::{self, Serializer};
 pub(crate) const MAX_LEVELS: usize = 96;
 /// Maximum number of nested lists and objects of a JSON text that serde parses.
 pub(crate) const MAX_PARSED_LEVELS: usize = 127;
+/// Bytes of a text that are read before its depth is compared with a limit.
+const CHUNK_BYTES: usize = 4096;
 
 /// A value is nested deeper than [`MAX_LEVELS`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,21 +50,11 @@ pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<(), TooDeep> {
 
 /// Returns whether a JSON text is nested deeper than `limit` levels. Never recurses.
 pub(crate) fn is_deeper_than(limit: usize, json: &[u8]) -> bool {
-    let (mut levels, mut at) = (0_usize, 0);
-    while let Some(found) = json.get(at..).and_then(next_mark) {
-        at += found + 1;
-        match json[at - 1] {
-            b'[' | b'{' if levels == limit => return true,
-            b'[' | b'{' => levels += 1,
-            b']' | b'}' => levels = levels.saturating_sub(1),
-            _ => at += string_len(&json[at..]),
-        }
-    }
-    false
-}
-
-fn next_mark(json: &[u8]) -> Option<usize> {
-    json.iter().position(|byte| matches!(byte, b'[' | b'{' | b']' | b'}' | b'"'))
+    let mut counter = LevelCounter::default();
+    json.chunks(CHUNK_BYTES).any(|chunk| {
+        counter.read(chunk);
+        counter.deepest > limit
+    })
 }
 
 /// Counts the levels of a JSON text that is read byte by byte.
@@ -77,19 +69,31 @@ pub(crate) struct LevelCounter {
 impl LevelCounter {
     /// Reads the next bytes.
     pub(crate) fn read(&mut self, json: &[u8]) {
-        for byte in json {
-            match byte {
+        let mut at = 0;
+        while let Some(found) = self.next_mark(&json[at..]) {
+            at += found + 1;
+            match json[at - 1] {
                 _ if self.is_escaped => self.is_escaped = false,
-                b'\\' if self.is_in_string => self.is_escaped = true,
+                b'\\' => self.is_escaped = true,
                 b'"' => self.is_in_string = !self.is_in_string,
-                b'[' | b'{' if !self.is_in_string => {
+                b'[' | b'{' => {
                     self.levels += 1;
                     self.deepest = self.deepest.max(self.levels);
                 }
-                b']' | b'}' if !self.is_in_string => self.levels = self.levels.saturating_sub(1),
-                _ => {}
+                _ => self.levels = self.levels.saturating_sub(1),
             }
         }
+    }
+
+    /// Returns the position of the next byte that changes the state.
+    fn next_mark(self, json: &[u8]) -> Option<usize> {
+        if self.is_escaped {
+            return (!json.is_empty()).then_some(0);
+        }
+        if self.is_in_string {
+            return memchr::memchr2(b'"', b'\\', json);
+        }
+        json.iter().position(|byte| matches!(byte, b'[' | b'{' | b']' | b'}' | b'"'))
     }
 
     /// Forgets how deep the text was so far.
@@ -101,19 +105,6 @@ impl LevelCounter {
     pub(crate) const fn is_unparsable(&self) -> bool {
         self.deepest > MAX_PARSED_LEVELS
     }
-}
-
-/// Returns the length of a string after its opening quote, with its closing quote.
-fn string_len(json: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        at += found + 1;
-        if json[at - 1] == b'"' {
-            return at;
-        }
-        at += 1;
-    }
-    json.len()
 }
 
 /// Returns whether serde refuses a JSON text because of its nesting, which no other sign of its error says.

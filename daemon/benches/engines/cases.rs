@@ -9,7 +9,7 @@ const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAAAAABWESUoAAAAQElEQVR42mP4D
 const SPACES: [&str; 10] =
     [" ", "\t", "\n", "\u{b}", "\u{85}", "\u{a0}", "\u{1680}", "\u{2003}", "\u{2028}", "\u{3000}"];
 
-/// One conversation.
+/// A conversation that is played against a server.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// The capability that a model must have.

@@ -1,4 +1,4 @@
-//! The database of the catalog: its files, its connections, and the state that the
+//! The database of the catalog: its connections, and the state that the
 //! [`Catalog`](super::Catalog) and its writer thread share.
 //!
 //! A damaged file, or one of another version, is removed: it is derived, and may hold words of sessions that were deleted.
@@ -15,10 +15,11 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::CatalogError;
+use super::files::{remove_kept, wal_bytes, with_suffix};
 use super::query::{fulltext, schema, sessions};
 use super::queue::{PendingCleanup, WorkQueue};
 use super::seal;
-use crate::fsutil::{self, FsError};
+use crate::fsutil;
 use crate::session::index::IndexSource;
 
 /// The longest wait of one connection for the other. Only a checkpoint that truncates the journal meets the reader, whose
@@ -124,24 +125,6 @@ pub(super) fn discard(path: &Path) -> Result<(), CatalogError> {
     Ok(fsutil::remove_file(path)?)
 }
 
-/// Removes the damaged files that earlier versions kept, because they may contain text of a removed session.
-pub(super) fn remove_kept(path: &Path) -> Result<(), CatalogError> {
-    for file in kept_files(path)? {
-        fsutil::remove_file(&file)?;
-    }
-    Ok(())
-}
-
-/// Returns the size of the database with its journal on disk, in bytes.
-pub(super) fn size_bytes(path: &Path) -> u64 {
-    fsutil::file_len(path).unwrap_or(0) + wal_bytes(path)
-}
-
-/// Returns the size of the journal on disk, in bytes.
-pub(super) fn wal_bytes(path: &Path) -> u64 {
-    fsutil::file_len(&with_suffix(path, "-wal")).unwrap_or(0)
-}
-
 /// Opens the database if it can be used: `None` for one of another version.
 fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     // The last connection that closes removes the journal, so one that exists was left by a crash.
@@ -166,27 +149,6 @@ fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     schema::probe(&reader).map_err(fail)?;
     let cleanup = pending_cleanup(&writer, is_journal_stale).map_err(fail)?;
     Ok(Some(Connections { writer, reader, is_new, cleanup }))
-}
-
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-/// Returns the damaged files that earlier versions kept.
-fn kept_files(path: &Path) -> Result<Vec<PathBuf>, FsError> {
-    let prefix = format!("{}.corrupt-", path.file_name().unwrap_or_default().to_string_lossy());
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let fail = |source| FsError::new("list", dir, source);
-    let mut kept = Vec::new();
-    for file in std::fs::read_dir(dir).map_err(fail)? {
-        let file = file.map_err(fail)?;
-        if file.file_name().to_string_lossy().starts_with(&prefix) {
-            kept.push(file.path());
-        }
-    }
-    Ok(kept)
 }
 
 /// What an error of SQLite says about the database file.

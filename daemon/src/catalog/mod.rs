@@ -11,6 +11,7 @@
 mod database;
 mod document;
 mod error;
+mod files;
 mod query;
 mod queue;
 mod seal;
@@ -119,7 +120,7 @@ impl Catalog {
 
     /// Returns the status without reading a table.
     pub(crate) fn status(&self) -> CatalogStatus {
-        self.shared.queue.status(database::size_bytes(&self.shared.path))
+        self.shared.queue.status(files::size_bytes(&self.shared.path))
     }
 
     /// Returns whether every session with a log is known, which is false right after a start and during a rebuild.

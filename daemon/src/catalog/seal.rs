@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::database::{wal_bytes, with_suffix};
 use super::error::CatalogError;
+use super::files::{wal_bytes, with_suffix};
 use super::query::{self, fulltext};
 use crate::fsutil::{self, FsError};
 

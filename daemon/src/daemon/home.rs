@@ -7,47 +7,14 @@ use std::path::{Path, PathBuf};
 use ollm_protocol::address;
 use rustix::process::geteuid;
 
-use super::start::{ConfigSource, StartError};
-use crate::config;
+use super::start::{ConfigSource, HomeError, StartError};
+use crate::config::{self, Config};
 use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
 use crate::server::lock::InstanceLock;
 
 /// The default home, in the user's home directory.
 const DEFAULT_HOME: &str = ".ollm";
-
-/// A home that this process must not use.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HomeError {
-    /// Neither a flag nor the environment names the home.
-    #[error("no home: give --home DIR or set HOME")]
-    Unknown,
-    /// JSON, and so the protocol, cannot carry such a path.
-    #[error("the path {} is not valid UTF-8", path.display())]
-    NotUtf8 { path: PathBuf },
-    /// Files that this process creates would lock the owner out, or it could not use those of the owner.
-    #[error("{} belongs to user {owner}, and this process runs as user {user}", path.display())]
-    Foreign {
-        path: PathBuf,
-        owner: u32,
-        user: u32,
-        /// The directory to give to this user.
-        dir: PathBuf,
-    },
-}
-
-impl HomeError {
-    /// Returns the command that mends the cause.
-    pub(super) fn hint(&self) -> String {
-        match self {
-            Self::Unknown | Self::NotUtf8 { .. } => "export OLLM_HOME=DIRECTORY".to_owned(),
-            Self::Foreign { owner, user: 0, .. } => {
-                format!("sudo -u '#{owner}' ollmd  # or give --home")
-            }
-            Self::Foreign { user, dir, .. } => format!("sudo chown -R {user} {}", dir.display()),
-        }
-    }
-}
 
 /// The directories of this daemon, locked.
 pub(crate) struct Home {
@@ -59,6 +26,10 @@ pub(crate) struct Home {
     pub(crate) sessions_dir: PathBuf,
     /// Held until the process ends; the first one is that of the home.
     pub(super) locks: Vec<InstanceLock>,
+    /// The configuration that names the directories.
+    pub(crate) config: Config,
+    /// The warnings about the configuration.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Home {
@@ -72,16 +43,15 @@ impl Home {
         let mut locks = vec![InstanceLock::acquire(&dir)?];
         let found = dir.metadata().map_err(|source| FsError::new("examine", &dir, source))?;
         let id = address::home_id(found.dev(), found.ino());
-        let (config, _) = ConfigSource::new(flags, &dir).load()?;
-        let sessions_dir = config.sessions.data_dir;
-        check_owner(&sessions_dir, &sessions_dir)?;
-        let sessions_dir = private_dir(&sessions_dir)?;
+        let (config, warnings) = ConfigSource::new(flags, &dir).load()?;
+        check_owner(&config.sessions.data_dir, &config.sessions.data_dir)?;
+        let sessions_dir = private_dir(&config.sessions.data_dir)?;
         // Another home may name this very directory as its `dataDir`.
         if sessions_dir != dir {
             check_owner(&sessions_dir.join("ollmd.lock"), &sessions_dir)?;
             locks.push(InstanceLock::acquire(&sessions_dir)?);
         }
-        Ok(Self { dir, id, sessions_dir, locks })
+        Ok(Self { dir, id, sessions_dir, locks, config, warnings })
     }
 }
 

@@ -21,14 +21,13 @@ use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
 
 use self::control::Control;
-use self::home::{Home, HomeError};
-use self::start::StartError;
+use self::home::Home;
+use self::start::{HomeError, StartError};
 
 use crate::app::open::open_core;
 use crate::app::sessions::documents;
 use crate::app::sessions::retention::RetentionTask;
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::flags::Flags;
 use crate::rpc::Handles;
 use crate::server::listener::Listener;
@@ -55,7 +54,7 @@ pub fn run(flags: &Flags) -> ExitCode {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let readiness = Readiness::from_fd(flags.ready_fd);
     if flags.check_config || flags.show_config {
-        return start::report_config(flags);
+        return start::report_config(flags, home::home_dir(flags));
     }
     if flags.detach {
         // Fails only for the leader of a process group, which has no terminal.
@@ -81,8 +80,7 @@ pub fn run(flags: &Flags) -> ExitCode {
 fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
     start::require_threads(WORKERS).map_err(StartError::Threads)?;
     let home = Home::prepare(flags)?;
-    let (config, warnings) = start::load_config(flags, &home.dir)?;
-    let logging = start::start_logging(&home.dir, &config, flags.detach)?;
+    let logging = start::start_logging(&home.dir, &home.config, flags.detach)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .thread_name("ollmd")
@@ -90,7 +88,7 @@ fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
         .build()
         .map_err(StartError::Threads)?;
     let entered = runtime.enter();
-    let parts = Parts::build(flags, home, config, warnings)?;
+    let parts = Parts::build(flags, home)?;
     drop(entered);
     upkeep::watch_termination(&parts.tasks).map_err(StartError::Threads)?;
     Ok((parts, runtime, logging))
@@ -109,17 +107,12 @@ struct Parts {
 }
 
 impl Parts {
-    fn build(
-        flags: &Flags,
-        home: Home,
-        config: Config,
-        warnings: Vec<String>,
-    ) -> Result<Self, StartError> {
+    fn build(flags: &Flags, home: Home) -> Result<Self, StartError> {
+        let Home { dir, id: home_id, sessions_dir, locks, config, warnings } = home;
         start::log_warnings(&warnings);
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
         let retention = Arc::new(RetentionTask::default());
-        let Home { dir, id: home_id, sessions_dir, locks } = home;
         let is_elsewhere = !sessions_dir.starts_with(&dir);
         let private_dirs =
             [Some(&dir), is_elsewhere.then_some(&sessions_dir)].into_iter().flatten().cloned();

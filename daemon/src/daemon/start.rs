@@ -10,7 +10,6 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
-use super::home::{HomeError, home_dir};
 use crate::catalog::CatalogError;
 use crate::config::{self, Config, ConfigError, FlagOverrides};
 use crate::env::EnvironmentRules;
@@ -31,6 +30,39 @@ const OTHER_THREADS: usize = 5;
 const EXIT_LOCKED: u8 = 75;
 /// `EX_CONFIG`: the configuration is invalid.
 const EXIT_CONFIG: u8 = 78;
+
+/// A home that this process must not use.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HomeError {
+    /// Neither a flag nor the environment names the home.
+    #[error("no home: give --home DIR or set HOME")]
+    Unknown,
+    /// JSON, and so the protocol, cannot carry such a path.
+    #[error("the path {} is not valid UTF-8", path.display())]
+    NotUtf8 { path: PathBuf },
+    /// Files that this process creates would lock the owner out, or it could not use those of the owner.
+    #[error("{} belongs to user {owner}, and this process runs as user {user}", path.display())]
+    Foreign {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+        /// The directory to give to this user.
+        dir: PathBuf,
+    },
+}
+
+impl HomeError {
+    /// Returns the command that mends the cause.
+    pub(super) fn hint(&self) -> String {
+        match self {
+            Self::Unknown | Self::NotUtf8 { .. } => "export OLLM_HOME=DIRECTORY".to_owned(),
+            Self::Foreign { owner, user: 0, .. } => {
+                format!("sudo -u '#{owner}' ollmd  # or give --home")
+            }
+            Self::Foreign { user, dir, .. } => format!("sudo chown -R {user} {}", dir.display()),
+        }
+    }
+}
 
 /// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -152,11 +184,6 @@ pub(super) fn require_threads(workers: usize) -> std::io::Result<()> {
     })
 }
 
-/// Reads the configuration for this start; also returns its warnings.
-pub(super) fn load_config(flags: &Flags, home: &Path) -> Result<(Config, Vec<String>), StartError> {
-    Ok(ConfigSource::new(flags, home).load()?)
-}
-
 /// Logs the warnings of a configuration.
 pub(super) fn log_warnings(warnings: &[String]) {
     for warning in warnings {
@@ -203,10 +230,10 @@ fn check_log_files(dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Prints the configuration or the result of its check, for `--check-config` and `--show-config`.
+/// Prints the configuration of a home or the result of its check, for `--check-config` and `--show-config`.
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the flags ask for it")]
-pub(super) fn report_config(flags: &Flags) -> ExitCode {
-    let loaded = home_dir(flags).and_then(|home| load_config(flags, &home));
+pub(super) fn report_config(flags: &Flags, home: Result<PathBuf, StartError>) -> ExitCode {
+    let loaded = home.and_then(|home| Ok(ConfigSource::new(flags, &home).load()?));
     let (config, warnings) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {

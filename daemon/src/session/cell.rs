@@ -26,8 +26,7 @@ use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
-use super::store::PendingAppend;
-use super::write::{NewRecord, NewSession, SessionChange};
+use super::write::{NewRecord, NewSession, PendingAppend, SessionChange};
 use crate::error_chain::with_sources;
 use crate::fsutil;
 

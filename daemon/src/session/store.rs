@@ -5,10 +5,8 @@
 //! or when its session is deleted and it refuses all uses.
 
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::content::{Record, RecordBody, Session, StoreStatus};
@@ -25,7 +23,7 @@ use super::open_session::OpenSession;
 use super::plan::WriteRequest;
 use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared};
-use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
+use super::write::{IdempotencyKey, NewRecord, NewSession, Observer, PendingAppend};
 use crate::clock::Clock;
 use crate::fsutil::{self, FsError};
 
@@ -37,27 +35,6 @@ const MAX_DRAFTS: usize = 10_000;
 const MAX_DRAFT_BYTES: usize = 64 * 1024 * 1024;
 /// A draft that was not used for this long is dropped, in milliseconds.
 const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
-
-/// A queued write: a future of its result, which is known when the records are synced.
-///
-/// Dropping it does not cancel the write.
-pub(crate) struct PendingAppend(pub(super) oneshot::Receiver<Result<Appended, SessionError>>);
-
-impl PendingAppend {
-    /// Waits for the result. Blocks the thread.
-    pub(crate) fn wait(self) -> Result<Appended, SessionError> {
-        self.0.blocking_recv().unwrap_or(Err(SessionError::Stopping))
-    }
-}
-
-impl Future for PendingAppend {
-    type Output = Result<Appended, SessionError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let received = Pin::new(&mut self.0).poll(cx);
-        received.map(|result| result.unwrap_or(Err(SessionError::Stopping)))
-    }
-}
 
 /// The cells by id, the least recently used first.
 type Cells = LinkedHashMap<SessionId, Arc<SessionCell>>;

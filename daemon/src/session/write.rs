@@ -1,10 +1,15 @@
 //! The types of writing: new sessions and records, the results of writes, and the changes that observers receive.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use ollm_protocol::content::{RecordBody, Session, SessionHeader, SessionUsage};
 use ollm_protocol::{Seq, SessionId, Timestamp};
+use tokio::sync::oneshot;
 
+use super::error::SessionError;
 use super::index::KeyEntry;
 
 /// A session to be created.
@@ -44,6 +49,27 @@ pub(crate) enum Parent {
     Root,
     /// An existing record, or an earlier one of the same write.
     Record(Seq),
+}
+
+/// A queued write: a future of its result, which is known when the records are synced.
+///
+/// Dropping it does not cancel the write.
+pub(crate) struct PendingAppend(pub(super) oneshot::Receiver<Result<Appended, SessionError>>);
+
+impl PendingAppend {
+    /// Waits for the result. Blocks the thread.
+    pub(crate) fn wait(self) -> Result<Appended, SessionError> {
+        self.0.blocking_recv().unwrap_or(Err(SessionError::Stopping))
+    }
+}
+
+impl Future for PendingAppend {
+    type Output = Result<Appended, SessionError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let received = Pin::new(&mut self.0).poll(cx);
+        received.map(|result| result.unwrap_or(Err(SessionError::Stopping)))
+    }
 }
 
 /// An idempotency key and its digests.

@@ -1,4 +1,4 @@
-//! What is learned from the counts of the server.
+//! Tests of what the counts of a server teach.
 
 use std::path::Path;
 

@@ -94,11 +94,12 @@ fn read_file(core: &Core, source: &mut dyn ImportSource) -> Result<Imported> {
 #[derive(Clone, Copy)]
 enum ExistingSession {
     None,
-    /// It consists of this many of the file's first records.
+    /// The session consists of this many of the file's first records.
     Prefix(usize),
-    /// It has all of the file's records.
+    /// The session has all of the file's records.
     Complete,
-    /// It has the same messages and tool calls, but not the file's other records: it was imported from a document.
+    /// The session has the same messages and tool calls, but not the file's other records: it was imported from a
+    /// document.
     SameConversation,
 }
 

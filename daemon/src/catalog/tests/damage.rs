@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::following::all;
 use super::forgetting::xorshift;
 use super::search;
+use crate::catalog::files::with_suffix;
 use crate::catalog::{Catalog, ListQuery, SearchQuery};
 use crate::clock::Clock;
 use crate::session::index::{HintSource, IndexSource, OpenHint};
@@ -132,10 +133,6 @@ fn open(path: &Path, sessions: &Sessions) -> Arc<Catalog> {
 
 fn catch_up(catalog: &Catalog) {
     assert!(catalog.wait_caught_up(Instant::now() + LIMIT), "catches up");
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
 /// Copies the files of a catalog.

@@ -16,6 +16,7 @@ use rusqlite::Connection;
 
 use super::database::{self, CatalogShared, Damage, damage_of};
 use super::error::CatalogError;
+use super::files;
 use super::query::{self, fulltext, schema, sessions};
 use super::queue::{CatalogJob, CatalogState, ForgetRequest, IndexNeed};
 use super::seal::{CatalogSeal, SealCheck};
@@ -127,7 +128,7 @@ impl CatalogWriter {
             // Catching up leaves a few large segments, which FTS5 would not merge until many more were added.
             fulltext::set_newest_unmerged(conn).map_err(fail)?;
         }
-        if database::wal_bytes(&shared.path) > MAX_WAL_BYTES {
+        if files::wal_bytes(&shared.path) > MAX_WAL_BYTES {
             self.copy_journal()?;
         }
         self.report_cleanup(shared.queue.is_journal_stale())
@@ -148,7 +149,7 @@ impl CatalogWriter {
 
     /// Removes the rows of sessions, and the damaged files that earlier versions kept.
     fn remove(&mut self, request: &ForgetRequest) -> Result<(), CatalogError> {
-        database::remove_kept(&self.shared.path)?;
+        files::remove_kept(&self.shared.path)?;
         let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
         let marked = self.seal.mark_transaction(conn);
         let result = marked
@@ -301,7 +302,7 @@ impl CatalogWriter {
             return;
         }
         let sealed =
-            if database::wal_bytes(&self.shared.path) > 0 { self.copy_journal() } else { Ok(()) };
+            if files::wal_bytes(&self.shared.path) > 0 { self.copy_journal() } else { Ok(()) };
         let sealed = sealed.and_then(|()| self.renew_seal());
         if let Err(error) = sealed {
             tracing::warn!(error = &error as &dyn Error, "the catalog is closed without a seal");
@@ -313,7 +314,7 @@ impl CatalogWriter {
     fn release_memory(&mut self) -> Result<(), CatalogError> {
         let shared = Arc::clone(&self.shared);
         let fail = |error| shared.database_error("tidy", error);
-        let wal_bytes = database::wal_bytes(&shared.path);
+        let wal_bytes = files::wal_bytes(&shared.path);
         if wal_bytes > MAX_WAL_BYTES || (wal_bytes > 0 && !self.seal.exists()) {
             self.copy_journal()?;
         }

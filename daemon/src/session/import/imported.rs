@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use hashlink::LinkedHashMap;
+use ollm_protocol::Timestamp;
 use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, SessionHeader};
 use ollm_protocol::limits::{BoundedField, shorten_header};
-use ollm_protocol::{Seq, Timestamp};
 
-use super::spool::RecordSpool;
+use super::spool::{ImportedRecord, RecordSpool, seq_of};
 use crate::nesting::{self, MAX_LEVELS};
 
 /// A file could not be imported at all.
@@ -71,17 +71,6 @@ pub(crate) struct Imported {
     pub report: ImportReport,
 }
 
-/// A record to be appended.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ImportedRecord {
-    /// The index of the previous record on the path; absent for a record that starts a path.
-    pub parent: Option<usize>,
-    /// The time of the record in the file.
-    pub at: Timestamp,
-    pub body: RecordBody,
-    pub key: Option<String>,
-}
-
 impl Imported {
     /// Returns the result of reading `source_records` records of a file in `format`.
     ///
@@ -113,11 +102,6 @@ impl Imported {
         };
         Ok(Self { header, records, report })
     }
-}
-
-/// Returns the number that the store gives to `records[index]`.
-pub(in crate::session) const fn seq_of(index: usize) -> Seq {
-    Seq(index as u64 + 1)
 }
 
 /// Appends a record that moves the active leaf to `leaf`, unless the last record on a path is `leaf`.

@@ -11,10 +11,10 @@ use serde_json::Value;
 use serde_json::error::Category;
 
 use super::FileFacts;
-use super::imported::{ImportError, Imported, ImportedRecord, Losses, seq_of};
+use super::imported::{ImportError, Imported, Losses};
 use super::lines::{FileLine, LineReader};
 use super::remap::SeqMap;
-use super::spool::RecordSpool;
+use super::spool::{ImportedRecord, RecordSpool, seq_of};
 use crate::nesting;
 use crate::session::export::JSONL_VERSION;
 

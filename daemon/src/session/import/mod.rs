@@ -24,11 +24,11 @@ use ollm_protocol::SessionId;
 use ollm_protocol::limits::MAX_RECORD_BYTES;
 
 use self::detect::FileFormat;
-#[cfg(any(test, fuzzing))]
-pub(super) use imported::seq_of;
-pub(crate) use imported::{ImportError, Imported, ImportedRecord};
+pub(crate) use imported::{ImportError, Imported};
 pub(crate) use remap::SeqMap;
-pub(crate) use spool::{RecordSpool, SpoolFile};
+#[cfg(any(test, fuzzing))]
+pub(super) use spool::seq_of;
+pub(crate) use spool::{ImportedRecord, RecordSpool, SpoolFile};
 
 /// The buffer for reading a file.
 const READ_BYTES: usize = 64 * 1024;

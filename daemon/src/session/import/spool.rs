@@ -11,17 +11,31 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use ollm_protocol::content::{Record, RecordScope};
+use ollm_protocol::content::{Record, RecordBody, RecordScope};
 use ollm_protocol::limits::{BoundedField, shorten_record};
 use ollm_protocol::{Seq, Timestamp};
-
-use super::imported::{ImportedRecord, seq_of};
 
 /// Bytes that are collected before they are written.
 const WRITE_BYTES: usize = 256 * 1024;
 
 /// Number of records that an iterator reads at once.
 const PAGE_RECORDS: usize = 256;
+
+/// A record to be appended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ImportedRecord {
+    /// The index of the previous record on the path; absent for a record that starts a path.
+    pub parent: Option<usize>,
+    /// The time of the record in the file.
+    pub at: Timestamp,
+    pub body: RecordBody,
+    pub key: Option<String>,
+}
+
+/// Returns the number that the store gives to `records[index]`.
+pub(in crate::session) const fn seq_of(index: usize) -> Seq {
+    Seq(index as u64 + 1)
+}
 
 /// The file of a spool.
 pub(crate) trait SpoolFile: Read + Write + Seek + Send {}
@@ -213,7 +227,7 @@ fn decode(json: &[u8]) -> io::Result<ImportedRecord> {
 mod tests {
     use std::io::Cursor;
 
-    use ollm_protocol::content::{Message, RecordBody, Role};
+    use ollm_protocol::content::{Message, Role};
 
     use super::*;
 

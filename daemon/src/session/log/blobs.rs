@@ -12,8 +12,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::reading::read_blob;
-use super::v1::DecodeError;
+use super::reading::{DecodeError, read_blob};
 use crate::fsutil::{self, FsError};
 
 /// Longer texts become blobs. A larger limit slows scans down; a smaller one makes a conversation many files.

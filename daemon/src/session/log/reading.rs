@@ -102,6 +102,27 @@ pub(crate) fn read_blob(path: &Path) -> Result<Option<Vec<u8>>, FsError> {
     }
 }
 
+/// The reason why a line is not a record.
+#[derive(Debug)]
+pub(super) enum DecodeError {
+    /// It is not one of this version, or a blob is missing or has another content.
+    Damaged,
+    /// A blob could not be read.
+    Unreadable(FsError),
+}
+
+impl From<FsError> for DecodeError {
+    fn from(error: FsError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+impl From<serde_json::Error> for DecodeError {
+    fn from(_: serde_json::Error) -> Self {
+        Self::Damaged
+    }
+}
+
 /// Fails if a test lets the reads of this file fail.
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "it fails in tests")]

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::blobs;
+use super::reading::DecodeError;
 use crate::fsutil::FsError;
 use crate::nesting;
 use crate::session::error::LogError;
@@ -363,27 +364,6 @@ fn decode(json: &[u8], blobs: &Path) -> Result<Option<Record>, FsError> {
         Ok(record) => Ok(Some(record)),
         Err(DecodeError::Damaged) => Ok(None),
         Err(DecodeError::Unreadable(error)) => Err(error),
-    }
-}
-
-/// The reason why a line is not a record.
-#[derive(Debug)]
-pub(super) enum DecodeError {
-    /// It is not one of this version, or a blob is missing or has another content.
-    Damaged,
-    /// A blob could not be read.
-    Unreadable(FsError),
-}
-
-impl From<FsError> for DecodeError {
-    fn from(error: FsError) -> Self {
-        Self::Unreadable(error)
-    }
-}
-
-impl From<serde_json::Error> for DecodeError {
-    fn from(_: serde_json::Error) -> Self {
-        Self::Damaged
     }
 }
 

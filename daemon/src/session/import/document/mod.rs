@@ -18,8 +18,8 @@ use ollm_protocol::content::{Meta, MetaPatch, RecordBody, SessionHeader};
 use self::stream::{DocumentContent, ItemNote};
 use super::FileFacts;
 use super::fields::Fields;
-use super::imported::{ImportError, Imported, ImportedRecord, Losses, move_leaf};
-use super::spool::RecordSpool;
+use super::imported::{ImportError, Imported, Losses, move_leaf};
+use super::spool::{ImportedRecord, RecordSpool};
 
 /// Reads a JSON object that has a list of messages; returns `None` for any other file.
 ///

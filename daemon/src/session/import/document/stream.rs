@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use super::items::{DocumentItem, message, mode_change, tool_call};
 use crate::nesting::LevelCounter;
 use crate::session::import::fields::Fields;
-use crate::session::import::imported::{ImportError, ImportedRecord, Losses};
-use crate::session::import::spool::RecordSpool;
+use crate::session::import::imported::{ImportError, Losses};
+use crate::session::import::spool::{ImportedRecord, RecordSpool};
 
 /// The content of a document.
 pub(super) struct DocumentContent {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::reader::PiReader;
 use crate::session::import::fields::Fields;
-use crate::session::import::imported::seq_of;
+use crate::session::import::spool::seq_of;
 
 /// The tokenizer of the counts in a pi session: the provider counts and does not name it.
 const TOKENIZER: &str = "provider";

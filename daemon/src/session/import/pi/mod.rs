@@ -18,9 +18,9 @@ use serde_json::Value;
 use self::reader::{EntrySpan, PiReader};
 use super::FileFacts;
 use super::fields::Fields;
-use super::imported::{ImportError, Imported, move_leaf, seq_of};
+use super::imported::{ImportError, Imported, move_leaf};
 use super::lines::LineReader;
-use super::spool::RecordSpool;
+use super::spool::{RecordSpool, seq_of};
 use crate::nesting;
 
 /// The newest version whose entries are known.

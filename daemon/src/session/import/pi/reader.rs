@@ -6,8 +6,8 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, RecordBody, RecordScope, SessionHeader};
 use serde_json::Value;
 
-use crate::session::import::imported::{ImportedRecord, Losses};
-use crate::session::import::spool::RecordSpool;
+use crate::session::import::imported::Losses;
+use crate::session::import::spool::{ImportedRecord, RecordSpool};
 
 /// A reader of one pi session.
 pub(super) struct PiReader {
