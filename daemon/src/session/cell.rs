@@ -178,7 +178,9 @@ impl SessionCell {
             plan.fail(&error);
             return;
         }
-        self.finish(plan, writer.reader.take());
+        // A plan whose requests were all refused creates nothing: the reader waits for the one that does.
+        let reader = if plan.is_birth { writer.reader.take() } else { None };
+        self.finish(plan, reader);
         writer.log = Some(log);
         writer.cut_to = None;
     }
@@ -206,7 +208,7 @@ impl SessionCell {
         let mut announced = Vec::new();
         let mut open = self.open.write();
         let Some(session) = open.as_mut() else { return };
-        if let Some(reader) = reader.filter(|_| is_birth) {
+        if let Some(reader) = reader {
             session.set_log(reader);
             self.draft.store(false, Ordering::Relaxed);
         }
