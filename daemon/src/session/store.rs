@@ -193,6 +193,12 @@ impl Sessions {
         self.submit(id, records, key, Some(leaf))
     }
 
+    /// Waits until the records that a session has are synced. Blocks on the disk.
+    pub(crate) fn confirm(&self, id: SessionId) -> Result<(), SessionError> {
+        // The first write of a daemon syncs the log before it, even if it adds nothing.
+        self.append(id, Vec::new(), None)?.wait().map(drop)
+    }
+
     fn submit(
         &self,
         id: SessionId,
@@ -317,6 +323,12 @@ impl Sessions {
             !is_old_draft && (cell.used_ms() >= before.unix_ms() || !close(cell))
         });
         count - cells.len()
+    }
+
+    /// Returns whether no thread uses a session.
+    #[cfg(test)]
+    pub(crate) fn are_unused(&self) -> bool {
+        self.cells().values().all(is_unshared)
     }
 
     /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
