@@ -211,6 +211,14 @@ impl Sessions {
         Ok(PendingAppend(result))
     }
 
+    /// Makes all records of a session durable. Blocks on the disk.
+    ///
+    /// A write does so by itself. A call that succeeds without a write, because its change is there already, must do it:
+    /// a process that was killed may have made that change in the system's cache only.
+    pub(crate) fn sync(&self, id: SessionId) -> Result<(), SessionError> {
+        self.cell(id)?.sync()
+    }
+
     /// Calls `read` with a session. Blocks on the disk if the session is not open.
     pub(crate) fn with<T>(
         &self,

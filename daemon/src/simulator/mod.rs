@@ -16,6 +16,7 @@ mod dice;
 mod home;
 mod laws;
 mod model;
+mod repeated_calls;
 mod workload;
 
 use std::fmt;

@@ -643,7 +643,7 @@ pub(super) fn of<T: DeserializeOwned>(params: &Value) -> T {
 }
 
 /// Returns a session with these words as a file, as another home exported it.
-fn exported(
+pub(super) fn exported(
     marker: &str,
     tokens: &[String],
     has_blob: bool,
