@@ -190,9 +190,7 @@ impl<'a> WritePlanner<'a> {
         records: Vec<NewRecord>,
         mut key: Option<IdempotencyKey>,
     ) -> Result<(Seq, Vec<ScannedRecord>), LogError> {
-        let n_before = self.plan.end.records;
-        // A write of no records waits for those before it.
-        let first = Seq(if records.is_empty() { n_before.saturating_sub(1) } else { n_before });
+        let first = Seq(self.plan.end.records);
         let mut encoded: Vec<ScannedRecord> = Vec::with_capacity(records.len());
         for mut record in records {
             let parent = match record.parent {

@@ -193,12 +193,6 @@ impl Sessions {
         self.submit(id, records, key, Some(leaf))
     }
 
-    /// Waits until the records that a session has are synced. Blocks on the disk.
-    pub(crate) fn confirm(&self, id: SessionId) -> Result<(), SessionError> {
-        // The first write of a daemon syncs the log before it, even if it adds nothing.
-        self.append(id, Vec::new(), None)?.wait().map(drop)
-    }
-
     fn submit(
         &self,
         id: SessionId,

@@ -96,8 +96,7 @@ impl IdempotencyKey {
 /// The result of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Appended {
-    /// The first record of the write, the newest one before it if it has none, or the record that a known key created
-    /// earlier.
+    /// The first record of the write, or the record that a known key created earlier.
     pub seq: Seq,
     /// The time of that record.
     pub at: Timestamp,

@@ -69,9 +69,6 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
         append_rest(core, id, &stored.unwrap_or_default(), (&mut records, existing.n_known()))?;
         // Later records confirm earlier ones, and no record may follow for a long time.
         core.sessions.rest(id);
-    } else {
-        // A killed daemon may have left what it imported unsynced.
-        core.sessions.confirm(id)?;
     }
     let session = Some(core.sessions.summary(id)?);
     Ok(SessionImportResult { upload_id: None, session, report: Some(report) })

@@ -6,7 +6,6 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody, Session, SessionStatus};
 
 use super::*;
-use crate::fsutil::trace::{DiskStep, DiskTrace};
 use crate::session::OpenSession;
 use crate::session::index::{IndexProgress, IndexSource, OpenHint, UpdateScope};
 
@@ -160,20 +159,6 @@ fn hint_is_used_if_it_describes_the_log_and_ignored_otherwise() {
         let again = append(&second, id, message("one"), key("k", "one")).expect("is known");
         assert!(again.duplicate);
     }
-}
-
-#[test]
-fn records_that_an_earlier_daemon_wrote_are_synced_when_they_are_confirmed() {
-    let fixture = Fixture::new();
-    fixture.append(message("hello"));
-    let second = fixture.reopened();
-    let trace = DiskTrace::new(fixture.dir.path());
-    let bytes = std::fs::read(fixture.log()).expect("reads");
-    second.confirm(fixture.id).expect("confirms");
-    let log = fixture.log().file_name().expect("has a name").into();
-    assert!(trace.steps().contains(&DiskStep::Sync(log)), "{:?}", trace.steps());
-    assert!(trace.steps().contains(&DiskStep::SyncDir("".into())), "{:?}", trace.steps());
-    assert_eq!(std::fs::read(fixture.log()).expect("reads"), bytes);
 }
 
 #[test]
