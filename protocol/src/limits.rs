@@ -13,6 +13,7 @@ use crate::content::{
     ContextEntry, Goal, GoalChange, GoalMarker, GoalStep, Message, Meta, MetaPatch, Part,
     RecordBody, Session, SessionHeader,
 };
+use crate::frame::MAX_FRAME_BYTES;
 
 const KIB: usize = 1024;
 
@@ -28,6 +29,9 @@ pub const MAX_INLINE_RECORD_BYTES: usize = 12 * 1024 * KIB;
 
 /// The most bytes of JSON in one part of a record, or in one chunk of an export, as a JSON string.
 pub const MAX_PART_BYTES: usize = 12 * 1024 * KIB;
+
+/// The largest result of a call in bytes of JSON. Beside it, the longest `id` and the envelope fit into a frame.
+pub const MAX_RESULT_BYTES: usize = MAX_FRAME_BYTES - 4 * KIB;
 
 /// The longest `id` of a JSON-RPC request, in bytes of JSON. Replies repeat it, so it takes room from every result.
 pub const MAX_ID_BYTES: usize = KIB;

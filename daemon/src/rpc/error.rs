@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use jsonrpsee::types::ErrorObjectOwned;
+use ollm_protocol::limits::MAX_RESULT_BYTES;
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value, json};
 
@@ -396,6 +397,13 @@ impl From<AppError> for RpcError {
             AppError::EntriesTooLarge { limit, .. } => {
                 reply(ErrorKind::TooLarge).with_field("limit", limit)
             }
+            AppError::ContextTooLarge { id, build_id, bytes } => reply(ErrorKind::TooLarge)
+                .with_hint(format!("ollmctl context build {id}"))
+                .with_field("limit", MAX_RESULT_BYTES)
+                .with_field("sizeBytes", bytes)
+                .with_field("sessionId", id.to_string())
+                .with_field("buildId", build_id),
+            AppError::BuildChanged { .. } => reply(ErrorKind::Conflict),
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),

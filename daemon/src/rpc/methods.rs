@@ -82,6 +82,7 @@ fn context(registry: &mut Registry) {
     registry.app::<m::ContextBuild, _, _>(build::build);
     registry.app::<m::ContextStatus, _, _>(inspect::status);
     registry.app::<m::ContextInspect, _, _>(inspect::inspect);
+    registry.app::<m::ContextGetBuild, _, _>(inspect::get_build);
     registry.app::<m::ContextCompact, _, _>(compaction::compact);
     registry.app::<m::ContextCheckpoints, _, _>(compaction::checkpoints);
     registry.app::<m::ContextAddEntry, _, _>(entries::add);
