@@ -327,6 +327,12 @@ impl Sessions {
         count - cells.len()
     }
 
+    /// Returns whether no thread uses a session.
+    #[cfg(test)]
+    pub(crate) fn are_unused(&self) -> bool {
+        self.cells().values().all(is_unshared)
+    }
+
     /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
     ///
     /// Only sessions that were written since they were opened get a mark, and only one after their last record.

@@ -18,10 +18,11 @@ use crate::app::open::open_core;
 use crate::app::sessions::delete;
 use crate::app::sessions::retention::RetentionTask;
 use crate::app::testing;
+use crate::catalog;
 use crate::clock::Clock;
 use crate::daemon::home::Home;
 use crate::flags::Flags;
-use crate::fsutil::trace::DiskTrace;
+use crate::fsutil::trace::{DiskTrace, Untraced};
 use crate::server::readiness::Announcement;
 use crate::shutdown::Tasks;
 
@@ -36,6 +37,13 @@ pub(super) fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     tempfile::Builder::new().prefix("ollm-").tempdir_in(dir).expect("a scratch directory")
+}
+
+/// Records the changes below a directory, except for those of the catalog's files. These are copied instead: the
+/// catalog's thread writes them whenever it is free, so that a trace with them would depend on time.
+pub(super) fn trace_below(root: &Path) -> Arc<DiskTrace> {
+    let catalog = Untraced { thread: catalog::THREAD_NAME, dir: "home" };
+    DiskTrace::without(root, Some(catalog))
 }
 
 /// The parts of a daemon that are open in a home. Dropping them closes them, which writes nothing but the catalog.
@@ -77,6 +85,21 @@ impl OpenHome {
         delete::recover(&core);
         drop(entered);
         Ok(Self { core, runtime, trace, dir, has_damaged_catalog: false, _home: home })
+    }
+
+    /// Waits until no thread reads or writes a session, so that what is closed does not depend on the threads' speed.
+    pub(super) fn wait_for_quiet_sessions(&self) -> Result<(), String> {
+        let deadline = Instant::now() + DEADLINE;
+        if !self.core.catalog.wait_caught_up(deadline) {
+            return Err("law 3: the catalog never catches up".to_owned());
+        }
+        while !self.core.sessions.are_unused() {
+            if Instant::now() > deadline {
+                return Err("law 41: a thread uses a session for ever".to_owned());
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Waits until the catalog knows everything and has removed what was deleted.
