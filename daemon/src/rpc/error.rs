@@ -17,7 +17,7 @@ use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, is_full};
 use crate::goal::{GoalError, MAX_ITEMS};
 use crate::model::{CallPhase, ModelError};
-use crate::nesting::MAX_LEVELS;
+use crate::nesting::{MAX_LEVELS, MAX_PARSED_LEVELS};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -200,7 +200,9 @@ impl From<ImportError> for RpcError {
         let message = with_sources(&error);
         let reply = |kind| Self::new(kind, message);
         match error {
-            ImportError::TooDeep => reply(ErrorKind::InvalidParams).with_field("limit", MAX_LEVELS),
+            ImportError::TooDeep { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("limit", MAX_PARSED_LEVELS)
+            }
             ImportError::Newer { found, supported } => reply(ErrorKind::UnsupportedVersion)
                 .with_field("found", found)
                 .with_field("supported", supported),

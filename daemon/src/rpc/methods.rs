@@ -17,7 +17,7 @@ use super::discover::document;
 use super::error::RpcError;
 use super::{Handles, Registry, streams};
 use crate::app::compaction::request as compaction;
-use crate::app::context::{build, entries, goals, inspect, pins};
+use crate::app::context::{build, entries, goals, inspect, pins, recall};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{chat, loops, models};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
@@ -83,6 +83,7 @@ fn context(registry: &mut Registry) {
     registry.app::<m::ContextStatus, _, _>(inspect::status);
     registry.app::<m::ContextInspect, _, _>(inspect::inspect);
     registry.app::<m::ContextGetBuild, _, _>(inspect::get_build);
+    registry.app_blocking::<m::ContextRecall>(recall::recall);
     registry.app::<m::ContextCompact, _, _>(compaction::compact);
     registry.app::<m::ContextCheckpoints, _, _>(compaction::checkpoints);
     registry.app::<m::ContextAddEntry, _, _>(entries::add);
