@@ -137,14 +137,14 @@ impl<'a> Summarizer<'a> {
                 ..options
             };
             let (answer, is_cut) = self.answer(summary_messages(request, &retry), predict).await?;
-            match verify_summary(&answer, is_cut, &self.counter, limits) {
-                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer) => {
+            match verify_summary(&answer, is_cut, request, &self.counter, limits) {
+                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer, request) => {
                     return Ok(SummaryAnswer::Beginning(begun));
                 }
                 Ok(summary) => return Ok(SummaryAnswer::Whole(summary)),
                 Err(reason) => {
                     if let RejectedSummary::BrokeOff { .. } = reason {
-                        beginning = partial_summary(&answer).or(beginning);
+                        beginning = partial_summary(&answer, request).or(beginning);
                     }
                     tracing::info!(model = self.model, "a summary was rejected: {reason}");
                     rejected = Some(reason);
@@ -162,9 +162,10 @@ impl<'a> Summarizer<'a> {
         &self,
         begun: &Summary,
         others: &[&Summary],
+        request: SummaryRequest<'_>,
         limits: SummaryLimits,
     ) -> Result<Summary, CompactError> {
-        complete_summary(begun, others, &self.counter, limits)
+        complete_summary(begun, others, request, &self.counter, limits)
             .map_err(|reason| self.rejected(reason))
     }
 

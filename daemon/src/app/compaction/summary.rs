@@ -79,8 +79,8 @@ impl<'a> SummaryRange<'a> {
         let target = self.target();
         let goal = goal_prompt(inputs.goals());
         let instructions = request.instructions.as_deref();
-        let options =
-            SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
+        let goal = goal.as_deref();
+        let options = SummaryOptions { target, goal, instructions, ..SummaryOptions::default() };
         let (target, mut room) = summarizer.room(&options)?;
         self.mark().await?;
         let options = SummaryOptions { target, ..options };
@@ -135,9 +135,10 @@ impl<'a> SummaryRange<'a> {
             let next = match summarizer.ask(request, options, limits).await? {
                 SummaryAnswer::Whole(next) => next,
                 SummaryAnswer::Beginning(begun) => {
+                    let before = summary.clone();
                     let lines =
-                        self.extracted(piece.from..=piece.to, summary, options.target).await?;
-                    summarizer.completed(&begun, &[&lines], limits)?
+                        self.extracted(piece.from..=piece.to, before, options.target).await?;
+                    summarizer.completed(&begun, &[&lines], request, limits)?
                 }
             };
             summary = Some(next);
@@ -183,11 +184,12 @@ impl<'a> SummaryRange<'a> {
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
         let options = SummaryOptions { target, ..options };
         let limits = SummaryLimits { replaced, target };
-        let answer = summarizer.ask(SummaryRequest::Merge(&older, &newer), options, limits).await;
+        let request = SummaryRequest::Merge(&older, &newer);
+        let answer = summarizer.ask(request, options, limits).await;
         let merged = answer.and_then(|answer| match answer {
             SummaryAnswer::Whole(merged) => Ok(merged),
             SummaryAnswer::Beginning(begun) => {
-                summarizer.completed(&begun, &[&newer, &older], limits)
+                summarizer.completed(&begun, &[&newer, &older], request, limits)
             }
         });
         let log = |error: &_| tracing::info!("checkpoints are joined without a model: {error}");

@@ -177,7 +177,7 @@ async fn rejected_summary_is_asked_for_once_more() {
     session.backend.answer_text(SUMMARY);
     session.summarize().await.expect("the second answer is good");
     let requests = session.backend.requests();
-    let reason = "the summary has no section Goal";
+    let reason = "the text is an answer to the conversation and not notes of it";
     let names_reason = |at: usize| {
         let messages = &requests[at].messages;
         messages.iter().any(|message| message.content.contains(reason))
