@@ -27,9 +27,12 @@ pub(crate) use self::checkpoint::{
 pub(crate) use self::range::{
     CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
 };
-pub(crate) use self::request::{SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages};
-pub(super) use self::retention::retained_percent;
-pub(crate) use self::retention::{measure_retention, retention_targets};
+pub(crate) use self::request::{
+    ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
+};
+pub(crate) use self::retention::{
+    MeasuredTexts, UserValues, measure_retention, retained_percent, retention_targets,
+};
 pub(crate) use self::summary::Summary;
 pub(crate) use self::verify::{
     RejectedSummary, SummaryLimits, complete_summary, partial_summary, verify_summary,

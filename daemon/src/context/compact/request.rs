@@ -50,9 +50,20 @@ pub(crate) struct SummaryOptions<'a> {
     pub instructions: Option<&'a str>,
     /// The reason why the previous answer was rejected.
     pub rejected: Option<&'a str>,
-    /// A prompt of the chat that shows the records and the previous summary.
-    pub chat: Option<&'a [ContextMessage]>,
+    /// The prompt of the chat behind which the summary is requested.
+    pub chat: Option<ChatPrompt<'a>>,
 }
+
+/// A prompt of the chat, which shows the previous summary and most of the records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChatPrompt<'a> {
+    pub messages: &'a [ContextMessage],
+    /// The records that it does not show.
+    pub missing: Option<&'a TranscriptPiece>,
+}
+
+/// The words before the records that a prompt of the chat does not show.
+const MISSING: &str = "These earlier records of this conversation are not shown above:";
 
 /// Returns the messages of a request.
 ///
@@ -62,8 +73,11 @@ pub(crate) fn summary_messages(
     request: SummaryRequest<'_>,
     options: &SummaryOptions<'_>,
 ) -> Vec<ContextMessage> {
-    if let Some(chat) = options.chat {
-        return behind_chat(chat, &(task_behind_chat(request).to_owned() + &form(options)));
+    if let Some(ChatPrompt { messages, missing }) = options.chat {
+        let missing = missing
+            .map_or_else(String::new, |piece| format!("{MISSING}\n{}\n\n", records_block(piece)));
+        let text = missing + task_behind_chat(request) + &form(options);
+        return behind_chat(messages, &text);
     }
     let previous = |summary: &Summary| note("previous-summary", &[], &summary.render());
     let blocks = match request {
@@ -358,17 +372,19 @@ mod tests {
         let before = Summary::parse("## Goal\nold goal");
         let request = SummaryRequest::Update(&before, &piece);
         let mut chat = vec![ContextMessage::text(Role::User, "notes and a question")];
-        let alone = summary_messages(request, &SummaryOptions { chat: Some(&chat), ..options() });
+        let alone = summary_messages(request, &behind(&chat, None));
         assert_eq!(alone.len(), 1);
         assert!(alone[0].content.starts_with("notes and a question\n\nStop here."));
         chat.push(ContextMessage::text(Role::Assistant, "an answer"));
-        let messages =
-            summary_messages(request, &SummaryOptions { chat: Some(&chat), ..options() });
+        let messages = summary_messages(request, &behind(&chat, None));
         assert_eq!(messages[..2], chat);
         let asked = &messages[2].content;
         assert!(!asked.contains("hello") && !asked.contains("old goal"), "{asked}");
         assert!(asked.contains("line by line") && asked.ends_with(EXAMPLE), "{asked}");
         assert!(EXAMPLE.contains(EXAMPLE_VALUE));
+        let missing = summary_messages(request, &behind(&chat, Some(&piece)));
+        assert!(missing[2].content.starts_with(MISSING), "{missing:?}");
+        assert!(missing[2].content.contains("hello\n</records>\n\nStop here."), "{missing:?}");
         // What every such request costs a server beyond the chat's own prompt.
         assert!(
             Counter::ESTIMATE.count_text(asked) < 450,
@@ -377,8 +393,12 @@ mod tests {
         );
     }
 
-    fn options<'a>() -> SummaryOptions<'a> {
-        SummaryOptions { target: 400, ..SummaryOptions::default() }
+    fn behind<'a>(
+        messages: &'a [ContextMessage],
+        missing: Option<&'a TranscriptPiece>,
+    ) -> SummaryOptions<'a> {
+        let chat = Some(ChatPrompt { messages, missing });
+        SummaryOptions { target: 400, chat, ..SummaryOptions::default() }
     }
 
     #[test]

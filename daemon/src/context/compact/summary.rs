@@ -147,6 +147,12 @@ impl Summary {
         self.sections.iter().all(Vec::is_empty)
     }
 
+    /// Returns the summary without its goal, for a part of a conversation whose goal stands elsewhere.
+    pub(crate) fn without_goal(mut self) -> Self {
+        self.lines_mut(Section::Goal).clear();
+        self
+    }
+
     /// Returns the items of a section, without their bullets.
     pub(super) fn items(&self, section: Section) -> Vec<String> {
         let lines = self.lines(section).iter().map(|line| without_bullet(line));
