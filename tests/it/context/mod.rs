@@ -4,6 +4,7 @@
 mod build;
 mod entries;
 mod inspect;
+mod large;
 
 use std::collections::BTreeSet;
 
