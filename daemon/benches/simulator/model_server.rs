@@ -124,7 +124,7 @@ async fn chat(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     if shared.summarizer == Summarizer::Slow {
         tokio::time::sleep(SLOW_SUMMARY).await;
     }
-    let text = shared.summarizer.answer(prompt);
+    let text = shared.summarizer.answer(&prompt);
     let (bytes, summary) = (prompt.len(), Some(start.elapsed()));
     shared.state.lock().requests.push(ModelRequest { bytes, reused: None, num_ctx, summary });
     match text {
@@ -250,9 +250,10 @@ impl Summarizer {
     }
 }
 
-/// Returns the prompt of a request for a summary; `None` for any other request.
-fn summary_prompt(request: &Value) -> Option<&str> {
-    let last = request["messages"].as_array()?.last()?;
+/// Returns the prompt of a request for a summary; `None` for any other request. Of a request behind a conversation, the
+/// conversation stands in the blocks that a request of its own has.
+fn summary_prompt(request: &Value) -> Option<String> {
+    let (last, chat) = request["messages"].as_array()?.split_last()?;
     let text = last["content"].as_str()?;
     // The headings stand at the end; a conversation may contain a summary elsewhere.
     let mut from = text.len().saturating_sub(6000);
@@ -261,7 +262,23 @@ fn summary_prompt(request: &Value) -> Option<&str> {
     }
     let end = &text[from..];
     let has_all = SECTIONS.iter().all(|section| end.contains(&format!("## {section}")));
-    (has_all && end.contains("words in all") && request["tools"].is_null()).then_some(text)
+    if !has_all || !end.contains("words in all") {
+        return None;
+    }
+    if !end.contains("Stop here.") {
+        return Some(text.to_owned());
+    }
+    let turns: Vec<&str> = chat.iter().filter_map(|turn| turn["content"].as_str()).collect();
+    let whole = turns.join("\n");
+    let notes = block(&whole, "summary").or(block(&whole, "memory")).unwrap_or_default();
+    let lines = turns.iter().enumerate().map(|(at, text)| {
+        let role = chat[at]["role"].as_str().unwrap_or_default();
+        let said = text.rsplit('>').next().unwrap_or_default().trim();
+        format!("[#{at} {role}] {}", said.lines().next().unwrap_or_default())
+    });
+    let records = lines.collect::<Vec<_>>().join("\n");
+    let notes = format!("<previous-summary>\n{notes}\n</previous-summary>");
+    Some(format!("{notes}\n<records>\n{records}\n</records>\n{text}"))
 }
 
 /// Returns the number of words that a prompt allows.

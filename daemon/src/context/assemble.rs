@@ -11,6 +11,7 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{CheckpointId, Seq};
 
+use super::compact::shown_summary;
 use super::cut::{self, Cut};
 use super::input::BuildInput;
 use super::omitted::{OmitReason, Omitted};
@@ -125,10 +126,10 @@ pub(super) fn assemble(
     Ok((conversation.total() <= layout.limit).then_some(conversation))
 }
 
-/// Returns the block of a checkpoint, as models are sent it.
-pub(super) fn checkpoint_block(checkpoint: &Checkpoint) -> String {
+/// Returns the block of a checkpoint among all in force, as models are sent it.
+pub(super) fn checkpoint_block(checkpoint: &Checkpoint, all: &[Checkpoint]) -> String {
     let records = format!("#{} to #{}", checkpoint.from, checkpoint.to);
-    note("summary", &[("records", &records)], &checkpoint.summary)
+    note("summary", &[("records", &records)], &shown_summary(checkpoint, all))
 }
 
 /// Returns the records that a head item shows, as indices into the path.
@@ -244,7 +245,8 @@ impl<'a> Assembler<'a, '_, '_> {
             }
             HeadItem::Checkpoint { id } => {
                 if let Some(checkpoint) = self.checkpoint(*id) {
-                    self.block(ItemSource::Checkpoint(*id), &checkpoint_block(checkpoint));
+                    let text = checkpoint_block(checkpoint, self.layout.input.checkpoints);
+                    self.block(ItemSource::Checkpoint(*id), &text);
                 }
                 Ok(())
             }

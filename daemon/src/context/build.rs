@@ -203,7 +203,7 @@ fn plan(
     is_named: bool,
 ) -> Result<Option<ChosenHead>, ContextError> {
     let checkpoints = if strategy.has_checkpoints { input.checkpoints } else { &[] };
-    let blocks = checkpoints.iter().map(checkpoint_block);
+    let blocks = checkpoints.iter().map(|one| checkpoint_block(one, checkpoints));
     let checkpoint_tokens = blocks.map(|block| u64::from(input.counter.count_text(&block))).sum();
     let left = front.budget.available().saturating_sub(checkpoint_tokens);
     // A named strategy that keeps everything is used as long as it fits at all.

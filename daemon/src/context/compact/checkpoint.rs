@@ -132,6 +132,25 @@ pub(crate) fn checkpoints_to_merge(
     }
 }
 
+/// Returns the summary of a checkpoint as a prompt shows it: without the goal and the next steps if a newer one of `all`
+/// has them, because what was next then is done or was given up.
+pub(in crate::context) fn shown_summary(checkpoint: &Checkpoint, all: &[Checkpoint]) -> String {
+    let newer = all.iter().skip_while(|one| one.id != checkpoint.id).skip(1);
+    let newer: Vec<Summary> = newer.map(|one| Summary::parse(&one.summary)).collect();
+    let mut summary = Summary::parse(&checkpoint.summary);
+    for section in [Section::Goal, Section::NextSteps] {
+        if newer.iter().any(|one| !one.lines(section).is_empty()) {
+            summary.lines_mut(section).clear();
+        }
+    }
+    // A text of another program has no sections.
+    if newer.is_empty() || summary.is_empty() {
+        checkpoint.summary.clone()
+    } else {
+        summary.render()
+    }
+}
+
 /// Returns the checkpoints after a compaction.
 ///
 /// A provisional summary never changes the checkpoints before it, and may exceed the limit by one until it is replaced.
@@ -558,6 +577,28 @@ mod tests {
         assert_eq!(run.compact(false).created, first);
         assert_eq!(run.ranges(), [(0, 39)]);
         assert!(!run.checkpoints[0].provisional);
+    }
+
+    #[test]
+    fn goal_and_next_steps_are_shown_of_the_newest_checkpoint_only() {
+        let with = |number, text: &str| Checkpoint {
+            summary: text.to_owned(),
+            ..checkpoint(number, 3, 1)
+        };
+        let all = [
+            with(1, "words of another program"),
+            with(2, "## Goal\nold\n\n## Progress\n- a\n\n## Next steps\n- b"),
+            with(3, "## Progress\n- c\n\n## Next steps\n- d"),
+            with(4, "## Goal\nnew\n\n## Progress\n- e"),
+        ];
+        let shown: Vec<String> = all.iter().map(|one| shown_summary(one, &all)).collect();
+        let expect = [
+            "words of another program",
+            "## Progress\n- a",
+            "## Progress\n- c\n\n## Next steps\n- d",
+            "## Goal\nnew\n\n## Progress\n- e",
+        ];
+        assert_eq!(shown, expect);
     }
 
     #[test]

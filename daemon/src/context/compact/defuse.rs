@@ -6,6 +6,9 @@ const MARKERS: &[&str] = &["GOAL", "CHECKPOINT", "DECISION", "ARTIFACT", "NEXT"]
 /// Tags of the blocks of a context. A text that could begin or end such a block would pass as the daemon's own.
 const BLOCKS: &[&str] = &[
     "summary",
+    "memory",
+    "facts",
+    "earlier_requests",
     "records",
     "previous-summary",
     "update",

@@ -67,15 +67,16 @@ pub(super) fn mended(answer: &str, material: &str) -> Option<Summary> {
     })
 }
 
+/// A form of headings: returns the title that a line begins with, and the text behind it.
+type HeadingForm = fn(&str) -> Option<(&str, &str)>;
+
 /// The ways in which models write headings.
-const FORMS: [fn(&str) -> Option<(&str, &str)>; 4] =
+const FORMS: [HeadingForm; 4] =
     [|line| marked(line, "## "), |line| marked(line, "### "), bold, with_colon];
 
 /// Returns the summary of a text with six headings of one form.
 fn by_position(text: &str) -> Option<Summary> {
-    let n_headings = |form: &fn(&str) -> Option<(&str, &str)>| {
-        text.lines().filter(|line| form(line).is_some()).count()
-    };
+    let n_headings = |form: &HeadingForm| text.lines().filter(|line| form(line).is_some()).count();
     let form = FORMS.iter().find(|form| n_headings(form) == Section::ALL.len())?;
     let mut summary = Summary::default();
     let mut sections = Section::ALL.into_iter();

@@ -20,6 +20,7 @@ mod summary;
 mod values;
 mod verify;
 
+pub(super) use self::checkpoint::shown_summary;
 pub(crate) use self::checkpoint::{
     CheckpointBounds, NewSummary, RECENT_LEVEL, RenewOptions, checkpoint_to_update,
     checkpoints_to_merge, renew, tier,

@@ -133,8 +133,8 @@ pub(crate) fn measure_retention(
 /// Returns the percentage of the values that were kept; without values, of the other targets; 100 without any.
 pub(crate) fn retained_percent(retention: &Retention) -> u32 {
     let Retention { task, pins, decisions, files, identifiers, values: (kept, all) } = *retention;
-    if all > 0 {
-        return kept.saturating_mul(100) / all;
+    if let Some(percent) = kept.saturating_mul(100).checked_div(all) {
+        return percent;
     }
     let parts: Vec<(u32, u32)> = [task, pins, decisions, files, identifiers]
         .into_iter()
@@ -176,8 +176,11 @@ impl UserValues {
         let RecordBody::Message(message) = body else { return };
         if message.role == Role::User && self.0.len() < MAX_VALUES {
             let text = message.plain_text();
-            let text = &text[..text.floor_char_boundary(MAX_VALUE_BYTES)];
-            self.0.extend(values(text, has_names(text)));
+            let mut end = text.len().min(MAX_VALUE_BYTES);
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            self.0.extend(values(&text[..end], has_names(&text[..end])));
         }
     }
 }
