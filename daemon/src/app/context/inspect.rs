@@ -9,12 +9,14 @@ use ollm_protocol::methods::context::{
 };
 
 use super::build::{params_like_last, plan};
+use super::facts::facts_in;
 use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result, check_context_size};
 use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
+use crate::facts::FACTS_TOPIC;
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
@@ -78,14 +80,14 @@ fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<Cont
         inputs.build_id = build_id;
         let built = plan(core, &params, &inputs)?;
         let changed = built.build.digest() != recipe.digest;
-        return Ok(inspection(&inputs, built, changed));
+        return inspection(&inputs, built, changed);
     }
     let last = params_like_last(core, id);
     let tools = tools.unwrap_or_else(|| last.tools.clone());
     let params = ContextBuildParams { tools, model, ..last };
     let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
     let built = plan(core, &params, &inputs)?;
-    Ok(inspection(&inputs, built, false))
+    inspection(&inputs, built, false)
 }
 
 /// Plans the next context; also returns the retention of the last compaction. Blocks on the disk.
@@ -131,14 +133,20 @@ fn epoch_summary(inputs: &Inputs) -> Option<EpochSummary> {
     })
 }
 
-fn inspection(inputs: &Inputs, built: Built, changed: bool) -> ContextInspectResult {
-    ContextInspectResult {
-        items: items(inputs, &built),
+/// Explains a context. Blocks on the disk.
+fn inspection(inputs: &Inputs, built: Built, changed: bool) -> Result<ContextInspectResult> {
+    let mut items = items(inputs, &built);
+    let head = built.new_epoch.as_ref().or(inputs.epoch.as_ref().map(|(_, epoch)| &**epoch));
+    if let Some(block) = items.iter_mut().find(|item| item.what == FACTS_TOPIC) {
+        block.facts = facts_in(&inputs.facts, head.map_or(&[], |epoch| &epoch.head))?;
+    }
+    Ok(ContextInspectResult {
+        items,
         message_tokens: built.tokens,
         build: built.result,
         epoch: epoch_summary(inputs),
         changed,
-    }
+    })
 }
 
 /// Lists the included parts of a context in order, then the omitted ones.
@@ -217,6 +225,7 @@ fn item(what: &str, form: &str) -> ContextItem {
         reason: None,
         tokens: 0,
         message: None,
+        facts: Vec::new(),
     }
 }
 

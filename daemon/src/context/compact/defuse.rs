@@ -6,6 +6,9 @@ const MARKERS: &[&str] = &["GOAL", "CHECKPOINT", "DECISION", "ARTIFACT", "NEXT"]
 /// Tags of the blocks of a context. A text that could begin or end such a block would pass as the daemon's own.
 const BLOCKS: &[&str] = &[
     "summary",
+    "memory",
+    "facts",
+    "earlier_requests",
     "records",
     "previous-summary",
     "update",
@@ -36,7 +39,7 @@ const CONTROLS: &[&str] = &[
 ];
 
 /// Breaks up everything in a line that would be obeyed. Returns a harmless line unchanged.
-pub(super) fn defuse(line: &str) -> String {
+pub(crate) fn defuse(line: &str) -> String {
     let mut line = line.replace("<|", "< |");
     for control in CONTROLS {
         if line.contains(control) {
