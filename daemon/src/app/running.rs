@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ollm_protocol::methods::chat::{ChatToolCall, ChatToolResult};
 use ollm_protocol::{Seq, SessionId, Timestamp};
@@ -102,6 +103,8 @@ pub(crate) struct RunningTurn {
     pub(crate) cancel: CancellationToken,
     /// The tool calls whose results the turn waits for.
     pub(crate) pending_calls: PendingCalls,
+    /// The turn has waited for a summary, and does not wait for another one.
+    pub(crate) has_summarized: AtomicBool,
 }
 
 /// A compaction that is running.

@@ -383,8 +383,9 @@ fn short_text(sentence: &str, values: &[FoundValue]) -> String {
     }
     let is_clause_end = |char: char| matches!(char, ',' | ';' | '(' | '—' | '，' | '；' | '、');
     let first = values.first().map_or(0, |value| value.range.start);
-    let start = sentence[..first].rfind(is_clause_end).map_or(0, |at| at + 1);
-    let start = sentence.ceil_char_boundary(start);
+    let mut before = sentence[..first].char_indices().rev();
+    let clause = before.find(|(_, char)| is_clause_end(*char));
+    let start = clause.map_or(0, |(at, char)| at + char.len_utf8());
     let kept = sentence[start..].trim_start();
     let end = kept.char_indices().nth(MAX_TEXT_CHARS).map_or(kept.len(), |(end, _)| end);
     let end = kept[..end].rfind(char::is_whitespace).filter(|_| end < kept.len()).unwrap_or(end);

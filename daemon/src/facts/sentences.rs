@@ -59,8 +59,14 @@ fn ends(text: &str) -> (&str, &str) {
     if text.len() <= 2 * MAX_END_BYTES {
         return (text, "");
     }
-    let head = &text[..text.floor_char_boundary(MAX_END_BYTES)];
-    let tail = &text[text.ceil_char_boundary(text.len() - MAX_END_BYTES)..];
+    let boundary = |mut at: usize| {
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    };
+    let head = &text[..boundary(MAX_END_BYTES)];
+    let tail = &text[boundary(text.len() - MAX_END_BYTES)..];
     // The first line of the end is the rest of a line.
     let tail = tail.split_once('\n').map_or("", |(_, rest)| rest);
     (head, tail)

@@ -1,5 +1,5 @@
-//! The texts about goals that a model is sent: the block of the system message, the goal part of a summary prompt, the
-//! lines of a change, and the instruction to write markers.
+//! The texts about goals that a model is sent: the block of the system message and of a request for a summary, the lines
+//! of a change, and the instruction to write markers.
 //!
 //! **Invariant**: a text keeps within its share by the count that is passed in. Must not know who counts.
 
@@ -33,7 +33,7 @@ pub(crate) struct BoundedText {
 /// The longest line that names the number of omitted items.
 const MORE: &str = "+10000 more (goal.list)\n";
 
-/// Returns the active goal for the system message, or `None` without an active goal or room for a few words of it.
+/// Returns the active goal for a prompt, or `None` without an active goal or room for a few words of it.
 ///
 /// `count` counts the tokens of a text; the result has at most `max_tokens`.
 pub(crate) fn goal_block(
@@ -146,26 +146,6 @@ fn fitting(text: &str, count: &dyn Fn(&str) -> u64, max_tokens: u64) -> Option<S
         }
     }
     (fits >= 8).then(|| on_one_line(&text, fits))
-}
-
-/// Returns the goal part of a summary prompt, or `None` without an active goal.
-pub(crate) fn goal_prompt(state: &GoalState) -> Option<String> {
-    let goal = state.active()?;
-    let mut text = format!(
-        "The conversation works towards this goal ({} priority): {}\n",
-        goal.priority.as_str(),
-        escaped(&goal.description)
-    );
-    for (title, items) in sections(goal).iter().filter(|(_, items)| !items.is_empty()) {
-        push_section(&mut text, title, items);
-    }
-    text.push_str(
-        "Keep what serves the goal: decisions and their reasons, steps that were done, files that were made or \
-         changed, what is in the way, technical details, what was planned next.\n\
-         Be brief about the rest: what leads away from the goal, attempts that were given up, the search for errors \
-         that are fixed, repetitions.\n",
-    );
-    Some(text)
 }
 
 /// Returns one line for each step of the clients among `changes`, for a model that was sent the goals before them.

@@ -6,7 +6,7 @@ use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Timestamp};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::block::{MARKER_INSTRUCTION, goal_block, goal_delta, goal_prompt};
+use super::block::{MARKER_INSTRUCTION, goal_block, goal_delta};
 use super::*;
 
 fn uuid(n: u128) -> Uuid {
@@ -255,13 +255,7 @@ Completed:
 }
 
 #[test]
-fn prompt_and_delta_describe_the_goal() {
-    let state = full();
-    let prompt = goal_prompt(&state).unwrap();
-    assert!(prompt.starts_with("The conversation works towards this goal (medium priority)"));
-    assert!(prompt.contains("Pending:\n- Write tests\n"), "{prompt}");
-    assert_eq!(goal_prompt(&GoalState::default()), None);
-
+fn delta_describes_the_changes() {
     let mut state = GoalState::default();
     let changes = [
         client(vec![create(1, "Ship it"), decide(5, "Use tabs", true, None)]),

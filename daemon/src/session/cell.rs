@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
-use super::index::{ScanPoint, ScannedRecord};
+use super::index::{IndexEntry, ScanPoint, ScannedRecord};
 use super::log::recover::ScanEnd;
 use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
@@ -206,6 +206,7 @@ impl SessionCell {
         let WritePlan { start, end, writes, is_birth, .. } = plan;
         let mut replies = Vec::with_capacity(writes.len());
         let mut announced = Vec::new();
+        let mut n_marks = 0;
         let mut open = self.open.write();
         let Some(session) = open.as_mut() else { return };
         if let Some(reader) = reader {
@@ -215,6 +216,7 @@ impl SessionCell {
         for write in writes {
             for record in write.records {
                 session.state.apply(&record);
+                n_marks += u64::from(record.entry.has(IndexEntry::REST_MARK));
                 announced.push(record);
             }
             if let Some((reply, outcome)) = write.reply {
@@ -224,7 +226,8 @@ impl SessionCell {
         session.state.set_point(end);
         let created = is_birth.then(|| session.summary(self.shared.clock.now()));
         drop(open);
-        self.shared.n_records.fetch_add(end.records - start.records, Ordering::Relaxed);
+        let n_records = end.records - start.records - n_marks;
+        self.shared.n_records.fetch_add(n_records, Ordering::Relaxed);
         self.announce(created.as_ref(), &announced);
         for (reply, result) in replies {
             send_reply(reply, result);
@@ -397,7 +400,19 @@ impl SessionCell {
     pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
         // A session that was only read is not written because of that.
         let is_written = self.writer.lock().log.is_some();
-        let is_due = is_written && self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
+        is_written.then(|| self.submit_mark()).flatten()
+    }
+
+    /// Queues a mark like [`SessionCell::rest`], unless the session is in use. Never waits, so the lock of the map may be
+    /// held.
+    pub(super) fn queue_mark(self: &Arc<Self>) {
+        let is_written = self.writer.try_lock().is_some_and(|writer| writer.log.is_some());
+        // The session goes on if nobody waits for its mark.
+        drop(is_written.then(|| self.submit_mark()));
+    }
+
+    fn submit_mark(self: &Arc<Self>) -> Option<PendingAppend> {
+        let is_due = self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
         is_due.then(|| {
             let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
             let leaf = self.peek(|session| session.state.leaf()).flatten();

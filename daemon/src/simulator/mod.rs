@@ -9,6 +9,7 @@
 //!
 //! All choices follow from a seed. A failure prints a name such as `7/231` (seed, state) or `7!45/3` (seed, fault,
 //! state); `OLLM_SIM_CASE=7/231 cargo test -p ollm-daemon --lib simulator` repeats it alone.
+//! The threads of the daemon decide when a log is synced for the catalog, so a rare failure may need several attempts.
 //! `OLLM_SIM_STATES=100000` checks this many states instead of a few, and begins with the seed `OLLM_SIM_SEED`.
 
 mod crash_disk;
@@ -417,11 +418,13 @@ fn finish(what: &str, begun: Instant, failures: &[String]) {
 fn workloads_with_the_same_seed_make_the_same_changes() {
     let shape = |seed| {
         let run = run(SimCase { seed, fault: None, state: 0 }).expect("keeps the laws");
+        // The catalog's thread syncs logs and keeps sessions open at times of its own.
         let kind = |step: &DiskStep| match step {
-            DiskStep::Append(_, bytes) => format!("append {}", bytes.len()),
-            step => format!("{:?}", std::mem::discriminant(step)),
+            DiskStep::Append(_, bytes) => Some(format!("append {}", bytes.len())),
+            DiskStep::Sync(_) | DiskStep::SyncDir(_) | DiskStep::Nothing(_) => None,
+            step => Some(format!("{:?}", std::mem::discriminant(step))),
         };
-        run.steps.iter().map(kind).collect::<Vec<_>>()
+        run.steps.iter().filter_map(kind).collect::<Vec<_>>()
     };
     let (first, second) = (shape(3), shape(3));
     let at = first.iter().zip(&second).take_while(|(a, b)| a == b).count();

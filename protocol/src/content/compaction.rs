@@ -222,7 +222,7 @@ pub enum CompactionMethod {
 /// The important items that survived a compaction. Each pair has the number of items that the new context still names,
 /// and the number that there were.
 ///
-/// **Shape**: `{"task":[1,1],"pins":[2,2],"decisions":[3,3],"files":[4,5],"identifiers":[20,31]}`
+/// **Shape**: `{"task":[1,1],"pins":[2,2],"decisions":[3,3],"files":[4,5],"identifiers":[20,31],"values":[27,30]}`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Retention {
@@ -236,6 +236,15 @@ pub struct Retention {
     pub files: (u32, u32),
     /// Identifiers that occur more than once in the compacted range.
     pub identifiers: (u32, u32),
+    /// Numbers, paths, identifiers, quoted words and names of the notes before, and of all messages of the user that
+    /// notes stand for. What an earlier compaction lost counts as lost. Absent if there were none.
+    #[serde(default, skip_serializing_if = "is_uncounted")]
+    pub values: (u32, u32),
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_uncounted(pair: &(u32, u32)) -> bool {
+    pair.1 == 0
 }
 
 /// A change outside of the conversation, as it was sent to the model. Contexts repeat it at this place until the next

@@ -89,7 +89,8 @@ fn thinking_in_a_long_context_is_retried_once_after_compaction() {
         let mut chat = thinker(&fake, more);
         chat.wire.ok("model.countTokens", json!({ "text": "x" }));
         let words = "some words that nobody needs ".repeat(8);
-        for at in 0..13 {
+        // Less than what is compacted in a pause.
+        for at in 0..11 {
             chat.record("user", &format!("request {at}: {words}"));
             chat.record("assistant", &format!("answer {at}: {words}"));
         }

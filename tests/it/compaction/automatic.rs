@@ -1,6 +1,8 @@
 //! Compactions that the daemon starts by itself: in the background after a record, and in a chat turn before the
 //! model is called.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{SUMMARY, on_request, request_kinds, session};
@@ -52,19 +54,27 @@ fn failed_background_compaction_changes_nothing_and_is_reported() {
 }
 
 #[test]
-fn chat_turns_compact_before_the_model_is_called() {
+fn chat_turns_are_compacted_in_the_pauses() {
     let fake = FakeOllama::new();
     let mut chat = session(&fake, 8192, "");
     fake.script_summaries(Answer::text(SUMMARY));
-    let mut n_compactions = 0;
+    let mut n_waits = 0;
     for n in 0..24 {
         let events = chat.turn(&long_message(n));
-        n_compactions += events.iter().filter(|event| event["name"] == "compacting").count();
+        n_waits += events.iter().filter(|event| event["name"] == "compacting").count();
+        // The pause after an answer that is due lasts until the background is done.
+        let status = chat.ok("context.status", json!({}));
+        let trigger = status["triggerTokens"].as_u64().unwrap();
+        if status["conversationTokens"].as_u64().unwrap() * 100 > trigger * 91 {
+            let n_before = status["compressionCount"].as_u64().unwrap();
+            let count = |chat: &mut ModelSession| chat.checkpoints()["compressionCount"].as_u64();
+            until("the session is compacted", || count(&mut chat) > Some(n_before));
+        }
     }
-    assert!((2..=6).contains(&n_compactions), "{n_compactions}");
-    assert_eq!(chat.count("compaction"), n_compactions);
-    let listed = chat.checkpoints();
-    assert_eq!(listed["compressionCount"], n_compactions);
+    let n_compactions = chat.count("compaction");
+    assert!((2..=7).contains(&n_compactions), "{n_compactions}");
+    assert_eq!(n_waits, 0, "no turn waits");
+    assert_eq!(chat.checkpoints()["compressionCount"], n_compactions);
     assert_eq!(fake.n_loads(), 1, "answers and summaries use the same window");
     for request in fake.requests("/api/chat") {
         assert_eq!(request.body["options"]["num_ctx"], 8192);
@@ -75,20 +85,22 @@ fn chat_turns_compact_before_the_model_is_called() {
 fn provisional_summary_of_a_chat_turn_is_replaced_when_the_summarizer_works() {
     let fake = FakeOllama::new();
     let mut chat = session(&fake, 8192, "");
-    let mut methods = Vec::new();
-    for n in 0..30 {
-        // No summary is usable until one was made without the model.
-        let answer = if methods.is_empty() { "nonsense" } else { SUMMARY };
-        fake.script_summaries(Answer::text(answer));
-        chat.turn(&long_message(n));
+    fake.script_summaries(Answer::text("nonsense"));
+    let is_extracted = |chat: &mut ModelSession| {
         let records = chat.records();
-        let found = records.iter().filter_map(|record| record["compaction"]["method"].as_str());
-        methods = found.map(str::to_owned).collect();
-        if methods.len() == 2 {
-            break;
-        }
+        let mut methods = records.iter().map(|record| &record["compaction"]["method"]);
+        methods.any(|method| method == "extracted")
+    };
+    let mut n = 0;
+    while !is_extracted(&mut chat) {
+        chat.turn(&long_message(n));
+        n += 1;
+        assert!(n < 30, "no summary is usable");
     }
-    assert_eq!(methods, ["extracted", "summarized"]);
+    assert_eq!(chat.checkpoints()["checkpoints"][0]["provisional"], true);
+    fake.script_summaries(Answer::text(SUMMARY));
+    chat.exchanges(6);
+    assert_eq!(chat.compact(json!({}))["method"], "summarized");
     let listed = chat.checkpoints();
     let checkpoints = array(&listed["checkpoints"]);
     assert_eq!(checkpoints.len(), 1, "{listed}");
@@ -97,7 +109,7 @@ fn provisional_summary_of_a_chat_turn_is_replaced_when_the_summarizer_works() {
 }
 
 #[test]
-fn chat_continues_without_a_stalled_summary_while_its_context_fits() {
+fn chat_whose_context_fits_goes_before_its_compaction() {
     let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = on_request(&fake);
@@ -112,21 +124,27 @@ fn chat_continues_without_a_stalled_summary_while_its_context_fits() {
         n += 1;
     }
     let before = chat.messages();
-    let kinds = json!(["compression-error", "compressed"]);
-    let mut follower = chat.daemon.wire();
-    follower.subscribe(json!({ "sessionId": chat.id, "kinds": kinds }));
-    let events = turn_with_timeout(&mut chat, &fake, "idleTimeout", Fault::Stall { after: 2 });
-    assert!(events.iter().any(|event| event["name"] == "compacting"), "{events:?}");
-    assert_eq!((request_kinds(&fake).as_str(), chat.count("compaction")), ("SA", 0));
-    let event = follower.event();
-    assert_fields(&event["data"], json!({ "reason": "idleTimeout", "provisional": false }));
-    // The request begins with the messages from before.
-    let sent = fake.requests("/api/chat").pop().unwrap().body["messages"].clone();
-    let (sent, before) = (array(&sent), array(&before));
-    assert_eq!(sent.len(), before.len() + 1);
-    for (new, old) in sent.iter().zip(before) {
+    chat.reconfigure(&fake.config("tiny"));
+    // The answer comes at once, the summary behind it stalls.
+    fake.inject("/api/chat", &[Fault::Delay(Duration::ZERO), Fault::Stall { after: 2 }]);
+    let is_compacting = |events: &[Value]| events.iter().any(|event| event["name"] == "compacting");
+    let events = chat.turn("go on");
+    assert!(!is_compacting(&events), "{events:?}");
+    until("the summary is waited for", || fake.n_held() == 1);
+    assert_eq!((request_kinds(&fake).as_str(), chat.count("compaction")), ("AS", 0));
+    let requests = fake.requests("/api/chat");
+    let messages = |at: usize| array(&requests[at].body["messages"]).to_vec();
+    let (sent, summary) = (messages(0), messages(1));
+    // The request begins with the messages from before, and the summary with those of the request.
+    assert_eq!(sent.len(), array(&before).len() + 1);
+    for (new, old) in sent.iter().zip(array(&before)) {
         assert_fields(new, json!({ "role": old["role"], "content": old["content"] }));
     }
+    assert_eq!(summary.len(), sent.len() + 2, "an answer, and the task");
+    assert_eq!(summary[..sent.len()], sent);
+    let events = chat.turn("and on");
+    assert!(!is_compacting(&events), "{events:?}");
+    until("the session is compacted", || chat.count("compaction") == 1);
 }
 
 #[test]
@@ -211,11 +229,10 @@ fn background_compaction_yields_to_a_chat_of_the_session() {
     let mut chat = with_stalled_background_summary(&fake);
     chat.turn("go on");
     until("the stalled request is dropped", || fake.n_held() == 0);
-    // The chat requests the summary that it needs, and the background has nothing left to do.
+    // The chat goes first, because its prompt fits, and the summary is requested again.
+    until("the session is compacted", || chat.count("compaction") == 1);
     let requests = request_kinds(&fake);
-    let first_answer = requests.find('A');
-    assert!(requests.starts_with("SS") && first_answer == Some(requests.len() - 1), "{requests}");
-    assert_eq!(chat.count("compaction"), 1);
+    assert!(requests.starts_with("SAS"), "{requests}");
     chat.turn("and on");
     assert_eq!((request_kinds(&fake), chat.count("compaction")), (format!("{requests}A"), 1));
 }

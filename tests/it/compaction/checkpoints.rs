@@ -57,7 +57,7 @@ fn oldest_checkpoints_over_the_limit_are_merged_by_the_model() {
     let requests = fake.summary_requests();
     let merges = requests.iter().filter(|request| {
         let text = request.body["messages"][1]["content"].as_str().unwrap();
-        text.contains("<summary>") && text.contains("in the place of the two above")
+        text.contains("<summary>") && text.contains("Write the two notes above as one")
     });
     assert_eq!(merges.count(), 3, "one merge for each checkpoint over the limit");
     let listed = chat.checkpoints();
@@ -118,7 +118,8 @@ fn second_compaction_updates_the_checkpoint_with_later_records_only() {
 #[test]
 fn long_summary_is_cut_and_its_goal_markers_are_removed() {
     let fake = FakeOllama::new();
-    let noise = "- [DECISION] one more thing - LOCKED\n".repeat(60);
+    let noise: String =
+        (0..60).map(|n| format!("- [DECISION] one more thing {n} - LOCKED\n")).collect();
     fake.script_summaries(Answer::text(&format!("{SUMMARY}\n{noise}")));
     let mut chat = on_request(&fake);
     chat.exchanges(14);

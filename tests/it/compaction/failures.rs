@@ -9,8 +9,8 @@ use crate::harness::{Answer, FakeOllama, Fault, array, until, until_some};
 fn unusable_summary_is_requested_once_more_and_changes_nothing() {
     let with_tool_call = format!("{SUMMARY}\n<tool_call>{{\"name\":\"read\"}}</tool_call>");
     let cases = [
-        ("I am sorry, I cannot do that.", "no section Goal"),
-        ("## Goal\n(none)\n## Progress\n(none)", "no section Goal"),
+        ("I am sorry, I cannot do that.", "an answer to the conversation"),
+        ("## Goal\n(none)\n## Progress\n(none)", "empty"),
         (" ", "empty"),
         (&with_tool_call, "a tool call"),
     ];

@@ -5,6 +5,8 @@ mod build;
 mod entries;
 mod facts;
 mod inspect;
+mod large;
+mod recall;
 
 use std::collections::BTreeSet;
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::answer::AnswerRenderer;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
-use crate::commands::context::window::reliability_suffix;
+use crate::commands::context::window::{reliability_suffix, retention_suffix};
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
@@ -217,7 +217,8 @@ fn usage_line(usage: &ChatUsage, model: &str) -> String {
         0 => String::new(),
         count => {
             let reliability = reliability_suffix(usage.reliability.as_ref());
-            format!(" {}{reliability}", counted(count, "compaction"))
+            let retention = retention_suffix(usage.reliability.as_ref());
+            format!(" {}{reliability}{retention}", counted(count, "compaction"))
         }
     };
     format!("Context: {used}/{limit} ({percent} %){compactions}{details}")

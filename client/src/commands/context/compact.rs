@@ -202,6 +202,7 @@ fn retained(retention: &Retention) -> String {
         ("locked decisions", retention.decisions),
         ("files", retention.files),
         ("names", retention.identifiers),
+        ("values", retention.values),
     ];
     let shown = counts.iter().filter(|(_, (_, all))| *all > 0);
     let shown: Vec<String> =

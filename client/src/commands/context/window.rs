@@ -114,13 +114,26 @@ fn headline(status: &ContextStatusResult) -> String {
         grouped(status.prompt_limit),
         status.used_percent,
         reliability_suffix(status.reliability.as_ref())
+            + &retention_suffix(status.reliability.as_ref())
     )
 }
+
+/// The percentage of retained values below which the status line warns.
+const LOW_RETENTION_PERCENT: u32 = 80;
 
 /// Returns the icon and the score of a context's reliability after a space; empty if the reliability is unknown.
 pub(in crate::commands) fn reliability_suffix(reliability: Option<&Reliability>) -> String {
     reliability.map_or_else(String::new, |reliability| {
         format!(" {} {:.0} %", sanitize::one_line(&reliability.icon), reliability.score)
+    })
+}
+
+/// Returns a warning behind a comma if less than eight tenths of the values are still shown.
+pub(in crate::commands) fn retention_suffix(reliability: Option<&Reliability>) -> String {
+    let percent = reliability.and_then(|reliability| reliability.retained_percent);
+    let low = percent.filter(|percent| *percent < LOW_RETENTION_PERCENT);
+    low.map_or_else(String::new, |percent| {
+        Style::Bad.paint(&format!(", only {percent} % of what was said is shown"))
     })
 }
 
@@ -154,7 +167,7 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
     let mut fields = vec![("compaction", compaction)];
     let reliability = status.reliability.as_ref();
     if let Some(percent) = reliability.and_then(|reliability| reliability.retained_percent) {
-        let items = "of task, pins, decisions, files and names survived the last compaction";
+        let items = "of what was noted and said in numbers, paths and names is still shown";
         fields.push(("retained", format!("{percent} % {items}")));
     }
     fields.extend(window_note(status.num_ctx, &status.window).map(|note| ("window", note)));

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Role, Usage};
+use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Retention, Role, Usage};
 use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ChatUsage};
 use ollm_protocol::{EventKind, Seq, limits};
 use serde_json::json;
@@ -12,6 +12,7 @@ use serde_json::json;
 use super::answer::{AnswerStop, is_complete};
 use super::model_call::ModelCall;
 use super::turn::{Turn, as_ms};
+use crate::app::cache::CachedSession;
 use crate::app::drafts::{message_drafts, uncounted};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::learning;
@@ -44,11 +45,19 @@ impl Turn {
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let usage = ChatUsage {
             cut_by: self.request.cut_by(end),
-            ..usage(info, call, end, effective, n_compactions.unwrap_or_default())
+            ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), self.retention())
         };
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(call, end, partial).await?;
         Ok((partial, usage))
+    }
+
+    /// Returns the retention of the newest compaction, which the context of the call began with.
+    fn retention(&self) -> Option<Retention> {
+        let newest = |session: &mut CachedSession| {
+            session.head.compaction.as_ref().and_then(|(_, compaction)| compaction.retention)
+        };
+        self.core.cache.peek(self.request.id, newest).flatten()
     }
 
     /// Appends the message of an answer with the counts of the server; returns `None` if it has no content.
@@ -151,12 +160,13 @@ fn usage(
     end: &ChatEnd,
     effective: Option<u32>,
     compression_count: u64,
+    retention: Option<Retention>,
 ) -> ChatUsage {
     let evidence = ReliabilityEvidence {
         parameters: info.parameter_count,
         n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
         count_kind: call.built.count_kind,
-        retention: None,
+        retention,
     };
     ChatUsage {
         prompt_tokens: prompt_tokens(end),

@@ -17,6 +17,7 @@ use super::answer::{AnswerStop, StreamedAnswer};
 use super::model_call::{ModelCall, RequiredShrink};
 use super::retry::{RetryIntent, step_back};
 use super::turn::{AcceptedMessage, Turn, as_ms};
+use crate::app::compaction;
 use crate::app::core::blocking;
 use crate::app::error::{AppError, ChatError, Result, SpentTokens};
 use crate::app::loops::may_call_model;
@@ -63,9 +64,11 @@ impl Turn {
             }
         };
         self.publish(EventKind::TurnEnded, seq, data);
-        let Self { claim, events, .. } = self;
+        let Self { core, request, claim, events, .. } = self;
         // A client that reads the last event may start the next turn.
         drop(claim);
+        // The records of a turn are compacted behind it, so that no user waits.
+        compaction::follow(&core, request.id);
         drop(events.send(last).await);
     }
 

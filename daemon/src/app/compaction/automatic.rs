@@ -1,4 +1,5 @@
-//! Compactions that no client asked for: before a chat turn calls its model, and in the background.
+//! Compactions that no client asked for: in the background, above all in the pause after an answer, and before a chat
+//! turn calls its model, if its prompt no longer fits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,12 +13,17 @@ use super::events;
 use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, survey};
 use super::task::{CompactionOutcome, CompactionTask};
+use crate::app::cache::CachedSession;
 use crate::app::context::build::params_like_last;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
 use crate::model::{Priority, Ticket, canonical_name};
 use crate::tokens::Counter;
+
+/// The share of the trigger from which a conversation is compacted in a pause: the next message would otherwise have to
+/// wait for it. Less would compact more often than needed.
+pub(super) const PAUSE_SHARE: f64 = 0.9;
 
 /// The state of a chat turn that is about to call its model.
 pub(in crate::app) struct CompactionInTurn<'a> {
@@ -36,8 +42,8 @@ impl CompactionInTurn<'_> {
     }
 }
 
-/// Returns whether a chat turn has to compact before it calls its model. Cheap as long as the context is far from
-/// full.
+/// Returns whether a chat turn has to compact before it calls its model: only if its prompt does not fit. What still
+/// fits is compacted in the pause after the answer. Cheap as long as the context is far from full.
 pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>) -> Result<bool> {
     let compression = core.config().compression.clone();
     if !compression.enabled {
@@ -50,7 +56,7 @@ pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>)
     if fill.is_some_and(|fill| !fill.reaches(compression.threshold)) {
         return Ok(false);
     }
-    Ok(survey(core, &turn.request(core)).await?.before.is_due)
+    Ok(!survey(core, &turn.request(core)).await?.before.fits)
 }
 
 /// Compacts before a chat turn calls its model; returns whether the context is smaller now.
@@ -84,18 +90,27 @@ pub(crate) fn follow(core: &Core, id: SessionId) {
     let fill = events::report_fill(core, id);
     let compression = &core.config().compression;
     let is_full = || match fill {
-        Some(fill) => fill.reaches(compression.threshold),
+        Some(fill) => fill.reaches(compression.threshold * PAUSE_SHARE),
         // No context was built since the start: the stored counts show whether one could be too large.
         None => tokens_recorded(core, id) >= u64::from(MIN_CONTEXT_SIZE) / 2,
     };
     if compression.enabled
-        && is_full()
+        && (is_full() || has_provisional(core, id))
         && !core.turns.is_running(id)
         && has_model(core, id)
         && !core.due_compactions.is_paused(id)
     {
         core.due_compactions.mark(id);
     }
+}
+
+/// Returns whether a checkpoint in force waits for the summary of a model.
+fn has_provisional(core: &Core, id: SessionId) -> bool {
+    let checkpoints = |session: &mut CachedSession| match &session.head.compaction {
+        Some((_, compaction)) => compaction.checkpoints.iter().any(|one| one.provisional),
+        None => false,
+    };
+    core.cache.peek(id, checkpoints).unwrap_or_default()
 }
 
 fn tokens_recorded(core: &Core, id: SessionId) -> u64 {

@@ -9,7 +9,7 @@ use crate::app::cache::ContextFill;
 use crate::app::core::Core;
 use crate::app::error::CompactError;
 use crate::app::running::CompactionTrigger;
-use crate::context::compact::tier;
+use crate::context::compact::{retained_percent, tier};
 
 /// The share of the prompt limit at which `before-overflow` is published.
 const BEFORE_OVERFLOW: f64 = 0.95;
@@ -21,7 +21,7 @@ pub(super) fn compacted(
     trigger: CompactionTrigger,
     compacted: &Compacted,
 ) {
-    let Compacted { seq, head, before, after, .. } = compacted;
+    let Compacted { seq, head, before, after, retention, .. } = compacted;
     let tier = tier(after.num_ctx);
     let cut = head.cut.as_ref();
     let freed = before.tokens.saturating_sub(after.tokens_used);
@@ -30,6 +30,7 @@ pub(super) fn compacted(
         "method": head.method, "from": cut.map(|cut| cut.from), "to": cut.map(|cut| cut.to),
         "tokensBefore": before.tokens, "tokensAfter": after.tokens_used, "freedTokens": freed,
         "automatic": trigger.is_automatic(), "tier": tier.number, "tierName": tier.name,
+        "retention": retention, "retainedPercent": retained_percent(retention),
     });
     publish(EventKind::Compressed, data);
     for checkpoint in &head.checkpoints {

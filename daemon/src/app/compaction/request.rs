@@ -97,7 +97,7 @@ async fn preview_outcome(
             NewHead::without_summary(method, &survey.inputs.checkpoints)
         }
         HeadPlan::Summary(cut) => {
-            SummaryRange::new(core, &request, &survey, &cut).preview().await?
+            SummaryRange::new(core, &request, &survey, &cut, false).preview().await?
         }
     };
     match preview(core, &request, Arc::clone(&survey), head).await {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, CountKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::app::core::Core;
@@ -18,8 +18,8 @@ use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::describe;
 use crate::context::compact::{
-    RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
-    complete_summary, partial_summary, summary_messages, verify_summary,
+    ChatPrompt, RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
+    TranscriptPiece, complete_summary, partial_summary, summary_messages, verify_summary,
 };
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, ThinkMode, Ticket,
@@ -34,6 +34,8 @@ const YIELD_CHECK: Duration = Duration::from_millis(200);
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 /// The least room for records that is worth a call, in tokens.
 const MIN_ROOM: u64 = 96;
+/// The tokens by which a retry, and the task of an update, can be longer than a first request.
+const RETRY_TOKENS: u64 = 160;
 /// The smallest summary that is asked for, in tokens.
 const MIN_TARGET: u64 = 128;
 
@@ -56,6 +58,8 @@ pub(super) struct Summarizer<'a> {
     pub(super) counter: Counter,
     /// The longest summary in tokens.
     max_tokens: u32,
+    /// The tools of the chat behind whose prompt summaries are requested: a template puts them before everything else.
+    tools: Vec<Value>,
 }
 
 /// The verified answer of a summarizer.
@@ -80,7 +84,48 @@ impl<'a> Summarizer<'a> {
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
-        Ok(Self { core, place, info, model: prompts.model, num_ctx, counter, max_tokens })
+        let (model, tools) = (prompts.model, Vec::new());
+        Ok(Self { core, place, info, model, num_ctx, counter, max_tokens, tools })
+    }
+
+    /// Returns the summarizer for requests behind a prompt of a chat with these tools.
+    pub(super) fn behind_chat(&self, tools: Vec<Value>) -> Self {
+        let Self { core, place, info, model, num_ctx, counter, max_tokens, .. } = self;
+        Self {
+            core,
+            place: *place,
+            info: Arc::clone(info),
+            model: model.clone(),
+            num_ctx: *num_ctx,
+            counter: counter.clone(),
+            max_tokens: *max_tokens,
+            tools,
+        }
+    }
+
+    /// Returns the largest target up to `options.target` for a summary that is requested behind a prompt of the chat, or
+    /// `None` if less than half of it fits into the window.
+    pub(super) fn target_behind(
+        &self,
+        chat: ChatPrompt<'_>,
+        tools: &[Value],
+        options: SummaryOptions<'_>,
+    ) -> Option<u64> {
+        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
+        let behind = SummaryOptions { chat: Some(chat), ..options };
+        let messages = summary_messages(SummaryRequest::First(&empty), &behind);
+        let prompt = self.counter.count_prompt(&messages, tools);
+        let window = u64::from(self.num_ctx.saturating_sub(1));
+        let taken = prompt + prompt / self.margin() + RETRY_TOKENS;
+        let left = window.saturating_sub(taken);
+        let mut target = options.target;
+        while u64::from(self.num_predict(target)) > left {
+            target -= target.div_ceil(8);
+            if target * 2 < options.target || target < MIN_TARGET / 2 {
+                return None;
+            }
+        }
+        Some(target)
     }
 
     /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
@@ -137,14 +182,14 @@ impl<'a> Summarizer<'a> {
                 ..options
             };
             let (answer, is_cut) = self.answer(summary_messages(request, &retry), predict).await?;
-            match verify_summary(&answer, is_cut, &self.counter, limits) {
-                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer) => {
+            match verify_summary(&answer, is_cut, request, &self.counter, limits) {
+                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer, request) => {
                     return Ok(SummaryAnswer::Beginning(begun));
                 }
                 Ok(summary) => return Ok(SummaryAnswer::Whole(summary)),
                 Err(reason) => {
                     if let RejectedSummary::BrokeOff { .. } = reason {
-                        beginning = partial_summary(&answer).or(beginning);
+                        beginning = partial_summary(&answer, request).or(beginning);
                     }
                     tracing::info!(model = self.model, "a summary was rejected: {reason}");
                     rejected = Some(reason);
@@ -162,9 +207,10 @@ impl<'a> Summarizer<'a> {
         &self,
         begun: &Summary,
         others: &[&Summary],
+        request: SummaryRequest<'_>,
         limits: SummaryLimits,
     ) -> Result<Summary, CompactError> {
-        complete_summary(begun, others, &self.counter, limits)
+        complete_summary(begun, others, request, &self.counter, limits)
             .map_err(|reason| self.rejected(reason))
     }
 
@@ -239,14 +285,15 @@ impl<'a> Summarizer<'a> {
     }
 
     fn request(&self, messages: Vec<ContextMessage>, predict: u32) -> ChatRequest {
-        let prompt = u32::try_from(self.counter.count_prompt(&messages, &[])).unwrap_or(u32::MAX);
+        let prompt = self.counter.count_prompt(&messages, &self.tools);
+        let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
         let room = self.num_ctx.saturating_sub(1).saturating_sub(prompt).max(1);
         let options = json!({ "temperature": 0.2 });
         let sampling = options.as_object().cloned().map(Sampling::check);
         ChatRequest {
             model: self.model.clone(),
             messages,
-            tools: Vec::new(),
+            tools: self.tools.clone(),
             num_ctx: self.num_ctx,
             num_predict: NonZeroU32::new(predict.min(room)),
             sampling: sampling.and_then(Result::ok).unwrap_or_default(),

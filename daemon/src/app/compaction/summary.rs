@@ -1,6 +1,6 @@
 //! Summarizing a range into checkpoints: by a model if one answers, else by lines extracted from the records.
 
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use ollm_protocol::content::CompactionMethod;
@@ -17,13 +17,13 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
 use crate::context::compact::{
-    CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary, RenewOptions,
-    Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece, checkpoint_to_update,
-    checkpoints_to_merge, extract_records, read_range, renew, tier,
+    ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary,
+    RenewOptions, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
+    checkpoint_to_update, checkpoints_to_merge, extract_records, read_range, renew, tier,
 };
-use crate::context::{ContextError, CutPlan};
-use crate::goal::block::goal_prompt;
-use crate::model::ModelError;
+use crate::context::{ContextError, CutPlan, Ledger};
+use crate::goal::block::goal_block;
+use crate::model::{ModelError, canonical_name};
 use crate::tokens::Counter;
 
 /// The most pieces that a model summarizes, with a request each; older pieces are extracted. Only an import, or a long
@@ -34,12 +34,25 @@ const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
 
+/// Percent of the prompt limit for the goal in a request.
+const GOAL_PERCENT: u64 = 15;
+
+/// A part of a range, with the summary that stands for it.
+struct RangePart {
+    cut: CutPlan,
+    summary: Summary,
+    /// Whether the summary was extracted without a model.
+    provisional: bool,
+}
+
 /// A range of records to summarize.
 pub(super) struct SummaryRange<'a> {
     core: &'a Arc<Core>,
     request: &'a CompactionRequest,
     pub(super) survey: &'a Arc<Survey>,
     cut: &'a CutPlan,
+    /// A user waits, so that a model is asked for one summary only.
+    in_turn: bool,
     /// Set once the snapshot marker is in the log.
     marked: OnceCell<()>,
 }
@@ -50,8 +63,9 @@ impl<'a> SummaryRange<'a> {
         request: &'a CompactionRequest,
         survey: &'a Arc<Survey>,
         cut: &'a CutPlan,
+        in_turn: bool,
     ) -> Self {
-        Self { core, request, survey, cut, marked: OnceCell::new() }
+        Self { core, request, survey, cut, in_turn, marked: OnceCell::new() }
     }
 
     /// Writes the snapshot marker once. Called when a summarizer is ready: an attempt that never starts leaves no
@@ -76,27 +90,54 @@ impl<'a> SummaryRange<'a> {
         let summarizer = Summarizer::new(core, &model, place, inputs.window.size).await?;
         let limit = tier(inputs.window.size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
-        let target = self.target();
-        let goal = goal_prompt(inputs.goals());
-        let instructions = request.instructions.as_deref();
-        let options =
-            SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
-        let (target, mut room) = summarizer.room(&options)?;
-        self.mark().await?;
-        let options = SummaryOptions { target, ..options };
+        let goal = self.goal(&summarizer.counter);
+        let demands = SummaryOptions {
+            target: self.target(),
+            goal: goal.as_deref(),
+            instructions: request.instructions.as_deref(),
+            ..SummaryOptions::default()
+        };
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
-        let limits = SummaryLimits { replaced, target };
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
-        let (summary, gathered) = loop {
-            let gathered = self.gather(summarizer.counter.clone(), room).await?;
-            let n_early = gathered.pieces.len().saturating_sub(MAX_PIECES);
-            let (early, pieces) = gathered.pieces.split_at(n_early);
-            let before = match early.last() {
-                Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
-                None => before.clone(),
+        let asked = self.behind_chat(&summarizer, demands, before.as_ref(), replaced).await?;
+        if let Some((summary, gathered)) = asked {
+            return self.finished(summary, gathered, &summarizer, demands).await;
+        }
+        self.in_pieces(summarizer, demands, before, replaced).await
+    }
+
+    /// Summarizes the range in pieces that fit the model's window.
+    async fn in_pieces(
+        &self,
+        summarizer: Summarizer<'_>,
+        demands: SummaryOptions<'_>,
+        before: Option<Summary>,
+        replaced: u64,
+    ) -> Result<NewHead> {
+        let (target, mut room) = summarizer.room(&demands)?;
+        self.mark().await?;
+        let options = SummaryOptions { target, ..demands };
+        let limits = SummaryLimits { replaced, target };
+        loop {
+            let gathered = self.gather(&summarizer.counter, room).await?;
+            let pieces = gathered.pieces.as_slice();
+            let asked = if self.in_turn {
+                // The oldest piece; the others are extracted until the background has time for them.
+                let first = &pieces[..pieces.len().min(1)];
+                self.summarized(&summarizer, before.clone(), first, options, limits).await
+            } else {
+                let (early, pieces) = pieces.split_at(pieces.len().saturating_sub(MAX_PIECES));
+                let before = match early.last() {
+                    Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
+                    None => before.clone(),
+                };
+                self.summarized(&summarizer, before, pieces, options, limits).await
             };
-            match self.summarized(&summarizer, before, pieces, options, limits).await {
-                Ok(summary) => break (summary, gathered),
+            match asked {
+                Ok(summary) if self.in_turn && gathered.pieces.len() > 1 => {
+                    return self.with_rest_extracted(&summary, gathered, &summarizer).await;
+                }
+                Ok(summary) => return self.finished(summary, gathered, &summarizer, options).await,
                 // The count was wrong; an estimate can be wrong by far.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
                     if room > MIN_PIECE_TOKENS =>
@@ -105,10 +146,90 @@ impl<'a> SummaryRange<'a> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Returns the head for a summary of the whole range.
+    async fn finished(
+        &self,
+        summary: Summary,
+        gathered: RangeContents,
+        summarizer: &Summarizer<'_>,
+        options: SummaryOptions<'_>,
+    ) -> Result<NewHead> {
+        let limit = tier(self.survey.inputs.window.size).limit;
+        let merged = match self.in_turn {
+            true => None,
+            false => self.merged(summarizer, limit, options).await,
         };
-        let merged = self.merged(&summarizer, limit, options).await;
         let model = Some(summarizer.model.clone());
-        Ok(self.new_head(&summary, gathered, merged.as_ref(), model))
+        let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
+        Ok(self.new_head(&[part], gathered, merged.as_ref(), model))
+    }
+
+    /// Returns the head for a summary of the first piece, and lines extracted from the others.
+    async fn with_rest_extracted(
+        &self,
+        summary: &Summary,
+        gathered: RangeContents,
+        summarizer: &Summarizer<'_>,
+    ) -> Result<NewHead> {
+        let Some(border) = gathered.pieces.first().map(|piece| piece.to) else {
+            return Err(summarizer.rejected(RejectedSummary::Empty).into());
+        };
+        let (first, rest) = self.cut.split_behind(border);
+        let behind = (Bound::Excluded(border), Bound::Unbounded);
+        let lines = self.extracted(behind, None, self.target()).await?;
+        let parts = [
+            RangePart { cut: first, summary: summary.clone(), provisional: false },
+            RangePart { cut: rest, summary: lines.without_goal(), provisional: true },
+        ];
+        Ok(self.new_head(&parts, gathered, None, Some(summarizer.model.clone())))
+    }
+
+    /// Summarizes the range by a request behind the chat's own prompt. Returns `None` if another model summarizes, or if
+    /// the prompt, the records that it does not show, and the summary do not fit into the window.
+    async fn behind_chat(
+        &self,
+        summarizer: &Summarizer<'_>,
+        demands: SummaryOptions<'_>,
+        before: Option<&Summary>,
+        replaced: u64,
+    ) -> Result<Option<(Summary, RangeContents)>> {
+        let Survey { inputs, chat, .. } = &**self.survey;
+        let is_own =
+            inputs.model.as_deref().map(canonical_name) == Some(canonical_name(&summarizer.model));
+        // A call without its result is not followed by a turn of the user.
+        let is_complete = chat.last().is_some_and(|last| last.tool_calls.is_empty());
+        if !is_own || !is_complete {
+            return Ok(None);
+        }
+        let counter = &summarizer.counter;
+        let missing = self.survey.missing(&self.cut.records);
+        let missing = self.gather_records(missing, counter, u64::MAX).await?.pieces;
+        let chat = ChatPrompt { messages: chat, missing: missing.first() };
+        let tools = &self.request.params.tools;
+        let Some(target) = summarizer.target_behind(chat, tools, demands) else { return Ok(None) };
+        self.mark().await?;
+        let gathered = self.gather(counter, u64::MAX).await?;
+        let options = SummaryOptions { target, chat: Some(chat), ..demands };
+        let limits = SummaryLimits { replaced, target };
+        let summarizer = summarizer.behind_chat(tools.clone());
+        let asked =
+            self.summarized(&summarizer, before.cloned(), &gathered.pieces, options, limits);
+        match asked.await {
+            Ok(summary) => Ok(Some((summary, gathered))),
+            // The count was wrong.
+            Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. }))) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the goal of the work for a request, within its share.
+    fn goal(&self, counter: &Counter) -> Option<String> {
+        let count = |text: &str| u64::from(counter.count_text(text));
+        let most = self.survey.before.prompt_limit * GOAL_PERCENT / 100;
+        goal_block(self.survey.inputs.goals(), &count, most).map(|block| block.text)
     }
 
     /// Summarizes all pieces, each by an update of the summary before.
@@ -135,9 +256,10 @@ impl<'a> SummaryRange<'a> {
             let next = match summarizer.ask(request, options, limits).await? {
                 SummaryAnswer::Whole(next) => next,
                 SummaryAnswer::Beginning(begun) => {
+                    let before = summary.clone();
                     let lines =
-                        self.extracted(piece.from..=piece.to, summary, options.target).await?;
-                    summarizer.completed(&begun, &[&lines], limits)?
+                        self.extracted(piece.from..=piece.to, before, options.target).await?;
+                    summarizer.completed(&begun, &[&lines], request, limits)?
                 }
             };
             summary = Some(next);
@@ -149,7 +271,10 @@ impl<'a> SummaryRange<'a> {
     pub(super) async fn by_extraction(&self) -> Result<NewHead> {
         self.mark().await?;
         let (summary, gathered) = self.extract_all(None).await?;
-        Ok(self.new_head(&summary, gathered, None, None))
+        let has_notes = self.survey.inputs.checkpoints.iter().any(|one| !one.provisional);
+        let summary = if has_notes { summary.without_goal() } else { summary };
+        let part = RangePart { cut: self.cut.clone(), summary, provisional: true };
+        Ok(self.new_head(&[part], gathered, None, None))
     }
 
     /// Previews the summary of a model by an extracted one.
@@ -159,12 +284,13 @@ impl<'a> SummaryRange<'a> {
         let before = last.map(|last| Summary::parse(&last.summary));
         let (summary, gathered) = self.extract_all(before).await?;
         let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
-        Ok(self.new_head(&summary, gathered, None, Some(model)))
+        let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
+        Ok(self.new_head(&[part], gathered, None, Some(model)))
     }
 
     async fn extract_all(&self, before: Option<Summary>) -> Result<(Summary, RangeContents)> {
         let counter = &self.survey.inputs.counter;
-        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
+        let mut gathered = self.gather(counter, EXTRACTED_PIECE_TOKENS).await?;
         let extractor = std::mem::take(&mut gathered.extractor);
         Ok((extractor.finish(before.as_ref(), counter, self.target()), gathered))
     }
@@ -183,19 +309,30 @@ impl<'a> SummaryRange<'a> {
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
         let options = SummaryOptions { target, ..options };
         let limits = SummaryLimits { replaced, target };
-        let answer = summarizer.ask(SummaryRequest::Merge(&older, &newer), options, limits).await;
+        let request = SummaryRequest::Merge(&older, &newer);
+        let answer = summarizer.ask(request, options, limits).await;
         let merged = answer.and_then(|answer| match answer {
             SummaryAnswer::Whole(merged) => Ok(merged),
             SummaryAnswer::Beginning(begun) => {
-                summarizer.completed(&begun, &[&newer, &older], limits)
+                summarizer.completed(&begun, &[&newer, &older], request, limits)
             }
         });
         let log = |error: &_| tracing::info!("checkpoints are joined without a model: {error}");
         merged.inspect_err(log).ok()
     }
 
-    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents> {
-        let (id, records) = (self.survey.inputs.id, self.cut.records.clone());
+    /// Reads the range into pieces of at most `room` tokens.
+    async fn gather(&self, counter: &Counter, room: u64) -> Result<RangeContents> {
+        self.gather_records(self.cut.records.clone(), counter, room).await
+    }
+
+    async fn gather_records(
+        &self,
+        records: Vec<Seq>,
+        counter: &Counter,
+        room: u64,
+    ) -> Result<RangeContents> {
+        let (id, counter) = (self.survey.inputs.id, counter.clone());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
             Ok(read_range(&contents, &records, &counter, room).map_err(ContextError::from)?)
@@ -223,15 +360,13 @@ impl<'a> SummaryRange<'a> {
 
     fn new_head(
         &self,
-        summary: &Summary,
+        parts: &[RangePart],
         gathered: RangeContents,
         merged: Option<&Summary>,
         model: Option<String>,
     ) -> NewHead {
         let Self { core, survey, cut, .. } = self;
         let inputs = &survey.inputs;
-        let provisional = model.is_none();
-        let fresh = NewSummary { cut, summary, provisional, files: &gathered.files, merged };
         let making = RenewOptions {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
             at: core.clock.now(),
@@ -239,20 +374,31 @@ impl<'a> SummaryRange<'a> {
             bounds: self.bounds(),
             limit: tier(inputs.window.size).limit,
         };
-        let renewed = renew(&inputs.checkpoints, &fresh, &making);
-        let method = match provisional {
-            true => CompactionMethod::Extracted,
-            false => CompactionMethod::Summarized,
-        };
-        NewHead {
-            method,
+        let mut files = gathered.files;
+        let mut head = NewHead {
+            method: match model {
+                Some(_) => CompactionMethod::Summarized,
+                None => CompactionMethod::Extracted,
+            },
             cut: Some((*cut).clone()),
-            checkpoints: renewed.checkpoints,
-            created: Some(renewed.created),
-            aged: renewed.aged,
+            checkpoints: inputs.checkpoints.clone(),
+            created: None,
+            aged: Vec::new(),
             model,
             identifiers: gathered.identifiers,
+            user_values: gathered.user_values,
+        };
+        for RangePart { cut, summary, provisional } in parts {
+            let provisional = *provisional;
+            let fresh = NewSummary { cut, summary, provisional, files: &files, merged };
+            let renewed = renew(&head.checkpoints, &fresh, &making);
+            head.checkpoints = renewed.checkpoints;
+            head.created = head.created.or(Some(renewed.created));
+            head.aged.extend(renewed.aged);
+            // The first part holds the files of the range.
+            files = Ledger::default();
         }
+        head
     }
 
     /// Returns the longest summary of the range in tokens.

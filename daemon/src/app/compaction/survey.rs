@@ -4,9 +4,12 @@
 use std::sync::Arc;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{CompactStrategy, CompactionMethod, CountKind};
+use ollm_protocol::content::{
+    CompactStrategy, CompactionMethod, ContextMessage, CountKind, OmittedItem,
+};
 use ollm_protocol::methods::context::ContextBuildParams;
 
+use super::automatic::PAUSE_SHARE;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
@@ -17,6 +20,9 @@ use crate::tokens::Counter;
 
 /// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
 const MIN_GROWTH_PERCENT: u64 = 10;
+
+/// The reasons for which a prompt shows nothing of a record.
+const MISSING: [&str; 2] = ["budget", "summarized"];
 
 /// The params of a compaction.
 #[derive(Clone)]
@@ -50,6 +56,27 @@ impl CompactionRequest {
 pub(super) struct Survey {
     pub(super) inputs: Inputs,
     pub(super) before: ContextBefore,
+    /// The prompt of the epoch in force, which the next call of a chat repeats; empty if it opens a new epoch.
+    pub(super) chat: Vec<ContextMessage>,
+    /// The records that this prompt does not show.
+    missing: Vec<OmittedItem>,
+}
+
+impl Survey {
+    /// Returns those of some records that the prompt of the epoch in force does not show.
+    pub(super) fn missing(&self, records: &[Seq]) -> Vec<Seq> {
+        let is_missing = |seq: &&Seq| {
+            let ranges =
+                self.missing.iter().map(|one| one.seq..=one.through_seq.unwrap_or(one.seq));
+            ranges.into_iter().any(|range| range.contains(*seq))
+        };
+        records.iter().filter(is_missing).copied().collect()
+    }
+
+    /// Returns whether a checkpoint waits for the summary of a model.
+    pub(super) fn has_provisional(&self) -> bool {
+        self.inputs.checkpoints.iter().any(|checkpoint| checkpoint.provisional)
+    }
 }
 
 /// The context before a compaction. Counts are in tokens.
@@ -61,6 +88,8 @@ pub(super) struct ContextBefore {
     pub(super) fits: bool,
     /// The conversation has reached the share of its limit at which it is compacted.
     pub(super) is_due: bool,
+    /// The conversation has reached the part of that share at which it is compacted in a pause.
+    pub(super) is_due_in_pause: bool,
     /// The most that the conversation may have.
     pub(super) available: u64,
     /// The most that a prompt may have.
@@ -100,7 +129,11 @@ pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Res
         inputs.check_facts()?;
         let threshold = core.config().compression.threshold;
         let before = context_before(&input, &built, inputs.compaction_at(), threshold);
-        Ok(Arc::new(Survey { inputs, before }))
+        let is_shown = built.new_epoch.is_none() && before.fits;
+        let mut missing = built.result.omitted;
+        missing.retain(|one| MISSING.contains(&one.reason.as_str()));
+        let chat = if is_shown { built.result.messages } else { Vec::new() };
+        Ok(Arc::new(Survey { inputs, before, chat, missing }))
     })
     .await
 }
@@ -133,6 +166,7 @@ fn context_before(
         tokens,
         fits,
         is_due: !fits || context::needs_compaction(built, threshold),
+        is_due_in_pause: !fits || context::needs_compaction(built, threshold * PAUSE_SHARE),
         available: budget.available_tokens,
         prompt_limit: budget.prompt_limit,
         count_kind: result.count_kind,
@@ -152,7 +186,7 @@ pub(super) async fn plan_head(
 }
 
 fn choose_head(core: &Core, request: &CompactionRequest, survey: &Survey) -> Result<HeadPlan> {
-    let Survey { inputs, before } = survey;
+    let Survey { inputs, before, .. } = survey;
     let contents = inputs.contents(core);
     let input = inputs.build_input(&request.params, &inputs.checkpoints);
     let gains = |built: Built| built.result.tokens_used < before.tokens;

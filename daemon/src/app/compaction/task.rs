@@ -2,8 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::CompactionMethod;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -79,7 +81,10 @@ impl CompactionTask<'_> {
         let survey = survey(self.core, &self.request).await?;
         let outcome = self.carry_out(survey, &claim.value.cancel).await?;
         if let CompactionOutcome::Done(compacted) = &outcome {
-            self.core.due_compactions.note_success(id);
+            // An extracted summary comes after a failure, or in its pause.
+            if compacted.head.method != CompactionMethod::Extracted {
+                self.core.due_compactions.note_success(id);
+            }
             events::compacted(self.core, id, self.trigger, compacted);
         }
         Ok(outcome)
@@ -139,7 +144,8 @@ impl CompactionTask<'_> {
                 NewHead::without_summary(method, &survey.inputs.checkpoints)
             }
             HeadPlan::Summary(cut) => {
-                let range = SummaryRange::new(self.core, &self.request, survey, &cut);
+                let in_turn = self.trigger == CompactionTrigger::ChatTurn;
+                let range = SummaryRange::new(self.core, &self.request, survey, &cut, in_turn);
                 match self.summarize(&range).await? {
                     Some(head) => head,
                     None => return Ok(ControlFlow::Break(CompactionOutcome::Abandoned)),
@@ -152,6 +158,9 @@ impl CompactionTask<'_> {
     /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None`
     /// if it can wait for a model.
     async fn summarize(&self, range: &SummaryRange<'_>) -> Result<Option<NewHead>> {
+        if !self.may_wait_for_model() {
+            return Ok(Some(range.by_extraction().await?));
+        }
         let error = match range.by_model(self.place).await {
             Ok(head) => return Ok(Some(head)),
             Err(AppError::Compact(error)) => error,
@@ -167,15 +176,30 @@ impl CompactionTask<'_> {
         if can_wait { Ok(None) } else { Ok(Some(range.by_extraction().await?)) }
     }
 
+    /// Returns whether a model may be asked for the summary. A chat turn waits for one summary, and for none while
+    /// summaries fail: the background replaces what was extracted.
+    fn may_wait_for_model(&self) -> bool {
+        if self.trigger != CompactionTrigger::ChatTurn {
+            return true;
+        }
+        let turn = self.core.turns.get(self.id());
+        let is_first = turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed));
+        is_first && !self.core.due_compactions.is_paused(self.id())
+    }
+
     /// Returns the reason not to compact automatically now.
     fn objection(&self, survey: &Survey) -> Option<&'static str> {
-        if !self.trigger.is_automatic() {
-            return None;
-        }
-        if !self.must_shrink && !survey.before.is_due {
+        let before = &survey.before;
+        let (is_due, is_redo) = match self.trigger {
+            CompactionTrigger::Client => return None,
+            CompactionTrigger::ChatTurn => (before.is_due || self.must_shrink, false),
+            CompactionTrigger::Background => (before.is_due_in_pause, survey.has_provisional()),
+        };
+        if !is_due && !is_redo {
             return Some(NOT_DUE);
         }
-        if survey.before.is_recent() {
+        // A context that does not fit, because its window shrank, cannot wait until it has grown.
+        if before.is_recent() && !is_redo && before.fits && !self.must_shrink {
             return Some("recent");
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());

@@ -2,21 +2,26 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody};
+use ollm_protocol::content::{
+    Checkpoint, CompactMode, CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody,
+};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use tokio_util::sync::CancellationToken;
 
+use super::automatic::{CompactionInTurn, is_due};
 use super::commit::Compacted;
 use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
+use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
-use crate::app::running::CompactionTrigger;
+use crate::app::running::{CompactionTrigger, PendingCalls, RunningTurn};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::context::compact::RejectedSummary;
 use crate::model::{DoneReason, Priority};
+use crate::tokens::Counter;
 
 /// A summary that passes the verification.
 const SUMMARY: &str = "## Goal\n- port the parser\n\n## Progress\n- the lexer is done";
@@ -59,6 +64,26 @@ impl LongSession {
         let place = QueuePlace::Own(Priority::Chat);
         let trigger = CompactionTrigger::Client;
         CompactionTask { core: &self.core, request, trigger, place, must_shrink: false }
+    }
+
+    /// Compacts before a model call that needs a smaller context.
+    async fn compact_in_turn(&self) -> Compacted {
+        let mut task = self.task_with(CompactStrategy::Summarize);
+        (task.must_shrink, task.trigger) = (true, CompactionTrigger::ChatTurn);
+        done(task.run().await).expect("compacts")
+    }
+
+    /// Compacts as the background does.
+    async fn compact_in_pause(&self) -> CompactionOutcome {
+        let mut task = self.task_with(CompactStrategy::Summarize);
+        (task.place, task.trigger) =
+            (QueuePlace::Own(Priority::Background), CompactionTrigger::Background);
+        task.run().await.expect("no error")
+    }
+
+    /// Returns the checkpoints of the newest compaction.
+    fn checkpoints(&self) -> Vec<Checkpoint> {
+        self.compactions().pop().expect("is recorded").checkpoints
     }
 
     /// Compacts by a summary as a client asks for it.
@@ -177,7 +202,7 @@ async fn rejected_summary_is_asked_for_once_more() {
     session.backend.answer_text(SUMMARY);
     session.summarize().await.expect("the second answer is good");
     let requests = session.backend.requests();
-    let reason = "the summary has no section Goal";
+    let reason = "the text is an answer to the conversation and not notes of it";
     let names_reason = |at: usize| {
         let messages = &requests[at].messages;
         messages.iter().any(|message| message.content.contains(reason))
@@ -234,4 +259,143 @@ async fn record_during_the_summary_follows_the_new_head() {
     let newest = compacted.after.messages.last().expect("a message");
     assert_eq!(newest.content, "recorded during the summary");
     assert_eq!((session.backend.requests().len(), session.compaction_count()), (1, 1));
+}
+
+#[tokio::test]
+async fn chat_turn_waits_for_one_summary_and_the_background_for_the_others() {
+    let session = LongSession::new().await;
+    // As long as a server that was down for 250 turns leaves it.
+    session.record_exchanges(210).await;
+    session.backend.answer_text(SUMMARY);
+    let compacted = session.compact_in_turn().await;
+    assert_eq!(session.backend.requests().len(), 1);
+    assert_eq!(compacted.head.method, CompactionMethod::Summarized);
+    let [lasting, interim] = &*session.checkpoints() else { panic!("two are kept") };
+    assert_eq!((lasting.provisional, interim.provisional), (false, true));
+    assert!(lasting.to < interim.from && !interim.summary.contains("## Goal"), "{interim:?}");
+
+    // The background goes on behind the range of the model's summary.
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    let [checkpoint] = &*session.checkpoints() else { panic!("one is kept") };
+    assert!(!checkpoint.provisional && checkpoint.to >= interim.to);
+    assert!(session.backend.requests().len() > 2);
+}
+
+#[tokio::test]
+async fn failing_summaries_are_not_waited_for_again_by_turns() {
+    let session = LongSession::new().await;
+    session.backend.refuse(ScriptedBackend::broken());
+    session.compact_in_turn().await;
+    session.record_exchanges(20).await;
+    let compacted = session.compact_in_turn().await;
+    assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn second_compaction_of_a_turn_calls_no_model() {
+    let session = LongSession::new().await;
+    let turn = RunningTurn {
+        model: "m".to_owned(),
+        started: session.core.clock.now(),
+        cancel: CancellationToken::new(),
+        pending_calls: PendingCalls::default(),
+        has_summarized: false.into(),
+    };
+    let claim = session.core.turns.claim(session.id, turn).map_err(drop).expect("is free");
+    session.backend.answer_text(SUMMARY);
+    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Summarized);
+    session.record_exchanges(30).await;
+    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Extracted);
+    let notes = session.checkpoints();
+    assert!(notes[0].summary.starts_with(SUMMARY), "the notes of the model stay: {notes:?}");
+    drop(claim);
+    assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn turn_whose_prompt_fits_goes_before_its_compaction() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    let params = ContextBuildParams::new(session.id);
+    let (counter, ticket) = (&Counter::ESTIMATE, None);
+    let turn = |must_shrink| CompactionInTurn { params: &params, counter, ticket, must_shrink };
+    assert!(session.survey().await.before.is_due);
+    assert!(!is_due(&session.core, turn(false)).await.expect("measures"));
+    session.record_exchanges(20).await;
+    assert!(is_due(&session.core, turn(false)).await.expect("measures"), "it no longer fits");
+}
+
+#[tokio::test]
+async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
+    let session = LongSession::new().await;
+    session.record_exchanges(13).await;
+    let params =
+        ContextBuildParams { compact: CompactMode::Auto, ..ContextBuildParams::new(session.id) };
+    session.test.record("user", "the last question").await;
+    let built = build_with(&session.core, params, None).await.expect("fits");
+    session.test.record("assistant", "the last answer").await;
+    let survey = session.survey().await;
+    assert!(survey.before.is_due_in_pause && !survey.before.is_due, "{:?}", survey.before);
+    session.backend.answer_text(SUMMARY);
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    let [request] = &*session.backend.requests() else { panic!("one request") };
+    assert!(request.messages[..built.messages.len()] == built.messages, "the prompt is repeated");
+    let behind = &request.messages[built.messages.len()..];
+    let [answer, task] = behind else { panic!("{behind:?}") };
+    assert_eq!(answer.content, "the last answer");
+    assert!(task.content.starts_with("Stop here.") && !task.content.contains("words nobody"));
+    assert!(request.num_predict.is_some_and(|most| most.get() > 400), "{:?}", request.num_predict);
+}
+
+#[tokio::test]
+async fn many_decisions_leave_room_for_a_summary() {
+    let session = LongSession::new().await;
+    session.test.configure(&[("ollama.model", "m"), ("context.size", "4096")]);
+    let markers: String = (0..150)
+        .map(|n| {
+            format!("[DECISION] the module number {n} keeps its own table of names - LOCKED\n")
+        })
+        .collect();
+    session.test.record("assistant", &format!("[GOAL] port the parser\n{markers}")).await;
+    session.record_exchanges(40).await;
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let compacted = session.summarize().await.expect("there is room");
+    assert_eq!(compacted.head.method, CompactionMethod::Summarized);
+    let requests = session.backend.requests();
+    let asked = &requests[0].messages[1].content;
+    assert!(asked.contains("port the parser") && asked.contains("more (goal.list)"), "{asked}");
+}
+
+#[tokio::test]
+async fn summary_of_one_line_does_not_replace_good_notes() {
+    const NOTES: &str = "## Goal\n- port the parser\n\n## Progress\n- begun\n\n## Critical context\n\
+        - staging port: 50123\n- key file: /etc/a.pem\n- release on 2026-03-05";
+    let session = LongSession::new().await;
+    session.backend.answer_text(NOTES);
+    session.summarize().await.expect("compacts");
+    session.record_exchanges(40).await;
+    let weak = "## Goal\n- the parser\n## Progress\n- all is well";
+    session.backend.answer_text(weak);
+    session.backend.answer_text(weak);
+    assert!(matches!(session.compact_in_pause().await, CompactionOutcome::Abandoned));
+    let requests = session.backend.requests();
+    let last = requests.last().and_then(|request| request.messages.last()).expect("a request");
+    assert!(last.content.contains("lost these of the previous notes: "), "{}", last.content);
+    assert_eq!(session.checkpoints()[0].summary, NOTES);
+    // A model that keeps most of them gets the rest put back.
+    session
+        .backend
+        .answer_text("## Progress\n- the lexer is done\n## Critical context\n- 50123, /etc/a.pem");
+    session.summarize().await.expect("compacts");
+    let notes = session.checkpoints()[0].summary.clone();
+    assert!(notes.contains("- release on 2026-03-05\n- 50123, /etc/a.pem"), "{notes}");
+    assert!(notes.contains("port the parser") && notes.contains("the lexer is done"), "{notes}");
 }

@@ -65,16 +65,16 @@ fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<
 
 /// Archives a session (`session.archive`).
 pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let mut session = durable_summary(&core, params.session_id).await?;
-    if session.status != SessionStatus::Archived {
-        let id = params.session_id;
-        session = blocking(&core, move |core| {
-            archive_for(core, id, "client")?;
-            core.summary(id)
-        })
-        .await?;
+    let id = params.session_id;
+    let session = summary(&core, id).await?;
+    if session.status == SessionStatus::Archived {
+        return unchanged(&core, session).await;
     }
-    Ok(SessionResult { session })
+    blocking(&core, move |core| {
+        archive_for(core, id, "client")?;
+        Ok(SessionResult { session: core.summary(id)? })
+    })
+    .await
 }
 
 /// Archives a session and announces the reason, which is not recorded. Blocks on the disk.
@@ -87,12 +87,12 @@ pub(super) fn archive_for(core: &Core, id: SessionId, reason: &'static str) -> R
 
 /// Unarchives a session (`session.unarchive`).
 pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let mut session = durable_summary(&core, params.session_id).await?;
-    if session.status == SessionStatus::Archived {
-        let patch = MetaPatch { archived: Some(false), ..MetaPatch::default() };
-        session = write_patch(&core, params.session_id, patch).await?;
+    let session = summary(&core, params.session_id).await?;
+    if session.status != SessionStatus::Archived {
+        return unchanged(&core, session).await;
     }
-    Ok(SessionResult { session })
+    let patch = MetaPatch { archived: Some(false), ..MetaPatch::default() };
+    Ok(SessionResult { session: write_patch(&core, params.session_id, patch).await? })
 }
 
 async fn write_patch(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session> {
@@ -141,9 +141,9 @@ pub(crate) async fn set_mode(
 /// Closes a session and writes its document (`session.close`).
 pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let session = durable_summary(&core, id).await?;
+    let session = summary(&core, id).await?;
     if session.status == SessionStatus::Closed {
-        return Ok(SessionResult { session });
+        return unchanged(&core, session).await;
     }
     let body = RecordBody::Close(Close { reason: CloseReason::Client });
     core.append_one(id, body).await?;
@@ -154,14 +154,11 @@ pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<Se
     .await
 }
 
-/// Returns a session after all its records were made durable: a reply that says that there is nothing to change confirms
-/// an earlier change.
-async fn durable_summary(core: &Arc<Core>, id: SessionId) -> Result<Session> {
-    blocking(core, move |core| {
-        core.sessions.sync(id)?;
-        core.summary(id)
-    })
-    .await
+/// Replies that there is nothing to change, which confirms an earlier change: it is made durable before.
+async fn unchanged(core: &Arc<Core>, session: Session) -> Result<SessionResult> {
+    let id = session.session_id;
+    blocking(core, move |core| Ok(core.sessions.sync(id)?)).await?;
+    Ok(SessionResult { session })
 }
 
 async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session> {

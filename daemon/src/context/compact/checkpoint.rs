@@ -146,6 +146,13 @@ pub(crate) fn renew(
     let created = if let Some(last) = last {
         checkpoints.pop();
         updated(last, new, options)
+    } else if new.provisional {
+        let mut created = created(new, options);
+        // What a model wrote keeps its room.
+        let others: u64 = checkpoints.iter().map(|one| one.current_tokens).sum();
+        let left = options.bounds.total().saturating_sub(others).max(MIN_TARGET);
+        shrink(&mut created, left, options);
+        created
     } else {
         aged = age(&mut checkpoints, options);
         created(new, options)
@@ -551,6 +558,20 @@ mod tests {
         assert_eq!(run.compact(false).created, first);
         assert_eq!(run.ranges(), [(0, 39)]);
         assert!(!run.checkpoints[0].provisional);
+    }
+
+    #[test]
+    fn provisional_checkpoint_takes_no_room_of_the_lasting_ones() {
+        for context_size in [2048, 4096, 16_384] {
+            let mut run = Compactions::new(context_size);
+            run.compact(false);
+            run.compact(false);
+            let lasting = run.checkpoints.clone();
+            for _ in 0..3 {
+                run.compact(true);
+                assert_eq!(run.checkpoints[..lasting.len()], lasting, "{context_size}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! A summary without a model: lines of the records, selected by word lists, in the sections of every summary.
+//! A summary without a model: lines of the records, selected by the values that they hold and by word lists of several
+//! languages, in the sections of every summary.
 //!
-//! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Equal
-//! records give equal summaries. The extractor's memory is bounded.
+//! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Lines that
+//! differ in numbers alone count as one, whose newest form is kept; code blocks are left out. Equal records give equal
+//! summaries. The extractor's memory is bounded.
 
 use std::collections::VecDeque;
 
@@ -10,6 +12,7 @@ use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::request::cut_middle;
 use super::summary::{Section, Summary, fit, without_bullet};
+use super::values::has_value;
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -36,7 +39,73 @@ const DEMANDS: &[&str] = &[
     "without ",
     "avoid ",
     "please keep",
-    "important:",
+    "prefer ",
+    "important:", // English
+    "niemals",
+    "immer ",
+    "muss ",
+    "müssen ",
+    "darf ",
+    "bitte nicht",
+    "verwende ", // German
+    "jamais",
+    "toujours",
+    "doit ",
+    "doivent ",
+    "il faut",
+    "n'utilise", // French
+    "nunca",
+    "siempre",
+    "debe ",
+    "deben ",
+    "hay que",
+    "prohibido", // Spanish
+    "sempre",
+    "deve ",
+    "devono ",
+    "non usare",
+    "não use", // Italian, Portuguese
+    "nooit",
+    "altijd",
+    "moet ",
+    "moeten ", // Dutch
+    "nigdy",
+    "zawsze",
+    "musi ",
+    "nie używaj", // Polish
+    "никогда",
+    "всегда",
+    "нельзя",
+    "должен",
+    "должна",
+    "только ", // Russian
+    "ніколи",
+    "завжди",
+    "повинен", // Ukrainian
+    "asla ",
+    "her zaman",
+    "kesinlikle", // Turkish
+    "必须",
+    "不要",
+    "禁止",
+    "总是",
+    "只能",
+    "必須",
+    "不可",
+    "一定要", // Chinese
+    "必ず",
+    "しないで",
+    "常に",
+    "してはいけ", // Japanese
+    "반드시",
+    "절대",
+    "항상", // Korean
+    "يجب",
+    "أبدا",
+    "دائما",
+    "ممنوع", // Arabic
+    "हमेशा",
+    "कभी नहीं", // Hindi
 ];
 /// Words with which a decision is made.
 const DECISIONS: &[&str] = &[
@@ -80,15 +149,16 @@ pub(crate) struct Extractor {
     request: Option<String>,
     user_messages: NewestLines,
     demands: NewestLines,
+    values: NewestLines,
     answers: NewestLines,
     decisions: NewestLines,
     next: NewestLines,
     errors: NewestLines,
 }
 
-/// The newest distinct lines of a kind.
+/// The newest distinct lines of a kind, each with the text by which it is compared.
 #[derive(Debug, Default)]
-struct NewestLines(VecDeque<String>);
+struct NewestLines(VecDeque<(String, String)>);
 
 impl NewestLines {
     fn push(&mut self, line: &str) {
@@ -96,15 +166,16 @@ impl NewestLines {
         if line.is_empty() {
             return;
         }
-        self.0.retain(|known| *known != line);
+        let key = without_numbers(&line);
+        self.0.retain(|(known, _)| *known != key);
         if self.0.len() == MAX_LINES {
             self.0.pop_front();
         }
-        self.0.push_back(line);
+        self.0.push_back((key, line));
     }
 
     fn push_matching(&mut self, text: &str, is_wanted: impl Fn(&str) -> bool) {
-        let lines = text.lines().take(MAX_TEXT_LINES).filter(|line| line.len() <= MAX_LINE_BYTES);
+        let lines = prose_lines(text).filter(|line| line.len() <= MAX_LINE_BYTES);
         lines.filter(|line| is_wanted(line)).for_each(|line| self.push(line));
     }
 }
@@ -148,6 +219,7 @@ impl Extractor {
         }
         add_lines(&mut summary, Section::NextSteps, self.next);
         add_lines(&mut summary, Section::Critical, self.errors);
+        add_lines(&mut summary, Section::Critical, self.values);
         if summary.lines(Section::Progress).is_empty() {
             add_lines(&mut summary, Section::Progress, self.user_messages);
         }
@@ -161,11 +233,17 @@ impl Extractor {
         let text = message.plain_text();
         match message.role {
             Role::User => {
-                if self.request.is_none() && !text.trim().is_empty() {
-                    self.request = Some(cut_middle(text.trim(), REQUEST));
+                if self.request.is_none() {
+                    let prose = prose_lines(&text).collect::<Vec<_>>().join("\n");
+                    let prose = Some(prose.trim()).filter(|prose| !prose.is_empty());
+                    self.request = prose.map(|prose| cut_middle(prose, REQUEST));
                 }
                 self.user_messages.push(&format!("[#{seq}] user: {}", first_line(&text)));
-                self.demands.push_matching(&text, |line| has_any(line, DEMANDS));
+                let is_demand = |line: &str| has_any(line, DEMANDS);
+                self.demands.push_matching(&text, is_demand);
+                self.values.push_matching(&text, |line| {
+                    has_value(line) && !is_demand(line) && !is_question(line)
+                });
                 self.plans(&text);
             }
             Role::Assistant => {
@@ -190,7 +268,7 @@ impl Extractor {
 
 /// Adds lines as bullets to a section, without those that it has.
 fn add_lines(summary: &mut Summary, section: Section, lines: NewestLines) {
-    for line in lines.0 {
+    for (_, line) in lines.0 {
         let is_known = summary.lines(section).iter().any(|known| without_bullet(known) == line);
         if !is_known {
             summary.push(section, &format!("- {line}"));
@@ -199,7 +277,36 @@ fn add_lines(summary: &mut Summary, section: Section, lines: NewestLines) {
 }
 
 fn first_line(text: &str) -> &str {
-    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+    prose_lines(text).map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+/// Returns the lines of a text outside of code blocks.
+fn prose_lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    text.lines().take(MAX_TEXT_LINES).filter(move |line| {
+        let line = line.trim_start();
+        let is_fence = line.starts_with("```") || line.starts_with("~~~");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// Returns a line in lower case without its numbers, except small counts, which tell things apart.
+fn without_numbers(line: &str) -> String {
+    let mut key = String::with_capacity(line.len());
+    for word in line.split_inclusive(|char: char| !char.is_alphanumeric()) {
+        let digits: String = word.chars().filter(|char| char.is_numeric()).collect();
+        if digits.len() < 2 {
+            key.push_str(word);
+        } else {
+            key.extend(word.chars().filter(|char| !char.is_numeric()));
+        }
+    }
+    key.to_lowercase()
+}
+
+fn is_question(line: &str) -> bool {
+    line.trim_end().ends_with(['?', '？', '؟'])
 }
 
 fn is_error(line: &str) -> bool {
@@ -251,6 +358,45 @@ mod tests {
         check(Section::Decisions, &["We will use a hand-written lexer."]);
         check(Section::NextSteps, &["Next: the tests"]);
         check(Section::Critical, &["error: cannot find `Token` in this scope"]);
+    }
+
+    #[test]
+    fn demands_and_values_of_any_language_are_extracted() {
+        let summary = extracted(
+            &[
+                (Role::User, "Porte den Parser.\nDu darf keine Regexe verwenden."),
+                (Role::User, "你必须使用中文\n端口是48213。\n端口是多少，48213？"),
+                (Role::User, "Ключ лежит в /etc/a.pem\nhello there\nнельзя трогать прод"),
+                (Role::User, "المنفذ هو ٤٨٢١٣"),
+                (Role::User, "Der Port ist 5433 für `pg`"),
+                (Role::User, "Der Port ist 5434 für `pg`"),
+                (Role::User, "server 1 uses eth0, server 2 uses eth1"),
+            ],
+            1000,
+        );
+        let check = |section, expect: &[&str]| assert_eq!(summary.items(section), expect);
+        check(
+            Section::Constraints,
+            &["Du darf keine Regexe verwenden.", "你必须使用中文", "нельзя трогать прод"],
+        );
+        check(
+            Section::Critical,
+            &[
+                "端口是48213。",
+                "Ключ лежит в /etc/a.pem",
+                "المنفذ هو ٤٨٢١٣",
+                "Der Port ist 5434 für `pg`",
+                "server 1 uses eth0, server 2 uses eth1",
+            ],
+        );
+    }
+
+    #[test]
+    fn code_blocks_are_not_extracted() {
+        let text = "```rust\nlet port = 48213; // never change\n```\nIt listens there.";
+        let summary = extracted(&[(Role::User, text), (Role::Assistant, text)], 1000);
+        assert!(!summary.render().contains("let port"), "{}", summary.render());
+        assert_eq!(summary.items(Section::Progress), ["[#1] It listens there."]);
     }
 
     #[test]

@@ -2,18 +2,22 @@
 //! and deterministic; must not know sessions, queues or model servers.
 //!
 //! - `range`: the range that is summarized, and one pass over its records; `request`: the messages to a summarizer.
-//! - `summary`: the fixed form of a summary, and shortening it; `verify`: the check of an answer; `defuse`: keeping text
-//!   data; `extract`: a summary without a model.
+//! - `summary`: the fixed form of a summary, and shortening it; `mend`: answers in other forms; `verify`: the check of an
+//!   answer; `carry`: lines of earlier notes that an answer lost; `values`: numbers, names and the like; `defuse`:
+//!   keeping text data; `extract`: a summary without a model.
 //! - `checkpoint`: levels, ageing, merging, limits, and the checkpoints after a compaction.
 //! - `retention`: the texts and names that must survive, and the number of those that did.
 
+mod carry;
 mod checkpoint;
 mod defuse;
 mod extract;
+mod mend;
 mod range;
 mod request;
 mod retention;
 mod summary;
+mod values;
 mod verify;
 
 pub(crate) use self::checkpoint::{
@@ -24,9 +28,12 @@ pub(crate) use self::defuse::defuse;
 pub(crate) use self::range::{
     CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
 };
-pub(crate) use self::request::{SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages};
-pub(super) use self::retention::retained_percent;
-pub(crate) use self::retention::{measure_retention, retention_targets};
+pub(crate) use self::request::{
+    ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
+};
+pub(crate) use self::retention::{
+    MeasuredTexts, UserValues, measure_retention, retained_percent, retention_targets,
+};
 pub(crate) use self::summary::Summary;
 pub(crate) use self::verify::{
     RejectedSummary, SummaryLimits, complete_summary, partial_summary, verify_summary,

@@ -4,7 +4,7 @@ use ollm_protocol::Seq;
 
 use super::extract::Extractor;
 use super::request::{TranscriptBuilder, TranscriptPiece};
-use super::retention::IdentifierCounts;
+use super::retention::{IdentifierCounts, UserValues};
 use crate::context::budget::trigger;
 use crate::context::build::{Built, Front, target_of};
 use crate::context::input::{BuildInput, ContextError};
@@ -30,6 +30,25 @@ pub(crate) struct CutPlan {
     pub tokens: u64,
     /// Tokens that the summary may have.
     pub target_tokens: u64,
+}
+
+impl CutPlan {
+    /// Divides the range behind a record. The tokens of both parts are those of the whole, by their records.
+    pub(crate) fn split_behind(&self, border: Seq) -> (Self, Self) {
+        let n_first = self.records.partition_point(|seq| *seq <= border);
+        let (first, rest) = self.records.split_at(n_first);
+        let n_all = self.records.len().max(1) as u64;
+        let part = |records: &[Seq], from, to| Self {
+            from,
+            to,
+            records: records.to_vec(),
+            n_messages: self.n_messages * records.len() as u64 / n_all,
+            tokens: self.tokens * records.len() as u64 / n_all,
+            target_tokens: self.target_tokens,
+        };
+        let next = rest.first().copied().unwrap_or(self.to);
+        (part(first, self.from, border), part(rest, next, self.to))
+    }
 }
 
 /// Whether the conversation, with the pending message, has reached the size at which it is compacted.
@@ -107,6 +126,8 @@ pub(crate) struct RangeContents {
     pub pieces: Vec<TranscriptPiece>,
     /// Identifiers that occur more than once.
     pub identifiers: Vec<String>,
+    /// The values in the messages of the user.
+    pub user_values: UserValues,
     pub files: Ledger,
     /// The material for a summary without a model.
     pub extractor: Extractor,
@@ -125,6 +146,7 @@ pub(crate) fn read_range(
     for_each_record(contents, records, |seq, body| {
         transcript.add(seq, body);
         identifiers.add(body);
+        range.user_values.add(body);
         range.files.add_record(body);
         range.extractor.add(seq, body);
     })?;

@@ -1,15 +1,17 @@
 //! The request to a summarizer: for a first summary, for an update of one, or for one summary in the place of two; and
 //! the records as a summarizer reads them: the author, the number, and as much of the text as a summary can need.
 //!
-//! Records and summaries stand in delimited blocks that no text inside can end. The instructions stand behind them,
-//! because small models follow the text that they read last. A request offers no tools, so that the answer is a text.
+//! A request has one of two forms. Behind a prompt of the chat it is one more turn of the user: a model server has read
+//! the rest already. A request of its own is for ranges that such a prompt does not show: records and summaries stand in
+//! delimited blocks that no text inside can end, and no tools are offered. The instructions stand last in both, because
+//! small models follow the text that they read last, and apart from bullets, because they repeat those.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, Message, Part, RecordBody, Role};
 use serde_json::Value;
 
 use super::defuse::defuse_all;
-use super::summary::{Section, Summary};
+use super::summary::Summary;
 use crate::context::cut::split_ends;
 use crate::context::render::note;
 use crate::tokens::Counter;
@@ -48,13 +50,35 @@ pub(crate) struct SummaryOptions<'a> {
     pub instructions: Option<&'a str>,
     /// The reason why the previous answer was rejected.
     pub rejected: Option<&'a str>,
+    /// The prompt of the chat behind which the summary is requested.
+    pub chat: Option<ChatPrompt<'a>>,
 }
 
+/// A prompt of the chat, which shows the previous summary and most of the records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChatPrompt<'a> {
+    pub messages: &'a [ContextMessage],
+    /// The records that it does not show.
+    pub missing: Option<&'a TranscriptPiece>,
+}
+
+/// The words before the records that a prompt of the chat does not show.
+const MISSING: &str = "These earlier records of this conversation are not shown above:";
+
 /// Returns the messages of a request.
+///
+/// Behind a prompt of the chat they are that prompt and one more turn of the user, so that a model server reads only the
+/// new turn.
 pub(crate) fn summary_messages(
     request: SummaryRequest<'_>,
     options: &SummaryOptions<'_>,
 ) -> Vec<ContextMessage> {
+    if let Some(ChatPrompt { messages, missing }) = options.chat {
+        let missing = missing
+            .map_or_else(String::new, |piece| format!("{MISSING}\n{}\n\n", records_block(piece)));
+        let text = missing + task_behind_chat(request) + &form(options);
+        return behind_chat(messages, &text);
+    }
     let previous = |summary: &Summary| note("previous-summary", &[], &summary.render());
     let blocks = match request {
         SummaryRequest::First(piece) => vec![records_block(piece)],
@@ -73,57 +97,107 @@ pub(crate) fn summary_messages(
     vec![ContextMessage::text(Role::System, SYSTEM), ContextMessage::text(Role::User, text)]
 }
 
+/// Returns a prompt of the chat with one more turn of the user.
+fn behind_chat(chat: &[ContextMessage], text: &str) -> Vec<ContextMessage> {
+    let mut messages = chat.to_vec();
+    match messages.last_mut() {
+        // Templates expect that the roles alternate.
+        Some(last) if last.role == Role::User => {
+            last.content.push_str("\n\n");
+            last.content.push_str(text);
+        }
+        _ => messages.push(ContextMessage::text(Role::User, text)),
+    }
+    messages
+}
+
 const fn task(request: SummaryRequest<'_>) -> &'static str {
     match request {
-        SummaryRequest::First(_) => "Summarize the records above.",
+        SummaryRequest::First(_) => "Write notes of the records above.",
         SummaryRequest::Update(..) => {
-            "Bring the previous summary up to date with the records above, which come after it: keep what still \
-             holds, add what is new, move what is done to Progress, drop what was taken back. Do not say the same \
-             thing twice."
+            "Write the previous notes again, with what is new in the records above. Copy the previous Constraints, Key \
+             decisions and Critical context line by line; change a line only if the records contradict it. Add what is \
+             new. Move what is done to Progress. Say nothing twice."
         }
         SummaryRequest::Merge(..) => {
-            "Write one summary in the place of the two above; the second one is newer and wins where they differ. \
-             Do not say the same thing twice."
+            "Write the two notes above as one. Copy their Constraints, Key decisions and Critical context line by line; \
+             where they differ, the second one is right. Say nothing twice."
         }
     }
 }
+
+const fn task_behind_chat(request: SummaryRequest<'_>) -> &'static str {
+    match request {
+        SummaryRequest::Update(..) => {
+            "Stop here. Answer nothing and call no tool: write notes of the whole conversation, for an assistant that \
+             will go on without seeing it. The first message begins with the previous notes. Copy their Constraints, \
+             Key decisions and Critical context line by line; change a line only if the conversation contradicts it. \
+             Add what is new. Move what is done to Progress. Say nothing twice."
+        }
+        SummaryRequest::First(_) | SummaryRequest::Merge(..) => {
+            "Stop here. Answer nothing and call no tool: write notes of the conversation, for an assistant that will \
+             go on without seeing it. Say nothing twice."
+        }
+    }
+}
+
+/// The headings, as an answer repeats them.
+const HEADINGS: &str = "\n\nUse exactly these six headings, in English:\n\n## Goal\n## Constraints\n## Progress\n\
+    ## Key decisions\n## Next steps\n## Critical context\n\n";
+/// The sections in words. They stand in one paragraph, because small models repeat the bullets that they are shown.
+const GUIDE: &str = "Goal is what the user wants in the end. Constraints are what the user demands, prefers and \
+    forbids. Progress is what is done, in work and failed. Key decisions are what was decided and why. Next steps are \
+    what comes next. Critical context is every number, path, name, date, command and error that is needed later, \
+    written exactly as it was. Leave out greetings, whole outputs and whole files.\nA line looks like this: ";
+/// The line that shows the form of all lines.
+const EXAMPLE: &str = "- staging port: 48213 (user, #7)";
 
 /// Returns the description of the answer's form.
 fn form(options: &SummaryOptions<'_>) -> String {
     // Four tokens are about three words.
     let words = (options.target * 3 / 4).max(40);
     let mut text = format!(
-        "\n\nUse exactly these headings, short bullets below each, and at most {words} words in all; leave out a \
-         heading that nothing belongs to, but never Goal and Progress:\n"
-    );
-    for section in Section::ALL {
-        text.push_str(&format!("\n## {}\n{}\n", section.title(), hint(section)));
-    }
-    text.push_str(
-        "\nKeep exactly as they are: paths, names of functions and variables, commands, numbers, errors. Leave out \
-         greetings, whole outputs and whole files.",
+        "{HEADINGS}Below each heading write short bullets in the language of the user, at most {words} words in all, \
+         and \"none\" where nothing belongs. {GUIDE}{EXAMPLE}"
     );
     if let Some(instructions) = options.instructions {
-        text.push_str("\nThe user asks of this summary: ");
+        text.push_str("\nThe user asks of these notes: ");
         text.push_str(&defuse_all(instructions));
     }
     if let Some(reason) = options.rejected {
         text.push_str(&format!(
-            "\n\nYour answer before could not be used: {reason}. Answer with the sections and nothing else. Begin \
-             with the line `## Goal`."
+            "\n\nYour answer before could not be used: {reason}. Write the notes and nothing else. Begin with the \
+             line `## Goal`."
         ));
     }
     text
 }
 
-const fn hint(section: Section) -> &'static str {
-    match section {
-        Section::Goal => "- what the user wants in the end",
-        Section::Constraints => "- what the user demands, prefers and forbids",
-        Section::Progress => "- what is done, what is being done, what failed and why",
-        Section::Decisions => "- what was decided, and why",
-        Section::NextSteps => "- what comes next, in order",
-        Section::Critical => "- what the work cannot go on without: files, names, values, errors",
+/// Instructions in words, which an answer must not repeat.
+pub(super) const INSTRUCTIONS: [&str; 3] = [GUIDE, HEADINGS, EARLIER_HINTS];
+/// The value of the example line, which belongs to no conversation.
+pub(super) const EXAMPLE_VALUE: &str = "48213";
+/// The hints of earlier versions, which notes in old logs can repeat.
+const EARLIER_HINTS: &str = "what the user wants in the end. what the user demands, prefers and forbids. what is done, \
+    what is being done, what failed and why. what was decided, and why. what comes next, in order. what the work \
+    cannot go on without: files, names, values, errors.";
+
+impl SummaryRequest<'_> {
+    /// Returns the summaries that the answer takes the place of.
+    pub(super) fn previous(&self) -> Vec<&Summary> {
+        match self {
+            Self::First(_) => Vec::new(),
+            Self::Update(summary, _) => vec![summary],
+            Self::Merge(older, newer) => vec![older, newer],
+        }
+    }
+
+    /// Returns the records that the answer is about.
+    pub(super) fn material(&self) -> &str {
+        match self {
+            Self::First(piece) | Self::Update(_, piece) => &piece.text,
+            Self::Merge(..) => "",
+        }
     }
 }
 
@@ -260,6 +334,7 @@ mod tests {
     use ollm_protocol::content::{ToolCall, ToolResult};
     use serde_json::json;
 
+    use super::super::summary::Section;
     use super::*;
 
     fn piece(text: &str) -> TranscriptPiece {
@@ -274,6 +349,7 @@ mod tests {
             goal: Some("ship it </goal>"),
             instructions: Some("keep the error codes"),
             rejected: None,
+            chat: None,
         };
         let messages = summary_messages(SummaryRequest::First(&piece), &options);
         let roles: Vec<Role> = messages.iter().map(|message| message.role).collect();
@@ -281,13 +357,48 @@ mod tests {
         let text = &messages[1].content;
         let data = text.find("sing").expect("the record");
         let end = text.find("</records>").expect("the end of the block");
-        let instruction = text.find("Summarize the records").expect("the instruction");
+        let instruction = text.find("Write notes of the records").expect("the instruction");
         assert!(data < end && end < instruction, "{text}");
-        assert!(text.contains("</records>\n\nship it < /goal>\nSummarize"), "{text}");
+        assert!(text.contains("</records>\n\nship it < /goal>\nWrite notes"), "{text}");
         assert!(text.contains("at most 300 words") && text.contains("keep the error codes"));
-        for section in Section::ALL {
-            assert!(text.contains(&format!("## {}", section.title())));
-        }
+        let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+        let titles = Section::ALL.map(|section| format!("## {}", section.title()));
+        assert_eq!(headings, titles);
+    }
+
+    #[test]
+    fn request_behind_a_chat_repeats_its_prompt() {
+        let piece = piece("[#3 user] hello");
+        let before = Summary::parse("## Goal\nold goal");
+        let request = SummaryRequest::Update(&before, &piece);
+        let mut chat = vec![ContextMessage::text(Role::User, "notes and a question")];
+        let alone = summary_messages(request, &behind(&chat, None));
+        assert_eq!(alone.len(), 1);
+        assert!(alone[0].content.starts_with("notes and a question\n\nStop here."));
+        chat.push(ContextMessage::text(Role::Assistant, "an answer"));
+        let messages = summary_messages(request, &behind(&chat, None));
+        assert_eq!(messages[..2], chat);
+        let asked = &messages[2].content;
+        assert!(!asked.contains("hello") && !asked.contains("old goal"), "{asked}");
+        assert!(asked.contains("line by line") && asked.ends_with(EXAMPLE), "{asked}");
+        assert!(EXAMPLE.contains(EXAMPLE_VALUE));
+        let missing = summary_messages(request, &behind(&chat, Some(&piece)));
+        assert!(missing[2].content.starts_with(MISSING), "{missing:?}");
+        assert!(missing[2].content.contains("hello\n</records>\n\nStop here."), "{missing:?}");
+        // What every such request costs a server beyond the chat's own prompt.
+        assert!(
+            Counter::ESTIMATE.count_text(asked) < 450,
+            "{}",
+            Counter::ESTIMATE.count_text(asked)
+        );
+    }
+
+    fn behind<'a>(
+        messages: &'a [ContextMessage],
+        missing: Option<&'a TranscriptPiece>,
+    ) -> SummaryOptions<'a> {
+        let chat = Some(ChatPrompt { messages, missing });
+        SummaryOptions { target: 400, chat, ..SummaryOptions::default() }
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
-//! Retention is measured on the messages that a model is sent, not on the plan for them.
+//! Retention is measured on the messages that a model is sent, not on the plan for them. Values are counted over the
+//! whole session: what one compaction lost stays lost in the figures of the next.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{ContextMessage, RecordBody, Retention};
+use ollm_protocol::content::{Checkpoint, ContextMessage, RecordBody, Retention, Role};
+
+use super::values::{SearchedText, Value, has_names, values};
 
 use crate::context::input::BuildInput;
 use crate::context::path::{Contents, ContentsError, for_each_record};
@@ -21,6 +24,10 @@ const MAX_WORDS: usize = 20_000;
 const MIN_WORD_BYTES: usize = 4;
 /// Bytes of the longest identifier; longer words are data.
 const MAX_WORD_BYTES: usize = 80;
+/// Distinct values after which no further message is searched: more are data.
+const MAX_VALUES: usize = 512;
+/// Bytes of a message that are searched for values; what a user says stands at its beginning.
+const MAX_VALUE_BYTES: usize = 8192;
 /// Characters that suffice to find a text again.
 const PROBE_CHARS: usize = 60;
 
@@ -37,22 +44,46 @@ pub(crate) struct RetentionTargets {
     files: Vec<String>,
     /// Identifiers that occur more than once in the range.
     identifiers: Vec<String>,
+    /// The values of the notes before, and of the user's messages in the range.
+    values: BTreeSet<Value>,
+    /// The values that earlier compactions lost.
+    n_lost_before: u32,
 }
 
-/// Returns the targets of a compaction: task, pins and decisions of the session, files and identifiers of the range.
+/// The texts of one compaction whose survival is measured.
+pub(crate) struct MeasuredTexts<'a> {
+    /// The files that tools changed, the newest last.
+    pub files: Vec<String>,
+    pub identifiers: Vec<String>,
+    /// The messages of the user in the range.
+    pub user_values: &'a UserValues,
+    /// The retention of the compaction before.
+    pub before: Option<Retention>,
+}
+
+/// Returns the targets of a compaction: task, pins and decisions of the session, files and identifiers of the range, and
+/// the values of the notes before and of the user's messages.
+///
+/// `notes`: the checkpoints before the compaction.
 pub(crate) fn retention_targets(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
-    files: Vec<String>,
-    identifiers: Vec<String>,
+    notes: &[Checkpoint],
+    texts_of_range: MeasuredTexts<'_>,
 ) -> Result<RetentionTargets, ContentsError> {
+    let MeasuredTexts { files, identifiers, user_values, before } = texts_of_range;
     let task = input.path.iter().find(|item| item.is_user_message()).map(|item| item.seq);
     let task = texts(contents, task.as_slice())?;
     let on_path = |seq: &&Seq| input.path.binary_search_by_key(*seq, |item| item.seq).is_ok();
     let pins: Vec<Seq> = input.pins.iter().filter(on_path).copied().collect();
     let pins = texts(contents, &pins)?;
     let files = files[files.len().saturating_sub(MAX_FILES)..].to_vec();
-    Ok(RetentionTargets { task, pins, decisions: input.decisions.to_vec(), files, identifiers })
+    let mut known = user_values.0.clone();
+    let lasting = notes.iter().filter(|checkpoint| !checkpoint.provisional);
+    lasting.for_each(|one| known.extend(values(&one.summary, has_names(&one.summary))));
+    let n_lost_before = before.map_or(0, |before| before.values.1.saturating_sub(before.values.0));
+    let decisions = input.decisions.to_vec();
+    Ok(RetentionTargets { task, pins, decisions, files, identifiers, values: known, n_lost_before })
 }
 
 /// Returns the texts of records, without damaged ones.
@@ -83,6 +114,8 @@ pub(crate) fn measure_retention(
     }
     let flat = flat(&whole);
     let words: HashSet<&str> = words(&whole).collect();
+    let searched = SearchedText::new(&whole);
+    let n_values = targets.values.iter().filter(|value| searched.has(value)).count();
     let texts = |texts: &[String]| count_kept(texts, |text| flat.contains(&probe(text)));
     Retention {
         task: texts(&targets.task),
@@ -90,12 +123,19 @@ pub(crate) fn measure_retention(
         decisions: texts(&targets.decisions),
         files: count_kept(&targets.files, |path| whole.contains(path)),
         identifiers: count_kept(&targets.identifiers, |name| words.contains(name)),
+        values: (
+            small(n_values),
+            small(targets.values.len()).saturating_add(targets.n_lost_before),
+        ),
     }
 }
 
-/// Returns the percentage that was kept, 100 without targets.
-pub(in crate::context) fn retained_percent(retention: &Retention) -> u32 {
-    let Retention { task, pins, decisions, files, identifiers } = *retention;
+/// Returns the percentage of the values that were kept; without values, of the other targets; 100 without any.
+pub(crate) fn retained_percent(retention: &Retention) -> u32 {
+    let Retention { task, pins, decisions, files, identifiers, values: (kept, all) } = *retention;
+    if all > 0 {
+        return kept.saturating_mul(100) / all;
+    }
     let parts: Vec<(u32, u32)> = [task, pins, decisions, files, identifiers]
         .into_iter()
         .filter(|(_, all)| *all > 0)
@@ -108,8 +148,11 @@ pub(in crate::context) fn retained_percent(retention: &Retention) -> u32 {
 /// Returns the number of targets that are kept, and of all.
 fn count_kept(all: &[String], is_kept: impl Fn(&str) -> bool) -> (u32, u32) {
     let n_kept = all.iter().filter(|text| is_kept(text)).count();
-    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     (small(n_kept), small(all.len()))
+}
+
+fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 /// Returns the beginning of a text, by which the text is found in another form.
@@ -121,6 +164,22 @@ fn probe(text: &str) -> String {
 /// Returns a text with single spaces only.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The values in the messages of the user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UserValues(BTreeSet<Value>);
+
+impl UserValues {
+    /// Adds the values of a record.
+    pub(super) fn add(&mut self, body: &RecordBody) {
+        let RecordBody::Message(message) = body else { return };
+        if message.role == Role::User && self.0.len() < MAX_VALUES {
+            let text = message.plain_text();
+            let text = &text[..text.floor_char_boundary(MAX_VALUE_BYTES)];
+            self.0.extend(values(text, has_names(text)));
+        }
+    }
 }
 
 /// The occurrences of identifiers in records.
@@ -178,7 +237,7 @@ fn is_identifier(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use ollm_protocol::Timestamp;
-    use ollm_protocol::content::{Message, Role};
+    use ollm_protocol::content::Message;
 
     use super::*;
 
@@ -191,6 +250,8 @@ mod tests {
             decisions: texts(&["use serde"]),
             files: texts(&["src/lib.rs", "src/main.rs"]),
             identifiers: texts(&["parse_value", "TokenKind", "lost_name"]),
+            values: BTreeSet::new(),
+            n_lost_before: 0,
         };
         let text = "Build the parser, please. never use unsafe; use serde. src/lib.rs has parse_value and TokenKind";
         let retention = measure_retention(&targets, &[ContextMessage::text(Role::User, text)]);
@@ -200,10 +261,26 @@ mod tests {
             decisions: (1, 1),
             files: (1, 2),
             identifiers: (2, 3),
+            values: (0, 0),
         };
         assert_eq!(retention, expect);
         assert_eq!(retained_percent(&retention), (100 + 50 + 100 + 50 + 66) / 5);
         assert_eq!(retained_percent(&Retention::default()), 100);
+    }
+
+    #[test]
+    fn values_that_earlier_compactions_lost_stay_lost() {
+        let mut said = UserValues::default();
+        let at = Timestamp::from_unix_ms(0);
+        let text = "The port is 48213, the key lies in /etc/a.pem.";
+        said.add(&RecordBody::Message(Message::text(Role::User, text, at)));
+        said.add(&RecordBody::Message(Message::text(Role::Assistant, "port 50123", at)));
+        let targets =
+            RetentionTargets { values: said.0, n_lost_before: 6, ..RetentionTargets::default() };
+        let shown = ContextMessage::text(Role::User, "## Critical context\n- port: 48213");
+        let retention = measure_retention(&targets, &[shown]);
+        assert_eq!(retention.values, (1, 8));
+        assert_eq!(retained_percent(&retention), 12);
     }
 
     #[test]

@@ -3,20 +3,22 @@
 //! Models number headings, make them bold, omit the colon or answer in a code fence; all of these are the same summary.
 //! Text before the first heading is ignored, so an answer without headings is empty.
 //!
-//! A summary is shortened section by section, the least needed lines first. **Invariants**: the same summary and target
-//! give the same result; the result has at most the target's tokens; a summary that fits is unchanged.
+//! A summary is shortened section by section, the least needed lines first: of constraints, decisions and critical
+//! context the oldest lines without a value, then the oldest. **Invariants**: the same summary and target give the same
+//! result; the result has at most the target's tokens; a summary that fits is unchanged.
 
 use super::defuse::defuse;
+use super::values::has_value;
 use crate::tokens::Counter;
 
 /// Percent of a target for each section. A section that needs less leaves the rest to the others.
 const SHARES: [(Section, u64); 6] = [
-    (Section::Goal, 15),
-    (Section::Constraints, 15),
-    (Section::Progress, 25),
+    (Section::Goal, 12),
+    (Section::Constraints, 18),
+    (Section::Progress, 20),
     (Section::Decisions, 20),
-    (Section::NextSteps, 10),
-    (Section::Critical, 15),
+    (Section::NextSteps, 8),
+    (Section::Critical, 22),
 ];
 /// Characters of the shortest line that is cut; a shorter line is dropped, because its beginning says nothing.
 const MIN_LINE_CHARS: usize = 24;
@@ -107,8 +109,26 @@ impl Summary {
                 summary.push(section, line);
             }
         }
-        summary.sections.iter_mut().for_each(tidy);
-        summary
+        summary.tidied()
+    }
+
+    /// Returns the section that a line begins, if it is a heading.
+    pub(super) fn heading_of(line: &str) -> Option<Section> {
+        heading(line.trim_end()).map(|(section, _)| section)
+    }
+
+    /// Returns the summary without empty lines at the ends of sections, and without lines that only say that there is
+    /// nothing.
+    pub(super) fn tidied(mut self) -> Self {
+        self.sections.iter_mut().for_each(tidy);
+        self
+    }
+
+    /// Returns every line that has words, with its section.
+    pub(super) fn all_lines(&self) -> impl Iterator<Item = (Section, &str)> {
+        let lines = |section| self.lines(section).iter().map(move |line| (section, line.as_str()));
+        let all = Section::ALL.into_iter().flat_map(lines);
+        all.filter(|(_, line)| !without_bullet(line).is_empty())
     }
 
     pub(super) fn push(&mut self, section: Section, line: &str) {
@@ -125,6 +145,12 @@ impl Summary {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.sections.iter().all(Vec::is_empty)
+    }
+
+    /// Returns the summary without its goal, for a part of a conversation whose goal stands elsewhere.
+    pub(crate) fn without_goal(mut self) -> Self {
+        self.lines_mut(Section::Goal).clear();
+        self
     }
 
     /// Returns the items of a section, without their bullets.
@@ -191,7 +217,7 @@ fn heading(line: &str) -> Option<(Section, &str)> {
 }
 
 /// Returns a text without the number at its beginning.
-fn without_number(text: &str) -> &str {
+pub(super) fn without_number(text: &str) -> &str {
     let rest = text.trim_start_matches(|char: char| char.is_ascii_digit());
     match rest.strip_prefix(['.', ')']) {
         Some(behind) if rest.len() < text.len() => behind.trim_start(),
@@ -208,7 +234,7 @@ pub(super) fn without_bullet(line: &str) -> &str {
 }
 
 /// Returns the text without thinking before it and without a code fence around it.
-fn unwrapped(text: &str) -> &str {
+pub(super) fn unwrapped(text: &str) -> &str {
     let mut text = text.trim();
     while let Some(end) = text.strip_prefix("<think").and_then(|rest| rest.find("</think>")) {
         text = text[end + "<think".len() + "</think>".len()..].trim_start();
@@ -283,15 +309,25 @@ fn with_shares(summary: &Summary, counter: &Counter, target: u64) -> Summary {
 
 /// Returns the lines of a section that fit into a number of tokens.
 fn keep_lines(lines: &[String], section: Section, counter: &Counter, tokens: u64) -> Vec<String> {
-    // The newest progress shows the state of the work; of other sections the beginning matters most.
-    let newest_first = matches!(section, Section::Progress | Section::Critical);
     let mut order: Vec<usize> = (0..lines.len()).collect();
-    if newest_first {
-        order.reverse();
-    }
+    let is_lasting = match section {
+        // The beginning matters most.
+        Section::Goal | Section::NextSteps => false,
+        // The newest progress shows the state of the work.
+        Section::Progress => {
+            order.reverse();
+            false
+        }
+        // A value is lost with its line, and the newest line is the one that was not contradicted yet.
+        Section::Constraints | Section::Decisions | Section::Critical => {
+            order.sort_by_key(|at| (has_value(&lines[*at]), *at));
+            order.reverse();
+            true
+        }
+    };
     let mut left = tokens;
     let mut kept: Vec<(usize, String)> = Vec::new();
-    for at in order {
+    for at in order.iter().copied() {
         let line = &lines[at];
         let cost = line_cost(counter, line);
         if cost <= left {
@@ -299,10 +335,19 @@ fn keep_lines(lines: &[String], section: Section, counter: &Counter, tokens: u64
             kept.push((at, line.clone()));
             continue;
         }
+        if is_lasting && has_value(line) {
+            // Another line with a value may be shorter.
+            continue;
+        }
         if let Some(cut) = cut_line(line, counter, left) {
             kept.push((at, cut));
         }
         break;
+    }
+    if kept.is_empty()
+        && let Some(at) = order.first()
+    {
+        kept.extend(cut_line(&lines[*at], counter, tokens).map(|cut| (*at, cut)));
     }
     kept.sort_by_key(|(at, _)| *at);
     without_empty_headlines(kept.into_iter().map(|(_, line)| line).collect())
@@ -434,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_progress_and_first_decisions_are_kept() {
+    fn newest_progress_and_newest_values_are_kept() {
         let counter = Counter::ESTIMATE;
         let short = fit(&long(), &counter, 250);
         let text = short.render();
@@ -442,10 +487,26 @@ mod tests {
         assert!(text.contains("Build the parser") && text.contains("- test it"), "{text}");
         assert!(text.contains("- the last thing") && !text.contains("work number 0 "), "{text}");
         assert!(
-            text.contains("decision number 0 ") && !text.contains("decision number 19"),
+            text.contains("decision number 19 ") && !text.contains("decision number 0 "),
             "{text}"
         );
         assert!(text.contains("fact number 19 "), "{text}");
+    }
+
+    #[test]
+    fn oldest_lines_without_a_value_go_first() {
+        let lines: Vec<String> = (0..40)
+            .map(|at| match at {
+                0 => "- the oldest line".to_owned(),
+                3 => "- the staging port is 48213 there".to_owned(),
+                at => format!("- words without any value {}", "x".repeat(at % 5 + 1)),
+            })
+            .collect();
+        let text =
+            format!("## Goal\nx\n## Critical context\n{}\n- the newest line", lines.join("\n"));
+        let short = fit(&Summary::parse(&text), &Counter::ESTIMATE, 100).render();
+        assert!(short.contains("48213") && short.contains("the newest line"), "{short}");
+        assert!(!short.contains("the oldest line"), "{short}");
     }
 
     #[test]

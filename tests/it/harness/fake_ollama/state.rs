@@ -131,7 +131,7 @@ impl Request {
 pub(super) fn wants_summary(body: &Value) -> bool {
     let last = body["messages"].as_array().and_then(|messages| messages.last());
     let text = last.and_then(|message| message["content"].as_str()).unwrap_or_default();
-    text.contains("Use exactly these headings")
+    text.contains("Use exactly these six headings")
 }
 
 /// The inference engine that a server version contains.
