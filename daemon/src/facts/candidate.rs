@@ -10,7 +10,7 @@ use rustc_hash::FxHasher;
 use super::lexicon::{
     ClassSet, GERMAN, Reading, WordClass, is_function_char, is_joined_script, is_unit, read_words,
 };
-use super::values::{FoundValue, MAX_VALUES, Orthography, ValueKind, values_of};
+use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
 
 /// Characters of the longest text of a fact; of a longer sentence, the clauses with its values are kept.
 const MAX_TEXT_CHARS: usize = 240;
@@ -30,7 +30,7 @@ const STEM_CHARS: usize = 6;
 /// A value of a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FactValue {
-    pub(crate) kind: ValueKind,
+    pub(crate) kind: FactValueKind,
     pub(crate) text: String,
     /// The hash of the text in lower case.
     pub(super) hash: u64,
@@ -105,7 +105,7 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
     let mut values: Vec<FactValue> =
         found.iter().map(|value| fact_value(value.kind, &sentence[value.range.clone()])).collect();
     for date in dates {
-        values.push(fact_value(ValueKind::Number, date));
+        values.push(fact_value(FactValueKind::Number, date));
         weights.push(1.0);
     }
     Some(SentenceReading {
@@ -120,7 +120,7 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
     })
 }
 
-fn fact_value(kind: ValueKind, text: &str) -> FactValue {
+fn fact_value(kind: FactValueKind, text: &str) -> FactValue {
     FactValue { kind, text: text.to_owned(), hash: hash_of(text) }
 }
 

@@ -16,7 +16,7 @@ pub(super) const MAX_VALUES: usize = 12;
 
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ValueKind {
+pub(crate) enum FactValueKind {
     /// A text in quotation marks or backticks.
     Quoted,
     /// A URL, a host, an e-mail or network address.
@@ -37,7 +37,7 @@ pub(crate) enum ValueKind {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FoundValue {
     pub(super) range: Range<usize>,
-    pub(super) kind: ValueKind,
+    pub(super) kind: FactValueKind,
     /// How much the value says: 1 for a name, up to 3 for an address.
     pub(super) weight: f32,
 }
@@ -69,7 +69,7 @@ pub(super) fn values_of(
         if word.starts_with(is_joined_script) {
             found.extend(joined_numbers(word).map(|number| FoundValue {
                 range: range.start + number.start..range.start + number.end,
-                kind: ValueKind::Number,
+                kind: FactValueKind::Number,
                 weight: 1.5,
             }));
             continue;
@@ -102,7 +102,7 @@ fn links(sentence: &str) -> Vec<FoundValue> {
         let range = at - scheme..at - scheme + len;
         let is_new = found.last().is_none_or(|last| last.range.end <= range.start);
         if scheme > 0 && len > scheme + 3 && is_new {
-            found.push(FoundValue { range, kind: ValueKind::Address, weight: 3.0 });
+            found.push(FoundValue { range, kind: FactValueKind::Address, weight: 3.0 });
         }
     }
     found
@@ -149,7 +149,7 @@ fn quotes(sentence: &str, links: &[FoundValue]) -> Vec<FoundValue> {
         if !has_link && inner[..len].chars().any(char::is_alphanumeric) {
             let range = start..start + len;
             let weight = if opening == '`' { 2.5 } else { 2.0 };
-            found.push(FoundValue { range, kind: ValueKind::Quoted, weight });
+            found.push(FoundValue { range, kind: FactValueKind::Quoted, weight });
         }
     }
     found
@@ -300,7 +300,7 @@ fn is_shouted(sentence: &str) -> bool {
 }
 
 /// Returns the kind of a word that its shape gives away: addresses, paths, identifiers, symbols.
-fn shaped(word: &str) -> Option<(ValueKind, f32)> {
+fn shaped(word: &str) -> Option<(FactValueKind, f32)> {
     if word.len() > MAX_WORD_BYTES {
         return None;
     }
@@ -308,27 +308,27 @@ fn shaped(word: &str) -> Option<(ValueKind, f32)> {
         && !word.starts_with("--")
     {
         // Nearly all words; a capital within makes an identifier.
-        return is_identifier(word, false).then_some((ValueKind::Identifier, 2.0));
+        return is_identifier(word, false).then_some((FactValueKind::Identifier, 2.0));
     }
     if word.chars().any(is_pictograph) {
-        return Some((ValueKind::Symbol, if word.chars().all(is_face) { 0.3 } else { 1.0 }));
+        return Some((FactValueKind::Symbol, if word.chars().all(is_face) { 0.3 } else { 1.0 }));
     }
     let has_digit = word.contains(|char: char| char.is_numeric());
     let has_letter = word.contains(char::is_alphabetic);
     if word.starts_with("www.") {
-        return Some((ValueKind::Address, 3.0));
+        return Some((FactValueKind::Address, 3.0));
     }
     if let Some((name, host)) = word.split_once('@')
         && !name.is_empty()
         && !host.is_empty()
     {
-        return Some((ValueKind::Address, 3.0));
+        return Some((FactValueKind::Address, 3.0));
     }
     if is_network_address(word) {
-        return Some((ValueKind::Address, 3.0));
+        return Some((FactValueKind::Address, 3.0));
     }
     if is_path(word, has_digit) {
-        return Some((ValueKind::Path, 2.5));
+        return Some((FactValueKind::Path, 2.5));
     }
     if !has_letter {
         return None;
@@ -337,14 +337,14 @@ fn shaped(word: &str) -> Option<(ValueKind, f32)> {
         && is_dotted(stem, end)
     {
         let kind = if word.matches('.').count() > 1 && !has_digit {
-            ValueKind::Address
+            FactValueKind::Address
         } else {
-            ValueKind::Path
+            FactValueKind::Path
         };
         return Some((kind, 2.5));
     }
     if is_identifier(word, has_digit) {
-        return Some((ValueKind::Identifier, 2.0));
+        return Some((FactValueKind::Identifier, 2.0));
     }
     None
 }
@@ -417,7 +417,7 @@ fn is_identifier(word: &str, has_digit: bool) -> bool {
 }
 
 /// Returns the kind of a word that is a number beyond small counts, with or without a unit.
-fn number(word: &str, is_before_unit: &dyn Fn() -> bool) -> Option<(ValueKind, f32)> {
+fn number(word: &str, is_before_unit: &dyn Fn() -> bool) -> Option<(FactValueKind, f32)> {
     let n_digits = word.chars().filter(|char| char.is_numeric()).count();
     if n_digits == 0 || word.len() > 64 {
         return None;
@@ -432,11 +432,11 @@ fn number(word: &str, is_before_unit: &dyn Fn() -> bool) -> Option<(ValueKind, f
         1 | 2 => 2.0,
         _ => 2.5,
     };
-    Some((ValueKind::Number, weight))
+    Some((FactValueKind::Number, weight))
 }
 
 /// Returns the kind of a word with capitals that is not the first of its clause.
-fn named(word: &str, is_first: bool, orthography: Orthography) -> Option<(ValueKind, f32)> {
+fn named(word: &str, is_first: bool, orthography: Orthography) -> Option<(FactValueKind, f32)> {
     let first = word.chars().next()?;
     let n_chars = word.chars().count();
     if !first.is_uppercase() || n_chars < 2 || is_pronoun(word) {
@@ -444,12 +444,12 @@ fn named(word: &str, is_first: bool, orthography: Orthography) -> Option<(ValueK
     }
     if word.chars().filter(|char| char.is_alphabetic()).all(char::is_uppercase) {
         // Acronyms are common words of their field.
-        return Some((ValueKind::Name, if n_chars > 5 { 1.0 } else { 0.6 }));
+        return Some((FactValueKind::Name, if n_chars > 5 { 1.0 } else { 0.6 }));
     }
     match (is_first, orthography.has_capital_nouns) {
         (true, _) => None,
-        (false, true) => Some((ValueKind::Name, 0.3)),
-        (false, false) => Some((ValueKind::Name, 1.0)),
+        (false, true) => Some((FactValueKind::Name, 0.3)),
+        (false, false) => Some((FactValueKind::Name, 1.0)),
     }
 }
 
@@ -463,8 +463,8 @@ fn join_names(sentence: &str, found: Vec<FoundValue>) -> Vec<FoundValue> {
     for value in found {
         match joined.last_mut() {
             Some(last)
-                if last.kind == ValueKind::Name
-                    && value.kind == ValueKind::Name
+                if last.kind == FactValueKind::Name
+                    && value.kind == FactValueKind::Name
                     && sentence[last.range.end..value.range.start].trim().is_empty() =>
             {
                 last.range.end = value.range.end;
