@@ -16,6 +16,7 @@ use crate::commands::goal::GoalArgs;
 use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
 use crate::commands::record::RecordArgs;
+use crate::commands::remember::RememberArgs;
 use crate::commands::sessions::SessionsCommand;
 use crate::commands::tour::TourArgs;
 use crate::completion::CompletionsArgs;
@@ -60,6 +61,7 @@ pub(crate) enum CliCommand {
     #[command(subcommand, alias = "session")]
     Sessions(SessionsCommand),
     Record(RecordArgs),
+    Remember(RememberArgs),
     #[command(subcommand)]
     Context(ContextCommand),
     Goal(GoalArgs),

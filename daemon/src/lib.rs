@@ -8,7 +8,7 @@
 //! - `context`: plans what a model is sent; `catalog`: the derived database; `loops`: loop detection; `env`: environment
 //!   variables of tools; `projects`: files of projects; `events`: the event ring.
 //! - `session`: the logs and their folds.
-//! - `goal`: the fold of goals; `tokens`: counting; `model`: the connection to the model server.
+//! - `goal`: the fold of goals; `facts`: the fold of what the user said that still holds; `tokens`: counting; `model`: the connection to the model server.
 //! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time;
 //!   `nesting`: the limit of nested JSON.
 //!
@@ -25,6 +25,7 @@ mod daemon;
 mod env;
 mod error_chain;
 mod events;
+mod facts;
 mod flags;
 mod fsutil;
 #[cfg(any(test, fuzzing))]

@@ -128,6 +128,8 @@ methods! {
     ContextListEntries = "context.listEntries", Read, context::ContextListEntriesParams => context::ContextListEntriesResult, "Lists the context entries in force.";
     ContextPin = "context.pin", Write, context::ContextPinParams => context::ContextPinResult, "Pins a record, which keeps it in every later context.";
     ContextUnpin = "context.unpin", Write, context::ContextPinParams => context::ContextPinResult, "Unpins a record.";
+    ContextFacts = "context.facts", Read, context::ContextFactsParams => context::ContextFactsResult, "Lists the facts that the user stated in a session and that still hold.";
+    ContextForgetFact = "context.forgetFact", Write, context::ContextForgetFactParams => context::ContextForgetFactResult, "Suppresses a fact, so that later contexts do not show it, or shows it again.";
     GoalCreate = "goal.create", Write, goal::GoalCreateParams => goal::GoalResult, "Creates a goal and makes it the active one.";
     GoalList = "goal.list", Read, goal::GoalListParams => goal::GoalListResult, "Lists the goals of a session, the newest first.";
     GoalUpdate = "goal.update", Write, goal::GoalUpdateParams => goal::GoalResult, "Changes the description, priority or status of a goal.";

@@ -13,6 +13,7 @@ pub(crate) mod goal;
 pub(crate) mod loops;
 pub(crate) mod models;
 pub(crate) mod record;
+pub(crate) mod remember;
 pub(crate) mod sessions;
 pub(crate) mod tour;
 
@@ -86,6 +87,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Chat(args) => chat::run(args, ctx),
         CliCommand::Sessions(command) => sessions::run(command, ctx),
         CliCommand::Record(args) => record::run(args, ctx),
+        CliCommand::Remember(args) => remember::run(args, ctx),
         CliCommand::Context(command) => context::run(command, ctx),
         CliCommand::Goal(args) => goal::run(args, ctx),
         CliCommand::Models(args) => models::run(args, ctx),

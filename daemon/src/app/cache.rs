@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::path::{ActivePath, records_between};
 use crate::config::LoopDetectionConfig;
 use crate::context::{self, PreviousBuild};
+use crate::facts::FactFold;
 use crate::goal::GoalState;
 use crate::loops::{Detector, Observation};
 use crate::projects::StoredEntries;
@@ -24,6 +25,9 @@ use crate::session::SessionState;
 const MAX_SESSIONS: usize = 256;
 /// The most records of all cached paths together, which take 40 bytes each. A longer path is walked at every build.
 const MAX_PATH_RECORDS: usize = 1 << 20;
+/// The most facts and counted values of all cached sessions together, which take some 300 and 16 bytes each. The facts
+/// of other sessions are folded again when they are needed.
+const MAX_FACT_ITEMS: usize = 1 << 16;
 /// The most recent builds of a session that `context.inspect` can repeat: a turn with tools makes a few.
 const MAX_RECIPES: usize = 16;
 
@@ -112,12 +116,32 @@ impl SessionCache {
     }
 }
 
-/// The folds of goals, context entries and pins.
+impl SessionCache {
+    /// Drops the facts of the least recently used sessions beyond the bound of all sessions together.
+    pub(crate) fn trim_facts(&self) {
+        let mut sessions = self.0.lock();
+        let size = |session: &CachedSession| {
+            session.folds.facts.as_ref().map_or(0, |folded| folded.fold.n_items())
+        };
+        let mut total: usize = sessions.iter().map(|(_, session)| size(session)).sum();
+        // The least recently used come first.
+        for (_, session) in sessions.iter_mut() {
+            if total <= MAX_FACT_ITEMS {
+                break;
+            }
+            total -= size(session);
+            session.folds.facts = None;
+        }
+    }
+}
+
+/// The folds of goals, context entries, pins and facts.
 #[derive(Default)]
 pub(crate) struct CachedFolds {
     pub(crate) goals: Option<FoldedTo<GoalState>>,
     pub(crate) entries: Option<FoldedTo<StoredEntries>>,
     pub(crate) pins: Option<FoldedTo<Vec<Seq>>>,
+    pub(crate) facts: Option<FoldedTo<FactFold>>,
 }
 
 /// A fold of all records of one kind up to `newest`, which determines those before it on its path.
@@ -332,7 +356,8 @@ impl LoopWatch {
 
 #[cfg(test)]
 mod tests {
-    use ollm_protocol::content::RecordKind;
+    use ollm_protocol::Timestamp;
+    use ollm_protocol::content::{Message, Record, RecordBody, RecordKind, Role};
 
     use super::*;
     use crate::context::PathItem;
@@ -355,6 +380,30 @@ mod tests {
         assert!(cache.peek(id(1), |_| ()).is_none());
         cache.forget(id(0));
         assert!(cache.peek(id(0), |_| ()).is_none());
+    }
+
+    #[test]
+    fn facts_of_least_recently_used_sessions_make_room() {
+        let mut fold = FactFold::default();
+        let at = Timestamp::from_unix_ms(0);
+        for n in 0..20 {
+            let texts = (0..50).map(|k| format!("Item {n}x{k} is {}. ", 100 * n + k));
+            let message = Message::text(Role::User, texts.collect::<String>(), at);
+            fold.apply(Record::new(Seq(n), None, at, RecordBody::Message(message)));
+        }
+        let fold = Arc::new(fold);
+        let cache = SessionCache::default();
+        let n_sessions = (MAX_FACT_ITEMS / fold.n_items() + 2) as u128;
+        for number in 0..n_sessions {
+            let folded = FoldedTo { newest: Seq(19), fold: Arc::clone(&fold) };
+            cache.with(id(number), |session| session.folds.facts = Some(folded));
+            cache.trim_facts();
+        }
+        let has_facts = |number| {
+            cache.peek(id(number), |session| session.folds.facts.is_some()).unwrap_or_default()
+        };
+        assert!(n_sessions < 100 && !has_facts(0) && !has_facts(1) && has_facts(2));
+        assert!(has_facts(n_sessions - 1));
     }
 
     #[test]

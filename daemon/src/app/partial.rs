@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::core::Core;
 use super::drafts::{message_drafts, uncounted};
 use super::error::Result;
+use crate::facts::FORGET_RECORD;
 use crate::session::SessionState;
 
 /// The finish reason of an answer that a crash or an error cut off.
@@ -94,9 +95,14 @@ pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
     let Some(newest) = pieces(core, id, &[*newest])?.pop() else { return Ok(()) };
     let mut whole = AnswerPiece::default();
     for piece in pieces(core, id, before)?.into_iter().rev().chain([newest]) {
-        whole.model = piece.model;
+        if !piece.model.is_empty() {
+            whole.model = piece.model;
+        }
         whole.thinking.push_str(&piece.thinking);
         whole.text.push_str(&piece.text);
+    }
+    if whole.text.is_empty() && whole.thinking.is_empty() {
+        return Ok(());
     }
     let mut message = Message::text(Role::Assistant, "", core.clock.now());
     message.parts = answer_parts(whole.thinking, whole.text);
@@ -134,6 +140,10 @@ fn piece_of(body: Option<RecordBody>) -> Option<AnswerPiece> {
     match body {
         Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER => {
             serde_json::from_value(custom.data).ok()
+        }
+        // A fact that was suppressed while the answer was written does not end it.
+        Some(RecordBody::Custom(custom)) if custom.name == FORGET_RECORD => {
+            Some(AnswerPiece::default())
         }
         _ => None,
     }

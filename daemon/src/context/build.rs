@@ -203,8 +203,11 @@ fn plan(
     is_named: bool,
 ) -> Result<Option<ChosenHead>, ContextError> {
     let checkpoints = if strategy.has_checkpoints { input.checkpoints } else { &[] };
-    let blocks = checkpoints.iter().map(|one| checkpoint_block(one, checkpoints));
-    let checkpoint_tokens = blocks.map(|block| u64::from(input.counter.count_text(&block))).sum();
+    let blocks: Vec<String> =
+        checkpoints.iter().map(|one| checkpoint_block(one, checkpoints)).collect();
+    let checkpoint_tokens =
+        blocks.iter().map(|block| u64::from(input.counter.count_text(block))).sum();
+    let notes = blocks.join("\n");
     let left = front.budget.available().saturating_sub(checkpoint_tokens);
     // A named strategy that keeps everything is used as long as it fits at all.
     let deepest = if is_named && strategy.keeps_all { left } else { left * DEPTH_PERCENT / 100 };
@@ -213,6 +216,7 @@ fn plan(
         let mut plan_input = PlanInput {
             build: input,
             bodies: &mut *bodies,
+            notes: &notes,
             user_tokens: share(left, input.user_share),
             prompt_limit: front.budget.prompt_limit,
         };

@@ -28,8 +28,9 @@ pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{
     Built, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
 };
+pub(crate) use self::compact::defuse;
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
-pub(crate) use self::input::{BuildInput, ContextError, PreviousBuild, digest};
+pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild, digest};
 pub(crate) use self::ledger::Ledger;
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
 pub(crate) use self::strategy::PIN_PERCENT;

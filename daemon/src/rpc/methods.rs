@@ -17,7 +17,7 @@ use super::discover::document;
 use super::error::RpcError;
 use super::{Handles, Registry, streams};
 use crate::app::compaction::request as compaction;
-use crate::app::context::{build, entries, goals, inspect, pins, recall};
+use crate::app::context::{build, entries, facts, goals, inspect, pins, recall};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{chat, loops, models};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
@@ -91,6 +91,8 @@ fn context(registry: &mut Registry) {
     registry.app_blocking::<m::ContextListEntries>(entries::list);
     registry.app::<m::ContextPin, _, _>(pins::pin);
     registry.app::<m::ContextUnpin, _, _>(pins::unpin);
+    registry.app_blocking::<m::ContextFacts>(facts::list);
+    registry.app::<m::ContextForgetFact, _, _>(facts::forget);
 }
 
 fn goal(registry: &mut Registry) {

@@ -9,7 +9,7 @@ use crate::content::{
     ContextScope, CountKind, RecallHit, RecallScope, RecordKind, Reliability, Retention, Role,
     WindowLimits, named_enum,
 };
-use crate::{CheckpointId, Seq, SessionId};
+use crate::{CheckpointId, Seq, SessionId, Timestamp};
 
 /// The params of `context.build`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -264,7 +264,7 @@ pub struct ContextInspectResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextItem {
-    /// The sort of the item: `system`, `tools`, `checkpoint`, `files`, `state`, `leftOut` (the text that names omitted
+    /// The sort of the item: `system`, `tools`, `checkpoint`, `facts`, `files`, `state`, `leftOut` (the text that names omitted
     /// records), `pending` or `record`.
     pub what: String,
     /// For a record its number; for a run of records and for a checkpoint the number of the first.
@@ -294,6 +294,22 @@ pub struct ContextItem {
     /// The position of its message in `build.messages`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<u32>,
+    /// For the block of facts: the facts in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<FactRef>,
+}
+
+/// A fact in a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FactRef {
+    /// The record that states it.
+    pub seq: Seq,
+    /// The number of the fact among those of its record, from 0.
+    pub index: u32,
+    /// The record whose fact this one replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Seq>,
 }
 
 /// The epoch in force: a frozen beginning of the context.
@@ -478,6 +494,135 @@ pub struct ContextListEntriesResult {
     pub tokens: u64,
     /// The most tokens that these entries may have.
     pub limit: u64,
+}
+
+/// The params of `context.facts`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextFactsParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// Whether to list facts that were suppressed, too. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_forgotten: bool,
+    /// The most facts of the page, 1 to 500; default 100. A page also ends at 6 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the page before; absent for the first page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+impl ContextFactsParams {
+    /// Returns params with all defaults.
+    #[must_use]
+    pub const fn new(session_id: SessionId) -> Self {
+        Self { session_id, include_forgotten: false, limit: None, cursor: None }
+    }
+}
+
+/// The result of `context.facts`: a page of facts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextFactsResult {
+    /// The facts, the newest first.
+    pub data: Vec<ContextFact>,
+    /// The number of facts on all pages.
+    pub total: u64,
+    /// The cursor of the next page; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+named_enum! {
+    /// The origin of a fact.
+    pub enum FactOrigin {
+        /// A message of the user.
+        Message = "message",
+        /// A context entry of the session that the user set.
+        Entry = "entry",
+    }
+}
+
+/// A fact: something that the user stated, and that nothing said later replaced.
+///
+/// **Shape**: `{"seq":12,"index":0,"at":"...","text":"The staging port is 48213.","values":["48213"],"score":3.7,"source":"message"}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextFact {
+    /// The record that states it.
+    pub seq: Seq,
+    /// The number of the fact among those of its record, from 0.
+    pub index: u32,
+    /// The time of the record.
+    pub at: Timestamp,
+    /// The sentence that states it.
+    pub text: String,
+    /// The values in it: numbers, paths, addresses, names and the like.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+    /// Whether it is a rule: it demands or forbids something. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rule: bool,
+    /// The points by which facts compete for their share of a prompt; more come first.
+    pub score: f64,
+    /// The origin.
+    pub source: FactOrigin,
+    /// The key of the context entry that states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_key: Option<String>,
+    /// Whether its record is pinned. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
+    /// The number of times that the user said the same again. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeated: u32,
+    /// The record whose fact this one replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Seq>,
+    /// Whether it was suppressed by `context.forgetFact`. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgotten: bool,
+    /// Whether the epoch in force shows it in its block of facts. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shown: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// The params of `context.forgetFact`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextForgetFactParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The record that states the fact.
+    pub seq: Seq,
+    /// The number of the fact among those of its record, from 0; default all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+    /// Whether to undo the suppression. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restore: bool,
+    /// An idempotency key: a retry with the same key changes nothing again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The result of `context.forgetFact`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextForgetFactResult {
+    /// The facts of the record after the call.
+    pub data: Vec<ContextFact>,
+    /// Whether the call changed anything.
+    pub changed: bool,
+    /// Whether an earlier call with this key had written the change. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 /// The params of `context.pin` and `context.unpin`.

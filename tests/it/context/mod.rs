@@ -3,6 +3,7 @@
 
 mod build;
 mod entries;
+mod facts;
 mod inspect;
 mod large;
 mod recall;

@@ -27,6 +27,8 @@ fn calls(session: &str) -> Vec<(&'static str, Value)> {
         ("context.removeEntry", id(json!({ "key": "k" }))),
         ("context.pin", id(json!({ "seq": 1 }))),
         ("context.unpin", id(json!({ "seq": 1 }))),
+        ("context.facts", id(json!({}))),
+        ("context.forgetFact", id(json!({ "seq": 1 }))),
         ("session.get", id(json!({}))),
         ("session.resume", id(json!({}))),
         ("session.record", id(message)),

@@ -19,6 +19,7 @@ use crate::commands::context::set_pin;
 use crate::commands::context::window::{
     inspect_params, render_items, render_messages, show_status,
 };
+use crate::commands::remember::{RememberScope, remember, show_entries};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
 use crate::commands::{goal, sessions};
@@ -124,6 +125,7 @@ impl InteractiveChat<'_, '_> {
             ChatInput::Think(think) => self.think(think),
             ChatInput::Sessions => list::run(&ListArgs::latest(LISTED_SESSIONS), self.ctx)?,
             ChatInput::Goal(text) => self.goal(text)?,
+            ChatInput::Remember(scope, text) => self.remember(scope, text)?,
             ChatInput::New => self.start_draft(),
             ChatInput::Unknown { text, suggestion } => {
                 let text = sanitize::one_line(&text);
@@ -250,6 +252,23 @@ impl InteractiveChat<'_, '_> {
         let created = self.ctx.call::<GoalCreate>(&params)?.value.goal;
         self.session.message_accepted(self.ctx);
         self.ctx.print_text(&format!("{}\n", goal::summary(&created)))
+    }
+
+    /// Remembers a text; without one, shows the entries in force.
+    fn remember(&mut self, scope: RememberScope, text: Option<String>) -> CommandResult {
+        let session = match (scope, &text) {
+            (RememberScope::Session, Some(_)) => Some(self.session.id(self.ctx)?),
+            (RememberScope::Session, None) => self.session.session().map(|one| one.session_id),
+            _ => None,
+        };
+        let Some(text) = text else {
+            return show_entries(scope, session, self.ctx);
+        };
+        remember(&text, scope, session, self.ctx)?;
+        if scope == RememberScope::Session {
+            self.session.message_accepted(self.ctx);
+        }
+        Ok(())
     }
 
     /// Pins or unpins a record; without a number the last message.

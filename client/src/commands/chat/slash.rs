@@ -8,6 +8,7 @@ use ollm_protocol::methods::chat::Think;
 use strsim::levenshtein;
 
 use super::session::parse_think;
+use crate::commands::remember::RememberScope;
 
 /// The maximum number of edits between an unknown command and a suggestion.
 const MAX_EDITS: usize = 3;
@@ -22,6 +23,7 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/retry", "ask for an answer to the last message again"),
     ("/history [N]", "show the last messages of this session"),
     ("/goal [TEXT]", "show the goals of this session, or set a new one"),
+    ("/remember [--project | --global] [TEXT]", "keep a text in every context, or show such texts"),
     ("/pin [N]", "keep the last message, or record N, in every later context"),
     ("/unpin [N]", "unpin the last message, or record N"),
     ("/context", "show how full the model's window is, part by part"),
@@ -44,6 +46,8 @@ pub(super) enum ChatInput {
     Model(Option<String>),
     Think(Option<Think>),
     Goal(Option<String>),
+    /// A text to remember; without one, the entries in force are shown.
+    Remember(RememberScope, Option<String>),
     Sessions,
     New,
     Exit,
@@ -104,6 +108,12 @@ impl ChatInput {
             ["/think"] => return Some(Self::Think(None)),
             ["/think", word] => return Some(Self::Think(Some(parse_think(word)?))),
             ["/goal", ..] => return Some(Self::Goal(rest(1))),
+            ["/remember", flag @ ("--project" | "--global"), ..] => {
+                let is_global = *flag == "--global";
+                let scope = if is_global { RememberScope::Global } else { RememberScope::Project };
+                return Some(Self::Remember(scope, rest(2)));
+            }
+            ["/remember", ..] => return Some(Self::Remember(RememberScope::Session, rest(1))),
             ["/sessions"] => return Some(Self::Sessions),
             ["/new"] => return Some(Self::New),
             ["/exit" | "/quit"] => return Some(Self::Exit),
@@ -192,6 +202,11 @@ mod tests {
         check("/session  export", on_session(SessionInput::Export(None)));
         check("/goal", ChatInput::Goal(None));
         check("/goal  Ship it, then rest", ChatInput::Goal(Some("Ship it, then rest".into())));
+        let remember = |scope, text: &str| ChatInput::Remember(scope, Some(text.to_owned()));
+        check("/remember", ChatInput::Remember(RememberScope::Session, None));
+        check("/remember  The port is 6100", remember(RememberScope::Session, "The port is 6100"));
+        check("/remember --global Be brief", remember(RememberScope::Global, "Be brief"));
+        check("/remember --project", ChatInput::Remember(RememberScope::Project, None));
         check("/pin", on_session(SessionInput::Pin(None)));
         check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
         check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));

@@ -138,7 +138,7 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     }
 }
 
-fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> String {
+pub(crate) fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> String {
     if listed.data.is_empty() {
         return "no entries\n".to_owned();
     }
@@ -162,7 +162,7 @@ fn render_added(added: &ContextAddEntryResult, _: &RenderOptions) -> String {
     format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.limit))
 }
 
-pub(super) fn budget_line(tokens: u64, limit: u64) -> String {
+pub(crate) fn budget_line(tokens: u64, limit: u64) -> String {
     format!("{} of at most {}\n", counted(tokens, "token"), grouped(limit))
 }
 

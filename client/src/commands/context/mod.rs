@@ -1,8 +1,9 @@
-//! `ollmctl context`: the context that a model is sent. `window` shows contexts, `entries` and `compact` change
-//! them; pins are here.
+//! `ollmctl context`: the context that a model is sent. `window` shows contexts, `entries`, `facts` and `compact`
+//! change them; pins are here.
 
 pub(super) mod compact;
 pub(super) mod entries;
+mod facts;
 pub(super) mod window;
 
 use clap::{Args, Subcommand};
@@ -25,6 +26,7 @@ pub(crate) enum ContextCommand {
     Inspect(window::InspectArgs),
     Build(window::BuildArgs),
     Entries(entries::EntriesArgs),
+    Facts(facts::FactsArgs),
     /// Keep a message or a tool call in every later context.
     #[command(after_help = "\
 Examples:
@@ -60,6 +62,7 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
         ContextCommand::Inspect(args) => window::inspect(args, ctx),
         ContextCommand::Build(args) => window::build(args, ctx),
         ContextCommand::Entries(args) => entries::run(args, ctx),
+        ContextCommand::Facts(args) => facts::run(args, ctx),
         ContextCommand::Pin(args) => pin(&args, true, ctx),
         ContextCommand::Unpin(args) => pin(&args, false, ctx),
         ContextCommand::Compact(args) => compact::compact(args, ctx),

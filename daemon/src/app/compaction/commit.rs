@@ -155,6 +155,7 @@ fn plan_now(
             context::with_checkpoints(&input, &contents)?
         }
     };
+    inputs.check_facts()?;
     let no_gain = |after| CompactError::NoGain { id: inputs.id, before: before.tokens, after };
     let built = built.ok_or_else(|| no_gain(before.tokens))?;
     if built.result.tokens_used >= before.tokens || built.new_epoch.is_none() {

@@ -126,6 +126,7 @@ pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Res
         let inputs = inputs::load(core, &params, counter, BuildLeaf::Active)?;
         let input = inputs.build_input(&params, &inputs.checkpoints);
         let built = context::build(&input, &inputs.contents(core))?;
+        inputs.check_facts()?;
         let threshold = core.config().compression.threshold;
         let before = context_before(&input, &built, inputs.compaction_at(), threshold);
         let is_shown = built.new_epoch.is_none() && before.fits;

@@ -111,7 +111,9 @@ fn next_step(
 /// Plans a context. Blocks on the disk.
 pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
-    Ok(context::build(&input, &inputs.contents(core))?)
+    let built = context::build(&input, &inputs.contents(core))?;
+    inputs.check_facts()?;
+    Ok(built)
 }
 
 /// Remembers a build, so that the next one can be compared with it and `context.inspect` can repeat it.

@@ -1,4 +1,4 @@
-//! Folds of the records besides the conversation: goals, context entries and pins.
+//! Folds of the records besides the conversation: goals, context entries and pins; and of the facts that messages state.
 //!
 //! The newest record of a kind determines all earlier ones on its path. So a fold up to that record is cached and
 //! continued, and moving the leaf needs no special case.
@@ -6,15 +6,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ollm_protocol::content::{ContextEntry, ContextScope, GoalChange, Record, RecordBody};
+use ollm_protocol::content::{
+    ContextEntry, ContextScope, GoalChange, Record, RecordBody, RecordKind, Role,
+};
 use ollm_protocol::{Seq, SessionId};
 
 use crate::app::cache::{CachedFolds, FoldedTo};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
+use crate::context::PathItem;
+use crate::facts::FactFold;
 use crate::goal::GoalState;
 use crate::projects::{Owner, StoredEntries, StoredEntry};
+
+/// Maximum number of records in memory while they are folded.
+const MAX_BATCH: usize = 64;
 
 /// The folds that a build needs.
 pub(super) struct Folds {
@@ -122,6 +129,22 @@ pub(super) fn pins(core: &Core, id: SessionId, path: &ActivePath) -> Result<Vec<
     Ok(pins)
 }
 
+/// Folds the facts on a path. Blocks on the disk.
+///
+/// Reads every message of the user that was not folded yet: after a restart, all of them. So it is called where a new
+/// head is planned or facts are listed, and not at each build.
+pub(super) fn facts(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<FactFold>> {
+    let states = |item: &&PathItem| match item.kind {
+        RecordKind::Message => item.role == Some(Role::User),
+        RecordKind::Custom => !item.in_context,
+        kind => kind == RecordKind::ContextEntry,
+    };
+    let seqs: Vec<Seq> = path.items.iter().filter(states).map(|item| item.seq).collect();
+    let folded = fold(core, id, &seqs, |folds| &mut folds.facts)?;
+    core.cache.trim_facts();
+    Ok(folded)
+}
+
 /// A fold of the records of one kind.
 trait Fold: Clone + Default {
     /// Applies the next record of the path.
@@ -153,6 +176,12 @@ impl Fold for StoredEntries {
     }
 }
 
+impl Fold for FactFold {
+    fn apply_record(&mut self, record: Record) {
+        self.apply(record);
+    }
+}
+
 impl Fold for Vec<Seq> {
     fn apply_record(&mut self, record: Record) {
         let Some(RecordBody::Pin(pin)) = record.into_body() else { return };
@@ -181,9 +210,12 @@ fn fold<T: Fold>(
     let (n_done, mut folded) = cached.flatten().unwrap_or_default();
     if n_done < seqs.len() {
         let next = Arc::make_mut(&mut folded);
-        let records = core.sessions.records(id, &seqs[n_done..])?;
-        let is_whole = records.iter().all(Option::is_some);
-        records.into_iter().flatten().for_each(|record| next.apply_record(record));
+        let mut is_whole = true;
+        for batch in seqs[n_done..].chunks(MAX_BATCH) {
+            let records = core.sessions.records(id, batch)?;
+            is_whole &= records.iter().all(Option::is_some);
+            records.into_iter().flatten().for_each(|record| next.apply_record(record));
+        }
         // A damaged record may be readable later, for example when its blob is put back.
         if is_whole {
             let cached = FoldedTo { newest, fold: Arc::clone(&folded) };

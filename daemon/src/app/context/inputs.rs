@@ -7,6 +7,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::deltas::{Additions, SentDeltas};
+use super::facts::SessionFacts;
 use super::folds::Folds;
 use crate::app::cache::CachedHead;
 use crate::app::core::{Core, SessionSettings};
@@ -40,6 +41,8 @@ pub(crate) struct Inputs {
     pub(crate) retention: Option<Retention>,
     pub(crate) build_id: String,
     folds: Folds,
+    /// What the user stated and what still holds.
+    pub(super) facts: SessionFacts,
     /// The end that the system message of a new epoch would have.
     additions: Additions,
     /// The changes that were sent since the epoch was opened.
@@ -108,6 +111,7 @@ pub(crate) fn load(
         reads_images,
         build_id: core.clock.uuid().to_string(),
         locked_decisions: locked_decisions(&folds),
+        facts: SessionFacts::new(core, id, &path, folds.pins.clone()),
         folds,
         additions,
         sent,
@@ -145,6 +149,7 @@ impl Inputs {
             sent_entries: &self.sent.entries,
             decisions: &self.locked_decisions,
             pins: &self.folds.pins,
+            facts: Some(&self.facts),
             project_path: self.settings.project_path.as_deref(),
             model: self.model.as_deref(),
             tools: &params.tools,
@@ -175,10 +180,24 @@ impl Inputs {
         self.sent.pending(core, self.id, &self.path, &self.folds, &self.additions)
     }
 
+    /// Returns the error of facts that could not be read while a head was planned. That head must not be used.
+    pub(crate) fn check_facts(&self) -> Result<()> {
+        self.facts.check()
+    }
+
     /// Returns a reader of the contents of the session's records.
     pub(crate) fn contents<'a>(&self, core: &'a Core) -> RecordContents<'a> {
         RecordContents { sessions: &core.sessions, id: self.id }
     }
+}
+
+/// Returns the epoch in force on a path. Blocks on the disk.
+pub(super) fn epoch_in_force(
+    core: &Core,
+    id: SessionId,
+    path: &ActivePath,
+) -> Result<Option<Arc<Epoch>>> {
+    Ok(head(core, id, path)?.epoch.map(|(_, epoch)| epoch))
 }
 
 /// Reads the epoch and the compaction in force, unless they are cached.

@@ -11,6 +11,7 @@ use ollm_protocol::methods::context::{
 };
 
 use super::build::{check_result, params_like_last, plan};
+use super::facts::facts_in;
 use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
@@ -18,6 +19,7 @@ use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_par
 use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
+use crate::facts::FACTS_TOPIC;
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
@@ -69,7 +71,7 @@ pub(crate) async fn inspect(
 fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<ContextInspectResult> {
     let ContextInspectParams { session_id: id, build_id, model, tools } = params;
     if let Some(build_id) = build_id {
-        let inspected = repeat(core, id, &build_id)?.into_inspection();
+        let inspected = repeat(core, id, &build_id)?.into_inspection()?;
         check_result(id, &build_id, &inspected)?;
         return Ok(inspected);
     }
@@ -79,7 +81,7 @@ fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<Cont
     let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
     let (leaf, built) = (inputs.leaf, plan(core, &params, &inputs)?);
     let digest = built.build.digest();
-    let inspected = RepeatedBuild { inputs, built, is_changed: false }.into_inspection();
+    let inspected = RepeatedBuild { inputs, built, is_changed: false }.into_inspection()?;
     let checked = check_result(id, &inspected.build.build_id, &inspected);
     if checked.is_err() {
         // Its parts are read by its id.
@@ -101,7 +103,7 @@ pub(crate) async fn get_build(
             return Err(AppError::BuildChanged { build_id });
         }
         let json = match inspect {
-            true => serde_json::to_string(&repeated.into_inspection()),
+            true => serde_json::to_string(&repeated.into_inspection()?),
             false => serde_json::to_string(&repeated.built.result),
         };
         let json = json.map_err(|error| AppError::invalid("buildId", error.to_string()))?;
@@ -133,7 +135,7 @@ struct RepeatedBuild {
 }
 
 impl RepeatedBuild {
-    fn into_inspection(self) -> ContextInspectResult {
+    fn into_inspection(self) -> Result<ContextInspectResult> {
         inspection(&self.inputs, self.built, self.is_changed)
     }
 }
@@ -199,14 +201,20 @@ fn epoch_summary(inputs: &Inputs) -> Option<EpochSummary> {
     })
 }
 
-fn inspection(inputs: &Inputs, built: Built, changed: bool) -> ContextInspectResult {
-    ContextInspectResult {
-        items: items(inputs, &built),
+/// Explains a context. Blocks on the disk.
+fn inspection(inputs: &Inputs, built: Built, changed: bool) -> Result<ContextInspectResult> {
+    let mut items = items(inputs, &built);
+    let head = built.new_epoch.as_ref().or(inputs.epoch.as_ref().map(|(_, epoch)| &**epoch));
+    if let Some(block) = items.iter_mut().find(|item| item.what == FACTS_TOPIC) {
+        block.facts = facts_in(&inputs.facts, head.map_or(&[], |epoch| &epoch.head))?;
+    }
+    Ok(ContextInspectResult {
+        items,
         message_tokens: built.tokens,
         build: built.result,
         epoch: epoch_summary(inputs),
         changed,
-    }
+    })
 }
 
 /// Lists the included parts of a context in order, then the omitted ones.
@@ -285,6 +293,7 @@ fn item(what: &str, form: &str) -> ContextItem {
         reason: None,
         tokens: 0,
         message: None,
+        facts: Vec::new(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! `context.*` and `goal.*`: contexts of sessions, and the goals, entries and pins that they contain.
 //!
 //! [`inputs::load`] reads everything that a build depends on, `crate::context` plans the context, and [`build`]
-//! records the epoch and the deltas. A session's goals, context entries and pins are folds of its records.
+//! records the epoch and the deltas. A session's goals, context entries, pins and facts are folds of its records.
 
 pub(crate) mod build;
 mod deltas;
 pub(crate) mod entries;
+pub(crate) mod facts;
 mod folds;
 pub(crate) mod goals;
 pub(super) mod inputs;

@@ -39,7 +39,7 @@ const CONTROLS: &[&str] = &[
 ];
 
 /// Breaks up everything in a line that would be obeyed. Returns a harmless line unchanged.
-pub(super) fn defuse(line: &str) -> String {
+pub(crate) fn defuse(line: &str) -> String {
     let mut line = line.replace("<|", "< |");
     for control in CONTROLS {
         if line.contains(control) {

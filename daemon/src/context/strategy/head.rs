@@ -52,6 +52,11 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         self.kept.contains_key(&at)
     }
 
+    /// Whether a record is kept as a whole turn.
+    pub(super) fn is_whole(&self, at: usize) -> bool {
+        matches!(self.kept.get(&at), Some(HeadItem::Range { .. }))
+    }
+
     /// Returns the index of the first record that is kept as a turn, or the length of the path if there is none.
     pub(super) fn first_turn(&self) -> usize {
         let is_quote =

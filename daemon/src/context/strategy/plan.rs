@@ -32,6 +32,8 @@ pub(super) type PlannedHead = Result<Option<Vec<HeadItem>>, ContentsError>;
 pub(in crate::context) struct PlanInput<'a, 's> {
     pub build: &'a BuildInput<'a>,
     pub bodies: &'a mut Bodies<'s>,
+    /// The text of the checkpoints that stand before the head.
+    pub notes: &'a str,
     /// Tokens that user messages may have.
     pub user_tokens: u64,
     /// Tokens that a prompt may have; pins and file lists have shares of it.

@@ -100,6 +100,7 @@ impl Session {
             sent_entries: &[],
             decisions: &[],
             pins: &[],
+            facts: None,
             project_path: None,
             model: None,
             tools: &[],

@@ -1,0 +1,215 @@
+//! The `<facts>` block of a head: the best facts that nothing else in the prompt says, as short lines in the order of
+//! the log, each under its day.
+
+use ollm_protocol::Seq;
+
+use super::fold::{KnownFact, RankedFact};
+
+/// The topic of the block, by which heads name it.
+pub(crate) const FACTS_TOPIC: &str = "facts";
+/// Score below which a fact is not worth its tokens.
+const MIN_SCORE: f32 = 1.0;
+/// The points for which a fact may take this many more tokens than another.
+const TOKENS_PER_POINT: f32 = 12.0;
+
+/// Maximum number of blocks that are counted as a whole, to find room that the counts of single lines hide.
+const MAX_EXACT_COUNTS: usize = 8;
+
+/// The facts that a head shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FactBlock {
+    /// The lines, without the tags of the block.
+    pub(crate) text: String,
+    /// The facts in it, by record and number, in the order of the log.
+    pub(crate) shown: Vec<(Seq, u32)>,
+    /// The facts that nothing shows, because they did not fit.
+    pub(crate) left_out: Vec<(Seq, u32)>,
+}
+
+/// What the prompt shows besides the block.
+pub(crate) struct ShownText<'s> {
+    /// The text that may say a fact in other words: the notes.
+    pub(crate) notes: &'s str,
+    /// Whether a record is shown whole.
+    pub(crate) has_record: &'s dyn Fn(Seq) -> bool,
+}
+
+/// Returns the block of the best facts within a number of tokens.
+///
+/// The lines of one day stand under a line with that day. Facts that the notes say, or whose record is shown, need no
+/// line.
+pub(crate) fn fact_block(
+    facts: &[RankedFact<'_>],
+    shown: &ShownText<'_>,
+    room: u64,
+    count: &dyn Fn(&str) -> u64,
+) -> FactBlock {
+    let notes = NoteLines::new(shown.notes);
+    let mut missing: Vec<&RankedFact<'_>> = facts
+        .iter()
+        .filter(|ranked| {
+            !ranked.is_forgotten && ranked.score >= MIN_SCORE && ranked.fact.entry.is_none()
+        })
+        .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
+        .collect();
+    // The best first; of equal ones the newest, which other text has had the least time to repeat.
+    missing.sort_by(|one, other| {
+        worth(other, count).total_cmp(&worth(one, count)).then_with(|| key(other).cmp(&key(one)))
+    });
+    let mut kept: Vec<&KnownFact> = Vec::new();
+    let mut left_out = Vec::new();
+    let mut left = room;
+    let mut n_exact = 0;
+    for ranked in missing {
+        let fact = ranked.fact;
+        let is_new_day = kept.iter().all(|one| day(one) != day(fact));
+        let cost = count(&line(fact)) + if is_new_day { count(&heading(fact)) + 1 } else { 0 } + 1;
+        if cost <= left {
+            left -= cost;
+            kept.push(fact);
+            continue;
+        }
+        // The parts count more than the whole.
+        let whole = (n_exact < MAX_EXACT_COUNTS).then(|| count(&render_with(&kept, fact)));
+        n_exact += 1;
+        if let Some(rest) = whole.and_then(|whole| room.checked_sub(whole)) {
+            left = rest;
+            kept.push(fact);
+        } else {
+            left_out.push((fact.seq, fact.index));
+        }
+    }
+    kept.sort_by_key(|fact| (fact.seq, fact.index));
+    loop {
+        let text = render(&kept);
+        // Parts may count a little less than the whole.
+        if kept.is_empty() || count(&text) <= room {
+            left_out.sort_unstable();
+            let shown = kept.iter().map(|fact| (fact.seq, fact.index)).collect();
+            return FactBlock { text, shown, left_out };
+        }
+        left_out.extend(kept.pop().map(|fact| (fact.seq, fact.index)));
+    }
+}
+
+/// Returns the value by which facts compete for room: their score, less for long lines.
+fn worth(ranked: &RankedFact<'_>, count: &dyn Fn(&str) -> u64) -> f32 {
+    #[expect(clippy::cast_precision_loss, reason = "at most some hundred tokens")]
+    let tokens = count(&ranked.fact.text) as f32;
+    ranked.score - tokens / TOKENS_PER_POINT
+}
+
+const fn key(ranked: &RankedFact<'_>) -> (Seq, u32) {
+    (ranked.fact.seq, ranked.fact.index)
+}
+
+fn day(fact: &KnownFact) -> String {
+    let mut at = fact.at.to_string();
+    at.truncate(10);
+    at
+}
+
+fn heading(fact: &KnownFact) -> String {
+    format!("{}:", day(fact))
+}
+
+fn line(fact: &KnownFact) -> String {
+    format!("- {}", fact.text)
+}
+
+/// Renders facts in the order of the log, with another one among them.
+fn render_with(facts: &[&KnownFact], other: &KnownFact) -> String {
+    let mut all = [facts, &[other]].concat();
+    all.sort_by_key(|fact| (fact.seq, fact.index));
+    render(&all)
+}
+
+fn render(facts: &[&KnownFact]) -> String {
+    let mut lines = Vec::with_capacity(facts.len() + 1);
+    let mut before = String::new();
+    for fact in facts {
+        let heading = heading(fact);
+        if heading != before {
+            lines.push(heading.clone());
+            before = heading;
+        }
+        lines.push(line(fact));
+    }
+    lines.join("\n")
+}
+
+/// Returns the texts of the facts in a block.
+pub(crate) fn block_lines(block: &str) -> impl Iterator<Item = &str> {
+    block.lines().filter_map(|line| line.strip_prefix("- "))
+}
+
+/// The lines of the notes, prepared for looking facts up.
+struct NoteLines(Vec<String>);
+
+impl NoteLines {
+    fn new(notes: &str) -> Self {
+        Self(notes.lines().map(normalized).filter(|line| !line.trim().is_empty()).collect())
+    }
+
+    /// Whether one line has all values of a fact, or most words of a fact without values.
+    fn says(&self, fact: &KnownFact) -> bool {
+        let text = normalized(&fact.text);
+        if fact.values.is_empty() {
+            let words: Vec<&str> =
+                text.split(' ').filter(|word| word.chars().count() > 2).collect();
+            return self.0.iter().any(|line| {
+                let n_there = words.iter().filter(|word| has_word(line, word)).count();
+                line.contains(text.trim()) || !words.is_empty() && n_there * 5 >= words.len() * 4
+            });
+        }
+        let values: Vec<String> = fact.values.iter().map(|value| normalized(&value.text)).collect();
+        let subject: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 3).collect();
+        self.0.iter().any(|line| {
+            let has_values = values.iter().all(|value| has_word(line, value.trim()));
+            let is_short = values.iter().map(|value| value.chars().count()).sum::<usize>() < 8;
+            // A short value alone may mean anything.
+            has_values
+                && (!is_short
+                    || subject.iter().any(|word| {
+                        !values.iter().any(|value| value.contains(word)) && has_word(line, word)
+                    }))
+        })
+    }
+}
+
+/// Returns a text in lower case with single spaces in place of punctuation, with a space at both ends.
+fn normalized(text: &str) -> String {
+    let mut normal = String::with_capacity(text.len() + 2);
+    normal.push(' ');
+    for char in text.chars() {
+        if char.is_alphanumeric() {
+            normal.extend(char.to_lowercase());
+        } else if !normal.ends_with(' ') {
+            normal.push(' ');
+        }
+    }
+    if !normal.ends_with(' ') {
+        normal.push(' ');
+    }
+    normal
+}
+
+/// Whether a normalized line has a word or words, not as a part of longer ones unless the script joins them.
+fn has_word(line: &str, word: &str) -> bool {
+    if word.is_empty() {
+        return true;
+    }
+    let is_joined =
+        |char: Option<char>| char.is_none_or(|char| !char.is_ascii_alphanumeric() && char != ' ');
+    line.match_indices(word).any(|(at, _)| {
+        let (before, after) =
+            (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
+        let is_edge = |char: Option<char>| char.is_none_or(|char| char == ' ');
+        let is_alphabetic = word.chars().all(|char| char.is_alphabetic() && char as u32 > 0x2E80);
+        is_edge(before) && is_edge(after)
+            || is_alphabetic
+            || word.chars().all(char::is_numeric) && is_joined(before) && is_joined(after)
+            || is_edge(before) && is_joined(after)
+            || is_joined(before) && is_edge(after)
+    })
+}

@@ -1,0 +1,491 @@
+//! Reading one sentence: whether it states a fact, what it is about, and how much it says.
+//!
+//! Questions and bare commands state nothing, unless they carry a rule. A sentence without a value and without a rule
+//! is not kept, however true it is.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::FxHasher;
+
+use super::lexicon::{
+    ClassSet, GERMAN, Reading, WordClass, is_function_char, is_joined_script, is_unit, read_words,
+};
+use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
+
+/// Characters of the longest text of a fact; of a longer sentence, the clauses with its values are kept.
+const MAX_TEXT_CHARS: usize = 240;
+/// Bytes of the longest sentence that is read; a longer one is data.
+const MAX_SENTENCE_BYTES: usize = 2000;
+/// The weight of values from which on a sentence states a fact without any rule.
+const MIN_WEIGHT: f32 = 1.0;
+/// The weight of values from which on they are no words of the subject. A German noun is a word.
+const MIN_OWN_WEIGHT: f32 = 0.5;
+/// Most words of a sentence that is a label and what it stands for.
+const MAX_LABEL_WORDS: usize = 8;
+/// Most words that a subject is compared by.
+const MAX_SUBJECT_WORDS: usize = 24;
+/// Characters by which words are compared, so that most endings do not matter.
+const STEM_CHARS: usize = 6;
+
+/// A value of a fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FactValue {
+    pub(crate) kind: FactValueKind,
+    pub(crate) text: String,
+    /// The hash of the text in lower case.
+    pub(super) hash: u64,
+}
+
+/// A sentence as it was read.
+#[derive(Debug)]
+pub(super) struct SentenceReading {
+    /// The text, without fillers in front.
+    pub(super) text: String,
+    pub(super) values: Vec<FactValue>,
+    /// The weight of each value.
+    pub(super) weights: Vec<f32>,
+    /// The hashes of the words that the sentence is about, sorted.
+    pub(super) subject: Vec<u64>,
+    pub(super) sort: SentenceSort,
+    pub(super) is_rule: bool,
+    /// Whether the sentence says that something is not as before.
+    pub(super) is_change: bool,
+    /// The score by the form of the sentence, without its values.
+    pub(super) form_score: f32,
+}
+
+/// What a sentence does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SentenceSort {
+    /// States a fact or a rule.
+    Fact,
+    /// Takes back what was said before.
+    Retraction,
+    /// Anything else.
+    Other,
+}
+
+/// Reads a sentence; returns `None` for data and for sentences without any content.
+pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
+    let n_letters = sentence.chars().filter(|char| char.is_alphabetic()).take(2).count();
+    if sentence.len() > MAX_SENTENCE_BYTES || n_letters < 2 {
+        return None;
+    }
+    let mut orthography = Orthography::default();
+    let mut found = values_of(sentence, orthography, &is_unit);
+    let mut rest = lower_rest(sentence, &found);
+    if is_german(&read_words(&words_of(&rest), "")) {
+        orthography.has_capital_nouns = true;
+        found = values_of(sentence, orthography, &is_unit);
+        rest = lower_rest(sentence, &found);
+    }
+    let words = words_of(&rest);
+    let reading = read_words(&words, &rest);
+    if is_data(&found, &words, &reading, sentence) {
+        return None;
+    }
+    let dates =
+        words.iter().zip(&reading.words).filter(|(_, classes)| classes.has(WordClass::Date));
+    let dates: Vec<&str> = dates.map(|(word, _)| *word).collect();
+    let weight = found.iter().map(|value| value.weight).sum::<f32>()
+        + if dates.is_empty() { 0.0 } else { 1.0 };
+    let classes = Classes::of(sentence, &words, &reading);
+    let has_content = has_content(&words, &reading, &rest);
+    let sort = sort_of(&classes, weight, has_content);
+    // The last value is what the sentence says; the others are a part of what it is about.
+    let mut subject = subject_of(&words, &reading, &rest);
+    let own = found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT);
+    let mut own: Vec<u64> = own.map(|value| hash_of(&sentence[value.range.clone()])).collect();
+    own.pop();
+    subject.extend(own);
+    subject.sort_unstable();
+    subject.dedup();
+    subject.truncate(MAX_SUBJECT_WORDS);
+    let mut weights: Vec<f32> = found.iter().map(|value| value.weight).collect();
+    let mut values: Vec<FactValue> =
+        found.iter().map(|value| fact_value(value.kind, &sentence[value.range.clone()])).collect();
+    for date in dates {
+        values.push(fact_value(FactValueKind::Number, date));
+        weights.push(1.0);
+    }
+    Some(SentenceReading {
+        text: short_text(sentence, &found),
+        values,
+        weights,
+        subject,
+        sort,
+        is_rule: classes.is_rule,
+        is_change: classes.all.has(WordClass::Change),
+        form_score: classes.score(sentence),
+    })
+}
+
+fn fact_value(kind: FactValueKind, text: &str) -> FactValue {
+    FactValue { kind, text: text.to_owned(), hash: hash_of(text) }
+}
+
+/// Returns the hash of a word or a value, whatever its capitals.
+pub(super) fn hash_of(text: &str) -> u64 {
+    let mut hasher = FxHasher::default();
+    text.chars().flat_map(char::to_lowercase).for_each(|char| char.hash(&mut hasher));
+    hasher.finish()
+}
+
+/// The properties of a sentence that decide what it does.
+struct Classes {
+    all: ClassSet,
+    is_rule: bool,
+    is_question: bool,
+    is_command: bool,
+    /// Whether the sentence begins with an advice: `Use tabs`.
+    is_advised: bool,
+    /// Whether the sentence is about something that only the sentences before it name.
+    is_pointing: bool,
+    /// Whether the script joins words, so that names have no form of their own.
+    is_joined: bool,
+    has_label: bool,
+    has_definition: bool,
+    is_own: bool,
+}
+
+impl Classes {
+    fn of(sentence: &str, words: &[&str], reading: &Reading) -> Self {
+        let all = reading.all;
+        let first = reading.words.iter().position(|classes| !classes.has(WordClass::Filler));
+        let is_joined = sentence.chars().any(is_joined_script);
+        let begins = |class| first.is_some_and(|at| reading.words[at].has(class));
+        let second = first.and_then(|at| reading.words.get(at + 1));
+        let asks =
+            begins(WordClass::Question) && second.is_some_and(|word| word.has(WordClass::Question));
+        let rules = reading
+            .words
+            .iter()
+            .enumerate()
+            .any(|(at, classes)| classes.has(WordClass::Rule) && !is_own_denial(words, at));
+        let advice = reading.words.iter().position(|classes| classes.has(WordClass::Advice));
+        let is_advised = first.zip(advice).is_some_and(|(first, advice)| advice <= first + 1)
+            || is_joined && all.has(WordClass::Advice);
+        // In Chinese a noun may look like the verb of a command, but not before a copula.
+        let is_stated = sentence.contains(['是', '為', '为']);
+        let is_command =
+            begins(WordClass::Command) || is_joined && all.has(WordClass::Command) && !is_stated;
+        Self {
+            is_rule: rules || (is_joined && all.has(WordClass::Rule)),
+            is_question: is_asked(sentence, words, begins(WordClass::Question)) || asks,
+            is_command: is_command && !is_advised,
+            is_advised,
+            is_pointing: begins(WordClass::Pronoun),
+            is_joined,
+            has_label: words.len() <= MAX_LABEL_WORDS && has_definition_mark(sentence),
+            has_definition: all.has(WordClass::Statement) || has_definition_mark(sentence),
+            is_own: all.has(WordClass::Own) && all.has(WordClass::Statement),
+            all,
+        }
+    }
+
+    /// Whether the sentence has a word that makes it a fact even as a question or a command.
+    fn is_emphatic(&self) -> bool {
+        self.is_rule || self.all.has(WordClass::Remember)
+    }
+
+    fn score(&self, sentence: &str) -> f32 {
+        let mut score = 0.0;
+        let mut add = |is_true: bool, points: f32| score += if is_true { points } else { 0.0 };
+        add(self.is_rule, 2.5);
+        add(self.all.has(WordClass::Remember), 2.5);
+        add(self.all.has(WordClass::Naming), 1.5);
+        add(self.all.has(WordClass::Advice), 0.8);
+        add(self.all.has(WordClass::Change), 0.3);
+        add(self.has_definition, 1.2);
+        add(self.is_own, 0.6);
+        add(self.is_advised, 1.0);
+        add(self.is_pointing, -1.0);
+        add(self.all.has(WordClass::Transient) && !self.is_emphatic(), -1.5);
+        add(self.is_question || self.is_command, -1.5);
+        add(sentence.chars().count() > MAX_TEXT_CHARS, -1.0);
+        score
+    }
+}
+
+fn sort_of(classes: &Classes, weight: f32, has_content: bool) -> SentenceSort {
+    let all = classes.all;
+    let is_bare = classes.is_question || classes.is_command;
+    let is_said = has_content || all.has(WordClass::Change);
+    let has_naming = all.has(WordClass::Naming) && (weight > 0.0 || classes.is_joined);
+    let is_fact = if is_bare {
+        classes.is_emphatic() && has_content || has_naming && classes.is_command
+    } else {
+        let is_stated =
+            weight >= MIN_WEIGHT || has_naming || all.has(WordClass::Change) && weight > 0.5;
+        is_stated && is_said
+            || (classes.is_emphatic() || classes.is_own) && has_content
+            || (classes.is_advised || classes.has_label) && has_content
+    };
+    if all.has(WordClass::Retract) && !classes.is_question {
+        return SentenceSort::Retraction;
+    }
+    if is_fact { SentenceSort::Fact } else { SentenceSort::Other }
+}
+
+/// Whether a negation says what the speakers themselves do not do: `I don't know` is no rule.
+fn is_own_denial(words: &[&str], at: usize) -> bool {
+    let is_denial = matches!(words[at], "don't" | "dont" | "do");
+    let before = at.checked_sub(1).map(|before| words[before]);
+    is_denial && before.is_some_and(|word| ["i", "we", "they", "you", "who"].contains(&word))
+}
+
+/// Whether a sentence is a question by its end. A statement with `right?` behind it is none.
+fn is_asked(sentence: &str, words: &[&str], begins_as_question: bool) -> bool {
+    let end = sentence.trim_end_matches(|char: char| {
+        char.is_whitespace() || matches!(char, '"' | ')' | '»' | '”')
+    });
+    if let Some(asked) = end.strip_suffix(['?', '？', '؟', ';']).filter(|_| !end.ends_with(';')) {
+        let tag = asked.rsplit_once([',', '，', '、', '،']);
+        let is_tag = tag.is_some_and(|(_, tag)| tag.split_whitespace().count() <= 2);
+        return begins_as_question || !is_tag || words.len() < 5;
+    }
+    let last = end.trim_end_matches(|char: char| !char.is_alphanumeric()).chars().next_back();
+    matches!(last, Some('吗' | '嗎' | '呢' | 'か' | '까'))
+}
+
+/// Whether a mark defines something: `name: value`, `name = value`.
+fn has_definition_mark(sentence: &str) -> bool {
+    let is_label = |(before, after): (&str, &str)| {
+        !after.trim().is_empty()
+            && !before.is_empty()
+            && before.split_whitespace().count() <= 6
+            && !after.starts_with("//")
+    };
+    let colon = sentence.split_once([':', '：']).filter(|(before, after)| {
+        !before.ends_with(|char: char| char.is_numeric()) || after.starts_with(' ')
+    });
+    colon.is_some_and(is_label)
+        || sentence.split_once('=').is_some_and(is_label)
+        || sentence.contains(" -> ")
+        || sentence.contains(" — ")
+}
+
+/// Whether a sentence is a line of a log, a table or other data: values without the words that join them.
+fn is_data(found: &[FoundValue], words: &[&str], reading: &Reading, sentence: &str) -> bool {
+    use WordClass::{Function, Rule, Statement};
+    let is_said = |class| reading.all.has(class);
+    let is_prose = [Function, Rule, Statement].into_iter().any(is_said)
+        || sentence.chars().any(is_joined_script);
+    let n_values = found.len();
+    n_values >= MAX_VALUES
+        || n_values > 2 && !is_prose && words.len() < 2 * n_values
+        || !is_prose && sentence.contains(['{', '}', ';'])
+        || sentence.ends_with(['{', '}']) && sentence.contains(['(', ':', '='])
+}
+
+/// Whether anything but values, rules and function words stands in a sentence.
+fn has_content(words: &[&str], reading: &Reading, rest: &str) -> bool {
+    let is_content = |(word, classes): (&&str, &ClassSet)| {
+        word.chars().filter(|char| char.is_alphabetic()).nth(1).is_some()
+            && !is_functional(*classes)
+    };
+    words.iter().zip(&reading.words).any(is_content)
+        || rest
+            .chars()
+            .filter(|char| is_joined_script(*char) && !is_function_char(*char))
+            .nth(1)
+            .is_some()
+}
+
+/// Whether a word has no share in what a sentence is about.
+fn is_functional(classes: ClassSet) -> bool {
+    use WordClass::{
+        Change, Date, Filler, Function, Pronoun, Remember, Retract, Rule, Statement, Unit,
+    };
+    [Pronoun, Function, Rule, Change, Retract, Remember, Statement, Filler, Date, Unit]
+        .into_iter()
+        .any(|class| classes.has(class))
+}
+
+/// Returns the hashes of the words that a sentence is about, without values.
+fn subject_of(words: &[&str], reading: &Reading, rest: &str) -> Vec<u64> {
+    let mut subject = Vec::new();
+    for (word, classes) in words.iter().zip(&reading.words) {
+        if is_functional(*classes) || word.chars().next().is_none_or(is_joined_script) {
+            continue;
+        }
+        let word = word.strip_suffix("'s").unwrap_or(word);
+        let end = word.char_indices().nth(STEM_CHARS).map_or(word.len(), |(end, _)| end);
+        subject.push(hash_of(word[..end].strip_suffix('s').unwrap_or(&word[..end])));
+    }
+    let mut before = None;
+    for char in rest.chars() {
+        let is_content = is_joined_script(char) && !is_function_char(char);
+        if let (true, Some(before)) = (is_content, before) {
+            let mut pair = String::from(before);
+            pair.push(char);
+            subject.push(hash_of(&pair));
+        }
+        before = is_content.then_some(char);
+    }
+    subject
+}
+
+/// Returns a sentence in lower case with spaces in place of its values of some weight, without marks that only change the
+/// sound.
+fn lower_rest(sentence: &str, values: &[FoundValue]) -> String {
+    let mut rest = String::with_capacity(sentence.len());
+    let mut at = 0;
+    for value in values.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT) {
+        push_lower(&mut rest, &sentence[at..value.range.start]);
+        rest.push(' ');
+        at = value.range.end;
+    }
+    push_lower(&mut rest, &sentence[at..]);
+    rest
+}
+
+fn push_lower(rest: &mut String, text: &str) {
+    for char in text.chars() {
+        match char {
+            '\u{064B}'..='\u{0652}' | '\u{0640}' => {}
+            '’' | 'ʼ' => rest.push('\''),
+            'A'..='Z' => rest.push(char.to_ascii_lowercase()),
+            char if char.is_ascii() => rest.push(char),
+            char => rest.extend(char.to_lowercase()),
+        }
+    }
+}
+
+/// Whether a character is within a word; the signs of Indian scripts between letters are.
+fn is_word_char(char: char) -> bool {
+    char.is_ascii_alphanumeric()
+        || !char.is_ascii() && char.is_alphanumeric()
+        || matches!(char, '\'' | '-' | '\u{0900}'..='\u{0963}' | '\u{0966}'..='\u{0DFF}' | '\u{200C}' | '\u{200D}')
+}
+
+/// Returns the words of a text in lower case.
+fn words_of(rest: &str) -> Vec<&str> {
+    rest.split(|char| !is_word_char(char)).filter(|word| !word.is_empty()).collect()
+}
+
+/// Whether a sentence is German, by its function words.
+const fn is_german(reading: &Reading) -> bool {
+    reading.languages != u32::MAX && reading.languages & GERMAN != 0 && reading.languages & 1 == 0
+}
+
+/// Returns the text of a fact: the sentence without fillers in front, or of a long sentence the clauses with values.
+fn short_text(sentence: &str, values: &[FoundValue]) -> String {
+    let mut text = sentence.trim();
+    while let Some((before, after)) = text.split_once([',', '，'])
+        && is_lead_in(before)
+        && !after.trim().is_empty()
+    {
+        text = after.trim_start();
+    }
+    if text.chars().nth(MAX_TEXT_CHARS).is_none() {
+        return one_line(text);
+    }
+    let is_clause_end = |char: char| matches!(char, ',' | ';' | '(' | '—' | '，' | '；' | '、');
+    let first = values.first().map_or(0, |value| value.range.start);
+    let mut before = sentence[..first].char_indices().rev();
+    let clause = before.find(|(_, char)| is_clause_end(*char));
+    let start = clause.map_or(0, |(at, char)| at + char.len_utf8());
+    let kept = sentence[start..].trim_start();
+    let end = kept.char_indices().nth(MAX_TEXT_CHARS).map_or(kept.len(), |(end, _)| end);
+    let end = kept[..end].rfind(char::is_whitespace).filter(|_| end < kept.len()).unwrap_or(end);
+    let dots = if end < kept.len() { "..." } else { "" };
+    one_line(&format!("{}{dots}", kept[..end].trim_end()))
+}
+
+/// Whether a clause only leads to the next one: `By the way`, `OK`.
+fn is_lead_in(clause: &str) -> bool {
+    let lower = clause.to_lowercase();
+    let words: Vec<&str> = lower.split_whitespace().collect();
+    if words.is_empty() || words.len() > 4 {
+        return words.is_empty();
+    }
+    let reading = read_words(&words, "");
+    reading.words[0].has(WordClass::Filler)
+        && reading.words.iter().all(|classes| {
+            is_functional(*classes) || classes.has(WordClass::Filler) || words.len() > 2
+        })
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sort(sentence: &str) -> SentenceSort {
+        read_sentence(sentence).map_or(SentenceSort::Other, |reading| reading.sort)
+    }
+
+    #[test]
+    fn statements_with_values_and_rules_are_facts() {
+        let check = |sentence: &str| assert_eq!(sort(sentence), SentenceSort::Fact, "{sentence}");
+        check("The message broker listens on 61613.");
+        check("Never log the customer's e-mail.");
+        check("Call it the Harbor release.");
+        check("My sister Mara lives in Porto.");
+        check("Could you always answer in short sentences?");
+        check("Rename a to b, but never touch the public API.");
+        check("Remember that the client hates purple.");
+        check("The license must stay MIT, right?");
+        check("Der Zugangscode für das Lager ist 7731.");
+        check("Die Kundin heißt Frau Öztürk.");
+        check("Le serveur de test écoute sur le port 9043.");
+        check("N'utilise jamais de tabulations.");
+        check("El presupuesto es de 14.500 euros.");
+        check("O prazo final é 17 de março.");
+        check("Il cliente si chiama Bianchi.");
+        check("De sleutel ligt in kluis 48.");
+        check("Termin oddania to 14 kwietnia.");
+        check("Пароль от стенда лежит в файле vault.kdbx.");
+        check("Sunucu adresi 10.2.0.7 olarak ayarlandı.");
+        check("رقم الغرفة هو ٤١٢.");
+        check("मीटिंग रूम का नंबर 318 है।");
+        check("会议室的号码是318。");
+        check("测试环境的密码是 qwe-88。");
+        check("回答には必ず敬語を使ってください。");
+        check("배포 서버 포트는 8443입니다.");
+        check("🦊🌙 means that the build is frozen.");
+    }
+
+    #[test]
+    fn questions_commands_and_talk_are_no_facts() {
+        let check = |sentence: &str| assert_eq!(sort(sentence), SentenceSort::Other, "{sentence}");
+        check("Which port does the broker use?");
+        check("what is the port of staging");
+        check("Rename a to b.");
+        check("Please fix the test in src/parser.rs");
+        check("Run it 20 times.");
+        check("Could you add a line to README.md?");
+        check("thanks, that looks good");
+        check("I don't know yet.");
+        check("Wie lautet der Code?");
+        check("Bitte lösche die Datei tmp.txt.");
+        check("¿Cuál es el puerto 8080?");
+        check("端口是多少？");
+        check("ポートは48213ですか");
+        check("48213 4512 99 1024 77");
+        check("2026-01-01T10:00:00 INFO main started pid=4711 port=8080");
+        check("");
+        check("🙂🙂🙂");
+    }
+
+    #[test]
+    fn long_sentences_keep_their_values() {
+        let sentence = format!(
+            "{}, and the backup job starts at 03:40 on host vega-7",
+            "so we talked and talked ".repeat(20)
+        );
+        let reading = read_sentence(&sentence).expect("is read");
+        assert!(
+            reading.text.contains("03:40") && reading.text.chars().count() <= MAX_TEXT_CHARS + 3,
+            "{}",
+            reading.text
+        );
+        let text = |sentence| read_sentence(sentence).expect("is read").text;
+        assert_eq!(text("By the way, the code is 7731."), "the code is 7731.");
+        assert_eq!(text("No tabs, only spaces of width 4"), "No tabs, only spaces of width 4");
+    }
+}

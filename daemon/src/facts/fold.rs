@@ -1,0 +1,427 @@
+//! The fold of a session's facts: which ones hold after each record.
+//!
+//! **Invariants**: the same records in the same order give the same facts, whether they are folded one by one or at
+//! once; the memory and the time of a record are bounded whatever the session says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ollm_protocol::content::{ContextEntryChange, Custom, Message, Record, RecordBody, Role};
+use ollm_protocol::{Seq, Timestamp};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
+use super::sentences::for_each_sentence;
+
+/// Maximum number of facts that are kept; beyond it, a quarter of them go, the least important first. The largest
+/// window shows some hundred.
+const MAX_FACTS: usize = 1024;
+/// Maximum number of facts of one message; a message with more is a table or a document.
+const MAX_MESSAGE_FACTS: usize = 64;
+/// Maximum number of distinct values whose messages are counted. Later ones count as rare.
+const MAX_VALUES_COUNTED: usize = 8 * 1024;
+/// Maximum number of facts that are compared by one common word: the newest.
+const MAX_COMPARED: usize = 32;
+/// Messages of the user within which `it` can mean the newest fact.
+const PRONOUN_MESSAGES: u32 = 3;
+/// Maximum number of facts that can be suppressed by name.
+const MAX_FORGOTTEN: usize = 10_000;
+/// The points of a fact that was said again, for each time up to two.
+const REPEAT_POINTS: f32 = 1.0;
+/// The points of a pinned message's facts.
+const PIN_POINTS: f32 = 5.0;
+
+/// The name of the custom records that suppress facts. FORMAT.md, "Facts".
+pub(crate) const FORGET_RECORD: &str = "ollm.forgetFact";
+
+/// The data of a record that suppresses facts or shows them again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ForgottenFact {
+    /// The record that states the facts.
+    pub(crate) seq: Seq,
+    /// The digest of the text of one fact; absent for all facts of the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) digest: Option<String>,
+    /// Whether the facts are shown again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) restored: bool,
+}
+
+/// A fact in force.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KnownFact {
+    /// The record that states it.
+    pub(crate) seq: Seq,
+    /// The number of the fact among those of its record, from 0.
+    pub(crate) index: u32,
+    pub(crate) at: Timestamp,
+    pub(crate) text: String,
+    pub(crate) values: Vec<FactValue>,
+    pub(crate) is_rule: bool,
+    /// The key of the context entry that states it, if no message does.
+    pub(crate) entry: Option<String>,
+    /// The record whose fact this one replaced.
+    pub(crate) supersedes: Option<Seq>,
+    /// The number of times that the same was said again.
+    pub(crate) n_repeats: u32,
+    /// The hashes of the words that the fact is about, sorted.
+    pub(super) subject: Vec<u64>,
+    weights: Vec<f32>,
+    form_score: f32,
+    /// The number of the message, from 0.
+    message: u32,
+}
+
+impl KnownFact {
+    /// Returns a short digest of the text, by which a fact is suppressed.
+    pub(crate) fn digest(&self) -> String {
+        blake3::hash(self.text.as_bytes()).to_hex()[..16].to_owned()
+    }
+}
+
+/// A fact with its score.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankedFact<'f> {
+    pub(crate) fact: &'f KnownFact,
+    pub(crate) score: f32,
+    pub(crate) is_pinned: bool,
+    /// Whether the user suppressed it.
+    pub(crate) is_forgotten: bool,
+}
+
+/// The facts of a session after some records.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FactFold {
+    /// The facts in force by their number, which grows with the log.
+    facts: BTreeMap<u32, KnownFact>,
+    next: u32,
+    /// The facts of each word that facts are about.
+    by_word: FxHashMap<u64, Vec<u32>>,
+    /// The number of messages that each value occurs in.
+    value_counts: FxHashMap<u64, u32>,
+    n_messages: u32,
+    forgotten: BTreeSet<(Seq, Option<String>)>,
+}
+
+impl FactFold {
+    /// Applies the next record of the path.
+    pub(crate) fn apply(&mut self, record: Record) {
+        let (seq, at) = (record.seq, record.at);
+        match record.into_body() {
+            Some(RecordBody::Message(message)) if message.role == Role::User => {
+                self.message(seq, at, &message);
+            }
+            Some(RecordBody::ContextEntry(change)) => self.entry(seq, at, change),
+            Some(RecordBody::Custom(custom)) if custom.name == FORGET_RECORD => {
+                self.forget(&custom)
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns all facts in the order of the log, the suppressed ones too.
+    pub(crate) fn ranked(&self, pins: &[Seq]) -> Vec<RankedFact<'_>> {
+        let ranked = self.facts.values().map(|fact| {
+            let is_pinned = pins.contains(&fact.seq);
+            let score = self.score(fact) + if is_pinned { PIN_POINTS } else { 0.0 };
+            let is_forgotten = self.forgotten.contains(&(fact.seq, None))
+                || self.forgotten.contains(&(fact.seq, Some(fact.digest())));
+            RankedFact { fact, score, is_pinned, is_forgotten }
+        });
+        ranked.collect()
+    }
+
+    /// Returns the number of facts and counted values, which the memory of a fold depends on.
+    pub(crate) fn n_items(&self) -> usize {
+        self.facts.len() + self.value_counts.len()
+    }
+
+    /// Returns the facts of a record in their order.
+    pub(crate) fn of_record(&self, seq: Seq) -> impl Iterator<Item = &KnownFact> {
+        self.facts.values().filter(move |fact| fact.seq == seq)
+    }
+
+    /// Whether a record's facts, or one of them by its digest, are suppressed.
+    pub(crate) fn is_forgotten(&self, seq: Seq, digest: Option<&str>) -> bool {
+        self.forgotten.contains(&(seq, digest.map(str::to_owned)))
+    }
+
+    fn message(&mut self, seq: Seq, at: Timestamp, message: &Message) {
+        let text = message.plain_text();
+        self.read(seq, at, &text, None);
+    }
+
+    fn entry(&mut self, seq: Seq, at: Timestamp, change: ContextEntryChange) {
+        let is_of_user = change.source.as_deref().is_none_or(|source| source == "user");
+        let known =
+            self.facts.iter().filter(|(_, fact)| fact.entry.as_deref() == Some(&change.key));
+        let known: Vec<u32> = known.map(|(id, _)| *id).collect();
+        for id in known {
+            self.remove(id);
+        }
+        if let Some(text) = change.content.filter(|_| is_of_user) {
+            self.read(seq, at, &text, Some(&change.key));
+        }
+    }
+
+    fn forget(&mut self, custom: &Custom) {
+        // Clients can record anything under this name.
+        let Ok(change) = serde_json::from_value::<ForgottenFact>(custom.data.clone()) else {
+            return;
+        };
+        let fact = (change.seq, change.digest);
+        if !change.restored {
+            if self.forgotten.len() < MAX_FORGOTTEN {
+                self.forgotten.insert(fact);
+            }
+        } else if fact.1.is_none() {
+            self.forgotten.retain(|(seq, _)| *seq != fact.0);
+        } else {
+            self.forgotten.remove(&fact);
+        }
+    }
+
+    /// Reads the sentences of a text, which a message or an entry has.
+    fn read(&mut self, seq: Seq, at: Timestamp, text: &str, entry: Option<&str>) {
+        let message = self.n_messages;
+        self.n_messages = self.n_messages.saturating_add(1);
+        let mut index = 0;
+        let mut seen = BTreeSet::new();
+        for_each_sentence(text, |sentence| {
+            if seen.len() >= MAX_VALUES_COUNTED || index as usize >= MAX_MESSAGE_FACTS {
+                return;
+            }
+            let Some(reading) = read_sentence(sentence) else { return };
+            for value in &reading.values {
+                if seen.insert(value.hash) {
+                    self.count(value.hash);
+                }
+            }
+            match reading.sort {
+                SentenceSort::Fact => {
+                    let source = FactOccasion { seq, index, at, entry, message };
+                    self.state(reading, &source);
+                    index += 1;
+                }
+                SentenceSort::Retraction => {
+                    if self.retract(&reading, message) {
+                        let source = FactOccasion { seq, index, at, entry, message };
+                        self.state(reading, &source);
+                        index += 1;
+                    }
+                }
+                SentenceSort::Other => {}
+            }
+        });
+    }
+
+    fn count(&mut self, value: u64) {
+        if let Some(count) = self.value_counts.get_mut(&value) {
+            *count += 1;
+        } else if self.value_counts.len() < MAX_VALUES_COUNTED {
+            self.value_counts.insert(value, 1);
+        }
+    }
+
+    /// Adds a fact in place of the one that it replaces or repeats.
+    fn state(&mut self, reading: SentenceReading, source: &FactOccasion<'_>) {
+        let earlier = self.earlier(&reading, source.message);
+        let (mut supersedes, mut n_repeats) = (None, 0);
+        if let Some(earlier) = earlier.and_then(|id| self.remove(id)) {
+            match has_same_values(&earlier.values, &reading.values)
+                && earlier.is_rule == reading.is_rule
+            {
+                true => {
+                    n_repeats = earlier.n_repeats.saturating_add(1);
+                    supersedes = earlier.supersedes;
+                }
+                false => supersedes = Some(earlier.seq),
+            }
+        }
+        let SentenceReading { text, values, weights, subject, is_rule, form_score, .. } = reading;
+        let fact = KnownFact {
+            seq: source.seq,
+            index: source.index,
+            at: source.at,
+            text,
+            values,
+            is_rule,
+            entry: source.entry.map(str::to_owned),
+            supersedes,
+            n_repeats,
+            subject,
+            weights,
+            form_score,
+            message: source.message,
+        };
+        for word in &fact.subject {
+            self.by_word.entry(*word).or_default().push(self.next);
+        }
+        self.facts.insert(self.next, fact);
+        self.next += 1;
+        if self.facts.len() > MAX_FACTS {
+            self.drop_least();
+        }
+    }
+
+    /// Returns the fact that a sentence replaces or repeats.
+    fn earlier(&self, reading: &SentenceReading, message: u32) -> Option<u32> {
+        let n_words = reading.subject.len();
+        let said = reading.values.last();
+        let is_alike = |fact: &KnownFact| match (fact.values.last(), said) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.kind == other.kind,
+            _ => reading.is_change && reading.is_rule == fact.is_rule,
+        };
+        let mut best: Option<(f32, u32)> = None;
+        for (id, n_common) in self.sharing(&reading.subject) {
+            let Some(fact) = self.facts.get(&id).filter(|fact| is_alike(fact)) else { continue };
+            let n_all = fact.subject.len();
+            let is_same = n_common == n_all && n_common == n_words;
+            // With a word such as "now", a part of the subject is enough.
+            let names_old = names_one_of(&reading.values, &fact.values);
+            let is_part = n_common == n_all.min(n_words) && n_all.abs_diff(n_words) <= 3;
+            let is_changed =
+                reading.is_change && (is_part || 2 * n_common >= n_all.max(n_words) || names_old);
+            if !is_same && !is_changed {
+                continue;
+            }
+            let overlap =
+                ratio(n_common, n_all + n_words - n_common) + if names_old { 0.5 } else { 0.0 };
+            if best.is_none_or(|(most, newest)| overlap > most || overlap >= most && id > newest) {
+                best = Some((overlap, id));
+            }
+        }
+        best.map(|(_, id)| id).or_else(|| {
+            // "Actually 4200" means the newest fact with such a value.
+            let is_recent = |fact: &KnownFact| message.abs_diff(fact.message) <= PRONOUN_MESSAGES;
+            let is_meant = |fact: &KnownFact| is_recent(fact) && said.is_some() && is_alike(fact);
+            let mut newest = self.facts.iter().rev().take_while(|(_, fact)| is_recent(fact));
+            let found = newest.find(|(_, fact)| is_meant(fact));
+            found.filter(|_| n_words == 0 && reading.is_change).map(|(id, _)| *id)
+        })
+    }
+
+    /// Removes the facts that a sentence takes back; returns whether it states something else instead.
+    fn retract(&mut self, reading: &SentenceReading, message: u32) -> bool {
+        let n_words = reading.subject.len();
+        let shared = self.sharing(&reading.subject);
+        let is_meant = |(id, n_common): &(u32, usize)| {
+            let fact = self.facts.get(id)?;
+            let n_all = fact.subject.len();
+            let is_named = names_one_of(&reading.values, &fact.values);
+            let is_part =
+                *n_common == n_all || *n_common == n_words || 2 * n_common >= n_all.max(n_words);
+            (is_part && (is_named || reading.values.is_empty())).then_some(*id)
+        };
+        let mut meant: Vec<u32> = shared.iter().filter_map(is_meant).collect();
+        let known = |fact: &KnownFact| names_one_of(&reading.values, &fact.values);
+        if meant.is_empty() {
+            let named = self.facts.iter().filter(|(_, fact)| known(fact)).map(|(id, _)| *id);
+            meant = named.collect();
+        }
+        if meant.is_empty() && n_words == 0 && reading.values.is_empty() {
+            // "Forget it" means the newest fact.
+            let newest = self.facts.iter().next_back();
+            let recent =
+                newest.filter(|(_, fact)| message.abs_diff(fact.message) <= PRONOUN_MESSAGES);
+            meant.extend(recent.map(|(id, _)| *id));
+        }
+        let taken: Vec<KnownFact> = meant.into_iter().filter_map(|id| self.remove(id)).collect();
+        let is_new = |value: &FactValue| {
+            !taken.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
+        };
+        (!taken.is_empty() || reading.is_rule) && reading.values.iter().any(is_new)
+    }
+
+    /// Returns the facts that have words of a subject, with the number of these words, the oldest first.
+    fn sharing(&self, subject: &[u64]) -> Vec<(u32, usize)> {
+        let mut ids: Vec<u32> = Vec::new();
+        for word in subject {
+            let all = self.by_word.get(word).map_or(&[][..], Vec::as_slice);
+            ids.extend(&all[all.len().saturating_sub(MAX_COMPARED)..]);
+        }
+        ids.sort_unstable();
+        ids.chunk_by(|one, next| one == next).map(|same| (same[0], same.len())).collect()
+    }
+
+    fn remove(&mut self, id: u32) -> Option<KnownFact> {
+        let fact = self.facts.remove(&id)?;
+        for word in &fact.subject {
+            if let Some(ids) = self.by_word.get_mut(word) {
+                ids.retain(|one| *one != id);
+                if ids.is_empty() {
+                    self.by_word.remove(word);
+                }
+            }
+        }
+        Some(fact)
+    }
+
+    /// Removes a quarter of the facts, the least important and oldest first.
+    fn drop_least(&mut self) {
+        let mut scored: Vec<(f32, u32)> =
+            self.facts.iter().map(|(id, fact)| (self.score(fact), *id)).collect();
+        scored.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+        for (_, id) in &scored[..MAX_FACTS / 4] {
+            self.facts.remove(id);
+        }
+        self.by_word.clear();
+        for (id, fact) in &self.facts {
+            for word in &fact.subject {
+                self.by_word.entry(*word).or_default().push(*id);
+            }
+        }
+    }
+
+    /// Returns the score of a fact: its form, and its values, each by how few messages have it.
+    fn score(&self, fact: &KnownFact) -> f32 {
+        let mut weights: Vec<f32> = fact
+            .values
+            .iter()
+            .zip(&fact.weights)
+            .map(|(value, weight)| {
+                weight / rarity_divisor(self.value_counts.get(&value.hash).copied())
+            })
+            .collect();
+        weights.sort_by(|one, other| other.total_cmp(one));
+        // The second value says less than the first: the sentence is one fact.
+        let values: f32 =
+            weights.iter().zip([1.0, 0.5, 0.25]).map(|(weight, part)| weight * part).sum();
+        let n_repeats = fact.n_repeats.min(2);
+        #[expect(clippy::cast_precision_loss, reason = "at most 2")]
+        let repeats = n_repeats as f32 * REPEAT_POINTS;
+        values + fact.form_score + repeats
+    }
+}
+
+/// The origin of a fact.
+struct FactOccasion<'e> {
+    seq: Seq,
+    index: u32,
+    at: Timestamp,
+    entry: Option<&'e str>,
+    message: u32,
+}
+
+/// Returns the number that a value's weight is divided by if some messages have it: 1 for one, 2 for three.
+fn rarity_divisor(n_messages: Option<u32>) -> f32 {
+    #[expect(clippy::cast_precision_loss, reason = "at most 1000")]
+    let n_messages = n_messages.unwrap_or(1).clamp(1, 1000) as f32;
+    (1.0 + n_messages).log2()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small numbers of words")]
+fn ratio(part: usize, all: usize) -> f32 {
+    if all == 0 { 0.0 } else { part as f32 / all as f32 }
+}
+
+fn has_same_values(one: &[FactValue], other: &[FactValue]) -> bool {
+    one.len() == other.len()
+        && other.iter().all(|value| one.iter().any(|known| known.hash == value.hash))
+}
+
+fn names_one_of(values: &[FactValue], known: &[FactValue]) -> bool {
+    values.iter().any(|value| known.iter().any(|known| known.hash == value.hash))
+}

@@ -1,0 +1,20 @@
+//! Facts: what the user said and what still holds, found without a model in any language.
+//!
+//! - [`FactFold`] folds the messages of the user, and the context entries that users wrote, record by record.
+//! - `sentences`, `values`, `lexicon`, `candidate`: from a message to the sentences that state something.
+//! - [`fact_block`] chooses the facts that a prompt shows.
+//!
+//! **Invariants**: pure; the same records give the same facts in every replay; memory and time are bounded for any
+//! text. Must not know contexts, strategies or the wire.
+
+mod block;
+mod candidate;
+mod fold;
+mod lexicon;
+mod sentences;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub(crate) use block::{FACTS_TOPIC, ShownText, block_lines, fact_block};
+pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};

@@ -1,0 +1,174 @@
+//! Splitting a message into sentences, in any language. Code, quoted lines and data are left out.
+
+use unicode_segmentation::UnicodeSegmentation;
+
+/// Bytes that are read at each end of a message. What lies between them is pasted data.
+const MAX_END_BYTES: usize = 32 * 1024;
+/// Bytes of the longest line that is split; a longer one is data.
+const MAX_LINE_BYTES: usize = 8 * 1024;
+/// Columns from which on a line may have been wrapped by an editor, so that its sentence goes on in the next one.
+const WRAP_COLUMNS: usize = 60;
+/// Abbreviations after which no sentence ends, in lower case without the period.
+const ABBREVIATIONS: &[&str] = &[
+    "dr", "mr", "mrs", "ms", "prof", "st", "nr", "no", "vs", "e.g", "i.e", "z.b", "d.h", "bzw",
+    "ca", "approx", "inc", "ltd", "sr", "sra", "dott", "sig", "ing", "p.ex", "c.-à-d", "tel", "al",
+    "fig", "op", "u.a", "max", "min", "ул", "г",
+];
+
+/// Calls `visit` with each sentence of a message, in order.
+pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(&str)) {
+    let mut line = String::new();
+    let mut is_code = false;
+    let (head, tail) = ends(text);
+    for raw in head.lines().chain(tail.lines()) {
+        let trimmed = raw.trim_start();
+        if trimmed.starts_with("```") || trimmed.starts_with("~~~") {
+            is_code = !is_code;
+        }
+        let is_outside = is_code
+            || trimmed.is_empty()
+            || trimmed.starts_with(['>', '`', '~']) && is_fence(trimmed);
+        let part = without_bullet(trimmed).trim_end();
+        let continues = !is_outside
+            && part.len() == trimmed.trim_end().len()
+            && line.len() >= WRAP_COLUMNS
+            && line.len() + part.len() < MAX_LINE_BYTES
+            && part.starts_with(char::is_lowercase);
+        if !continues {
+            split(&line, &mut visit);
+            line.clear();
+        }
+        if is_outside || part.len() > MAX_LINE_BYTES {
+            continue;
+        }
+        if continues {
+            line.push(' ');
+        }
+        line.push_str(part);
+    }
+    split(&line, &mut visit);
+}
+
+/// Whether a line is a quotation, or begins or ends a code block.
+fn is_fence(line: &str) -> bool {
+    line.starts_with("```") || line.starts_with("~~~") || line.starts_with("> ") || line == ">"
+}
+
+/// Returns the beginning and, of a long message, the end.
+fn ends(text: &str) -> (&str, &str) {
+    if text.len() <= 2 * MAX_END_BYTES {
+        return (text, "");
+    }
+    let boundary = |mut at: usize| {
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    };
+    let head = &text[..boundary(MAX_END_BYTES)];
+    let tail = &text[boundary(text.len() - MAX_END_BYTES)..];
+    // The first line of the end is the rest of a line.
+    let tail = tail.split_once('\n').map_or("", |(_, rest)| rest);
+    (head, tail)
+}
+
+/// Removes the mark of a list item or a heading.
+fn without_bullet(line: &str) -> &str {
+    let rest = line.trim_start_matches('#');
+    let line =
+        if rest.len() < line.len() && rest.starts_with(' ') { rest.trim_start() } else { line };
+    for mark in ["- [ ] ", "- [x] ", "- ", "* ", "+ ", "• ", "– ", "— "] {
+        if let Some(rest) = line.strip_prefix(mark) {
+            return rest.trim_start();
+        }
+    }
+    let digits = line.len() - line.trim_start_matches(|char: char| char.is_ascii_digit()).len();
+    let rest = &line[digits..];
+    match rest.strip_prefix(['.', ')']) {
+        Some(rest) if (1..=3).contains(&digits) && rest.starts_with(' ') => rest.trim_start(),
+        _ => line,
+    }
+}
+
+fn split(line: &str, visit: &mut impl FnMut(&str)) {
+    let line = line.trim();
+    // Most lines are one sentence, which needs no rules.
+    if !line.trim_end_matches(is_terminator).contains(is_terminator) {
+        if !line.is_empty() {
+            visit(line);
+        }
+        return;
+    }
+    let mut start = 0;
+    for (at, piece) in line.split_sentence_bound_indices() {
+        let end = at + piece.len();
+        let is_last = end == line.len();
+        if is_last || !ends_with_abbreviation(piece) {
+            let sentence = line[start..end].trim();
+            if !sentence.is_empty() {
+                visit(sentence);
+            }
+            start = end;
+        }
+    }
+}
+
+/// Whether a character may end a sentence within a line.
+const fn is_terminator(char: char) -> bool {
+    match char {
+        '.' | '!' | '?' => true,
+        char => {
+            !char.is_ascii()
+                && !matches!(char, 'À'..='ÿ' | 'Ѐ'..='ӿ' | 'ا'..='ي' | '\u{4E00}'..='\u{9FFF}' | '\u{3040}'..='\u{30FF}' | '\u{AC00}'..='\u{D7AF}')
+        }
+    }
+}
+
+fn ends_with_abbreviation(piece: &str) -> bool {
+    let Some(piece) = piece.trim_end().strip_suffix('.') else { return false };
+    let word =
+        piece.rsplit(|char: char| char.is_whitespace() || char == '(').next().unwrap_or_default();
+    let is_initial = word.chars().count() == 1 && word.chars().all(char::is_uppercase);
+    is_initial || word.len() <= 8 && ABBREVIATIONS.contains(&word.to_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentences(text: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        for_each_sentence(text, |sentence| all.push(sentence.to_owned()));
+        all
+    }
+
+    #[test]
+    fn messages_are_split_into_sentences() {
+        let check = |text: &str, expect: &[&str]| assert_eq!(sentences(text), expect, "{text}");
+        check("The port is 4512. Is it open? Yes!", &["The port is 4512.", "Is it open?", "Yes!"]);
+        check(
+            "Ask Dr. Weber, e.g. about v1.2.3 of no. 5.",
+            &["Ask Dr. Weber, e.g. about v1.2.3 of no. 5."],
+        );
+        check("- one\n- two\n1. three\n## Four", &["one", "two", "three", "Four"]);
+        check("before\n```\nlet x = 5;\n```\nafter", &["before", "after"]);
+        check("> quoted\nmine", &["mine"]);
+        check("端口是48213。记住它！好吗？", &["端口是48213。", "记住它！", "好吗？"]);
+        check("المنفذ هو 5432. هل هو مفتوح؟ نعم", &["المنفذ هو 5432.", "هل هو مفتوح؟", "نعم"]);
+        check("पोर्ट 5432 है। यह खुला है।", &["पोर्ट 5432 है।", "यह खुला है।"]);
+        check(
+            "a line that an editor wrapped at a column of about seventy-two is\ncontinued here",
+            &["a line that an editor wrapped at a column of about seventy-two is continued here"],
+        );
+        check("", &[]);
+    }
+
+    #[test]
+    fn long_message_is_read_at_both_ends() {
+        let text = format!("first fact\n{}\nlast fact", "x y\n".repeat(3_000_000));
+        let all = sentences(&text);
+        assert_eq!((all[0].as_str(), all[all.len() - 1].as_str()), ("first fact", "last fact"));
+        assert!(all.len() < 20_000);
+        assert!(sentences(&"9".repeat(10_000_000)).is_empty(), "a line without end is data");
+    }
+}

@@ -1,0 +1,322 @@
+//! Sessions of facts: what holds after corrections, the bounds, the laws of the fold, and the block of a prompt.
+
+use ollm_protocol::content::{ContextEntryChange, Custom, Message, Record, RecordBody, Role};
+use ollm_protocol::{Seq, Timestamp};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::block::FactBlock;
+use super::*;
+
+/// A session of user messages.
+#[derive(Default)]
+struct Talk {
+    fold: FactFold,
+    next: u64,
+}
+
+impl Talk {
+    fn of(messages: &[&str]) -> Self {
+        let mut talk = Self::default();
+        for text in messages {
+            talk.say(text);
+        }
+        talk
+    }
+
+    fn say(&mut self, text: &str) -> Seq {
+        let at = Timestamp::from_unix_ms(
+            1_750_000_000_000 + i64::try_from(self.next).expect("small") * 1000,
+        );
+        self.push(RecordBody::Message(Message::text(Role::User, text, at)))
+    }
+
+    fn push(&mut self, body: RecordBody) -> Seq {
+        let seq = Seq(self.next);
+        self.next += 1;
+        let at = Timestamp::from_unix_ms(
+            1_750_000_000_000 + i64::try_from(seq.0).expect("small") * 1000,
+        );
+        self.fold.apply(Record::new(seq, None, at, body));
+        seq
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.fold
+            .ranked(&[])
+            .into_iter()
+            .filter(|fact| !fact.is_forgotten)
+            .map(|fact| fact.fact.text.clone())
+            .collect()
+    }
+
+    fn block(&self, notes: &str, room: u64) -> FactBlock {
+        let shown = ShownText { notes, has_record: &|_| false };
+        fact_block(&self.fold.ranked(&[]), &shown, room, &|text| text.len() as u64 / 4 + 1)
+    }
+}
+
+#[test]
+fn later_fact_on_the_same_subject_replaces_the_earlier() {
+    let check = |messages: &[&str], expect: &[&str]| {
+        assert_eq!(Talk::of(messages).texts(), expect, "{messages:?}");
+    };
+    check(&["The relay port is 6100.", "The relay port is 6200."], &["The relay port is 6200."]);
+    check(
+        &["The relay port is 6100.", "Now the relay port is 6200.", "Actually 6300."],
+        &["Actually 6300."],
+    );
+    check(
+        &["Rack 12 uses VLAN 340.", "Rack 14 uses VLAN 350."],
+        &["Rack 12 uses VLAN 340.", "Rack 14 uses VLAN 350."],
+    );
+    check(
+        &["Ada's birthday is 14 May.", "Bruno's birthday is 21 June."],
+        &["Ada's birthday is 14 May.", "Bruno's birthday is 21 June."],
+    );
+    check(&["The lead is Ada.", "The lead is now Grace."], &["The lead is now Grace."]);
+    check(&["Always use tabs.", "Never use tabs."], &["Never use tabs."]);
+    check(
+        &["Der Tresorcode ist 4471.", "Der Tresorcode ist jetzt 9920."],
+        &["Der Tresorcode ist jetzt 9920."],
+    );
+    check(&["会议室的号码是318。", "会议室的号码改为402。"], &["会议室的号码改为402。"]);
+    check(&["رقم الغرفة هو 412.", "رقم الغرفة الآن هو 518."], &["رقم الغرفة الآن هو 518."]);
+    check(
+        &["We moved the relay port from 6100 to 6300."],
+        &["We moved the relay port from 6100 to 6300."],
+    );
+    check(
+        &["The relay port is 6100.", "We moved the relay port from 6100 to 6300."],
+        &["We moved the relay port from 6100 to 6300."],
+    );
+}
+
+#[test]
+fn fact_taken_back_three_times_holds_as_said_last() {
+    let talk = Talk::of(&[
+        "The relay port is 6100.",
+        "Actually the relay port is 6200.",
+        "No, the relay port is 6100 after all.",
+        "Sorry, the relay port is now 6400.",
+    ]);
+    assert_eq!(talk.texts(), ["the relay port is now 6400."]);
+    let ranked = talk.fold.ranked(&[]);
+    assert_eq!(ranked[0].fact.supersedes, Some(Seq(2)));
+    let talk = Talk::of(&["The relay port is 6100.", "Forget what I said about the relay port."]);
+    assert_eq!(talk.texts(), [""; 0]);
+    let talk =
+        Talk::of(&["The relay port is 6100.", "The vault code is 7731.", "Ignore port 6100."]);
+    assert_eq!(talk.texts(), ["The vault code is 7731."]);
+}
+
+#[test]
+fn repeated_fact_is_kept_once_and_counts_more() {
+    let talk =
+        Talk::of(&["The vault code is 7731.", "The relay port is 6100.", "the vault code is 7731"]);
+    let ranked = talk.fold.ranked(&[]);
+    let (port, code) = (&ranked[0], &ranked[1]);
+    assert_eq!((code.fact.n_repeats, code.fact.supersedes), (1, None));
+    assert!(code.score > port.score, "{} {}", code.score, port.score);
+    let pinned = talk.fold.ranked(&[Seq(1)]);
+    assert!(pinned[0].score > code.score && pinned[0].is_pinned);
+}
+
+#[test]
+fn value_that_many_messages_have_scores_less() {
+    let mut talk = Talk::of(&["The server is src/server.rs.", "The vault is at vault/seven.kdb."]);
+    for n in 0..40 {
+        talk.say(&format!("Look at src/server.rs again, step {n}"));
+    }
+    let score = |text: &str| {
+        let ranked = talk.fold.ranked(&[]);
+        ranked
+            .iter()
+            .find(|one| one.fact.text.contains(text))
+            .map(|one| one.score)
+            .expect("is kept")
+    };
+    assert!(
+        score("vault") > score("The server is"),
+        "{} {}",
+        score("vault"),
+        score("The server is")
+    );
+}
+
+#[test]
+fn context_entries_of_users_state_facts_while_they_are_set() {
+    let mut talk = Talk::default();
+    let mut set = |content: Option<&str>, source: &str| {
+        let change = ContextEntryChange {
+            key: "k".to_owned(),
+            content: content.map(str::to_owned),
+            priority: None,
+            source: Some(source.to_owned()),
+        };
+        talk.push(RecordBody::ContextEntry(change));
+        talk.texts()
+    };
+    assert_eq!(set(Some("The vault code is 7731."), "hook"), [""; 0]);
+    assert_eq!(set(Some("The vault code is 7731."), "user"), ["The vault code is 7731."]);
+    assert_eq!(set(Some("The relay port is 6100."), "user"), ["The relay port is 6100."]);
+    assert_eq!(set(None, "user"), [""; 0]);
+}
+
+#[test]
+fn forgotten_facts_are_suppressed_until_they_are_restored() {
+    let mut talk = Talk::of(&["The vault code is 7731. The relay port is 6100."]);
+    let digest = talk.fold.of_record(Seq(0)).next().expect("two facts").digest();
+    let mut forget = |digest: Option<&str>, restored: bool| {
+        let data = serde_json::to_value(ForgottenFact {
+            seq: Seq(0),
+            digest: digest.map(str::to_owned),
+            restored,
+        });
+        let data = data.expect("serializes");
+        talk.push(RecordBody::Custom(Custom {
+            name: FORGET_RECORD.to_owned(),
+            data,
+            context_text: None,
+        }));
+        talk.texts().len()
+    };
+    assert_eq!(forget(Some(&digest), false), 1);
+    assert_eq!(forget(Some(&digest), true), 2);
+    assert_eq!(forget(None, false), 0);
+    assert_eq!(forget(None, true), 2);
+    let junk = Custom { name: FORGET_RECORD.to_owned(), data: json!([1]), context_text: None };
+    talk.push(RecordBody::Custom(junk));
+    assert_eq!(talk.texts().len(), 2);
+}
+
+#[test]
+fn memory_is_bounded_whatever_is_said() {
+    let mut talk = Talk::default();
+    for n in 0..10_000 {
+        talk.say(&format!("The access code of door {n}-{} is {}.", n * 7, 50_000 + n));
+    }
+    let texts = talk.texts();
+    assert!((512..=1024).contains(&texts.len()), "{}", texts.len());
+    assert!(texts[texts.len() - 1].contains("59999"), "the newest is kept");
+
+    let many: String = (0..10_000)
+        .map(|n| format!("The access code of door {n}-x is {}.\n", 50_000 + n))
+        .collect();
+    assert_eq!(Talk::of(&[&many]).texts().len(), 64);
+    let numbers: String = (0..500_000).map(|n| format!("{} ", n * 37)).collect();
+    assert_eq!(Talk::of(&[&numbers, "1 2 3 4812 77", &"9".repeat(10_000_000)]).texts(), [""; 0]);
+    let log: String =
+        (0..2000).map(|n| format!("2026-01-01 10:00:{n} GET /a/{n} 200 {n}ms\n")).collect();
+    assert_eq!(Talk::of(&[&log]).texts(), [""; 0]);
+}
+
+#[test]
+fn block_has_the_best_facts_in_the_order_of_the_log() {
+    let talk = Talk::of(&[
+        "The vault code is 7731.",
+        "Fix the test in src/a.rs",
+        "There were 40 people at the fair, and it was nice to see so many of them there in the sun",
+        "Never deploy on Fridays.",
+        "Our dentist is Dr. Weber in Linz.",
+    ]);
+    let block = talk.block("", 1000);
+    assert!(block.text.starts_with("2025-06-15:\n- The vault code is 7731.\n"), "{}", block.text);
+    assert!(
+        block.text.ends_with("- Never deploy on Fridays.\n- Our dentist is Dr. Weber in Linz."),
+        "{}",
+        block.text
+    );
+    assert_eq!(block.left_out, []);
+    let block = talk.block("", 26);
+    assert!(block.text.contains("7731") && block.text.contains("Never"), "{}", block.text);
+    assert!(!block.text.contains("40 people") && !block.left_out.is_empty());
+    let whole = talk.block("", 1000).text;
+    let exact = talk.block("", whole.len() as u64 / 4 + 1);
+    assert_eq!(exact.text, whole, "a block that fits is whole");
+    assert_eq!(talk.block("", 0).text, "");
+    assert_eq!(FactBlock::default(), Talk::default().block("", 100));
+}
+
+#[test]
+fn facts_that_something_else_shows_are_not_repeated() {
+    let talk = Talk::of(&[
+        "The vault code is 7731.",
+        "Never deploy on Fridays.",
+        "The team has 48 members.",
+    ]);
+    let shows = |notes: &str, part: &str| !talk.block(notes, 1000).text.contains(part);
+    assert!(shows("## Critical\n- vault: 7731 (user)", "7731"));
+    assert!(!shows("- vault: 77310", "7731"));
+    assert!(shows("- Constraint: never deploy on fridays", "Never"));
+    assert!(!shows("- deploy often", "Never"));
+    assert!(!shows("- line 48 of the file", "48 members"));
+    assert!(shows("- 48 members in the team", "48 members"));
+    let facts = talk.fold.ranked(&[]);
+    let shown = ShownText { notes: "", has_record: &|seq| seq == Seq(0) };
+    let block = fact_block(&facts, &shown, 1000, &|text| text.len() as u64);
+    assert!(!block.text.contains("7731") && block.text.contains("48"), "{}", block.text);
+}
+
+/// Texts of a session: facts, corrections, retractions, talk and noise in several languages.
+fn text() -> impl Strategy<Value = String> {
+    let subject = prop::sample::select(vec![
+        "relay port",
+        "vault code",
+        "Budget",
+        "房间号码",
+        "رقم الغرفة",
+        "код двери",
+    ]);
+    let form = prop::sample::select(vec![
+        "The {s} is {n}.",
+        "Actually the {s} is now {n}.",
+        "Forget the {s}.",
+        "Never change the {s}!",
+        "{s}是{n}。",
+        "هو {s} {n}",
+        "{s} — {n}",
+        "Where is the {s}?",
+        "Actually {n}.",
+        "`{s}`: {n}\n```\ncode {n}\n```",
+    ]);
+    let made = (subject, form, 10_u32..60).prop_map(|(subject, form, n)| {
+        form.replace("{s}", subject).replace("{n}", &(n * 97).to_string())
+    });
+    prop_oneof![4 => made, 1 => ".{0,80}", 1 => "[a-zA-Z0-9 .,:'\"/_-]{0,120}"]
+}
+
+proptest! {
+    #[test]
+    fn folding_in_parts_equals_folding_at_once(texts in prop::collection::vec(text(), 0..40), restart in 0..40_usize) {
+        let at_once = Talk::of(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut parts = Talk::default();
+        for (at, text) in texts.iter().enumerate() {
+            if at == restart {
+                // A restart folds the log from the beginning again.
+                parts = Talk::of(&texts[..at].iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            parts.say(text);
+        }
+        let facts = |talk: &Talk| {
+            let ranked = talk.fold.ranked(&[]).into_iter();
+            ranked.map(|one| (one.fact.clone(), one.score)).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(facts(&at_once), facts(&parts));
+    }
+
+    #[test]
+    fn any_text_is_folded_and_no_fact_is_longer_than_a_line(text in "\\PC{0,400}") {
+        let talk = Talk::of(&[&text, &text]);
+        for text in talk.texts() {
+            prop_assert!(text.chars().count() <= 250 && !text.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn block_keeps_its_room(texts in prop::collection::vec(text(), 0..30), room in 0..200_u64) {
+        let talk = Talk::of(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        let block = talk.block("", room);
+        prop_assert!(block.text.is_empty() || block.text.len() as u64 / 4 < room);
+    }
+}
