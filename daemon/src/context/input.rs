@@ -13,6 +13,24 @@ use crate::tokens::Counter;
 /// The cause of a session's first epoch.
 pub(super) const START: &str = "start";
 
+/// A source of the facts that the user stated.
+pub(crate) trait FactSource {
+    /// Returns the lines of the best facts within `room` tokens, without those that `notes` say or that stand in a
+    /// record that is shown; empty if there are none.
+    ///
+    /// `count` counts the tokens of a text.
+    fn lines(
+        &self,
+        notes: &str,
+        is_shown: &dyn Fn(Seq) -> bool,
+        room: u64,
+        count: &dyn Fn(&str) -> u64,
+    ) -> String;
+
+    /// Returns whether a record states a fact or a rule.
+    fn is_stated_by(&self, record: Seq) -> bool;
+}
+
 /// The input of a build, except the contents of records.
 pub(crate) struct BuildInput<'a> {
     /// The path from the root to the active leaf, oldest first.
@@ -30,6 +48,8 @@ pub(crate) struct BuildInput<'a> {
     pub decisions: &'a [String],
     /// Pinned records, in the order of pinning.
     pub pins: &'a [Seq],
+    /// The facts that the user stated, if they are known.
+    pub facts: Option<&'a dyn FactSource>,
     pub project_path: Option<&'a str>,
     pub model: Option<&'a str>,
     /// Tool definitions that will be sent along.

@@ -145,6 +145,7 @@ impl Inputs {
             sent_entries: &self.sent.entries,
             decisions: &self.locked_decisions,
             pins: &self.folds.pins,
+            facts: None,
             project_path: self.settings.project_path.as_deref(),
             model: self.model.as_deref(),
             tools: &params.tools,

@@ -27,6 +27,7 @@ pub(crate) use self::request::{SummaryOptions, SummaryRequest, TranscriptPiece, 
 pub(super) use self::retention::retained_percent;
 pub(crate) use self::retention::{measure_retention, retention_targets};
 pub(crate) use self::summary::Summary;
+pub(super) use self::summary::fit as fit_summary;
 pub(crate) use self::verify::{
     RejectedSummary, SummaryLimits, complete_summary, partial_summary, verify_summary,
 };

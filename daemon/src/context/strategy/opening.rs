@@ -1,10 +1,11 @@
-//! The opening of a head, which stands before the newest turns: file lists, the original task, pins, and earlier
+//! The opening of a head, which stands before the newest turns: facts, file lists, the original task, pins, and earlier
 //! messages of the user, each within its share. Adds methods to [`HeadBuilder`].
 
 use ollm_protocol::Seq;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
+use crate::context::assemble::FACTS;
 use crate::context::ledger::Ledger;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::tokens::Counter;
@@ -13,9 +14,11 @@ use crate::tokens::Counter;
 pub(crate) const RECENT_PERCENT: u64 = 60;
 /// Percent of the prompt limit that all pinned texts together may have.
 pub(crate) const PIN_PERCENT: u64 = 10;
+/// Percent of the prompt limit for the facts that the user stated.
+const FACTS_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
 const FILE_PERCENT: u64 = 5;
-/// Tokens of `+12 more changed (session.get)`.
+/// Tokens of `+12 more changed`.
 const MORE_TOKENS: u64 = 12;
 /// Tokens that suffice to name the number of files of both lists.
 const MIN_FILE_TOKENS: u64 = 32;
@@ -58,7 +61,7 @@ fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> String {
             shown += 1;
         }
         if shown < paths.len() {
-            text.push_str(&format!("+{} more {verb} (session.get)\n", paths.len() - shown));
+            text.push_str(&format!("+{} more {verb}\n", paths.len() - shown));
         }
     }
     text.truncate(text.trim_end().len());
@@ -68,6 +71,7 @@ fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> String {
 /// Tokens that are reserved for the opening, so that the newest turns do not take them.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
+    facts: u64,
     task: u64,
     pins: u64,
     files: u64,
@@ -76,9 +80,11 @@ pub(super) struct Reserved {
 }
 
 impl HeadBuilder<'_, '_, '_> {
-    /// Reserves tokens for the original task, for pins, for the files of the records from `start` on, and for earlier
+    /// Reserves tokens for facts, for the original task, for pins, for the files of the records from `start` on, and for earlier
     /// messages of the user.
     pub(super) fn reserve(&mut self, start: usize) -> Result<Reserved, ContentsError> {
+        let facts = self.fact_tokens();
+        self.left -= facts;
         let task = self.task_tokens()?;
         self.left -= task;
         self.users -= task;
@@ -89,7 +95,26 @@ impl HeadBuilder<'_, '_, '_> {
         self.left -= files;
         let earlier = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
         self.left -= earlier;
-        Ok(Reserved { task, pins, files, earlier, ledger })
+        Ok(Reserved { facts, task, pins, files, earlier, ledger })
+    }
+
+    fn fact_tokens(&self) -> u64 {
+        let most = (self.input.prompt_limit * FACTS_PERCENT / 100).min(self.left / 3);
+        let text = self.fact_lines(most.saturating_sub(QUOTE_TOKENS));
+        let cost = u64::from(self.input.build.counter.count_text(&text)) + QUOTE_TOKENS;
+        if text.is_empty() { 0 } else { cost.min(self.left) }
+    }
+
+    /// Returns the lines of the facts within `room` tokens that nothing else in the head says.
+    fn fact_lines(&self, room: u64) -> String {
+        let Some(facts) = self.input.build.facts else { return String::new() };
+        let is_shown = |seq: Seq| {
+            let path = self.input.build.path;
+            let at = path.binary_search_by_key(&seq, |item| item.seq).ok();
+            at.is_some_and(|at| self.is_whole(at))
+        };
+        let count = |text: &str| u64::from(self.input.build.counter.count_text(text));
+        facts.lines(self.input.notes, &is_shown, room, &count)
     }
 
     fn task_tokens(&mut self) -> Result<u64, ContentsError> {
@@ -152,11 +177,20 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(set_aside)
     }
 
-    /// Puts the files, the original task and the pins before the conversation, within their reserved tokens.
+    /// Puts the facts, the files, the original task and the pins before the conversation, within their reserved tokens.
     pub(super) fn keep_opening(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
+        self.keep_facts(reserved);
         self.keep_files(reserved);
         self.keep_task(reserved)?;
         self.keep_pins(reserved)
+    }
+
+    fn keep_facts(&mut self, reserved: &Reserved) {
+        self.left += reserved.facts;
+        if reserved.facts > 0 {
+            let text = self.fact_lines(reserved.facts.saturating_sub(QUOTE_TOKENS));
+            self.add_block(FACTS, text);
+        }
     }
 
     fn keep_files(&mut self, reserved: &Reserved) {
@@ -192,7 +226,8 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes the user's messages before record `end`, the newest first; a long message keeps its ends.
+    /// Quotes the user's messages before record `end`: those that state something first, then the newest. A long message
+    /// keeps its ends.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
@@ -201,7 +236,11 @@ impl HeadBuilder<'_, '_, '_> {
         self.left += reserved.earlier;
         let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
-        let users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
+        let mut users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
+        if let Some(facts) = self.input.build.facts {
+            // Stable, so that the newest come first among equals.
+            users.sort_by_key(|at| !facts.is_stated_by(path[*at].seq));
+        }
         let mut n_loaded = 0;
         for (n, &at) in users.iter().enumerate() {
             if self.left < MIN_SHARE {
