@@ -77,7 +77,8 @@ impl<'a> SummaryRange<'a> {
         let limit = tier(inputs.window.size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
         let target = self.target();
-        let goal = goal_prompt(inputs.goals());
+        let count = |text: &str| u64::from(summarizer.counter.count_text(text));
+        let goal = goal_prompt(inputs.goals(), &count, inputs.goal_tokens());
         let instructions = request.instructions.as_deref();
         let options =
             SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
