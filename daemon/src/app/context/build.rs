@@ -10,8 +10,10 @@ use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{Result, check_context_size};
+use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::learn_limits;
 use crate::context::{self, Built};
+use crate::model::ModelInfo;
 use crate::session::NewRecord;
 use crate::tokens::Counter;
 
@@ -21,8 +23,24 @@ const MAX_TRIES: usize = 4;
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
 pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
-    learn_limits(&core, params.session_id, params.model.as_deref()).await?;
+    let info = learn_limits(&core, params.session_id, params.model.as_deref()).await?;
+    if let Some(info) = info {
+        learn_vocabulary(&core, &info, &params).await;
+    }
     build_with(&core, params, None).await
+}
+
+/// Learns the vocabulary of a model whose texts were never counted, so that counts are no estimates. Does not load the
+/// model; without a vocabulary, counts stay estimates.
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &ContextBuildParams) {
+    if core.counts.has_tokenizer(info, &info.model) {
+        return;
+    }
+    let (model, tools) = (info.model.clone(), params.tools.clone());
+    let prompts = CountedPrompts { model, think: None, tools, num_ctx: None };
+    if let Err(error) = learned_counter(core, info, &prompts).await {
+        tracing::info!(model = info.model, "the vocabulary is not learned: {error}");
+    }
 }
 
 /// Builds a context with a given counter; by default with that of the session's model.
