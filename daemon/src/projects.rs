@@ -184,7 +184,7 @@ impl Projects {
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
         let _guard = self.changing.lock();
         fsutil::remove_leftovers(&self.dir)?;
-        self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))?;
+        self.paths_with_current(id)?.iter().try_for_each(|path| self.store_current(path, None))?;
         // An earlier attempt may have changed a file and failed to sync that.
         if self.dir.exists() { Ok(fsutil::sync_dir(&self.dir)?) } else { Ok(()) }
     }
@@ -224,20 +224,47 @@ impl Projects {
     /// Returns the paths of the projects whose current session is `id`.
     ///
     /// All files are read, because a session may be current in a project that is not its own.
-    fn paths_with_current(&self, id: SessionId) -> Vec<String> {
-        let Ok(files) = fs::read_dir(&self.dir) else { return Vec::new() };
-        files
-            .filter_map(|file| {
-                let file: ProjectFile =
-                    serde_json::from_slice(&fsutil::read_regular(&file.ok()?.path()).ok()?).ok()?;
-                (file.current_session == Some(id)).then_some(file.path)
-            })
-            .collect()
+    /// A file that cannot be parsed is never changed, so it is left out, and the log says so.
+    ///
+    /// **Errors**: the system cannot read the directory or a file, which may be one of them.
+    fn paths_with_current(&self, id: SessionId) -> Result<Vec<String>, FsError> {
+        let fail = |source| FsError::new("list", &self.dir, source);
+        let files = match fs::read_dir(&self.dir) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(fail(error)),
+        };
+        let mut paths = Vec::new();
+        for file in files {
+            let path = file.map_err(fail)?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read_or_default::<ProjectFile>(&path) {
+                Ok(file) if file.current_session == Some(id) => paths.push(file.path),
+                Ok(_) => {}
+                // A directory or a link is no file of a project.
+                Err(error) if is_foreign(&error) => {
+                    tracing::warn!(
+                        "the file of a project is left as it is: {}",
+                        with_sources(&error)
+                    );
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(paths)
     }
 
     fn file(&self, path: &str) -> PathBuf {
         self.dir.join(format!("{}.json", project_hash(path)))
     }
+}
+
+/// Returns whether a file cannot be parsed, or is no file that this daemon writes.
+fn is_foreign(error: &FsError) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, IsADirectory};
+    matches!(error.source.kind(), InvalidData | InvalidInput | IsADirectory)
 }
 
 /// Reads a JSON file; returns the default for a missing one.
@@ -296,6 +323,25 @@ mod tests {
         assert_eq!(projects.current("/a").expect("reads"), None);
         assert_eq!(projects.current("/b").expect("reads"), None);
         assert_eq!(projects.current("/c").expect("reads"), Some(two));
+    }
+
+    #[test]
+    fn forget_fails_for_a_file_that_cannot_be_read_and_leaves_out_one_that_cannot_be_parsed() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let projects = Projects::new(home.path());
+        let id = crate::clock::Clock::system().session_id();
+        projects.forget(id).expect("there are no projects");
+        projects.set_current("/a", Some(id)).expect("writes");
+        projects.set_current("/b", Some(id)).expect("writes");
+        fsutil::replace_atomically(&projects.file("/b"), b"{ \"path\": ").expect("writes");
+        fsutil::create_private_dir(&projects.dir.join("other.json")).expect("creates");
+        projects.forget(id).expect("leaves out the broken file");
+        assert_eq!(projects.current("/a").expect("reads"), None);
+        projects.set_current("/a", Some(id)).expect("writes");
+        // A path that is too long fails for every user, root included.
+        fsutil::remove_file(&projects.file("/b")).expect("removes");
+        let unreadable = Projects { dir: home.path().join("x".repeat(300)), ..projects };
+        assert!(matches!(unreadable.forget(id), Err(ProjectError::Storage(_))));
     }
 
     #[test]

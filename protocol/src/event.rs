@@ -27,6 +27,10 @@ pub enum EventKind {
     MessageRecorded,
     /// A tool call was recorded. Data: `name`, `tokens`.
     ToolCallRecorded,
+    /// Records of a session were found damaged; published once, until they can be read again. Data: `damagedRecords`.
+    SessionDamaged,
+    /// Damaged records of a session can be read again. Data: `records`, their number.
+    SessionHealed,
     /// The session document was written. Data: `sizeBytes`.
     SessionSaved,
     /// The mode changed. Data: `from` (null if there was none), `to`, `trigger`.

@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     for model in listed["data"].as_array().context("a list of models")? {
         let name = model["model"].as_str().context("a model has a name")?;
         if chosen.is_empty() || chosen.iter().any(|chosen| name.starts_with(chosen.as_str())) {
-            let shown = client.call("model.show", &json!({ "model": name }))?;
+            let shown = client.call("model.show", &json!({ "model": name }))?["model"].take();
             let played = Player { client: &mut client, model: name, shown: &shown }.play(&report);
             total.add(&played.with_context(|| format!("play the cases with {name}"))?);
         }
@@ -116,7 +116,7 @@ impl Tally {
 struct Player<'a> {
     client: &'a mut Client,
     model: &'a str,
-    /// The result of `model.show`.
+    /// The details of the model that `model.show` returns.
     shown: &'a Value,
 }
 

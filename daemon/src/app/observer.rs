@@ -3,12 +3,14 @@
 //! It is called on the writers' threads, after the sync and before the reply, in the order of the log. It only marks
 //! work as due and publishes events: it never blocks.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ollm_protocol::content::{
     GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody, SnapshotMark,
 };
 use ollm_protocol::{EventKind, SessionId};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::core::Core;
@@ -17,22 +19,39 @@ use super::{compaction, loops};
 use crate::events::EventDraft;
 use crate::session::{Observer, SessionChange};
 
+/// The most sessions whose damage is remembered as published; beyond it, damage may be published again.
+const MAX_DAMAGED: usize = 4096;
+
 /// Receives the changes of all sessions.
 pub(crate) struct SessionObserver {
     retention: Arc<RetentionTask>,
+    /// The sessions whose damage is published: each time that one is opened, it is found again.
+    damaged: Mutex<HashSet<SessionId>>,
     /// Set once, before the first session is opened; weak, because the core owns the sessions that report here.
     core: OnceLock<Weak<Core>>,
 }
 
 impl SessionObserver {
     pub(crate) fn new(retention: Arc<RetentionTask>) -> Self {
-        Self { retention, core: OnceLock::new() }
+        Self { retention, damaged: Mutex::default(), core: OnceLock::new() }
     }
 
     /// Starts to report to a core.
     pub(crate) fn report_to(&self, core: &Arc<Core>) {
         // A second core would be a defect of the composition; the first one stays.
         drop(self.core.set(Arc::downgrade(core)));
+    }
+
+    /// Publishes that records of a session are damaged, unless that is published already.
+    fn publish_damage(&self, core: &Core, id: SessionId, damaged: u64) {
+        let mut known = self.damaged.lock();
+        if known.len() >= MAX_DAMAGED {
+            known.clear();
+        }
+        if damaged > 0 && known.insert(id) {
+            let data = json!({ "damagedRecords": damaged });
+            core.publish(id, None, EventKind::SessionDamaged, data);
+        }
     }
 }
 
@@ -44,6 +63,7 @@ impl Observer for SessionObserver {
             SessionChange::Recovered { damaged: 1.., .. } | SessionChange::Healed { .. } => {
                 core.catalog.mark_doubtful(id);
             }
+            SessionChange::Damaged { .. } => {}
             _ => core.catalog.mark_dirty(id),
         }
         match change {
@@ -76,11 +96,17 @@ impl Observer for SessionObserver {
             }
             SessionChange::Recovered { torn_bytes, damaged } => {
                 tracing::warn!(session = %id, torn_bytes, damaged, "the log was not whole");
+                self.publish_damage(&core, id, *damaged);
             }
+            SessionChange::Damaged { damaged } => self.publish_damage(&core, id, *damaged),
             SessionChange::Healed { records } => {
                 tracing::info!(session = %id, records, "damaged records can be read again");
                 // What was derived without these records must not be continued.
                 core.cache.forget(id);
+                if self.damaged.lock().remove(&id) {
+                    let data = json!({ "records": records });
+                    core.publish(id, None, EventKind::SessionHealed, data);
+                }
             }
         }
     }

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// The longest pause after failed compactions.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1800);
-/// The most sessions whose pauses and reports are remembered; a forgotten session only tries again sooner.
+/// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
+/// its document counts with its size on disk.
 const MAX_REMEMBERED: usize = 512;
 
 /// Sessions whose document may be due.
@@ -85,7 +86,11 @@ impl DueDocuments {
 
     /// Notes that the document of a log of `log_bytes` was written.
     pub(crate) fn note_written(&self, id: SessionId, log_bytes: u64) {
-        self.state.lock().written_at.insert(id, log_bytes);
+        let mut state = self.state.lock();
+        if state.written_at.len() >= MAX_REMEMBERED && !state.written_at.contains_key(&id) {
+            state.written_at.clear();
+        }
+        state.written_at.insert(id, log_bytes);
     }
 
     /// Forgets a session that is being deleted. No document is written until the guard is dropped, so that none
@@ -194,6 +199,16 @@ mod tests {
 
     fn id(number: u128) -> SessionId {
         SessionId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    #[test]
+    fn sizes_of_written_documents_are_remembered_for_some_sessions_only() {
+        let documents = DueDocuments::default();
+        for number in 0..10 * MAX_REMEMBERED as u128 {
+            documents.note_written(id(number), 7);
+            assert_eq!(documents.written_at(id(number)), Some(7));
+        }
+        assert!(documents.state.lock().written_at.len() <= MAX_REMEMBERED);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use ollm_protocol::content::{Part, Record, RecordKind, Role};
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
+use super::stems::TextLanguage;
 use super::words;
 use crate::session::index::IndexEntry;
 
@@ -77,7 +78,8 @@ impl SearchDocument {
         (!text.is_empty()).then_some(Self { seq: record.seq, role, at, text })
     }
 
-    /// Returns the document's tokens for the index, each once, separated by spaces.
+    /// Returns the document's tokens for the index, each once, separated by spaces. The stem of a word follows it where
+    /// it differs.
     pub(super) fn tokens(&self, session: i64, project: Option<&str>) -> String {
         let mut joined = session_term(session);
         joined.push(' ');
@@ -91,10 +93,19 @@ impl SearchDocument {
         let hasher = DefaultHashBuilder::default();
         let mut seen: HashSet<u64, DefaultHashBuilder> =
             HashSet::with_capacity_and_hasher(self.text.len() / 16, hasher.clone());
+        let language = TextLanguage::of(&self.text);
+        let mut stems: HashSet<u64, DefaultHashBuilder> = HashSet::with_hasher(hasher.clone());
         words::each_token(&self.text, |token, _| {
             if seen.insert(hasher.hash_one(token)) {
                 joined.push(' ');
                 joined.push_str(token);
+                if !language.is_stop_word(token)
+                    && let Some(stem) = language.stem(token)
+                    && stems.insert(hasher.hash_one(&*stem))
+                {
+                    joined.extend([' ', words::STEM]);
+                    joined.push_str(&stem);
+                }
             }
             ControlFlow::Continue(())
         });
@@ -210,5 +221,11 @@ mod tests {
         let document =
             SearchDocument { seq: Seq(0), role: Role::Tool, at, text: "go go GO".into() };
         assert_eq!(document.tokens(7, Some("ab01")), "\u{82}s7 \u{82}r3 \u{82}pab01 go");
+        let text = "the moving handlers moved move".into();
+        let tokens = SearchDocument { text, ..document }.tokens(7, None);
+        assert_eq!(
+            tokens,
+            "\u{82}s7 \u{82}r3 the moving \u{83}move handlers \u{83}handler moved move"
+        );
     }
 }

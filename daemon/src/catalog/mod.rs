@@ -14,8 +14,11 @@ mod error;
 mod files;
 mod query;
 mod queue;
+mod reading;
+mod recall;
 mod seal;
 mod search;
+mod stems;
 mod words;
 mod writer;
 
@@ -41,8 +44,11 @@ pub(crate) use error::CatalogError;
 use query::sessions::{self, PackedTable};
 pub(crate) use query::sessions::{ListQuery, RetentionRow};
 use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
+pub(crate) use recall::{RecallQuery, RecallScope, RecalledMessage, RecalledPage};
 use seal::CatalogSeal;
 pub(crate) use search::{SearchPage, SearchQuery};
+#[cfg(test)]
+pub(crate) use writer::THREAD_NAME;
 
 /// The time between opening the catalog and comparing it with the logs. Listing 10,000 files takes 20 ms, and a second
 /// on a cold disk; the first calls, for which the daemon was probably started, take precedence.
@@ -186,6 +192,11 @@ impl Catalog {
     /// **Errors**: [`CatalogError::EmptyQuery`], [`CatalogError::QueryTooLong`], [`CatalogError::InvalidCursor`].
     pub(crate) fn search(&self, query: &SearchQuery<'_>) -> Result<SearchPage, CatalogError> {
         search::search(&self.shared, query)
+    }
+
+    /// Finds the messages that answer a question best, the best first.
+    pub(crate) fn recall(&self, query: &RecallQuery<'_>) -> Result<RecalledPage, CatalogError> {
+        recall::recall(&self.shared, query)
     }
 
     /// Returns a retention row for every session, in no order.

@@ -4,7 +4,7 @@
 //! drops all other bytes. Each token made here must be exactly one token there, so punctuation inside a token is
 //! written as a C1 control character ([`UNDERSCORE`], [`DOT`]): two bytes in UTF-8, and never part of a word, because
 //! control characters are not alphanumeric. [`PRIVATE`] begins the private terms of a document (session, project,
-//! role), which no text can contain for the same reason.
+//! role) and [`STEM`] its stems, which no text can contain for the same reason.
 //!
 //! The rules:
 //! - a word is a run of letters, digits and `_`, in lower case;
@@ -23,6 +23,8 @@ pub(super) const UNDERSCORE: char = '\u{80}';
 pub(super) const DOT: char = '\u{81}';
 /// Begins a private term of a document.
 pub(super) const PRIVATE: char = '\u{82}';
+/// Begins the stem of a word, where the stem differs from the word.
+pub(super) const STEM: char = '\u{83}';
 
 /// Maximum length of a token in bytes; a longer word is found by its beginning. Such words are keys and encoded data,
 /// of which no query contains more.
@@ -122,6 +124,14 @@ pub(super) fn whole(word: &str) -> String {
     token
 }
 
+/// Returns the parts of a word with inner structure; nothing for a word without or with too many parts.
+pub(super) fn parts(word: &str) -> Vec<&str> {
+    let (parts, n_parts) = split_word(word);
+    let is_whole = n_parts == 1 && parts[0].len() == word.len();
+    let parts = parts.into_iter().take(if is_whole || n_parts > MAX_PARTS { 0 } else { n_parts });
+    parts.map(|part| &word[part]).collect()
+}
+
 /// Returns a character in lower case; text is compared character by character.
 pub(super) fn fold(char: char) -> impl Iterator<Item = char> {
     char.to_lowercase()
@@ -138,7 +148,7 @@ fn run_kind(char: char) -> Option<RunKind> {
 
 /// Returns whether a character belongs to a script without spaces between words, or to Korean, whose words change at
 /// their end.
-fn is_cjk(char: char) -> bool {
+pub(super) fn is_cjk(char: char) -> bool {
     matches!(u32::from(char),
         0x1100..=0x11FF | 0x3005..=0x3007 | 0x3041..=0x3096 | 0x309D..=0x309F | 0x30A1..=0x30FA
         | 0x30FC..=0x30FF | 0x3131..=0x318E | 0x31F0..=0x31FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF
@@ -330,7 +340,7 @@ mod tests {
         #[test]
         fn token_is_exactly_one_token_for_fts5(text in any::<String>()) {
             each_token(&text, |token, _| {
-                assert!(!token.is_empty() && !token.starts_with(PRIVATE));
+                assert!(!token.is_empty() && !token.starts_with([PRIVATE, STEM]));
                 assert!(token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte >= 0x80), "{token:?}");
                 ControlFlow::Continue(())
             });

@@ -17,7 +17,7 @@ use super::discover::document;
 use super::error::RpcError;
 use super::{Handles, Registry, streams};
 use crate::app::compaction::request as compaction;
-use crate::app::context::{build, entries, goals, inspect, pins};
+use crate::app::context::{build, entries, goals, inspect, pins, recall};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{chat, loops, models};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
@@ -82,6 +82,8 @@ fn context(registry: &mut Registry) {
     registry.app::<m::ContextBuild, _, _>(build::build);
     registry.app::<m::ContextStatus, _, _>(inspect::status);
     registry.app::<m::ContextInspect, _, _>(inspect::inspect);
+    registry.app::<m::ContextGetBuild, _, _>(inspect::get_build);
+    registry.app_blocking::<m::ContextRecall>(recall::recall);
     registry.app::<m::ContextCompact, _, _>(compaction::compact);
     registry.app::<m::ContextCheckpoints, _, _>(compaction::checkpoints);
     registry.app::<m::ContextAddEntry, _, _>(entries::add);
@@ -166,6 +168,12 @@ async fn env_sanitize(
     handles: Arc<Handles>,
     params: EnvSanitizeParams,
 ) -> Result<EnvSanitizeResult, RpcError> {
+    let bytes = limits::json_bytes(&params.variables);
+    if bytes > limits::MAX_VARIABLES_BYTES {
+        let message = format!("the variables have {bytes} bytes of JSON");
+        let error = RpcError::new(ErrorKind::TooLarge, message).with_field("field", "variables");
+        return Err(error.with_field("limit", limits::MAX_VARIABLES_BYTES));
+    }
     let rules = EnvironmentRules::new(&handles.core.config().environment);
     let SanitizedEnvironment { passed, removed } = rules.sanitize(params.variables);
     Ok(EnvSanitizeResult { variables: passed, removed, warnings: rules.warnings().to_vec() })

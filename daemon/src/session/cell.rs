@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
-use super::index::{ScanPoint, ScannedRecord};
+use super::index::{IndexEntry, ScanPoint, ScannedRecord};
 use super::log::recover::ScanEnd;
 use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
@@ -178,7 +178,9 @@ impl SessionCell {
             plan.fail(&error);
             return;
         }
-        self.finish(plan, writer.reader.take());
+        // A plan whose requests were all refused creates nothing: the reader waits for the one that does.
+        let reader = if plan.is_birth { writer.reader.take() } else { None };
+        self.finish(plan, reader);
         writer.log = Some(log);
         writer.cut_to = None;
     }
@@ -204,15 +206,17 @@ impl SessionCell {
         let WritePlan { start, end, writes, is_birth, .. } = plan;
         let mut replies = Vec::with_capacity(writes.len());
         let mut announced = Vec::new();
+        let mut n_marks = 0;
         let mut open = self.open.write();
         let Some(session) = open.as_mut() else { return };
-        if let Some(reader) = reader.filter(|_| is_birth) {
+        if let Some(reader) = reader {
             session.set_log(reader);
             self.draft.store(false, Ordering::Relaxed);
         }
         for write in writes {
             for record in write.records {
                 session.state.apply(&record);
+                n_marks += u64::from(record.entry.has(IndexEntry::REST_MARK));
                 announced.push(record);
             }
             if let Some((reply, outcome)) = write.reply {
@@ -222,7 +226,8 @@ impl SessionCell {
         session.state.set_point(end);
         let created = is_birth.then(|| session.summary(self.shared.clock.now()));
         drop(open);
-        self.shared.n_records.fetch_add(end.records - start.records, Ordering::Relaxed);
+        let n_records = end.records - start.records - n_marks;
+        self.shared.n_records.fetch_add(n_records, Ordering::Relaxed);
         self.announce(created.as_ref(), &announced);
         for (reply, result) in replies {
             send_reply(reply, result);
@@ -395,7 +400,19 @@ impl SessionCell {
     pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
         // A session that was only read is not written because of that.
         let is_written = self.writer.lock().log.is_some();
-        let is_due = is_written && self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
+        is_written.then(|| self.submit_mark()).flatten()
+    }
+
+    /// Queues a mark like [`SessionCell::rest`], unless the session is in use. Never waits, so the lock of the map may be
+    /// held.
+    pub(super) fn queue_mark(self: &Arc<Self>) {
+        let is_written = self.writer.try_lock().is_some_and(|writer| writer.log.is_some());
+        // The session goes on if nobody waits for its mark.
+        drop(is_written.then(|| self.submit_mark()));
+    }
+
+    fn submit_mark(self: &Arc<Self>) -> Option<PendingAppend> {
+        let is_due = self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
         is_due.then(|| {
             let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
             let leaf = self.peek(|session| session.state.leaf()).flatten();
@@ -511,12 +528,38 @@ impl SessionCell {
         // A crash may have left data in the system's cache only: bytes of the log, the names of the log and of its
         // blobs. They must be durable before a record claims that they are.
         log.sync().map_err(|source| LogError::io("sync", path, source))?;
+        self.sync_names()?;
+        Ok(log)
+    }
+
+    /// Makes the names of the log and of its blobs durable.
+    fn sync_names(&self) -> Result<(), LogError> {
         let blobs = self.shared.paths.blobs(self.id);
         if blobs.exists() {
             fsutil::sync_dir(&blobs)?;
         }
-        fsutil::sync_dir(&self.shared.paths.dir)?;
-        Ok(log)
+        Ok(fsutil::sync_dir(&self.shared.paths.dir)?)
+    }
+
+    /// Makes the records durable that were read and not written by this process: one that was killed may have left them
+    /// in the system's cache only. Changes no file. Blocks on the disk.
+    pub(super) fn sync(&self) -> Result<(), SessionError> {
+        let _writer = self.writer.lock();
+        if self.is_deleting() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        self.ensure_open()?;
+        let Some(log) = self.peek(OpenSession::unsynced_log).flatten() else { return Ok(()) };
+        let sync = || {
+            log.sync()?;
+            self.sync_names()
+        };
+        let synced = self.shared.with_descriptors(sync);
+        synced.map_err(|error| SessionError::log(self.id, &error))?;
+        if let Some(session) = self.open.write().as_mut() {
+            session.may_be_unsynced = false;
+        }
+        Ok(())
     }
 
     fn save_torn_tail(

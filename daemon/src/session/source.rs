@@ -72,9 +72,12 @@ impl IndexSource for Sessions {
         let blobs = self.shared.paths.blobs(id);
         match OpenSession::open(id, log, blobs, hint, known.point.records) {
             Ok((session, end)) if session.state.point().records > 0 => {
-                if end.missing_records > 0 {
-                    let damaged = end.missing_records;
-                    let change = SessionChange::Recovered { torn_bytes: end.torn_bytes, damaged };
+                let damaged = end.damaged_places + session.unreadable().len() as u64;
+                let change = match end.missing_records {
+                    0 => SessionChange::Damaged { damaged },
+                    damaged => SessionChange::Recovered { torn_bytes: end.torn_bytes, damaged },
+                };
+                if damaged + end.missing_records > 0 {
                     self.shared.observer.changed(id, &change);
                 }
                 let known =

@@ -29,6 +29,9 @@ use crate::fsutil::{self, FsError};
 
 /// Maximum number of open sessions with a log; each has one or two open files and takes 24 bytes for each record.
 const MAX_OPEN: usize = 256;
+/// Number of open sessions beyond which the least recently used ones get rest marks, long before they are closed to
+/// make room: closing them must not wait for the disk.
+const MARK_BEYOND: usize = MAX_OPEN - 64;
 /// Maximum number of drafts; more of them are a sign of a client that creates sessions and does not use them.
 const MAX_DRAFTS: usize = 10_000;
 /// Maximum size of the headers of all drafts in bytes of JSON; they are in memory only.
@@ -205,6 +208,14 @@ impl Sessions {
         Ok(PendingAppend(result))
     }
 
+    /// Makes all records of a session durable. Blocks on the disk.
+    ///
+    /// A write does so by itself. A call that succeeds without a write, because its change is there already, must do it:
+    /// a process that was killed may have made that change in the system's cache only.
+    pub(crate) fn sync(&self, id: SessionId) -> Result<(), SessionError> {
+        self.cell(id)?.sync()
+    }
+
     /// Calls `read` with a session. Blocks on the disk if the session is not open.
     pub(crate) fn with<T>(
         &self,
@@ -319,6 +330,12 @@ impl Sessions {
         count - cells.len()
     }
 
+    /// Returns whether no thread uses a session.
+    #[cfg(test)]
+    pub(crate) fn are_unused(&self) -> bool {
+        self.cells().values().all(is_unshared)
+    }
+
     /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
     ///
     /// Only sessions that were written since they were opened get a mark, and only one after their last record.
@@ -392,13 +409,21 @@ fn close(cell: &Arc<SessionCell>) -> bool {
     is_unshared(cell) && cell.close_if_idle()
 }
 
-/// Closes the least recently used sessions until another one can be opened. Drafts do not count.
+/// Closes the least recently used sessions until another one can be opened, and queues rest marks for those that may be
+/// closed next. Drafts do not count.
 fn close_least_used(cells: &mut Cells) {
-    if cells.len() < MAX_OPEN {
+    if cells.len() < MARK_BEYOND {
         return;
     }
     let n_open = cells.values().filter(|cell| !cell.is_draft()).count();
     close_up_to(cells, (n_open + 1).saturating_sub(MAX_OPEN));
+    let unused = cells.values().filter(|cell| !cell.is_draft());
+    for cell in unused.take((n_open + 1).saturating_sub(MARK_BEYOND)) {
+        // The mark of a cell in use would soon be followed by another record.
+        if is_unshared(cell) {
+            cell.queue_mark();
+        }
+    }
 }
 
 /// Closes half of the unused sessions, the least recently used first; returns their number.
@@ -455,6 +480,38 @@ mod tests {
         assert_eq!(sessions.status().open_sessions, MAX_OPEN as u64 + 1);
         assert!(is_open(ids[0]) && !is_open(ids[1]) && is_open(ids[2]) && is_open(draft));
     }
+
+    #[test]
+    fn sessions_are_marked_before_they_are_closed_to_make_room() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let clock = Arc::new(Clock::system());
+        let sessions = Sessions::new(dir.path().to_owned(), Arc::clone(&clock), Arc::new(()));
+        let write = || {
+            let header = SessionHeader::new(clock.session_id(), clock.now());
+            let id = header.session_id;
+            sessions.create(NewSession { header, key: None }).expect("creates");
+            let record = NewRecord::new(RecordBody::Meta(MetaPatch::default()), None);
+            sessions.append(id, vec![record], None).expect("queues").wait().expect("records");
+            id
+        };
+        let n_marks = |id: SessionId| {
+            let log = std::fs::read_to_string(sessions.shared.paths.log(id)).expect("reads");
+            log.matches("\"reason\":\"rest\"").count()
+        };
+        let ids: Vec<_> = (0..MARK_BEYOND + 8).map(|_| write()).collect();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while ids[..8].iter().any(|id| n_marks(*id) == 0) {
+            assert!(std::time::Instant::now() < end, "no marks");
+            std::thread::yield_now();
+        }
+        assert_eq!(sessions.status().open_sessions, ids.len() as u64, "none had to be closed");
+        assert_eq!(n_marks(ids[ids.len() - 1]), 0, "the last one is in use");
+        assert_eq!(sessions.status().records_written, 2 * ids.len() as u64, "without the marks");
+        let _newer: Vec<_> = (ids.len()..=MAX_OPEN).map(|_| write()).collect();
+        assert!(sessions.peek(ids[0], |_| ()).is_none(), "it made room");
+        assert_eq!(n_marks(ids[0]), 1);
+    }
+
     #[test]
     fn drafts_are_limited_by_the_bytes_of_their_headers() {
         let dir = tempfile::tempdir().expect("a scratch directory");

@@ -122,6 +122,11 @@ pub(crate) enum SessionChange<'a> {
         /// Number of damaged places.
         damaged: u64,
     },
+    /// A scan for the catalog found damage, which the catalog knows.
+    Damaged {
+        /// Number of damaged places.
+        damaged: u64,
+    },
     /// Records that could not be read can be read again.
     Healed {
         /// Their number.

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Retention, Role};
-use crate::Seq;
+use super::{Retention, Role, named_enum};
+use crate::{Seq, SessionId, Timestamp};
 
 /// A context that fits into the window, with its token counts and omissions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -175,6 +175,41 @@ pub struct CutRecord {
     pub shown_tokens: u64,
     /// The tokens of the whole record.
     pub total_tokens: u64,
+}
+
+named_enum! {
+    /// The sessions that a question is asked of.
+    pub enum RecallScope {
+        /// One session.
+        Session = "session",
+        /// All sessions of a project.
+        Project = "project",
+        /// All sessions.
+        All = "all",
+    }
+}
+
+/// A message that answers a question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RecallHit {
+    /// The session of the message.
+    pub session_id: SessionId,
+    /// The title of the session.
+    pub title: String,
+    /// The record.
+    pub seq: Seq,
+    /// The author.
+    pub role: Role,
+    /// The time of the message or call.
+    pub at: Timestamp,
+    /// Whole sentences around the match. If the message before or after explains it, both, each on a line after its
+    /// role, such as `user: Which port?`.
+    pub excerpt: String,
+    /// The relevance: higher is better. Comparable only within one reply.
+    pub score: f64,
+    /// The words of the question that the message contains, in this or another form; none if only its neighbors do.
+    pub matched: Vec<String>,
 }
 
 /// The accuracy of a token count.

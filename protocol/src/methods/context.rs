@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::content::{
     BuiltContext, Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextEntry,
-    ContextScope, CountKind, RecordKind, Reliability, Retention, Role, WindowLimits, named_enum,
+    ContextScope, CountKind, RecallHit, RecallScope, RecordKind, Reliability, Retention, Role,
+    WindowLimits, named_enum,
 };
 use crate::{CheckpointId, Seq, SessionId};
 
@@ -50,6 +51,82 @@ impl ContextBuildParams {
             compact: CompactMode::Never,
         }
     }
+}
+
+/// The params of `context.getBuild`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextGetBuildParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The id of one of the last 16 builds of the session, or of its last inspection.
+    pub build_id: String,
+    /// Whether to return the build as `context.inspect` does, with all items. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inspect: bool,
+    /// The position of the part in the JSON of the result, in bytes; default 0.
+    #[serde(default)]
+    pub offset: u64,
+}
+
+/// The result of `context.getBuild`: a part of the JSON of the result of `context.build` or `context.inspect`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextGetBuildResult {
+    /// The part. All parts, joined, are the JSON of the result.
+    pub data: String,
+    /// The `offset` of the next part; absent for the last part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_offset: Option<u64>,
+    /// The size of the whole JSON in bytes.
+    pub size_bytes: u64,
+}
+
+named_enum! {
+    /// The messages that `context.recall` does not return.
+    pub enum RecallExclusion {
+        /// Those that the context of the session has as they were said.
+        Shown = "shown",
+    }
+}
+
+/// The params of `context.recall`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextRecallParams {
+    /// The question, in plain words. One without any word to search for finds nothing.
+    pub query: String,
+    /// The session that is asked, or that the scope is relative to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// The project that is asked; not together with `sessionId`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_path: Option<String>,
+    /// The sessions that are asked; default the narrowest one that is named: `session`, `project`, else `all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RecallScope>,
+    /// The maximum number of messages; default 8, at most 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The maximum number of tokens that all excerpts may have together; default no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// The messages that are not returned; default none. Needs `sessionId`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<RecallExclusion>,
+}
+
+/// The result of `context.recall`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextRecallResult {
+    /// The messages, the best first.
+    pub data: Vec<RecallHit>,
+    /// The tokens of all excerpts.
+    pub tokens: u64,
+    /// The number of sessions whose newest records are not indexed yet; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<u64>,
 }
 
 /// The params of `context.compact`.

@@ -80,11 +80,17 @@ fn stopped_daemon_leaves_a_mark_that_no_client_sees() {
         ])
     };
     let before = shown(&mut wire);
+    let totals = |wire: &mut Wire| {
+        let params = json!({ "sessionId": session, "format": "jsonl" });
+        let chunk = wire.ok("session.export", params);
+        (chunk["doneRecords"].clone(), chunk["totalRecords"].clone())
+    };
     daemon.terminate();
     let log = || std::fs::read_to_string(sandbox.log_path(&session)).unwrap();
     assert_eq!(log().matches("\"reason\":\"rest\"").count(), 1, "{}", log());
     let (daemon, mut wire) = sandbox.daemon_and_wire();
     assert_eq!(shown(&mut wire), before);
+    assert_eq!(totals(&mut wire), (json!(4), json!(4)), "the mark is no record");
     daemon.terminate();
     assert_eq!(log().lines().count(), 5, "a session that was only read gets no mark");
 
@@ -109,6 +115,60 @@ fn damage_to_the_last_record_of_a_stopped_daemon_is_reported() {
     assert_eq!(texts(&mut wire, &session), ["one", "two"]);
     let found = wire.session(&session);
     assert_eq!(found["damagedRecords"], 1, "an acknowledged record is no torn tail: {found}");
+}
+
+/// Returns the kinds of events about damage from the start of the daemon until now.
+fn damage_events(wire: &mut Wire, session: &str) -> Vec<Value> {
+    wire.ok("session.save", json!({ "sessionId": session }));
+    let hello = json!({ "client": "test", "version": "1", "protocolMin": 1, "protocolMax": 1 });
+    let epoch = wire.ok("daemon.hello", hello)["epoch"].clone();
+    let kinds = json!(["session-damaged", "session-healed", "session-saved"]);
+    wire.subscribe(json!({ "kinds": kinds, "since": { "epoch": epoch, "eventSeq": 0 } }));
+    let mut events = wire.events_until("session-saved");
+    let _saved = events.pop();
+    assert!(events.iter().all(|event| event["sessionId"] == session), "{events:?}");
+    events
+}
+
+#[test]
+fn damage_that_a_start_finds_is_published_once() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    for text in ["one", "two"] {
+        wire.record(&session, "user", text);
+    }
+    daemon.terminate();
+    sandbox.remove_catalog();
+    damage(&sandbox, &session, "one", |line| line.fill(b'x'));
+    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    wire.wait_for_catalog();
+    for _ in 0..3 {
+        assert_eq!(wire.records(&session).len(), 2);
+    }
+    let events = damage_events(&mut daemon.wire(), &session);
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(
+        (&events[0]["kind"], &events[0]["data"]["damagedRecords"]),
+        (&json!("session-damaged"), &json!(1))
+    );
+}
+
+#[test]
+fn missing_blob_is_published_once_and_its_return_too() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", &"large ".repeat(20 << 10));
+    let blobs = sandbox.log_path(&session).with_extension("blobs");
+    let away = sandbox.home().join("away");
+    std::fs::rename(&blobs, &away).unwrap();
+    for _ in 0..3 {
+        assert_eq!(wire.records(&session).len(), 1);
+    }
+    std::fs::rename(&away, &blobs).unwrap();
+    assert_eq!(wire.records(&session).len(), 2);
+    let events = damage_events(&mut daemon.wire(), &session);
+    let kinds: Vec<&Value> = events.iter().map(|event| &event["kind"]).collect();
+    assert_eq!(kinds, ["session-damaged", "session-healed"]);
 }
 
 #[test]

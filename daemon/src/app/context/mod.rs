@@ -12,3 +12,4 @@ pub(super) mod inputs;
 pub(crate) mod inspect;
 pub(crate) mod pins;
 pub(super) mod quota;
+pub(crate) mod recall;

@@ -10,8 +10,10 @@ use ollm_protocol::methods::session::{BranchFilter, SessionExportParams, Session
 use super::read::{LargeRecords, RecordSlice, read};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
+use crate::session::OpenSession;
 use crate::session::document::SessionOverview;
 use crate::session::export::Exporter;
+use crate::session::index::IndexEntry;
 
 /// The most records in one chunk.
 const CHUNK_RECORDS: usize = 256;
@@ -26,12 +28,21 @@ pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<Se
         None => ExportProgress::start(core, id, params.format)?,
     };
     let (data, page) = progress.next_chunk(core, id)?;
+    let (done_records, total_records) = core
+        .sessions
+        .with(id, |live| (n_shown(live, page.done_records), n_shown(live, progress.end)))?;
     Ok(SessionExportResult {
         data,
         next_cursor: (!page.is_last).then(|| progress.to_cursor()),
-        done_records: page.done_records,
-        total_records: progress.end,
+        done_records,
+        total_records,
     })
+}
+
+/// Returns the number of records before `end`, without the marks of a resting session, which are no records to a client.
+fn n_shown(live: &OpenSession, end: u64) -> u64 {
+    let before = live.state().entries().iter().take(usize::try_from(end).unwrap_or(usize::MAX));
+    before.filter(|entry| !entry.has(IndexEntry::REST_MARK)).count() as u64
 }
 
 /// The progress of an export. All chunks stop at the record that was the last at the first chunk.

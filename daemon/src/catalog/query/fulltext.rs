@@ -20,7 +20,7 @@ use crate::session::index::IndexEntry;
 const EPOCH_MS: i64 = 1_577_836_800_000;
 const HOUR_MS: i64 = 3_600_000;
 /// Bits of a document's id that number the documents of one hour.
-const HOUR_BITS: u32 = 12;
+pub(crate) const HOUR_BITS: u32 = 12;
 /// Number of document ids of one hour.
 pub(crate) const HOUR_IDS: i64 = 1 << HOUR_BITS;
 
@@ -146,16 +146,41 @@ pub(crate) fn put_origin(conn: &Connection, origin: &DocumentOrigin) -> rusqlite
 
 /// Returns the origin of a document; `None` for a removed one.
 pub(crate) fn origin(conn: &Connection, docid: i64) -> rusqlite::Result<Option<DocumentOrigin>> {
-    conn.prepare_cached("SELECT session, seq, offset, len FROM docs WHERE docid = ?1")?
-        .query_row([docid], |row| {
-            let len: i64 = row.get(3)?;
-            let location = (unsigned(row, 2)?, u32::try_from(len >> 1).unwrap_or_default());
-            let flags = if len & 1 == 1 { IndexEntry::HAS_BLOBS } else { 0 };
-            let entry = IndexEntry::new(location, None, RecordKind::Message, None, 0, flags);
-            let (session, seq) = (row.get(0)?, Seq(unsigned(row, 1)?));
-            Ok(DocumentOrigin { docid, session, seq, entry })
-        })
+    conn.prepare_cached("SELECT session, seq, offset, len, docid FROM docs WHERE docid = ?1")?
+        .query_row([docid], origin_from_row)
         .optional()
+}
+
+/// Returns the origins of a document and of its nearest `n` neighbors on each side, of any session, in the order of
+/// their ids.
+pub(crate) fn origins_around(
+    conn: &Connection,
+    docid: i64,
+    n: usize,
+) -> rusqlite::Result<Vec<DocumentOrigin>> {
+    let mut around = Vec::with_capacity(2 * n + 1);
+    let before = "SELECT session, seq, offset, len, docid FROM docs WHERE docid < ?1 ORDER BY docid DESC LIMIT ?2";
+    let mut statement = conn.prepare_cached(before)?;
+    for origin in statement.query_map(params![docid, signed(n as u64)], origin_from_row)? {
+        around.push(origin?);
+    }
+    around.reverse();
+    let from = "SELECT session, seq, offset, len, docid FROM docs WHERE docid >= ?1 ORDER BY docid LIMIT ?2";
+    let mut statement = conn.prepare_cached(from)?;
+    for origin in statement.query_map(params![docid, signed(n as u64 + 1)], origin_from_row)? {
+        around.push(origin?);
+    }
+    Ok(around)
+}
+
+/// Returns a document from a row with its columns and its id.
+fn origin_from_row(row: &Row<'_>) -> rusqlite::Result<DocumentOrigin> {
+    let len: i64 = row.get(3)?;
+    let location = (unsigned(row, 2)?, u32::try_from(len >> 1).unwrap_or_default());
+    let flags = if len & 1 == 1 { IndexEntry::HAS_BLOBS } else { 0 };
+    let entry = IndexEntry::new(location, None, RecordKind::Message, None, 0, flags);
+    let (session, seq) = (row.get(0)?, Seq(unsigned(row, 1)?));
+    Ok(DocumentOrigin { docid: row.get(4)?, session, seq, entry })
 }
 
 /// Adds the words of documents, which must be ordered by id: FTS5 writes a segment whenever an id is not above the
@@ -250,6 +275,45 @@ pub(crate) fn matching_in_shard(
     ))?
     .query_map(params![expression, first, last, signed(limit as u64)], |row| row.get(0))?
     .collect()
+}
+
+/// Returns the ids of the oldest and of the newest document that match an FTS5 expression.
+pub(crate) fn ends_of(
+    conn: &Connection,
+    expression: &str,
+) -> rusqlite::Result<Option<RangeInclusive<i64>>> {
+    let Some(newest) = matching(conn, expression, &(0..=i64::MAX), 1)?.pop() else {
+        return Ok(None);
+    };
+    for shard in list_shards(conn)?.iter().rev() {
+        let num = shard.num;
+        let oldest = conn
+            .prepare_cached(&format!(
+                "SELECT rowid FROM words_{num} WHERE words_{num} MATCH ?1 ORDER BY rowid LIMIT 1"
+            ))?
+            .query_row([expression], |row| row.get(0))
+            .optional()?;
+        if let Some(oldest) = oldest {
+            return Ok(Some(oldest..=newest));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns about how many documents have ids within a range.
+pub(crate) fn documents_in(shards: &[Shard], docids: &RangeInclusive<i64>) -> f64 {
+    let share = |shard: &Shard| {
+        let (first, last) = (to_f64(shard.first), to_f64(shard.last.max(shard.first)));
+        let from = to_f64(*docids.start()).max(first);
+        let to = to_f64(*docids.end()).min(last);
+        ((to - from + 1.0) / (last - first + 1.0)).clamp(0.0, 1.0) * to_f64(shard.documents)
+    };
+    shards.iter().map(share).sum()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "estimates need no more than the first digits")]
+const fn to_f64(number: i64) -> f64 {
+    number as f64
 }
 
 /// A shard: it holds the documents from `first` up to the next shard's `first`.

@@ -186,6 +186,25 @@ pub(crate) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sessions)", [], |row| row.get(0))
 }
 
+/// Returns the number of sessions.
+pub(crate) fn count(conn: &Connection) -> rusqlite::Result<u64> {
+    conn.prepare_cached("SELECT count(*) FROM sessions")?.query_row([], |row| unsigned(row, 0))
+}
+
+/// Returns the numbers of the sessions of a project, and of how many of their records the text is indexed.
+pub(crate) fn of_project(conn: &Connection, project: &str) -> rusqlite::Result<Vec<(i64, u64)>> {
+    conn.prepare_cached("SELECT num, text_records FROM sessions WHERE project = ?1")?
+        .query_map([project], |row| Ok((row.get(0)?, unsigned(row, 1)?)))?
+        .collect()
+}
+
+/// Returns the size of the described part of a session's log; `None` for a removed number.
+pub(crate) fn log_bytes(conn: &Connection, num: i64) -> rusqlite::Result<Option<u64>> {
+    conn.prepare_cached("SELECT bytes FROM sessions WHERE num = ?1")?
+        .query_row([num], |row| unsigned(row, 0))
+        .optional()
+}
+
 /// Returns the stored JSON of a session as a `Session` or as a [`SessionTitle`]; `None` for a removed number.
 pub(crate) fn details<T: DeserializeOwned>(
     conn: &Connection,

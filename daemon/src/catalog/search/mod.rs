@@ -16,17 +16,15 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
 use ollm_protocol::content::{Role, SearchHit, SearchSort};
-use ollm_protocol::limits::BoundedField;
 use ollm_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::database::CatalogShared;
-use super::document::{
-    READ_BYTES, SearchDocument, project_term, read_bytes, role_term, session_term,
-};
+use super::document::{SearchDocument, project_term, role_term, session_term};
 use super::error::CatalogError;
 use super::query::fulltext::{self, DocumentOrigin};
 use super::query::sessions::{self, SessionTitle};
+use super::reading::{read_documents, session_title, split_by_bytes};
 use rank::{MatchStatistics, rank};
 use snippet::snippet;
 use terms::{ParsedQuery, SearchTerm, first_matches};
@@ -289,12 +287,7 @@ impl Search<'_> {
             for docid in &docids {
                 let Some(origin) = fulltext::origin(conn, *docid)? else { continue };
                 if let Vacant(slot) = titles.entry(origin.session) {
-                    let mut title: Option<SessionTitle> = sessions::details(conn, origin.session)?;
-                    // Earlier versions stored titles of any size.
-                    if let Some(title) = &mut title {
-                        BoundedField::Title.shorten(&mut title.title);
-                    }
-                    slot.insert(title.filter(|title| !hidden.contains(&title.session_id)));
+                    slot.insert(session_title(conn, origin.session, &hidden)?);
                 }
                 candidates.push(origin);
             }
@@ -309,7 +302,10 @@ impl Search<'_> {
         batch: &[DocumentOrigin],
         each: &mut impl FnMut(VerifiedMatch<'_>) -> bool,
     ) -> Option<i64> {
-        let documents = self.read_documents(batch);
+        let session_of =
+            |num| self.titles.get(&num).and_then(|title| Some(title.as_ref()?.session_id));
+        let wants = |line: &[u8]| self.parsed.may_match(line);
+        let documents = read_documents(&*self.shared.source, batch, session_of, &wants);
         for candidate in batch {
             let Some(document) = documents.get(&candidate.docid) else { continue };
             let Some(Some(session)) = self.titles.get(&candidate.session) else { continue };
@@ -324,29 +320,6 @@ impl Search<'_> {
             }
         }
         None
-    }
-
-    /// Reads the documents of candidates, with one call of the source for each session. A log that cannot be read
-    /// does not fail the search in the others.
-    fn read_documents(&self, batch: &[DocumentOrigin]) -> HashMap<i64, SearchDocument> {
-        let mut documents = HashMap::with_capacity(batch.len());
-        let mut by_session: HashMap<i64, Vec<&DocumentOrigin>> = HashMap::new();
-        for candidate in batch {
-            by_session.entry(candidate.session).or_default().push(candidate);
-        }
-        let may_match = |line: &[u8]| self.parsed.may_match(line);
-        for (num, candidates) in by_session {
-            let Some(Some(session)) = self.titles.get(&num) else { continue };
-            let entries: Vec<_> =
-                candidates.iter().map(|candidate| (candidate.seq, candidate.entry)).collect();
-            let records = self.shared.source.records(session.session_id, &entries, &may_match);
-            for (candidate, record) in candidates.into_iter().zip(records.unwrap_or_default()) {
-                if let Some(document) = record.as_ref().and_then(SearchDocument::of) {
-                    documents.insert(candidate.docid, document);
-                }
-            }
-        }
-        documents
     }
 }
 
@@ -366,20 +339,4 @@ impl VerifiedMatch<'_> {
             score: 0.0,
         }
     }
-}
-
-/// Splits candidates into batches that fit into memory.
-fn split_by_bytes(candidates: &[DocumentOrigin]) -> impl Iterator<Item = &[DocumentOrigin]> {
-    let mut remaining = candidates;
-    std::iter::from_fn(move || {
-        let mut bytes = 0;
-        let fitting = remaining.iter().take_while(|candidate| {
-            let before = bytes;
-            bytes += read_bytes(&candidate.entry);
-            before == 0 || bytes <= READ_BYTES
-        });
-        let (batch, later) = remaining.split_at(fitting.count());
-        remaining = later;
-        (!batch.is_empty()).then_some(batch)
-    })
 }

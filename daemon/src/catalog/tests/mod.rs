@@ -3,6 +3,7 @@
 mod damage;
 mod following;
 mod forgetting;
+mod recalling;
 mod searching;
 
 use std::collections::HashMap;

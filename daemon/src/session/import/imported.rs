@@ -9,7 +9,7 @@ use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, Ses
 use ollm_protocol::limits::{BoundedField, shorten_header};
 
 use super::spool::{ImportedRecord, RecordSpool, seq_of};
-use crate::nesting::{self, MAX_LEVELS};
+use crate::nesting::{self, MAX_LEVELS, MAX_PARSED_LEVELS};
 
 /// A file could not be imported at all.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +44,14 @@ pub(crate) enum ImportError {
         cause: serde_json::Error,
     },
     /// A value of a document is nested too deeply, so that the document cannot be parsed.
-    #[error("a value is nested deeper than {MAX_LEVELS} levels")]
-    TooDeep,
+    #[error(
+        "{place} is nested deeper than {MAX_PARSED_LEVELS} levels, so the document cannot be read; \
+         shorten or remove the value there, and import the file again"
+    )]
+    TooDeep {
+        /// The place of the value in the document.
+        place: String,
+    },
     /// A value of a document has more bytes than any client could receive.
     #[error("{place} has more than {limit} bytes")]
     TooLarge {

@@ -35,6 +35,7 @@ impl Observer for ChangeLog {
         let line = match change {
             SessionChange::Created(session) => format!("created {}", session.title),
             SessionChange::Recorded { seq, body, .. } => format!("{seq} {:?}", body.kind()),
+            SessionChange::Damaged { damaged } => format!("damaged {damaged}"),
             SessionChange::Recovered { torn_bytes, damaged } => {
                 format!("torn {torn_bytes} {damaged}")
             }

@@ -149,7 +149,7 @@ pub(super) fn read(
             Err(ImportError::TooLarge { place: allowance.place(), limit: max_value_bytes })
         }
         Err(cause) if cause.is_io() => Err(ImportError::File(cause.into())),
-        Err(_) if allowance.is_too_deep() => Err(ImportError::TooDeep),
+        Err(_) if allowance.is_too_deep() => Err(ImportError::TooDeep { place: allowance.place() }),
         Err(cause) if content.is_document => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }

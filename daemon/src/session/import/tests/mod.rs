@@ -37,7 +37,7 @@ fn file_that_cannot_be_imported_is_refused_with_a_reason() {
     check(r#"{"ollmExport":2}"#, "version 2 of the export is newer than 1");
     check(
         &format!("{{\"messages\":{}", "[".repeat(10_000)),
-        "a value is nested deeper than 96 levels",
+        "message 1 is nested deeper than 127 levels, so the document cannot be read",
     );
     check("{\n\"sessionId\":\"x\",\n\"messages\":[{]\n}", "line 3 is not valid JSON");
 }

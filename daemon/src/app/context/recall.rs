@@ -1,0 +1,134 @@
+//! `context.recall`: the messages that answer a question.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ollm_protocol::content::{CompactMode, RecallHit, RecallScope as WireScope};
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextRecallParams, ContextRecallResult, RecallExclusion,
+};
+use ollm_protocol::{Seq, SessionId};
+
+use super::build::{params_like_last, plan};
+use super::inputs::{self, BuildLeaf};
+use crate::app::core::Core;
+use crate::app::error::{AppError, Result, page_limit};
+use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
+use crate::context::{Built, ItemSource};
+use crate::projects::Projects;
+use crate::session::project_hash;
+
+const DEFAULT_LIMIT: u32 = 8;
+const MAX_LIMIT: u32 = 100;
+
+/// Finds the messages that answer a question best (`context.recall`). Blocks on the disk, and never waits for the
+/// catalog.
+pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<ContextRecallResult> {
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
+    let asked = AskedSessions::of(core, &params)?;
+    let shown = match (params.exclude, params.session_id) {
+        (None, _) => HashSet::new(),
+        (Some(RecallExclusion::Shown), Some(id)) => shown_now(core, id)?,
+        (Some(RecallExclusion::Shown), None) => {
+            return Err(AppError::invalid("exclude", "needs sessionId"));
+        }
+    };
+    core.catalog.retry_gaps();
+    let own = params.session_id;
+    let page = core.catalog.recall(&RecallQuery {
+        question: &params.query,
+        scope: asked.scope(),
+        limit,
+        wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
+    })?;
+    let config = core.config();
+    let model = own.map(|id| core.settings(id)).transpose()?.and_then(|settings| settings.model);
+    let model = model.or_else(|| config.ollama.model.clone());
+    let counter = core.counts.load(model.as_deref(), None, &[]);
+    let mut tokens = 0;
+    let mut data = Vec::with_capacity(page.messages.len());
+    for message in page.messages {
+        let more = tokens + u64::from(counter.count_text(&message.excerpt));
+        if params.max_tokens.is_some_and(|most| more > most) {
+            break;
+        }
+        tokens = more;
+        data.push(hit(message));
+    }
+    Ok(ContextRecallResult { data, tokens, behind: (page.behind > 0).then_some(page.behind) })
+}
+
+/// The sessions that a question is asked of.
+pub(super) enum AskedSessions {
+    One(SessionId),
+    /// Those of a project, by its hash.
+    Project(String),
+    All,
+}
+
+impl AskedSessions {
+    fn of(core: &Core, params: &ContextRecallParams) -> Result<Self> {
+        let of_session = params.session_id.map(|id| core.summary(id)).transpose()?;
+        if of_session.is_some() && params.project_path.is_some() {
+            return Err(AppError::invalid("projectPath", "is not allowed together with sessionId"));
+        }
+        let path = params.project_path.as_deref();
+        let path = path.map(|path| project_hash(&Projects::lenient(path)));
+        let narrowest = match (&of_session, &path) {
+            (Some(_), _) => WireScope::Session,
+            (None, Some(_)) => WireScope::Project,
+            (None, None) => WireScope::All,
+        };
+        match (params.scope.unwrap_or(narrowest), of_session, path) {
+            (WireScope::All, ..) => Ok(Self::All),
+            (WireScope::Session, Some(session), _) => Ok(Self::One(session.session_id)),
+            (WireScope::Session, None, _) => Err(AppError::invalid("scope", "needs sessionId")),
+            (WireScope::Project, Some(session), _) => {
+                // A session without a project stands alone.
+                Ok(session.project_hash.map_or(Self::One(session.session_id), Self::Project))
+            }
+            (WireScope::Project, None, Some(hash)) => Ok(Self::Project(hash)),
+            (WireScope::Project, None, None) => {
+                Err(AppError::invalid("scope", "needs sessionId or projectPath"))
+            }
+        }
+    }
+
+    pub(super) fn scope(&self) -> RecallScope<'_> {
+        match self {
+            Self::One(id) => RecallScope::Session(*id),
+            Self::Project(hash) => RecallScope::Project(hash),
+            Self::All => RecallScope::All,
+        }
+    }
+}
+
+/// Returns the records that the context of a session shows as they are. Blocks on the disk.
+fn shown_now(core: &Arc<Core>, id: SessionId) -> Result<HashSet<Seq>> {
+    let params = ContextBuildParams { compact: CompactMode::Never, ..params_like_last(core, id) };
+    let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
+    Ok(shown_in(&plan(core, &params, &inputs)?))
+}
+
+/// Returns the records that a context shows as they are.
+pub(super) fn shown_in(built: &Built) -> HashSet<Seq> {
+    let shown = built.items.iter().filter(|item| !matches!(item.form, "cut" | "stub"));
+    let seqs = shown.filter_map(|item| match &item.source {
+        ItemSource::Record(record) => Some(record.seq),
+        _ => None,
+    });
+    seqs.collect()
+}
+
+fn hit(message: RecalledMessage) -> RecallHit {
+    RecallHit {
+        session_id: message.session_id,
+        title: message.title,
+        seq: message.seq,
+        role: message.role,
+        at: message.at,
+        excerpt: message.excerpt,
+        score: message.score,
+        matched: message.matched,
+    }
+}

@@ -1,0 +1,342 @@
+//! Recall: the messages that answer a question, found by the words of the question, not by all of them together.
+//!
+//! The index ranks; only the messages that are returned are read from their logs, and their neighbors where these
+//! explain them. A question with nothing to search for finds nothing, which is no error.
+//!
+//! **Invariant**: the read connection is held only while documents are ranked, never while a log is read.
+
+mod excerpt;
+mod ranking;
+mod terms;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry::Vacant;
+
+use ollm_protocol::content::Role;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use rusqlite::Connection;
+
+use super::database::CatalogShared;
+use super::document::{SearchDocument, project_term, session_term};
+use super::error::CatalogError;
+use super::query::fulltext::{self, DocumentOrigin};
+use super::query::sessions::{self, SessionTitle};
+use super::reading::{read_documents, session_title, split_by_bytes};
+use excerpt::{Excerpt, excerpt, is_question};
+use ranking::{OVER_SESSIONS, RankedDocument, RankedDocuments, RecallRange, WITHIN_SESSION, rank};
+use terms::{RecallTerms, TermKind, TermSet};
+
+/// Maximum number of ranked documents that are looked at, including those that the caller excludes.
+const MAX_RANKED: usize = 1_000;
+/// The number of indexed records from which a session or project is not looked up by its private term: joining its
+/// documents with each term would take longer than reading those of all sessions in its time.
+const MANY_RECORDS: u64 = 20_000;
+/// The share of all documents from which a project with many records is not looked up by its private term.
+const LARGE_PROJECT_SHARE: f64 = 0.3;
+/// A word is rare if at most this share of the documents has it, or at most [`RARE_DOCUMENTS`].
+const RARE_SHARE: f64 = 0.05;
+const RARE_DOCUMENTS: f64 = 3.0;
+/// The length up to which an answer is shown with the question before it, in bytes.
+const SHORT_ANSWER_BYTES: usize = 200;
+/// Number of neighboring rows in which the neighbor of a message is looked for.
+const NEIGHBOR_ROWS: usize = 8;
+
+/// The sessions that a question is asked of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RecallScope<'a> {
+    Session(SessionId),
+    /// The hash of a project.
+    Project(&'a str),
+    All,
+}
+
+/// A question.
+pub(crate) struct RecallQuery<'a> {
+    /// Any text.
+    pub question: &'a str,
+    pub scope: RecallScope<'a>,
+    /// Maximum number of messages.
+    pub limit: usize,
+    /// Returns whether a message may be found.
+    pub wants: &'a dyn Fn(SessionId, Seq) -> bool,
+}
+
+/// A message that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RecalledMessage {
+    pub session_id: SessionId,
+    /// The title of the session.
+    pub title: String,
+    pub seq: Seq,
+    pub role: Role,
+    pub at: Timestamp,
+    /// Whole sentences around the match. If a neighboring message explains it, both, each with its role on a line.
+    pub excerpt: String,
+    pub score: f64,
+    /// The words of the question that the message contains.
+    pub matched: Vec<String>,
+    /// Whether it has two rare words of the question, or a rare identifier or number.
+    pub is_strong: bool,
+}
+
+/// The messages for a question.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RecalledPage {
+    /// The messages, the best first.
+    pub messages: Vec<RecalledMessage>,
+    /// Number of sessions whose newest records are not indexed yet.
+    pub behind: u64,
+}
+
+/// Finds the messages for a question.
+pub(super) fn recall(
+    shared: &CatalogShared,
+    query: &RecallQuery<'_>,
+) -> Result<RecalledPage, CatalogError> {
+    let behind = shared.queue.behind() as u64;
+    let terms = RecallTerms::parse(query.question);
+    if terms.terms.is_empty() || query.limit == 0 {
+        return Ok(RecalledPage { messages: Vec::new(), behind });
+    }
+    let ranked = shared.read(|conn| {
+        let Some(range) = range_of(conn, query.scope)? else { return Ok(None) };
+        rank(conn, &terms, &range).map(Some)
+    })?;
+    let Some(ranked) = ranked else { return Ok(RecalledPage { messages: Vec::new(), behind }) };
+    let mut search = Recall { shared, query, terms: &terms, titles: HashMap::new() };
+    let messages = search.messages(&ranked)?;
+    Ok(RecalledPage { messages, behind })
+}
+
+/// Returns the documents of a scope; `None` if there are none.
+fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Option<RecallRange>> {
+    let shards = fulltext::list_shards(conn)?;
+    let everything = 0..=i64::MAX;
+    let all = fulltext::documents_in(&shards, &everything);
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let to_f64 = |count: u64| count as f64;
+    Ok(match scope {
+        RecallScope::All => Some(RecallRange {
+            private_term: None,
+            docids: everything,
+            sessions: None,
+            documents: all,
+            limits: OVER_SESSIONS,
+        }),
+        RecallScope::Session(id) => {
+            let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
+            let term = session_term(row.num);
+            let Some(docids) = fulltext::ends_of(conn, &fulltext::quoted(&term))? else {
+                return Ok(None);
+            };
+            let is_large = row.text_records >= MANY_RECORDS;
+            let documents = if is_large {
+                fulltext::documents_in(&shards, &docids)
+            } else {
+                to_f64(row.text_records)
+            };
+            Some(RecallRange {
+                private_term: (!is_large).then_some(term),
+                docids,
+                sessions: Some([row.num].into_iter().collect()),
+                documents,
+                limits: WITHIN_SESSION,
+            })
+        }
+        RecallScope::Project(hash) => {
+            let sessions = sessions::of_project(conn, hash)?;
+            let records = to_f64(sessions.iter().map(|(_, records)| records).sum());
+            let is_large = records >= to_f64(MANY_RECORDS) && records >= LARGE_PROJECT_SHARE * all;
+            (!sessions.is_empty()).then(|| RecallRange {
+                private_term: (!is_large).then(|| project_term(hash)),
+                docids: everything,
+                sessions: Some(sessions.iter().map(|(num, _)| *num).collect()),
+                documents: if is_large { all } else { records },
+                limits: OVER_SESSIONS,
+            })
+        }
+    })
+}
+
+/// A recall in progress.
+struct Recall<'a> {
+    shared: &'a CatalogShared,
+    query: &'a RecallQuery<'a>,
+    terms: &'a RecallTerms,
+    /// The sessions of ranked documents by number; `None` for removed ones.
+    titles: HashMap<i64, Option<SessionTitle>>,
+}
+
+impl Recall<'_> {
+    /// Reads the best documents until there are enough.
+    fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
+        let mut found = Vec::new();
+        for batch in ranked.documents[..ranked.documents.len().min(MAX_RANKED)].chunks(64) {
+            let wanted = self.wanted(batch)?;
+            let mut wanted = wanted.as_slice();
+            while !wanted.is_empty() && found.len() < self.query.limit {
+                let n = (self.query.limit - found.len()).min(wanted.len());
+                let (now, later) = wanted.split_at(n);
+                self.read(now, ranked, &mut found)?;
+                wanted = later;
+            }
+            if found.len() >= self.query.limit {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the documents whose sessions exist and that the caller wants.
+    fn wanted<'b>(
+        &mut self,
+        batch: &'b [RankedDocument],
+    ) -> Result<Vec<&'b RankedDocument>, CatalogError> {
+        let hidden = self.shared.queue.hidden();
+        let titles = &mut self.titles;
+        self.shared.read(|conn| {
+            for document in batch {
+                let num = document.origin.session;
+                if let Vacant(slot) = titles.entry(num) {
+                    slot.insert(session_title(conn, num, &hidden)?);
+                }
+            }
+            Ok(())
+        })?;
+        let is_wanted = |document: &&RankedDocument| {
+            let session = self.session_of(document.origin.session);
+            session.is_some_and(|id| (self.query.wants)(id, document.origin.seq))
+        };
+        Ok(batch.iter().filter(is_wanted).collect())
+    }
+
+    fn session_of(&self, num: i64) -> Option<SessionId> {
+        self.titles.get(&num).and_then(|title| Some(title.as_ref()?.session_id))
+    }
+
+    fn read_all(&self, origins: &[DocumentOrigin]) -> HashMap<i64, SearchDocument> {
+        let source = &*self.shared.source;
+        let read = |batch| read_documents(source, batch, |num| self.session_of(num), &|_| true);
+        split_by_bytes(origins).flat_map(read).collect()
+    }
+
+    /// Reads ranked documents, and adds the messages in their order.
+    fn read(
+        &self,
+        ranked: &[&RankedDocument],
+        of: &RankedDocuments,
+        found: &mut Vec<RecalledMessage>,
+    ) -> Result<(), CatalogError> {
+        let origins: Vec<_> = ranked.iter().map(|document| document.origin).collect();
+        let documents = self.read_all(&origins);
+        let neighbors = self.neighbors(&origins, &documents)?;
+        for RankedDocument { origin, score, terms } in ranked {
+            let Some(document) = documents.get(&origin.docid) else { continue };
+            let Some(Some(title)) = self.titles.get(&origin.session) else { continue };
+            let Excerpt { text, terms: in_text } =
+                excerpt(&document.text, self.terms, &of.rarities());
+            let terms = terms | in_text;
+            found.push(RecalledMessage {
+                session_id: title.session_id,
+                title: title.title.clone(),
+                seq: document.seq,
+                role: document.role,
+                at: document.at,
+                excerpt: with_neighbors(document, text, neighbors.get(&origin.docid)),
+                score: *score,
+                matched: self.terms.words(terms),
+                is_strong: self.is_strong(terms, of),
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the message before and after each document that such a message may explain.
+    fn neighbors(
+        &self,
+        origins: &[DocumentOrigin],
+        documents: &HashMap<i64, SearchDocument>,
+    ) -> Result<HashMap<i64, Neighbors>, CatalogError> {
+        let open: Vec<_> = origins
+            .iter()
+            .filter(|origin| {
+                documents.get(&origin.docid).is_some_and(|document| {
+                    is_question(&document.text) || document.text.len() <= SHORT_ANSWER_BYTES
+                })
+            })
+            .collect();
+        let around = self.shared.read(|conn| {
+            open.iter()
+                .map(|origin| fulltext::origins_around(conn, origin.docid, NEIGHBOR_ROWS))
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        let mut wanted = Vec::new();
+        let mut pairs = Vec::new();
+        for (origin, around) in open.iter().zip(around) {
+            let of_session = around.iter().filter(|other| other.session == origin.session);
+            let before = of_session
+                .clone()
+                .filter(|other| other.seq < origin.seq)
+                .max_by_key(|other| other.seq);
+            let after =
+                of_session.filter(|other| other.seq > origin.seq).min_by_key(|other| other.seq);
+            wanted.extend(before.into_iter().chain(after).copied());
+            pairs.push((origin.docid, before.map(|it| it.docid), after.map(|it| it.docid)));
+        }
+        wanted.sort_unstable_by_key(|origin| origin.docid);
+        wanted.dedup_by_key(|origin| origin.docid);
+        let texts = self.read_all(&wanted);
+        let line = |docid: Option<i64>| {
+            let document = texts.get(&docid?)?;
+            Some((document.role, document.text.clone()))
+        };
+        let neighbors = pairs.into_iter().map(|(docid, before, after)| {
+            (docid, Neighbors { before: line(before), after: line(after) })
+        });
+        Ok(neighbors.collect())
+    }
+
+    fn is_strong(&self, set: TermSet, of: &RankedDocuments) -> bool {
+        let is_rare = |number: usize| {
+            of.shares[number] <= RARE_SHARE || of.frequencies[number] <= RARE_DOCUMENTS
+        };
+        let mut n_rare = 0.0;
+        for (number, term) in self.terms.terms.iter().enumerate() {
+            if set >> number & 1 == 1 && is_rare(number) {
+                match term.kind {
+                    TermKind::Value => return true,
+                    TermKind::Word => n_rare += 1.0,
+                    TermKind::CjkPair | TermKind::Part => n_rare += term.weight(),
+                }
+            }
+        }
+        n_rare >= 2.0
+    }
+}
+
+/// The messages before and after one that was found: role and text.
+struct Neighbors {
+    before: Option<(Role, String)>,
+    after: Option<(Role, String)>,
+}
+
+/// Adds the answer to a question, or the question to a short answer.
+fn with_neighbors(
+    document: &SearchDocument,
+    excerpt: String,
+    neighbors: Option<&Neighbors>,
+) -> String {
+    let Some(neighbors) = neighbors else { return excerpt };
+    let line = |role: Role, text: &str| format!("{}: {text}", role.as_str());
+    let own = line(document.role, &excerpt);
+    if is_question(&document.text) {
+        return match &neighbors.after {
+            Some((role, text)) => format!("{own}\n{}", line(*role, &excerpt::beginning(text))),
+            None => excerpt,
+        };
+    }
+    match neighbors.before.as_ref().filter(|(_, text)| is_question(text)) {
+        Some((role, text)) => format!("{}\n{own}", line(*role, &excerpt::ending(text))),
+        None => excerpt,
+    }
+}

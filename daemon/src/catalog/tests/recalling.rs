@@ -1,0 +1,189 @@
+//! Recall: the messages that answer a question.
+
+use super::*;
+use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
+
+impl CatalogFixture {
+    fn recall_in(&self, question: &str, scope: RecallScope<'_>) -> Vec<RecalledMessage> {
+        let query = RecallQuery { question, scope, limit: 8, wants: &|_, _| true };
+        self.catalog.recall(&query).expect("recalls").messages
+    }
+
+    fn recall(&self, question: &str) -> Vec<RecalledMessage> {
+        self.recall_in(question, RecallScope::All)
+    }
+
+    /// Records messages of a user and an assistant in turns, one in each minute.
+    fn talk(&self, id: SessionId, texts: &[&str]) {
+        for (number, text) in texts.iter().enumerate() {
+            let role = if number % 2 == 0 { Role::User } else { Role::Assistant };
+            let minute = i64::try_from(number).expect("small") * 60_000;
+            self.record(id, role, Timestamp::from_unix_ms(START_MS + minute), text);
+        }
+        self.catch_up();
+    }
+}
+
+const FILLER: &[&str] = &[
+    "Let us look at the parser first.",
+    "The parser reads one line at a time.",
+    "Does it keep the line breaks?",
+    "It drops them.",
+    "Then write a test for empty lines.",
+    "Done, the test passes.",
+];
+
+#[test]
+fn message_with_most_of_a_question_is_the_first() {
+    let fixture = CatalogFixture::new();
+    let mut texts = FILLER.to_vec();
+    texts.extend(["The staging server listens on port 48213.", "Noted."]);
+    texts.extend(FILLER);
+    texts.extend(["Production has another port.", "Fine."]);
+    fixture.talk(id(1), &texts);
+    let found = fixture.recall("Which port does staging use?");
+    assert_eq!(found[0].seq, Seq(6), "{found:?}");
+    assert_eq!(found[0].matched, ["port", "staging"]);
+    assert!(found[0].excerpt.contains("48213") && found[0].is_strong);
+    assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
+}
+
+#[test]
+fn other_forms_identifiers_numbers_and_cjk_are_found() {
+    let fixture = CatalogFixture::new();
+    let mut texts = FILLER.to_vec();
+    texts.extend([
+        "We are moving the boxes on Monday.",
+        "ok",
+        "fn getUserName() calls parseHTTPResponse()",
+        "ok",
+        "Ticket 48213 is closed, 48214 is not",
+        "ok",
+        "私は日本語を話す",
+        "ok",
+        "Die Bücher liegen in den Häusern und nicht hier.",
+        "ok",
+    ]);
+    fixture.talk(id(1), &texts);
+    let check = |question: &str, seq: u64, is_strong: bool| {
+        let found = fixture.recall(question);
+        assert_eq!(found.first().map(|hit| hit.seq), Some(Seq(seq)), "{question}: {found:?}");
+        assert_eq!(found[0].is_strong, is_strong, "{question}");
+    };
+    check("When do they move a box?", 6, true);
+    check("where is UserName used", 8, true);
+    check("HTTPResponse", 8, true);
+    check("what about 48213?", 10, true);
+    check("日本語", 12, false);
+    check("Wo liegt das Buch und das Haus?", 14, true);
+    check("tests", 5, false);
+}
+
+#[test]
+fn answer_is_shown_with_its_question_and_a_question_with_its_answer() {
+    let fixture = CatalogFixture::new();
+    let mut texts = FILLER.to_vec();
+    texts.extend(["Which port does staging use?", "48213"]);
+    texts.extend(FILLER);
+    fixture.talk(id(1), &texts);
+    let found = fixture.recall("staging port");
+    assert_eq!(found[0].excerpt, "user: Which port does staging use?\nassistant: 48213");
+    let found = fixture.recall("48213");
+    assert_eq!(found[0].excerpt, "user: Which port does staging use?\nassistant: 48213");
+    assert_eq!((found[0].seq, found[0].role), (Seq(7), Role::Assistant));
+}
+
+#[test]
+fn question_is_asked_only_of_its_scope() {
+    let fixture = CatalogFixture::new();
+    for number in 1..=3 {
+        fixture.talk(id(number), &["The staging port is 48213.", "ok"]);
+        let project = (number < 3).then(|| "aa11".to_owned());
+        fixture.logs.change(id(number), |log| log.session.project_hash = project);
+        fixture.catalog.mark_dirty(id(number));
+    }
+    fixture.catch_up();
+    let sessions = |scope| {
+        let found = fixture.recall_in("staging port", scope).into_iter();
+        let mut ids: Vec<_> = found.map(|hit| hit.session_id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    assert_eq!(sessions(RecallScope::All), [id(1), id(2), id(3)]);
+    assert_eq!(sessions(RecallScope::Project("aa11")), [id(1), id(2)]);
+    assert_eq!(sessions(RecallScope::Session(id(2))), [id(2)]);
+    assert_eq!(sessions(RecallScope::Session(id(9))), []);
+    assert_eq!(sessions(RecallScope::Project("bb22")), []);
+    fixture.catalog.forget(&[id(1)]).expect("forgets");
+    assert_eq!(sessions(RecallScope::All), [id(2), id(3)]);
+}
+
+#[test]
+fn excluded_messages_give_way_to_the_next_ones() {
+    let fixture = CatalogFixture::new();
+    let texts: Vec<String> = (0..30).map(|n| format!("The staging port was {n}.")).collect();
+    fixture.talk(id(1), &texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let wants = |_, seq: Seq| seq.0 < 3;
+    let scope = RecallScope::Session(id(1));
+    let question = "staging port";
+    let query = RecallQuery { question, scope, limit: 8, wants: &wants };
+    let page = fixture.catalog.recall(&query).expect("recalls");
+    let mut seqs: Vec<_> = page.messages.iter().map(|hit| hit.seq.0).collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, [0, 1, 2]);
+}
+
+#[test]
+fn question_without_content_finds_nothing_and_a_huge_one_something() {
+    let fixture = CatalogFixture::new();
+    fixture.talk(id(1), FILLER);
+    for question in
+        ["", "the", "it was the", "?!... -- \"*\"", "___", "\u{0}\u{82}s1", "\u{83}parser"]
+    {
+        let found = fixture.recall(question);
+        let is_known = question.ends_with("parser") && !found.is_empty();
+        assert!(found.is_empty() || is_known, "{question:?}: {found:?}");
+    }
+    let huge = format!("{} parser", "padding \"words\" ".repeat(5_000));
+    assert!(huge.len() > 64 << 10);
+    let found = fixture.recall(&huge);
+    assert!(found.iter().any(|hit| hit.excerpt.contains("parser")), "{found:?}");
+}
+
+#[test]
+fn recall_while_the_catalog_is_rebuilt_says_so_and_does_not_wait() {
+    let fixture = CatalogFixture::new();
+    fixture.talk(id(1), &["The staging port is 48213.", "ok"]);
+    fixture.logs.change(id(2), |log| log.is_unreadable = true);
+    fixture.record(id(2), Role::User, at(1), "The staging port is 48214.");
+    let scope = RecallScope::All;
+    let question = "staging port";
+    let query = RecallQuery { question, scope, limit: 8, wants: &|_, _| true };
+    // The text of the second session cannot be read, so it stays behind.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let page = fixture.catalog.recall(&query).expect("recalls");
+        assert!(page.messages.iter().all(|hit| hit.session_id == id(1)));
+        if page.behind == 1 && !page.messages.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{page:?}");
+    }
+}
+
+#[test]
+fn common_words_of_a_long_history_are_bounded_and_rare_ones_are_found_in_old_shards() {
+    let fixture = CatalogFixture::new();
+    // More than ten shards of tests.
+    for hour in 0..800 {
+        let text = if hour == 3 { "common words and the zebra" } else { "common words again" };
+        fixture.logs.record(id(1), Role::User, at(hour), text);
+    }
+    fixture.catalog.mark_dirty(id(1));
+    fixture.catch_up();
+    for scope in [RecallScope::All, RecallScope::Session(id(1))] {
+        let found = fixture.recall_in("common words with a zebra", scope);
+        assert_eq!((found.len(), found[0].seq), (8, Seq(3)), "{found:?}");
+    }
+}
