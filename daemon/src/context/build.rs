@@ -430,7 +430,9 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
         basis: Some(input.basis(additions.clone())),
     });
     let count_kind = input.counter.kind_of(&messages);
+    // The answer keeps half of its room however uncertain the count is.
     let margin = input.counter.margin(&messages, input.tools, tokens_used);
+    let margin = margin.min(u64::from(budget.num_predict(tokens_used) / 2));
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
     let is_dry_run = input.compact == CompactMode::Never
         && new_epoch.as_ref().is_some_and(|epoch| epoch.cause != START);
