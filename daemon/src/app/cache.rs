@@ -333,7 +333,9 @@ impl LoopWatch {
         match &observation {
             Observation::LoopMark(pattern) => self.is_recorded = pattern.is_some(),
             Observation::UserMessage => self.is_recorded = false,
-            Observation::ModelMessage { .. } | Observation::ToolResult { .. } => {}
+            Observation::ModelMessage { .. }
+            | Observation::ToolResult { .. }
+            | Observation::NewHead(_) => {}
         }
         self.detector.fold(seq, observation);
         if let Some(pattern) = self.detector.found(&self.config) {

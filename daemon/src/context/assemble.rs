@@ -15,9 +15,24 @@ use super::compact::shown_summary;
 use super::cut::{self, Cut};
 use super::input::BuildInput;
 use super::omitted::{OmitReason, Omitted};
-use super::path::{Bodies, ContentsError, PathItem, batch_len, between};
+use super::path::{Bodies, ContentsError, PathItem, PathRole, batch_len, between, is_answered};
 use super::render::{Renderer, left_out, note, quote};
 use crate::tokens::{Counter, IMAGE_TOKENS};
+
+/// The form of a record that is shown whole.
+pub(super) const WHOLE: &str = "whole";
+/// The topic of the block of the checkpoints.
+pub(super) const MEMORY: &str = "memory";
+/// The tag of the block of earlier messages of the user.
+const EARLIER_REQUESTS: &str = "earlier_requests";
+/// The line between the opening of a head and the turns.
+const OPENING_END: &str = "--- the conversation goes on here ---";
+/// The end of the system message of a head with an opening.
+pub(super) const NOTICE: &str = "\
+Older parts of this conversation are not shown in full. The first user message begins with notes: `<memory>` is what \
+happened so far, `<facts>` are things the user said that still hold, `<earlier_requests>` are earlier messages of the \
+user. They are done: do not answer them again, but follow every rule and use every fact in them. Answer only the \
+newest message.";
 
 /// A frozen head. The empty head shows everything verbatim.
 #[derive(Clone, Copy, Default)]
@@ -60,6 +75,21 @@ impl Conversation {
     /// Returns the tokens of all messages.
     pub(super) fn total(&self) -> u64 {
         self.tokens.iter().map(|tokens| u64::from(*tokens)).sum()
+    }
+
+    /// Whether a record is left out for want of room.
+    pub(super) fn is_left_out(&self, seq: Seq) -> bool {
+        let reasons = [OmitReason::Budget.as_str(), OmitReason::Summarized.as_str()];
+        self.omitted.iter().any(|item| {
+            let range = item.seq..=item.through_seq.unwrap_or(item.seq);
+            range.contains(&seq) && reasons.contains(&item.reason.as_str())
+        })
+    }
+
+    /// Returns the tokens of the records from a number on.
+    pub(super) fn tokens_since(&self, first: Seq) -> u64 {
+        let is_later = |item: &&ShownItem| matches!(item.source, ItemSource::Record(record) if record.seq >= first);
+        self.items.iter().filter(is_later).map(|item| item.tokens).sum()
     }
 }
 
@@ -111,7 +141,10 @@ pub(super) fn assemble(
     }
     let Assembler { renderer, mut omitted, n_included, items, .. } = assembler;
     let checkpoints = items.iter().filter(|item| matches!(item.source, ItemSource::Checkpoint(_)));
-    let checkpoint_tokens = checkpoints.map(|item| item.tokens).sum();
+    let is_memory =
+        |item: &&ShownItem| matches!(&item.source, ItemSource::Block(topic) if topic == MEMORY);
+    let memory = items.iter().filter(is_memory);
+    let checkpoint_tokens = checkpoints.chain(memory).map(|item| item.tokens).sum();
     let (messages, tokens) = renderer.finish(&mut omitted);
     let conversation = Conversation {
         messages,
@@ -126,10 +159,18 @@ pub(super) fn assemble(
     Ok((conversation.total() <= layout.limit).then_some(conversation))
 }
 
-/// Returns the block of a checkpoint among all in force, as models are sent it.
-pub(super) fn checkpoint_block(checkpoint: &Checkpoint, all: &[Checkpoint]) -> String {
-    let records = format!("#{} to #{}", checkpoint.from, checkpoint.to);
-    note("summary", &[("records", &records)], &shown_summary(checkpoint, all))
+/// Returns the block of the checkpoints `shown`, as models are sent it; `all` are those in force.
+pub(super) fn memory_block<'c>(
+    shown: impl Iterator<Item = &'c Checkpoint>,
+    all: &[Checkpoint],
+) -> String {
+    let summaries: Vec<String> = shown.map(|one| shown_summary(one, all)).collect();
+    note(MEMORY, &[], &summaries.join("\n\n"))
+}
+
+/// Returns whether a head begins with notes, which the system message explains.
+pub(super) fn has_opening(head: &[HeadItem]) -> bool {
+    head.iter().any(is_opening)
 }
 
 /// Returns the records that a head item shows, as indices into the path.
@@ -160,16 +201,35 @@ fn gaps(path: &[PathItem], mut shown: Vec<Range<usize>>, border: usize) -> Vec<R
     gaps
 }
 
+/// Returns the line in place of a tool result.
+fn stub_line(reason: &str) -> &'static str {
+    match reason {
+        "duplicate" => "[same result below]",
+        _ => "[read again below]",
+    }
+}
+
+/// Whether an item stands before the turns.
+const fn is_opening(item: &HeadItem) -> bool {
+    matches!(item, HeadItem::Checkpoint { .. } | HeadItem::Block { .. }) || is_quote(item)
+}
+
 const fn is_quote(item: &HeadItem) -> bool {
     matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. })
 }
 
-const fn is_turn(item: &HeadItem) -> bool {
-    matches!(item, HeadItem::Range { .. } | HeadItem::Cut { .. } | HeadItem::Stub { .. })
+/// Whether two items share one block.
+fn is_one_block(one: &HeadItem, next: &HeadItem) -> bool {
+    let joins = is_quote(one) || matches!(one, HeadItem::Checkpoint { .. });
+    joins && discriminant(one) == discriminant(next)
+}
+
+fn is_memory(item: &HeadItem) -> bool {
+    matches!(item, HeadItem::Block { topic, .. } if topic == MEMORY)
 }
 
 /// Returns a shorter form of a record.
-type Shorten<'f> = dyn Fn(Seq, &RecordBody) -> RecordBody + 'f;
+type Shorten<'f> = dyn Fn(&RecordBody) -> RecordBody + 'f;
 
 struct Assembler<'a, 'b, 's> {
     layout: &'a Layout<'a>,
@@ -191,7 +251,7 @@ impl<'a> Assembler<'a, '_, '_> {
     fn head(&mut self) -> Result<(), ContentsError> {
         let Layout { input, head, .. } = self.layout;
         let covered = &input.path[..head.n_covered];
-        let mut left_out = self.left_out();
+        let mut gaps = self.list_gaps().into_iter().peekable();
         let items: Vec<(&HeadItem, Range<usize>)> = head
             .items
             .iter()
@@ -201,65 +261,109 @@ impl<'a> Assembler<'a, '_, '_> {
                 is_block || !range.is_empty()
             })
             .collect();
-        let is_one_block = |(one, _): &(&HeadItem, _), (next, _): &(&HeadItem, _)| {
-            is_quote(one) && discriminant(*one) == discriminant(*next)
-        };
-        for group in items.chunk_by(is_one_block) {
+        let mut has_opening = false;
+        let mut has_turn = false;
+        for group in items.chunk_by(|(one, _), (next, _)| is_one_block(one, next)) {
             let (item, range) = &group[0];
-            let is_behind_gap = |(gap, _): &mut (usize, String)| range.start > *gap;
-            if is_turn(item)
-                && let Some((_, text)) = left_out.take_if(is_behind_gap)
-            {
-                self.block(ItemSource::Block("leftOut".to_owned()), &text);
-            }
-            if is_quote(item) {
-                self.quotes(group)?
+            if is_opening(item) {
+                has_opening = true;
+                self.opening(group)?;
             } else {
-                self.item(item, range)?
+                if has_opening && !has_turn {
+                    self.end_opening();
+                }
+                let mut n_missing = 0;
+                while let Some(gap) = gaps.next_if(|gap| gap.end <= range.start) {
+                    n_missing += self.n_turns(&gap);
+                }
+                // The notes stand for what is missing before the turns.
+                if n_missing > 0 && (has_turn || !has_opening) {
+                    self.block(ItemSource::Block("leftOut".to_owned()), &left_out(n_missing));
+                }
+                has_turn = true;
+                self.item(item, range)?;
             }
             if self.is_over {
                 return Ok(());
             }
         }
-        if let Some((_, text)) = left_out {
-            self.block(ItemSource::Block("leftOut".to_owned()), &text);
+        if has_opening && !has_turn {
+            self.end_opening();
+        }
+        let n_missing: usize = gaps.map(|gap| self.n_turns(&gap)).sum();
+        if n_missing > 0 && (has_turn || !has_opening) {
+            self.block(ItemSource::Block("leftOut".to_owned()), &left_out(n_missing));
         }
         self.verbatim(head.n_covered..input.path.len())
     }
 
-    /// Renders a head item that is no quote.
+    /// Renders a block before the turns.
+    fn opening(&mut self, group: &[(&'a HeadItem, Range<usize>)]) -> Result<(), ContentsError> {
+        match group[0].0 {
+            HeadItem::Checkpoint { .. } => self.memory(group),
+            HeadItem::Block { topic, text } => {
+                self.block(ItemSource::Block(topic.clone()), &note(topic, &[], text));
+            }
+            _ => self.quotes(group)?,
+        }
+        Ok(())
+    }
+
+    /// Renders the checkpoints in one block, unless a shorter text stands for them.
+    fn memory(&mut self, group: &[(&HeadItem, Range<usize>)]) {
+        if self.layout.head.items.iter().any(is_memory) {
+            return;
+        }
+        let ids = group.iter().filter_map(|(item, _)| match item {
+            HeadItem::Checkpoint { id } => Some(*id),
+            _ => None,
+        });
+        let checkpoints: Vec<&Checkpoint> = ids.filter_map(|id| self.checkpoint(id)).collect();
+        if checkpoints.is_empty() {
+            return;
+        }
+        self.renderer.user(
+            &memory_block(checkpoints.iter().copied(), self.layout.input.checkpoints),
+            Vec::new(),
+        );
+        for one in checkpoints {
+            let tokens = self.layout.input.counter.count_text(&one.summary);
+            self.add_item(ItemSource::Checkpoint(one.id), "whole", u64::from(tokens));
+        }
+    }
+
+    /// Renders the line between the opening and the turns.
+    fn end_opening(&mut self) {
+        self.block(ItemSource::Block("openingEnd".to_owned()), OPENING_END);
+    }
+
+    /// Returns the number of turns and results in a range.
+    fn n_turns(&self, range: &Range<usize>) -> usize {
+        let items = self.layout.input.path[range.clone()].iter();
+        items.filter(|item| item.enters() && item.path_role() != PathRole::Note).count()
+    }
+
+    /// Renders a turn of a head.
     fn item(&mut self, item: &HeadItem, range: &Range<usize>) -> Result<(), ContentsError> {
         match item {
             HeadItem::Range { .. } => self.verbatim(range.clone()),
             HeadItem::Cut { head_chars, tail_chars, .. } => {
                 let cut = Cut { head: *head_chars, tail: *tail_chars };
-                self.shortened(range.start, "cut", &|seq, body| cut::apply(seq, body, cut))
+                self.shortened(range.start, "cut", &|body| cut::apply(body, cut))
             }
-            HeadItem::Stub { reason, by, .. } => {
-                let line = format!("[{reason}: see #{by}]");
-                self.shortened(range.start, "stub", &|_, body| cut::stub(body, &line))
+            HeadItem::Stub { reason, .. } => {
+                let line = stub_line(reason);
+                self.shortened(range.start, "stub", &|body| cut::stub(body, line))
             }
-            HeadItem::Block { topic, text } => {
-                self.block(ItemSource::Block(topic.clone()), &note(topic, &[], text));
-                Ok(())
-            }
-            HeadItem::Checkpoint { id } => {
-                if let Some(checkpoint) = self.checkpoint(*id) {
-                    let text = checkpoint_block(checkpoint, self.layout.input.checkpoints);
-                    self.block(ItemSource::Checkpoint(*id), &text);
-                }
-                Ok(())
-            }
-            HeadItem::Handle { .. } | HeadItem::Earlier { .. } | HeadItem::Pinned { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 
-    /// Lists the covered records that a head does not show. Returns the block that names them, unless checkpoints stand
-    /// for all of them, with the index of the first of them.
-    fn left_out(&mut self) -> Option<(usize, String)> {
+    /// Lists the covered records that a head does not show, and returns their ranges.
+    fn list_gaps(&mut self) -> Vec<Range<usize>> {
         let Layout { input, head, .. } = self.layout;
         let path = &input.path[..head.n_covered];
-        let (mut summarized, mut handles, mut shown) = (0, Vec::new(), Vec::new());
+        let (mut summarized, mut shown) = (0, Vec::new());
         for item in head.items {
             match item {
                 HeadItem::Checkpoint { id } => {
@@ -267,27 +371,17 @@ impl<'a> Assembler<'a, '_, '_> {
                     let end = path.partition_point(|item| Some(item.seq) <= to);
                     summarized = summarized.max(end);
                 }
-                HeadItem::Handle { seq } => {
-                    let item = path[between(path, *seq, *seq)].first();
-                    handles.extend(item.map(|item| (item.seq, item.tokens)));
-                }
                 item => shown.push(shown_by(path, item)),
             }
         }
         shown.retain(|range| !range.is_empty());
         let gaps = gaps(path, shown, summarized);
-        let is_summarized = |gap: &&Range<usize>| gap.end <= summarized;
         for gap in &gaps {
-            let reason =
-                if is_summarized(&gap) { OmitReason::Summarized } else { OmitReason::Budget };
+            let is_summarized = gap.end <= summarized;
+            let reason = if is_summarized { OmitReason::Summarized } else { OmitReason::Budget };
             self.omitted.add_run(&path[gap.clone()], reason);
         }
-        let in_gaps = gaps.iter().flat_map(|gap| &path[gap.clone()]);
-        let n_users = in_gaps.filter(|item| item.is_user_message()).count() as u64;
-        let unsummarized = gaps.iter().find(|gap| !is_summarized(gap));
-        let first = unsummarized.or(gaps.first().filter(|_| n_users > 0))?;
-        let n_more = n_users.saturating_sub(handles.len() as u64);
-        Some((first.start, left_out(&handles, n_more)))
+        gaps
     }
 
     /// Renders whole records.
@@ -298,7 +392,7 @@ impl<'a> Assembler<'a, '_, '_> {
             (now, later) = later.split_at(batch_len(later.iter(), self.layout.limit));
             self.bodies.load(now)?;
             for item in now.iter().filter(|item| item.enters()) {
-                self.record(item, "whole", None);
+                self.record(item, WHOLE, None);
                 if self.is_over {
                     return Ok(());
                 }
@@ -323,6 +417,7 @@ impl<'a> Assembler<'a, '_, '_> {
     /// Renders records as quotes in one block of a user turn.
     fn quotes(&mut self, group: &[(&'a HeadItem, Range<usize>)]) -> Result<(), ContentsError> {
         let BuildInput { path, counter, .. } = self.layout.input;
+        let covered = &path[..self.layout.head.n_covered];
         let (mut texts, mut quoted) = (Vec::new(), Vec::new());
         let mut is_pinned = false;
         for (item, range) in group {
@@ -335,12 +430,13 @@ impl<'a> Assembler<'a, '_, '_> {
             let cut = Cut::of_chars(*head_chars, *tail_chars);
             let item = &path[range.start];
             self.bodies.load(std::slice::from_ref(item))?;
+            let is_answered = is_answered(covered, range.start, self.bodies)?;
             let Some(body) = self.bodies.get(item.seq) else {
                 self.omitted.add(item, u64::from(item.tokens), OmitReason::Damaged);
                 continue;
             };
-            let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-            let text = quote(item, kept.as_ref().unwrap_or(body));
+            let kept = cut.map(|cut| cut::apply(body, cut));
+            let text = quote(kept.as_ref().unwrap_or(body), is_answered);
             quoted.push((*item, u64::from(counter.count_text(&text))));
             texts.push(text);
             self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
@@ -348,12 +444,12 @@ impl<'a> Assembler<'a, '_, '_> {
             list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
             list_lost_images(&mut self.omitted, item, lost);
         }
-        let (tag, form, attributes): (_, _, &[_]) = match is_pinned {
-            true => ("pinned", "pinned", &[]),
-            false => ("earlier-user-messages", "quoted", &[("state", "already answered")]),
+        let (tag, form) = match is_pinned {
+            true => ("pinned", "pinned"),
+            false => (EARLIER_REQUESTS, "quoted"),
         };
         if !texts.is_empty() {
-            self.renderer.user(&note(tag, attributes, &texts.join("\n\n")), Vec::new());
+            self.renderer.user(&note(tag, &[], &texts.join("\n")), Vec::new());
         }
         for (item, tokens) in quoted {
             self.add_item(ItemSource::Record(item), form, tokens);
@@ -395,7 +491,7 @@ impl<'a> Assembler<'a, '_, '_> {
             return;
         };
         let counter = &self.layout.input.counter;
-        let kept = shorten.map(|shorten| shorten(item.seq, body));
+        let kept = shorten.map(|shorten| shorten(body));
         let lost = self.lost_images(body, kept.is_some());
         let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());

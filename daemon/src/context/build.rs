@@ -1,24 +1,41 @@
 //! Building a context: the head in force is kept while it fits, else a new head is planned, and the result is described.
 
+use std::collections::HashMap;
+
+use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    BuiltContext, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind, Role,
+    BuiltContext, CompactMode, ContextMessage, CutRecord, Epoch, HeadItem, RecordKind, Role,
 };
 
-use super::assemble::{Conversation, Head, Layout, ShownItem, assemble, checkpoint_block};
+use super::assemble::{
+    Conversation, Head, ItemSource, Layout, NOTICE, ShownItem, WHOLE, assemble, has_opening,
+};
 use super::budget::{Budget, share};
 use super::input::{BuildInput, ContextError, PreviousBuild, START};
+use super::newest::{NewestUnit, newest_start, others_room};
+use super::notes::Notes;
 use super::path::{Bodies, Contents, PathItem, whole_range};
 use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
 
 /// Percent of the room that a conversation may have after a new head, so that the next turns fit before another head
-/// is needed.
+/// is needed. What is being answered may have more.
 const DEPTH_PERCENT: u64 = 55;
 /// Percent of the room that a planner aims at: below [`DEPTH_PERCENT`] by the cost of joins and markers.
 const TARGET_PERCENT: u64 = 50;
+/// Percent of the prompt limit that older records may have beside a large newest unit, as long as the conversation stays
+/// below [`CROWDED_PERCENT`] of its room.
+const BESIDE_PERCENT: u64 = 20;
+const CROWDED_PERCENT: u64 = 75;
+/// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.
+const NOTES_PERCENT: u64 = 65;
+/// Tokens of the smallest useful conversation beside a system message, and of the lines that explain its notes.
+pub(crate) const MIN_TURN_TOKENS: u64 = 384;
 /// The cause of an epoch that leaves out records that the epoch before it showed.
 pub(crate) const OVERFLOW: &str = "overflow";
 /// The cause of an epoch whose strategy was named.
 pub(crate) const REQUESTED: &str = "requested";
+/// The cause of an epoch whose window is larger than that of the epoch before it.
+const WINDOW: &str = "window";
 /// Attempts of a planner, each with a quarter less than the one before.
 const MAX_TRIES: usize = 12;
 
@@ -37,6 +54,8 @@ pub(crate) struct Built {
     pub additions: String,
     /// The items that the conversation shows, in order.
     pub items: Vec<ShownItem>,
+    /// The tokens of the conversation that a new head would aim at.
+    pub least_tokens: u64,
 }
 
 /// Builds a context.
@@ -50,13 +69,12 @@ pub(crate) fn build(
     let named = input.strategy.map(strategy::by_name).transpose()?;
     let mut bodies = Bodies::new(contents);
     let changed_basis = input.changed_basis();
-    let front = Front::new(input, changed_basis.is_some())?;
-    if let Some(choice) = current_head(input, &front, &mut bodies, named, changed_basis)? {
-        return Ok(reply(input, front, choice));
-    }
-    let front = Front::new(input, true)?;
-    let choice = first_fitting(input, &front, &mut bodies, named)?;
-    Ok(reply(input, front, choice))
+    let choice = match current_head(input, &mut bodies, named, changed_basis)? {
+        CurrentHead::Fits(choice) => *choice,
+        CurrentHead::Overflows => first_fitting(input, &mut bodies, named, OVERFLOW)?,
+        CurrentHead::IsOutgrown => first_fitting(input, &mut bodies, named, WINDOW)?,
+    };
+    Ok(reply(input, choice))
 }
 
 /// Builds a context whose older tool results are shortened, if that makes enough room.
@@ -98,14 +116,24 @@ fn build_with(
     contents: &dyn Contents,
     strategy: &'static Strategy,
 ) -> Result<Option<Built>, ContextError> {
-    let front = Front::new(input, true)?;
-    let choice = plan(input, &front, &mut Bodies::new(contents), strategy, false)?;
-    Ok(choice.map(|choice| reply(input, front, choice)))
+    let choice = plan(input, &mut Bodies::new(contents), strategy, false, OVERFLOW)?;
+    Ok(choice.map(|choice| reply(input, choice)))
 }
 
 /// Returns the tokens that a planner aims at for a conversation that may have `available` tokens.
 pub(super) const fn target_of(available: u64) -> u64 {
     available * TARGET_PERCENT / 100
+}
+
+/// Returns the index at which the unit that is being answered begins, if it is whole in the next head.
+pub(super) fn whole_newest_start(
+    input: &BuildInput<'_>,
+    front: &Front,
+    contents: &dyn Contents,
+) -> Result<Option<usize>, ContextError> {
+    let room = Room::new(input, front);
+    let newest = NewestUnit::plan(input, &mut Bodies::new(contents), room.newest)?;
+    Ok(newest_start(input.path).filter(|_| newest.is_whole(input.path)))
 }
 
 /// The front of a prompt, which stands before the conversation, and the budget that it leaves.
@@ -119,10 +147,21 @@ pub(super) struct Front {
 
 impl Front {
     /// Creates the front of a new epoch, or of the epoch in force, whose additions are frozen.
-    pub(super) fn new(input: &BuildInput<'_>, is_new: bool) -> Result<Self, ContextError> {
+    ///
+    /// `has_opening`: the head begins with notes, which the end of a new system message explains.
+    pub(super) fn new(
+        input: &BuildInput<'_>,
+        is_new: bool,
+        has_opening: bool,
+    ) -> Result<Self, ContextError> {
         let frozen = input.epoch.and_then(|(_, epoch)| epoch.basis.as_ref()).filter(|_| !is_new);
-        let additions =
-            frozen.map_or_else(|| input.additions.to_owned(), |basis| basis.additions.clone());
+        let additions = match frozen {
+            Some(basis) => basis.additions.clone(),
+            None => {
+                let texts = [input.additions, if has_opening { NOTICE } else { "" }];
+                texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+            }
+        };
         let texts = [input.system_prompt, input.mode_text, Some(&additions)].into_iter().flatten();
         let parts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
         let system =
@@ -141,43 +180,75 @@ impl Front {
 /// The conversation of a build, with its strategy.
 struct ChosenHead {
     strategy: &'static Strategy,
+    front: Front,
     conversation: Conversation,
     /// A new head and the cause of its epoch.
     new_head: Option<(Vec<HeadItem>, &'static str)>,
+}
+
+/// The head in force.
+enum CurrentHead {
+    Fits(Box<ChosenHead>),
+    /// The head does not fit, or another strategy was named.
+    Overflows,
+    /// The window grew, and the head fills less than half of what would fit.
+    IsOutgrown,
 }
 
 /// Returns the head in force if it fits and has the strategy that was named. With a changed basis it becomes a new
 /// head, together with every record since.
 fn current_head(
     input: &BuildInput<'_>,
-    front: &Front,
     bodies: &mut Bodies<'_>,
     named: Option<&'static Strategy>,
     changed_basis: Option<&'static str>,
-) -> Result<Option<ChosenHead>, ContextError> {
+) -> Result<CurrentHead, ContextError> {
     let strategy = current_strategy(input);
     if named.is_some_and(|named| named.name != strategy.name) {
-        return Ok(None);
+        return Ok(CurrentHead::Overflows);
     }
     let head = input.epoch.map_or(Head::default(), |(seq, epoch)| Head {
         items: &epoch.head,
         n_covered: input.path.partition_point(|item| item.seq < seq),
     });
-    let Some(conversation) = conversation(input, front, bodies, head)? else { return Ok(None) };
+    let front = Front::new(input, changed_basis.is_some(), has_opening(head.items))?;
+    let Some(conversation) = conversation(input, &front, bodies, head)? else {
+        return Ok(CurrentHead::Overflows);
+    };
+    if named.is_none() && is_outgrown(input, strategy, &front, &conversation) {
+        return Ok(CurrentHead::IsOutgrown);
+    }
     let new_head = changed_basis.map(|cause| {
         let since = whole_range(&input.path[head.n_covered..]);
         (head.items.iter().cloned().chain(since).collect(), cause)
     });
-    Ok(Some(ChosenHead { strategy, conversation, new_head }))
+    let chosen = ChosenHead { strategy, front, conversation, new_head };
+    Ok(CurrentHead::Fits(Box::new(chosen)))
+}
+
+/// Returns whether a head was planned for a smaller window, and shows less than half of what a new one would.
+fn is_outgrown(
+    input: &BuildInput<'_>,
+    strategy: &Strategy,
+    front: &Front,
+    conversation: &Conversation,
+) -> bool {
+    let grew = input.epoch.is_some_and(|(_, epoch)| epoch.context_size < input.context_size);
+    if !grew || strategy.keeps_all {
+        return false;
+    }
+    let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
+    conversation.recorded_tokens * 2 < history.min(target_of(front.budget.available()))
 }
 
 /// Returns a new head of the named strategy, or of the first strategy that fits.
 fn first_fitting(
     input: &BuildInput<'_>,
-    front: &Front,
     bodies: &mut Bodies<'_>,
     named: Option<&'static Strategy>,
+    cause: &'static str,
 ) -> Result<ChosenHead, ContextError> {
+    let front = Front::new(input, true, true)?;
     let room = front.budget.available().saturating_sub(pending_tokens(input));
     let current = current_strategy(input);
     let tried = named.as_ref().map_or(STRATEGIES.as_slice(), std::slice::from_ref);
@@ -187,53 +258,104 @@ fn first_fitting(
         if has_failed || strategy.min_tokens > room {
             continue;
         }
-        if let Some(choice) = plan(input, front, bodies, strategy, named.is_some())? {
+        if let Some(choice) = plan(input, bodies, strategy, named.is_some(), cause)? {
             return Ok(choice);
         }
     }
     Err(overflow(input, &front.budget, room, named))
 }
 
+/// The division of a conversation between the unit that is being answered and everything older.
+struct Room {
+    /// Tokens that the conversation may have.
+    available: u64,
+    prompt_limit: u64,
+    pending: u64,
+    /// The fewest tokens of older records beside the newest unit.
+    others: u64,
+    /// Tokens that the newest unit may have.
+    newest: u64,
+}
+
+impl Room {
+    fn new(input: &BuildInput<'_>, front: &Front) -> Self {
+        let (available, prompt_limit) = (front.budget.available(), front.budget.prompt_limit);
+        let pending = pending_tokens(input);
+        let start = newest_start(input.path).filter(|_| input.pending.is_none());
+        let others = start.map_or(0, |start| others_room(input.path, start, prompt_limit));
+        let newest = available.saturating_sub(pending).saturating_sub(others);
+        Self { available, prompt_limit, pending, others, newest }
+    }
+
+    /// Returns the tokens that a head aims at, with checkpoints of some tokens and a newest unit of some tokens.
+    fn aim(&self, checkpoints: u64, newest: u64) -> u64 {
+        let left = self.available.saturating_sub(checkpoints);
+        let mut aim = checkpoints + target_of(left);
+        if newest > 0 {
+            let beside = newest + self.prompt_limit * BESIDE_PERCENT / 100;
+            let beside = beside.min(self.available * CROWDED_PERCENT / 100);
+            aim = aim.max(beside).max(newest + self.others);
+        }
+        aim.min(self.available.saturating_sub(self.pending))
+    }
+}
+
 /// Returns a new head of a strategy that fits and leaves room for the turns that follow, or `None` if there is none.
 fn plan(
     input: &BuildInput<'_>,
-    front: &Front,
     bodies: &mut Bodies<'_>,
     strategy: &'static Strategy,
     is_named: bool,
+    cause: &'static str,
 ) -> Result<Option<ChosenHead>, ContextError> {
+    let cause = if is_named { REQUESTED } else { cause };
     let checkpoints = if strategy.has_checkpoints { input.checkpoints } else { &[] };
-    let blocks: Vec<String> =
-        checkpoints.iter().map(|one| checkpoint_block(one, checkpoints)).collect();
-    let checkpoint_tokens =
-        blocks.iter().map(|block| u64::from(input.counter.count_text(block))).sum();
-    let notes = blocks.join("\n");
-    let left = front.budget.available().saturating_sub(checkpoint_tokens);
+    let may_open = strategy.shrinks || !checkpoints.is_empty();
+    let mut front = Front::new(input, true, may_open)?;
+    let room = Room::new(input, &front);
+    let whole_notes = Notes::whole(checkpoints, &input.counter).tokens;
+    let mut newest = NewestUnit::plan(input, bodies, room.newest)?;
+    let aim = room.aim(whole_notes, newest.tokens);
+    let mut notes_room = aim.saturating_sub(newest.tokens) * NOTES_PERCENT / 100;
+    let mut notes = Notes::fitted(checkpoints, &input.counter, notes_room);
+    let mut target = aim.saturating_sub(newest.tokens + notes.tokens);
     // A named strategy that keeps everything is used as long as it fits at all.
-    let deepest = if is_named && strategy.keeps_all { left } else { left * DEPTH_PERCENT / 100 };
-    let mut target = left.saturating_sub(pending_tokens(input)).min(target_of(left));
-    for _ in 0..MAX_TRIES {
+    let slack = DEPTH_PERCENT - TARGET_PERCENT;
+    let slack = room.available.saturating_sub(whole_notes.min(aim)) * slack / 100;
+    let deepest = if is_named && strategy.keeps_all { room.available } else { aim + slack };
+    for n_tries in 0..MAX_TRIES {
         let mut plan_input = PlanInput {
             build: input,
             bodies: &mut *bodies,
-            notes: &notes,
-            user_tokens: share(left, input.user_share),
-            prompt_limit: front.budget.prompt_limit,
+            newest: &newest,
+            notes: &notes.text,
+            user_tokens: share(room.available.saturating_sub(notes.tokens), input.user_share),
+            prompt_limit: room.prompt_limit,
         };
         let Some(planned) = (strategy.plan)(&mut plan_input, target)? else { return Ok(None) };
-        let ids = checkpoints.iter().map(|checkpoint| HeadItem::Checkpoint { id: checkpoint.id });
-        let items: Vec<HeadItem> = ids.chain(planned).collect();
+        let items: Vec<HeadItem> = notes.items.iter().cloned().chain(planned).collect();
+        if may_open && n_tries == 0 && !has_opening(&items) {
+            front = Front::new(input, true, false)?;
+        }
         let head = Head { items: &items, n_covered: input.path.len() };
-        if let Some(conversation) = conversation(input, front, bodies, head)?
-            && conversation.recorded_tokens - conversation.checkpoint_tokens <= deepest
+        if let Some(conversation) = conversation(input, &front, bodies, head)?
+            && conversation.recorded_tokens <= deepest
         {
-            let cause = if input.strategy.is_some() { REQUESTED } else { OVERFLOW };
-            return Ok(Some(ChosenHead { strategy, conversation, new_head: Some((items, cause)) }));
+            let new_head = Some((items, cause));
+            return Ok(Some(ChosenHead { strategy, front, conversation, new_head }));
         }
         if !strategy.shrinks {
             return Ok(None);
         }
         target -= target / 4;
+        if n_tries >= MAX_TRIES / 2 {
+            notes_room /= 2;
+            notes = Notes::fitted(checkpoints, &input.counter, notes_room);
+        }
+        if !newest.is_whole(input.path) {
+            let smaller = room.newest - room.newest * (n_tries as u64 + 1) / 64;
+            newest = NewestUnit::plan(input, bodies, smaller)?;
+        }
     }
     Ok(None)
 }
@@ -277,8 +399,10 @@ fn overflow(
     overflow(front + pending + least, what)
 }
 
-fn reply(input: &BuildInput<'_>, front: Front, choice: ChosenHead) -> Built {
-    let ChosenHead { strategy, conversation, new_head } = choice;
+fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
+    let ChosenHead { strategy, front, conversation, new_head } = choice;
+    let least_tokens = least_tokens(input, &front, &conversation);
+    let cut = cut_records(input, &conversation);
     let Front { system, budget, additions } = front;
     let conversation_tokens = conversation.total();
     let tokens_used = budget.system + budget.tools + conversation_tokens;
@@ -306,6 +430,9 @@ fn reply(input: &BuildInput<'_>, front: Front, choice: ChosenHead) -> Built {
         basis: Some(input.basis(additions.clone())),
     });
     let count_kind = input.counter.kind_of(&messages);
+    // The answer keeps half of its room however uncertain the count is.
+    let margin = input.counter.margin(&messages, input.tools, tokens_used);
+    let margin = margin.min(u64::from(budget.num_predict(tokens_used) / 2));
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
     let is_dry_run = input.compact == CompactMode::Never
         && new_epoch.as_ref().is_some_and(|epoch| epoch.cause != START);
@@ -318,16 +445,50 @@ fn reply(input: &BuildInput<'_>, front: Front, choice: ChosenHead) -> Built {
         original_message_count: input.path.iter().filter(is_message).count() as u64,
         included_message_count: conversation.n_included,
         summarized_message_count: conversation.n_summarized,
+        cut,
         omitted: conversation.omitted,
         count_kind,
         prefix_tokens,
         transient: is_dry_run,
         num_ctx: input.context_size,
         window: input.window,
-        num_predict: budget.num_predict(tokens_used),
+        num_predict: budget.num_predict(tokens_used.saturating_add(margin)),
         build_id: input.build_id.clone(),
     };
-    Built { result, new_epoch, build, tokens, additions, items: conversation.items }
+    Built { result, new_epoch, build, tokens, additions, items: conversation.items, least_tokens }
+}
+
+/// Lists the records of the newest unit that are not shown whole.
+fn cut_records(input: &BuildInput<'_>, conversation: &Conversation) -> Vec<CutRecord> {
+    let Some(start) = newest_start(input.path).filter(|_| input.pending.is_none()) else {
+        return Vec::new();
+    };
+    let shown: HashMap<Seq, &ShownItem> = conversation.items.iter().filter_map(by_seq).collect();
+    let cut = input.path[start..].iter().filter_map(|record| {
+        let total_tokens = u64::from(record.tokens);
+        let shown_tokens = match shown.get(&record.seq) {
+            Some(item) if item.form == WHOLE => return None,
+            Some(item) => item.tokens,
+            None if conversation.is_left_out(record.seq) => 0,
+            None => return None,
+        };
+        Some(CutRecord { seq: record.seq, shown_tokens, total_tokens })
+    });
+    cut.collect()
+}
+
+fn by_seq(item: &ShownItem) -> Option<(Seq, &ShownItem)> {
+    match &item.source {
+        ItemSource::Record(record) => Some((record.seq, item)),
+        _ => None,
+    }
+}
+
+/// Returns the tokens that a new head would aim at, with the checkpoints and the newest unit of a conversation.
+fn least_tokens(input: &BuildInput<'_>, front: &Front, conversation: &Conversation) -> u64 {
+    let start = newest_start(input.path).filter(|_| input.pending.is_none());
+    let newest = start.map_or(0, |start| conversation.tokens_since(input.path[start].seq));
+    Room::new(input, front).aim(conversation.checkpoint_tokens, newest)
 }
 
 /// Returns the tokens of the pending message as a turn of its own.

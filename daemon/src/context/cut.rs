@@ -1,7 +1,6 @@
-//! Shortening one record: a cut keeps the beginning and the end, with a marker between them that says how much is
-//! missing and how to get it; a stub replaces a result by one line. Pure.
+//! Shortening one record: a cut keeps the beginning and the end, at ends of lines where there are some, with a marker
+//! between them that says how much is missing; a stub replaces a result by one line. Pure.
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, Part, RecordBody};
 use serde_json::{Map, Value};
 
@@ -9,6 +8,8 @@ use crate::tokens::Counter;
 
 /// Characters of the smallest cut. Anything smaller would be little more than its marker.
 const MIN_CHARS: u32 = 16;
+/// Steps by which the largest fitting cut is approached.
+const REFINEMENTS: usize = 3;
 /// Maximum number of arguments of a call that are cut one by one; more of them are cut as one text.
 const MAX_CUT_ARGS: usize = 16;
 
@@ -27,36 +28,46 @@ impl Cut {
 }
 
 /// Returns the cut that brings a record to at most `tokens`, and its cost, or `None` if no cut does.
-pub(super) fn fit(
-    counter: &Counter,
-    seq: Seq,
-    body: &RecordBody,
-    tokens: u64,
-) -> Option<(Cut, u64)> {
-    // Common text reaches four characters a token at most.
-    let mut chars = u32::try_from(tokens.saturating_mul(4)).unwrap_or(u32::MAX);
-    while chars >= MIN_CHARS {
+pub(super) fn fit(counter: &Counter, body: &RecordBody, tokens: u64) -> Option<(Cut, u64)> {
+    let fitting = |chars: u32| {
         let cut = Cut { head: chars - chars / 2, tail: chars / 2 };
-        let cost = u64::from(counter.count_record(&apply(seq, body, cut)));
-        if cost <= tokens {
-            return Some((cut, cost));
+        let cost = u64::from(counter.count_record(&apply(body, cut)));
+        (cost <= tokens).then_some((cut, cost))
+    };
+    // Common text reaches six characters a token at most.
+    let mut too_many = u32::try_from(tokens.saturating_mul(6)).unwrap_or(u32::MAX);
+    let mut chars = too_many;
+    let mut best = loop {
+        if let Some(found) = fitting(chars) {
+            break found;
         }
+        too_many = chars;
         chars -= chars.div_ceil(4);
+        if chars < MIN_CHARS {
+            return None;
+        }
+    };
+    for _ in 0..REFINEMENTS {
+        let middle = chars + (too_many - chars) / 2;
+        match fitting(middle) {
+            Some(found) => (best, chars) = (found, middle),
+            None => too_many = middle,
+        }
     }
-    None
+    Some(best)
 }
 
 /// Returns the record with its texts and arguments cut, without thinking and images.
-pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
+pub(super) fn apply(body: &RecordBody, cut: Cut) -> RecordBody {
     // The images of a message are too large to be cloned first.
     if let RecordBody::Message(message) = body {
-        return RecordBody::Message(cut_message(seq, message, cut));
+        return RecordBody::Message(cut_message(message, cut));
     }
     let mut kept = body.clone();
-    let shorten = |text: &mut String| *text = cut_text(seq, text, cut);
+    let shorten = |text: &mut String| *text = cut_text(text, cut);
     match &mut kept {
         RecordBody::ToolCall(call) => {
-            call.args = cut_args(seq, &call.args, cut);
+            call.args = cut_args(&call.args, cut);
             shorten(&mut call.result.llm_content);
         }
         RecordBody::Delta(delta) => shorten(&mut delta.text),
@@ -85,8 +96,8 @@ pub(super) fn stub(body: &RecordBody, line: &str) -> RecordBody {
     kept
 }
 
-fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
-    let text = cut_text(seq, &message.plain_text(), cut);
+fn cut_message(message: &Message, cut: Cut) -> Message {
+    let text = cut_text(&message.sent_text(), cut);
     let mut kept = Message {
         tool_call_id: message.tool_call_id.clone(),
         tool_name: message.tool_name.clone(),
@@ -94,7 +105,7 @@ fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
     };
     for part in &message.parts {
         if let Part::ToolCall { id, name, args } = part {
-            let args = cut_args(seq, args, cut);
+            let args = cut_args(args, cut);
             kept.parts.push(Part::ToolCall { id: id.clone(), name: name.clone(), args });
         }
     }
@@ -102,13 +113,32 @@ fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
 }
 
 /// Returns the beginning and the end of a text with a marker between them, or a short text whole.
-fn cut_text(seq: Seq, text: &str, cut: Cut) -> String {
-    match split_ends(text, cut.head as usize, cut.tail as usize) {
-        Some((head, left_out, tail)) => {
-            format!("{head}\n[cut: {left_out} characters left out; session.get from {seq}]\n{tail}")
-        }
-        None => text.to_owned(),
-    }
+///
+/// Lines are kept whole unless they are long.
+fn cut_text(text: &str, cut: Cut) -> String {
+    let Some((head, _, tail)) = split_ends(text, cut.head as usize, cut.tail as usize) else {
+        return text.to_owned();
+    };
+    let (head, tail) = (whole_lines(head), tail_lines(tail));
+    let missing = &text[head.len()..text.len() - tail.len()];
+    let marker = match missing.trim_matches('\n').matches('\n').count() {
+        0 => format!("[... {} characters not shown ...]", missing.chars().count()),
+        n_breaks => format!("[... {} lines not shown ...]", n_breaks + 1),
+    };
+    let (head, tail) = (head.trim_end_matches('\n'), tail.trim_start_matches('\n'));
+    format!("{head}\n{marker}\n{tail}").trim_end_matches('\n').to_owned()
+}
+
+/// Returns the whole lines at the beginning of a cut text, unless that gives up more than half of it.
+fn whole_lines(text: &str) -> &str {
+    let end = text.rfind('\n').map_or(0, |at| at + 1);
+    if end * 2 >= text.len() { &text[..end] } else { text }
+}
+
+/// Returns the whole lines at the end of a cut text, unless that gives up more than half of it.
+fn tail_lines(text: &str) -> &str {
+    let start = text.find('\n').map_or(text.len(), |at| at + 1);
+    if start * 2 <= text.len() { &text[start..] } else { text }
 }
 
 /// Returns the first and the last characters of a text and the number of those between them, or `None` if there are
@@ -128,7 +158,7 @@ pub(super) fn split_ends(text: &str, head: usize, tail: usize) -> Option<(&str, 
 }
 
 /// Cuts long arguments; they keep their names, so that the call is still readable.
-fn cut_args(seq: Seq, args: &Value, cut: Cut) -> Value {
+fn cut_args(args: &Value, cut: Cut) -> Value {
     let json = args.to_string();
     if json.chars().count() <= cut.head as usize + cut.tail as usize {
         return args.clone();
@@ -139,24 +169,23 @@ fn cut_args(seq: Seq, args: &Value, cut: Cut) -> Value {
         {
             let parts = u32::try_from(named.len().max(1)).unwrap_or(u32::MAX);
             let each = Cut { head: cut.head / parts, tail: cut.tail / parts };
-            let kept =
-                named.iter().map(|(name, value)| (name.clone(), cut_value(seq, value, each)));
+            let kept = named.iter().map(|(name, value)| (name.clone(), cut_value(value, each)));
             Value::Object(kept.collect())
         }
         _ => {
-            let whole = Value::String(cut_text(seq, &json, cut));
+            let whole = Value::String(cut_text(&json, cut));
             Value::Object(Map::from_iter([("cut".to_owned(), whole)]))
         }
     }
 }
 
-fn cut_value(seq: Seq, value: &Value, cut: Cut) -> Value {
+fn cut_value(value: &Value, cut: Cut) -> Value {
     let limit = cut.head as usize + cut.tail as usize;
     match value {
-        Value::String(text) => Value::String(cut_text(seq, text, cut)),
+        Value::String(text) => Value::String(cut_text(text, cut)),
         other => {
             let json = other.to_string();
-            if json.len() <= limit { other.clone() } else { cut_text(seq, &json, cut).into() }
+            if json.len() <= limit { other.clone() } else { cut_text(&json, cut).into() }
         }
     }
 }
@@ -173,24 +202,32 @@ mod tests {
     #[test]
     fn cut_text_keeps_both_ends_around_a_marker() {
         let check = |text: &str, head, tail, expect: &str| {
-            assert_eq!(cut_text(Seq(7), text, Cut { head, tail }), expect);
+            assert_eq!(cut_text(text, Cut { head, tail }), expect);
         };
         check("short", 3, 2, "short");
-        check("abcdefghij", 3, 2, "abc\n[cut: 5 characters left out; session.get from 7]\nij");
-        check("äöüßäöüß", 2, 1, "äö\n[cut: 5 characters left out; session.get from 7]\nß");
-        check("abc", 1, 0, "a\n[cut: 2 characters left out; session.get from 7]\n");
+        check("abcdefghij", 3, 2, "abc\n[... 5 characters not shown ...]\nij");
+        check("äöüßäöüß", 2, 1, "äö\n[... 5 characters not shown ...]\nß");
+        check("abc", 1, 0, "a\n[... 2 characters not shown ...]");
+    }
+
+    #[test]
+    fn cut_text_keeps_whole_lines() {
+        let text: String = (1..=20).map(|n| format!("line {n}\n")).collect();
+        let cut = cut_text(&text, Cut { head: 17, tail: 21 });
+        assert_eq!(cut, "line 1\nline 2\n[... 16 lines not shown ...]\nline 19\nline 20");
+        let long = format!("{}\n{}", "a".repeat(50), "b".repeat(50));
+        let cut = cut_text(&long, Cut { head: 60, tail: 10 });
+        assert!(cut.starts_with(&format!("{}\n[...", "a".repeat(50))), "{cut}");
     }
 
     #[test]
     fn cut_arguments_keep_their_names() {
         let args = json!({"path": "a.rs", "content": "x".repeat(500), "list": vec![1; 200]});
-        let kept = cut_args(Seq(1), &args, Cut { head: 60, tail: 60 });
+        let kept = cut_args(&args, Cut { head: 60, tail: 60 });
         assert_eq!(kept["path"], "a.rs");
         assert!(kept["content"].as_str().is_some_and(|text| text.starts_with(&"x".repeat(20))));
-        assert!(kept["list"].as_str().is_some_and(|text| text.contains("left out")));
-        assert!(
-            cut_args(Seq(1), &json!("y".repeat(900)), Cut { head: 8, tail: 8 })["cut"].is_string()
-        );
+        assert!(kept["list"].as_str().is_some_and(|text| text.contains("not shown")));
+        assert!(cut_args(&json!("y".repeat(900)), Cut { head: 8, tail: 8 })["cut"].is_string());
     }
 
     proptest! {
@@ -198,7 +235,7 @@ mod tests {
         fn fitted_cut_costs_no_more_than_its_tokens(text in "[a-z \\n字é]{0,4000}", tokens in 48_u64..400) {
             let at = Timestamp::from_unix_ms(0);
             let body = RecordBody::Message(Message::text(Role::User, text, at));
-            let (_, cost) = fit(&Counter::ESTIMATE, Seq(123_456), &body, tokens).expect("48 tokens suffice");
+            let (_, cost) = fit(&Counter::ESTIMATE, &body, tokens).expect("48 tokens suffice");
             prop_assert!(cost <= tokens);
         }
     }

@@ -4,6 +4,7 @@
 //! - [`build()`] is the entry: it keeps the head in force while it fits, else plans a new one.
 //! - `input`: everything that a build depends on; `path`: the records; `budget`: arithmetic.
 //! - `strategy`: planners of heads; `assemble`, `render`: from a head to messages.
+//! - `newest`: the unit that is being answered, which has the first claim; `notes`: the checkpoints of a head.
 //! - `cut`, `omitted`: shortened records and the list of what is left out; `ledger`: the files that tools used.
 //! - `compact`: summaries and checkpoints; `reliability`: how far a compacted conversation can be trusted.
 //!
@@ -17,6 +18,8 @@ pub(crate) mod compact;
 mod cut;
 mod input;
 mod ledger;
+mod newest;
+mod notes;
 mod omitted;
 mod path;
 pub(crate) mod reliability;
@@ -26,7 +29,7 @@ mod strategy;
 pub(crate) use self::assemble::{ItemSource, ShownItem};
 pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{
-    Built, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
+    Built, MIN_TURN_TOKENS, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
 };
 pub(crate) use self::compact::defuse;
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};

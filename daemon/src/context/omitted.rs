@@ -33,7 +33,7 @@ pub(super) enum OmitReason {
 
 impl OmitReason {
     /// Returns the name on the wire.
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Budget => "budget",
             Self::Summarized => "summarized",

@@ -11,6 +11,8 @@ use crate::session::SessionError;
 
 /// Maximum number of records of one read: enough to make its fixed cost small, few enough to stop early.
 const BATCH_RECORDS: usize = 64;
+/// Finish reasons of answers that were cut off.
+const INCOMPLETE: &[&str] = &["canceled", "timeout", "interrupted"];
 
 /// A record on the path from the root to the active leaf, with the values that planning needs.
 ///
@@ -147,6 +149,26 @@ pub(super) fn for_each_record(
         }
     }
     Ok(())
+}
+
+/// Returns whether the user message at an index got a complete answer before the next turn of the user.
+///
+/// Other records got one too: only questions are marked as unanswered.
+pub(super) fn is_answered(
+    path: &[PathItem],
+    at: usize,
+    bodies: &mut Bodies<'_>,
+) -> Result<bool, ContentsError> {
+    if !path[at].is_user_message() {
+        return Ok(true);
+    }
+    let later = path[at + 1..].iter().take_while(|item| item.path_role() != PathRole::User);
+    let answer = later.filter(|item| item.path_role() == PathRole::Assistant).last();
+    let Some(answer) = answer.filter(|answer| !answer.calls_tools) else { return Ok(false) };
+    bodies.load(std::slice::from_ref(answer))?;
+    let Some(RecordBody::Message(message)) = bodies.get(answer.seq) else { return Ok(true) };
+    let reason = message.finish_reason.as_deref().unwrap_or_default();
+    Ok(!INCOMPLETE.contains(&reason))
 }
 
 /// The contents that one build has read so far.

@@ -3,7 +3,7 @@
 //!
 //! Must not know budgets or strategies. **Invariants**: the conversation begins with a user turn; user and assistant
 //! turns alternate; a tool message directly follows the assistant message whose call it answers, and every call of a
-//! finished turn has one; a record that is not rendered has an [`OmitReason`]; one more record never changes the
+//! finished turn has one, in the order of the calls; a record that is not rendered has an [`OmitReason`]; one more record never changes the
 //! messages before it, except that the last message grows at its end.
 //!
 //! Ids of calls are rewritten to one form, because models and clients record ids of many forms and any model may
@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{
     ContextFunction, ContextMessage, ContextToolCall, Message, Part, RecordBody, Role, ToolCall,
 };
@@ -58,6 +57,8 @@ pub(super) struct Renderer<'c> {
 struct OpenCall {
     id: String,
     name: String,
+    /// The result, if it came before that of an earlier call.
+    result: Option<(Option<PathItem>, String)>,
 }
 
 /// The event that ended a call.
@@ -146,14 +147,15 @@ impl<'c> Renderer<'c> {
     /// Returns the messages and their tokens, and lists the deferred notes as omitted.
     pub(super) fn finish(mut self, omitted: &mut Omitted) -> (Vec<ContextMessage>, Vec<u32>) {
         self.settle(None);
-        for (item, _) in &self.deferred {
+        let waiting = self.open.iter().filter_map(|call| call.result.as_ref()?.0.as_ref());
+        for item in self.deferred.iter().map(|(item, _)| item).chain(waiting) {
             omitted.add(item, u64::from(item.tokens), OmitReason::Deferred);
         }
         (self.messages, self.settled)
     }
 
     fn message(&mut self, item: &PathItem, message: &Message) -> Result<(), OmitReason> {
-        let text = message.plain_text();
+        let text = message.sent_text();
         match message.role {
             Role::System => self.note(item, note("system-note", &[], &text)),
             Role::User => {
@@ -214,12 +216,13 @@ impl<'c> Renderer<'c> {
     ) -> Result<(), OmitReason> {
         let (id, name) = (message.tool_call_id.as_deref(), message.tool_name.as_deref());
         let answers = |call: &OpenCall| match (id, name) {
+            _ if call.result.is_some() => false,
             (Some(id), _) => call.id == id,
             (None, Some(name)) => call.name == name,
             (None, None) => true,
         };
         if let Some(at) = self.open.iter().position(answers) {
-            self.answer(at, text, CallEnd::Message);
+            self.answer(at, Some(item), text, CallEnd::Message);
             return Ok(());
         }
         let ended = id.and_then(|id| self.ended.get(id).copied());
@@ -233,8 +236,9 @@ impl<'c> Renderer<'c> {
 
     fn tool_call(&mut self, item: &PathItem, call: &ToolCall) -> Result<(), OmitReason> {
         let text = &call.result.llm_content;
-        if let Some(at) = self.open.iter().position(|open| open.id == call.id) {
-            self.answer(at, text, CallEnd::Record);
+        let is_open = |open: &OpenCall| open.id == call.id && open.result.is_none();
+        if let Some(at) = self.open.iter().position(is_open) {
+            self.answer(at, Some(item), text, CallEnd::Record);
             return Ok(());
         }
         match self.ended.get(&call.id) {
@@ -250,7 +254,7 @@ impl<'c> Renderer<'c> {
                 self.interrupt();
                 self.append(Role::Assistant, "", Vec::new());
                 self.call(&call.id, &call.name, &call.args);
-                self.answer(0, text, CallEnd::Record);
+                self.answer(0, Some(item), text, CallEnd::Record);
             }
         }
         Ok(())
@@ -287,16 +291,22 @@ impl<'c> Renderer<'c> {
             last.tool_calls.push(ContextToolCall { id: portable_id(id), function });
         }
         self.ended.remove(id);
-        self.open.push(OpenCall { id: id.to_owned(), name: name.to_owned() });
+        self.open.push(OpenCall { id: id.to_owned(), name: name.to_owned(), result: None });
     }
 
-    fn answer(&mut self, at: usize, text: &str, end: CallEnd) {
-        let call = self.open.remove(at);
+    /// Ends a call, and renders the results that no earlier call delays: results enter in the order of their calls.
+    fn answer(&mut self, at: usize, item: Option<&PathItem>, text: &str, end: CallEnd) {
+        let call = &mut self.open[at];
+        call.result = Some((item.copied(), text.to_owned()));
         self.ended.insert(call.id.clone(), end);
-        let mut message = ContextMessage::text(Role::Tool, text);
-        message.tool_name = Some(call.name);
-        message.tool_call_id = Some(portable_id(&call.id));
-        self.push(message);
+        while self.open.first().is_some_and(|first| first.result.is_some()) {
+            let call = self.open.remove(0);
+            let text = call.result.map(|(_, text)| text).unwrap_or_default();
+            let mut message = ContextMessage::text(Role::Tool, text);
+            message.tool_name = Some(call.name);
+            message.tool_call_id = Some(portable_id(&call.id));
+            self.push(message);
+        }
         if self.open.is_empty() {
             for (_, text) in std::mem::take(&mut self.deferred) {
                 self.append(Role::User, &text, Vec::new());
@@ -307,7 +317,7 @@ impl<'c> Renderer<'c> {
     /// Ends the calls that have no result, because another turn begins.
     fn interrupt(&mut self) {
         while !self.open.is_empty() {
-            self.answer(0, INTERRUPTED, CallEnd::Interrupted);
+            self.answer(0, None, INTERRUPTED, CallEnd::Interrupted);
         }
     }
 
@@ -348,35 +358,34 @@ impl<'c> Renderer<'c> {
     }
 }
 
-/// Returns the block in place of records that a head leaves out.
-///
-/// **Shape**: handles `[#12, 340 tokens]` of the user's messages among them, then `+3 more (session.get)`.
-pub(super) fn left_out(handles: &[(Seq, u32)], n_more: u64) -> String {
-    let mut lines = vec!["Earlier turns are not shown (session.get).".to_owned()];
-    lines.extend(handles.iter().map(|(seq, tokens)| format!("[#{seq}, {tokens} tokens]")));
-    if n_more > 0 {
-        lines.push(format!("+{n_more} more (session.get)"));
+/// Returns the line in place of records between turns that a head leaves out.
+pub(super) fn left_out(n_records: usize) -> String {
+    match n_records {
+        1 => "[... 1 message not shown ...]".to_owned(),
+        n => format!("[... {n} messages not shown ...]"),
     }
-    note("left-out", &[], &lines.join("\n"))
 }
 
-/// Returns a record as a quote: its number, its author unless that is the user, and its text.
-pub(super) fn quote(item: &PathItem, body: &RecordBody) -> String {
+/// Returns a record as a quote: a mark for a question without an answer, its author unless that is the user, its text.
+pub(super) fn quote(body: &RecordBody, is_answered: bool) -> String {
     let (author, text) = match body {
         RecordBody::Message(message) => {
             let author = match message.role {
                 Role::User => String::new(),
-                role => format!(" {}", role.as_str()),
+                role => format!("[{}] ", role.as_str()),
             };
-            (author, message.plain_text())
+            (author, message.sent_text())
         }
-        RecordBody::ToolCall(call) => (format!(" {}", call.name), call.result.llm_content.clone()),
+        RecordBody::ToolCall(call) => {
+            (format!("[{}] ", call.name), call.result.llm_content.clone())
+        }
         RecordBody::Custom(custom) => {
             (String::new(), custom.context_text.clone().unwrap_or_default())
         }
         _ => (String::new(), String::new()),
     };
-    format!("[#{}{author}] {text}", item.seq)
+    let mark = if is_answered { "" } else { "[not answered] " };
+    format!("- {mark}{author}{text}")
 }
 
 /// Returns a delimited block for a user turn: data, not instructions.

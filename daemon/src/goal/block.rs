@@ -30,6 +30,8 @@ pub(crate) struct BoundedText {
     pub omitted: usize,
 }
 
+/// The sections before that of locked decisions.
+const N_STEP_SECTIONS: usize = 2;
 /// The longest line that names the number of omitted items.
 const MORE: &str = "+10000 more (goal.list)\n";
 
@@ -42,22 +44,34 @@ pub(crate) fn goal_block(
     max_tokens: u64,
 ) -> Option<BoundedText> {
     let goal = state.active()?;
-    let sections = sections(goal);
     let head =
         |description: &str| format!("{GOAL_BLOCK}\"{}\">\n{description}\n", goal.priority.as_str());
-    let frame = count(&head("")) + count("</goal>") + count(MORE);
+    bounded(goal, &head, "</goal>", count, max_tokens)
+}
+
+/// Returns a goal between a head, which contains its description, and a tail, with as many items as fit.
+fn bounded(
+    goal: &Goal,
+    head: &dyn Fn(&str) -> String,
+    tail: &str,
+    count: &dyn Fn(&str) -> u64,
+    max_tokens: u64,
+) -> Option<BoundedText> {
+    let frame = count(&head("")) + count(tail) + count(MORE);
     let left = max_tokens.checked_sub(frame)?;
     let description = fitting(&goal.description, count, left)?;
     let mut left = left.saturating_sub(count(&description));
     let mut kept: Vec<(&str, Vec<String>)> = Vec::new();
     let mut omitted = usize::from(description != escaped(&goal.description));
-    for (title, items) in sections {
+    for (n, (title, items)) in sections(goal).into_iter().enumerate() {
+        // Steps leave room for locked decisions.
+        let mut room = if n < N_STEP_SECTIONS { left - left / 4 } else { left };
         let mut lines = Vec::new();
         for item in items {
             let title_cost = if lines.is_empty() { count(title) + 1 } else { 0 };
             let cost = count(&format!("- {item}\n")) + title_cost;
-            if cost <= left {
-                left -= cost;
+            if cost <= room {
+                (left, room) = (left - cost, room - cost);
                 lines.push(item);
             } else {
                 omitted += 1;
@@ -69,7 +83,7 @@ pub(crate) fn goal_block(
     }
     // The parts may count a little less than the whole; the last lines are then removed.
     loop {
-        let text = joined(&head(&description), &kept, omitted);
+        let text = joined(&head(&description), &kept, omitted, tail);
         if count(&text) <= max_tokens {
             return Some(BoundedText { text, omitted });
         }
@@ -79,13 +93,13 @@ pub(crate) fn goal_block(
     }
 }
 
-fn joined(head: &str, sections: &[(&str, Vec<String>)], omitted: usize) -> String {
+fn joined(head: &str, sections: &[(&str, Vec<String>)], omitted: usize, tail: &str) -> String {
     let mut text = head.to_owned();
     sections.iter().for_each(|(title, items)| push_section(&mut text, title, items));
     if omitted > 0 {
         text.push_str(&format!("+{omitted} more (goal.list)\n"));
     }
-    text.push_str("</goal>");
+    text.push_str(tail);
     text
 }
 
@@ -95,24 +109,24 @@ fn push_section(text: &mut String, title: &str, items: &[String]) {
     items.iter().for_each(|item| text.push_str(&format!("- {item}\n")));
 }
 
-/// The items of a goal by title, the most important first.
+/// The items of a goal by title, the most important first, each list newest first.
 fn sections(goal: &Goal) -> [(&'static str, Vec<String>); 7] {
     let decisions = |locked: bool| {
-        let in_force = goal.decisions.iter().filter(|one| one.superseded_by.is_none());
+        let in_force = goal.decisions.iter().rev().filter(|one| one.superseded_by.is_none());
         in_force.filter(|one| one.locked == locked).map(decision_line).collect()
     };
     let checkpoints = |status: CheckpointStatus| {
-        let with_status = goal.checkpoints.iter().filter(|one| one.status == status);
+        let with_status = goal.checkpoints.iter().rev().filter(|one| one.status == status);
         with_status.map(|one| escaped(&one.description)).collect()
     };
     let artifact = |one: &GoalArtifact| format!("{} {}", one.action.as_str(), escaped(&one.path));
     [
-        ("Locked decisions, which only the user changes:", decisions(true)),
         ("In progress:", checkpoints(CheckpointStatus::InProgress)),
-        ("Pending:", checkpoints(CheckpointStatus::Pending)),
         ("Next steps:", goal.next_steps.iter().map(|step| escaped(step)).collect()),
+        ("Locked decisions, which only the user changes:", decisions(true)),
+        ("Pending:", checkpoints(CheckpointStatus::Pending)),
         ("Decisions:", decisions(false)),
-        ("Files:", goal.artifacts.iter().map(artifact).collect()),
+        ("Files:", goal.artifacts.iter().rev().map(artifact).collect()),
         ("Completed:", checkpoints(CheckpointStatus::Completed)),
     ]
 }

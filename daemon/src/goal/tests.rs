@@ -230,14 +230,14 @@ fn goal_block_lists_important_items_first_and_counts_omitted_ones() {
         "\
 <goal priority=\"medium\">
 Implement user authentication
-Locked decisions, which only the user changes:
-- Use JWT
 In progress:
 - Add tokens
-Pending:
-- Write tests
 Next steps:
 - Finish tokens
+Locked decisions, which only the user changes:
+- Use JWT
+Pending:
+- Write tests
 Decisions:
 - Name it auth
 Files:
@@ -246,12 +246,24 @@ Completed:
 - Design the flow
 </goal>"
     );
-    let block = goal_block(&state, &count, 55).unwrap();
+    let block = goal_block(&state, &count, 70).unwrap();
     assert!(block.text.contains("- Use JWT\n"), "{}", block.text);
     assert!(!block.text.contains("Design the flow"), "{}", block.text);
     assert!(block.text.ends_with(&format!("+{} more (goal.list)\n</goal>", block.omitted)));
     assert_eq!(goal_block(&state, &count, 5), None);
     assert_eq!(goal_block(&GoalState::default(), &count, 1000), None);
+}
+
+#[test]
+fn newest_of_many_decisions_are_shown_within_the_share() {
+    let mut state = full();
+    for n in 0..150 {
+        say(&mut state, 100 + n, &format!("[DECISION] use the port number {n} - LOCKED"));
+    }
+    let block = goal_block(&state, &count, 600).unwrap();
+    assert!(count(&block.text) <= 600 && block.omitted > 50, "{}", block.omitted);
+    assert!(block.text.contains("the port number 149\n") && !block.text.contains("number 0\n"));
+    assert!(block.text.contains("- Add tokens\n") && block.text.contains("- Finish tokens\n"));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! four calls, equal results or answers, or more model calls than allowed since the last user message.
 //!
 //! A result may be recorded as a tool call, as a message of role `tool`, or as both; it counts once. Calls count in the
-//! order of their requests, whatever the order of their results.
+//! order of their requests, whatever the order of their results. A call whose result the context cut may be repeated.
 //!
 //! **Invariants**: pure; a loop follows from the records since the last user message or reset alone, so a restart
 //! changes nothing; the memory of a detector is bounded: it keeps digests and short names only. Must not know where
@@ -15,7 +15,9 @@ mod digest;
 
 use std::collections::VecDeque;
 
-use ollm_protocol::content::{LoopCall, LoopKind, LoopPattern, Message, Part, RecordBody, Role};
+use ollm_protocol::content::{
+    Epoch, HeadItem, LoopCall, LoopKind, LoopPattern, Message, Part, RecordBody, Role,
+};
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
@@ -32,9 +34,9 @@ const MAX_RECENT: usize = 16;
 const MAX_PENDING: usize = 64;
 
 /// Returns the number of newest records that suffice to find any loop: `repeat_threshold` rounds of the longest cycle,
-/// each call with its message, its tool call and its result.
+/// each call with its message, its tool call and its result, and with a new head of the context.
 pub(crate) fn look_back(config: &LoopDetectionConfig) -> usize {
-    3 * (config.repeat_threshold as usize + 1) * MAX_CYCLE
+    4 * (config.repeat_threshold as usize + 1) * MAX_CYCLE
 }
 
 /// The values of one record that the detection compares.
@@ -48,6 +50,8 @@ pub(crate) enum Observation {
     /// A result, with the digest of its call's id, and with the call if the record has it. A result without an id
     /// belongs to the oldest call that has no result.
     ToolResult { id: Option<Digest>, call: Option<ObservedCall>, output: Output },
+    /// A new head of the context: the ranges of records that the model is shown whole.
+    NewHead(Vec<(Seq, Seq)>),
     /// A recorded loop, or `None` for a reset.
     LoopMark(Option<LoopPattern>),
 }
@@ -90,9 +94,22 @@ pub(crate) fn observe(body: &RecordBody) -> Option<Observation> {
                 output: Output::new(text, failed),
             })
         }
+        RecordBody::Epoch(epoch) => Some(Observation::NewHead(whole_ranges(epoch))),
+        RecordBody::Compaction(compaction) => {
+            compaction.epoch.as_ref().map(|epoch| Observation::NewHead(whole_ranges(epoch)))
+        }
         RecordBody::Loop(mark) => Some(Observation::LoopMark(mark.pattern.clone())),
         _ => None,
     }
+}
+
+/// Returns the ranges of records that a head shows whole.
+fn whole_ranges(epoch: &Epoch) -> Vec<(Seq, Seq)> {
+    let ranges = epoch.head.iter().filter_map(|item| match item {
+        HeadItem::Range { from, to } => Some((*from, *to)),
+        _ => None,
+    });
+    ranges.collect()
 }
 
 fn observe_message(message: &Message) -> Option<Observation> {
@@ -196,6 +213,18 @@ impl Detector {
                 }
             }
             Observation::ToolResult { id, call, output } => self.result(seq, id, call, output),
+            Observation::NewHead(whole) => self.forget_cut(&whole),
+        }
+    }
+
+    /// Forgets the calls whose results the model is no longer shown whole: it has a reason to repeat them. A model that
+    /// only repeats them reaches the limit of turns.
+    fn forget_cut(&mut self, whole: &[(Seq, Seq)]) {
+        let n_before = self.recent.len();
+        self.recent.retain(|(seq, _)| whole.iter().any(|(from, to)| (from..=to).contains(&seq)));
+        if self.recent.len() < n_before {
+            self.cycles = Default::default();
+            self.results = OutputRun::default();
         }
     }
 

@@ -348,3 +348,24 @@ fn near_repeats_of_one_failure_are_a_loop_and_progress_is_not() {
         check(&words.iter().enumerate().flat_map(edit_and_run).collect::<Vec<_>>(), None);
     }
 }
+
+#[test]
+fn call_whose_result_was_cut_may_be_repeated() {
+    let args = json!({ "path": "a.rs" });
+    let head = |items: Value| {
+        let epoch = json!({
+            "strategy": "floor", "cause": "overflow", "contextSize": 2048, "tokenizer": "t",
+            "headTokens": 9, "head": items,
+        });
+        RecordBody::Epoch(serde_json::from_value(epoch).expect("an epoch"))
+    };
+    let read_it = || call("c", "read", args.clone(), json!({ "llmContent": "a long file" }));
+    let cut = |seq: u64| head(json!([{ "as": "cut", "seq": seq, "headChars": 9, "tailChars": 9 }]));
+    let left_out = head(json!([{ "as": "range", "from": 0, "to": 0 }]));
+    let whole = head(json!([{ "as": "range", "from": 0, "to": 9 }]));
+    let user = || text("user", "read it");
+    let again = [user(), read_it(), cut(1), read_it(), left_out, read_it(), read_it()];
+    check(&again, None);
+    let seen = [user(), read_it(), whole, read_it(), read_it()];
+    check(&seen, Some((LoopKind::Call, &["read"], 3)));
+}

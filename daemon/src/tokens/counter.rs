@@ -99,11 +99,18 @@ impl Counter {
     pub(crate) fn count_message(&self, message: &Message) -> u32 {
         let is_text = message.parts.iter().all(|part| matches!(part, Part::Text { .. }));
         if is_text && let Some(exact) = &self.exact {
-            return exact.count_turn(message.role, &message.plain_text());
+            return exact.count_turn(message.role, &message.sent_text());
         }
         let overhead = self.count_turn(message.role, "");
-        message.parts.iter().fold(overhead, |sum, part| {
+        let has_thinking = message.inline_thinking().is_some();
+        let start = if has_thinking {
+            overhead.saturating_add(self.count_text(&message.sent_text()))
+        } else {
+            overhead
+        };
+        message.parts.iter().fold(start, |sum, part| {
             sum.saturating_add(match part {
+                Part::Text { .. } if has_thinking => 0,
                 Part::Text { text } => self.count_text(text),
                 Part::Thinking { .. } => 0,
                 Part::ToolCall { name, args, .. } => self.count_call(name, args),
@@ -313,7 +320,8 @@ impl Counter {
 
     /// Counts the tokens of a message's thinking, which is recorded but never sent again.
     pub(crate) fn count_thinking(&self, message: &Message) -> u32 {
-        message.parts.iter().fold(0, |sum, part| match part {
+        let inline = message.inline_thinking().map_or(0, |text| self.count_text(&text));
+        message.parts.iter().fold(inline, |sum, part| match part {
             Part::Thinking { text } => sum.saturating_add(self.count_text(text)),
             _ => sum,
         })

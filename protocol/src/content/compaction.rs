@@ -14,7 +14,7 @@ pub struct Epoch {
     /// The strategy that planned the head.
     pub strategy: String,
     /// The cause: `start`, `overflow`, `requested`, `compaction`, or the part of the basis that changed, such as
-    /// `model`.
+    /// `model`, or `window` if the window grew.
     pub cause: String,
     /// The context window that the head was planned for, in tokens.
     pub context_size: u32,
@@ -113,7 +113,7 @@ pub enum HeadItem {
     },
     /// A text that was derived from the records, as it was sent.
     Block {
-        /// The subject: `files` or `state`.
+        /// The subject: `facts`, `files`, `state`, or `memory` for checkpoints that are shortened to their room.
         topic: String,
         /// The text.
         text: String,

@@ -29,6 +29,10 @@ pub struct BuiltContext {
     pub summarized_message_count: u64,
     /// The records that are left out or shortened, with the reasons.
     pub omitted: Vec<OmittedItem>,
+    /// The records that are being answered and are not whole, because they do not fit: the newest message of the user
+    /// and the tool results since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut: Vec<CutRecord>,
     /// The accuracy of the token counts.
     pub count_kind: CountKind,
     /// The tokens at the beginning that are the same as in the previous build, which a model server need not read
@@ -159,6 +163,18 @@ pub struct OmittedItem {
     /// The reason: `budget`, `summarized`, `cut`, `image`, `noVision`, `thinking`, `duplicate`, `empty`, `superseded`,
     /// `deferred` or `damaged`.
     pub reason: String,
+}
+
+/// A record of which a context shows a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CutRecord {
+    /// The record.
+    pub seq: Seq,
+    /// The tokens that are shown; 0 if nothing is.
+    pub shown_tokens: u64,
+    /// The tokens of the whole record.
+    pub total_tokens: u64,
 }
 
 named_enum! {

@@ -96,6 +96,34 @@ impl Message {
         }
         joined
     }
+
+    /// Returns the text that is sent to a model again: the plain text, without the thinking between tags with which an
+    /// assistant message begins.
+    #[must_use]
+    pub fn sent_text(&self) -> String {
+        let text = self.plain_text();
+        match self.split_thinking(&text) {
+            Some((_, rest)) => rest.to_owned(),
+            None => text,
+        }
+    }
+
+    /// Returns the thinking between tags with which an assistant message begins.
+    #[must_use]
+    pub fn inline_thinking(&self) -> Option<String> {
+        let text = self.plain_text();
+        self.split_thinking(&text).map(|(thinking, _)| thinking.to_owned())
+    }
+
+    /// Splits a text after the thinking at its beginning. Thinking without an end is all of a text.
+    fn split_thinking<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
+        let inside = text.trim_start().strip_prefix("<think>")?;
+        if self.role != Role::Assistant {
+            return None;
+        }
+        let (thinking, rest) = inside.split_once("</think>").unwrap_or((inside, ""));
+        Some((thinking, rest.trim_start()))
+    }
 }
 
 /// A part of a message.

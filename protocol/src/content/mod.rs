@@ -29,8 +29,8 @@ pub use compaction::{
 };
 pub use context::{
     BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,
-    ContextToolCall, CountKind, MIN_CONTEXT_SIZE, OmittedItem, RecallHit, RecallScope, Reliability,
-    ReliabilityLevel, WindowLimits,
+    ContextToolCall, CountKind, CutRecord, MIN_CONTEXT_SIZE, OmittedItem, RecallHit, RecallScope,
+    Reliability, ReliabilityLevel, WindowLimits,
 };
 pub use daemon::{
     CatalogStatus, FailedWrite, ModelServerStatus, RemovedVariable, StoreStatus, Variables,

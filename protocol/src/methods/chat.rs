@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::session::MessageInput;
-use crate::content::{CountKind, Reliability, ToolResult};
+use crate::content::{CountKind, CutRecord, Reliability, ToolResult};
 use crate::{Seq, SessionId};
 
 /// The params of `chat.send`.
@@ -116,6 +116,13 @@ pub enum ChatEvent {
         /// For `queued`: the number of calls ahead in the queue of the model.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ahead: Option<u64>,
+    },
+    /// The model is shown a part of a record that it has to answer, because the record does not fit. Sent once for each
+    /// record, before the model reads it.
+    Cut {
+        /// The message of the user or the tool result, and the parts of its tokens.
+        #[serde(flatten)]
+        cut: CutRecord,
     },
     /// A piece of the answer: either text or thinking.
     Delta {

@@ -47,10 +47,10 @@ fn turn_continues_until_all_tool_results_are_submitted() {
         assert_eq!(roles, ["user", "assistant", "tool", "tool", "tool"]);
         let linked: Vec<_> = (2..5).map(|at| sent[at]["tool_call_id"].clone()).collect();
         let ids: Vec<_> = (0..3).map(|at| sent[1]["tool_calls"][at]["id"].clone()).collect();
-        assert_eq!(linked, [ids[0].clone(), ids[2].clone(), ids[1].clone()]);
+        assert_eq!(linked, ids, "in the order of the calls");
         assert_eq!(ids[0].as_str().unwrap().len(), 9, "a length that every template accepts");
         let contents: Vec<_> = (2..5).map(|at| sent[at]["content"].as_str().unwrap()).collect();
-        assert_eq!(contents, ["x", "c", "a b"]);
+        assert_eq!(contents, ["x", "a b", "c"]);
     }
 }
 

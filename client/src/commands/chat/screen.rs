@@ -1,7 +1,7 @@
 //! A turn on the terminal: the answer on stdout as it arrives, everything else on stderr if that is a terminal. With
 //! `--json`, the events of the turn.
 
-use ollm_protocol::content::CountKind;
+use ollm_protocol::content::{CountKind, CutRecord};
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatPhase, ChatUsage};
 use ollm_protocol::sanitize::{self, Sanitizer};
 use serde_json::value::RawValue;
@@ -23,6 +23,8 @@ pub(super) struct Screen {
     thinking: ThinkingText,
     spinner: Option<Spinner>,
     usage: Option<ChatUsage>,
+    /// The records of which the model was shown a part.
+    cut: Vec<CutRecord>,
     finish_reason: String,
 }
 
@@ -58,7 +60,7 @@ impl Screen {
     /// Returns the usage of the turn, after a line that explains a cut answer; `None` if the model was not called.
     pub(super) fn usage_line(&self) -> Option<String> {
         let usage = self.usage.as_ref()?;
-        let line = usage_line(usage, &self.model);
+        let line = usage_line(usage, &self.model, &self.cut);
         if self.finish_reason == "length" {
             return Some(format!("{}\n{line}", Style::Bad.paint(&cut_answer(usage))));
         }
@@ -117,6 +119,10 @@ impl TurnOutput for Screen {
             }
             ChatEvent::Delta { text, thinking } => {
                 self.show_delta(text.as_deref(), thinking.as_deref(), terminal)?;
+            }
+            ChatEvent::Cut { cut } => {
+                self.cut.retain(|known| known.seq != cut.seq);
+                self.cut.push(*cut);
             }
             ChatEvent::Usage { usage } => self.usage = Some(usage.clone()),
             ChatEvent::Done { usage, finish_reason, .. } => {
@@ -194,11 +200,12 @@ fn phase_text(event: &ChatEvent, model: &str) -> Option<String> {
     })
 }
 
-/// Returns a line such as `Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s`.
-fn usage_line(usage: &ChatUsage, model: &str) -> String {
-    let percent = (usage.context_tokens * 100).checked_div(usage.prompt_limit).unwrap_or_default();
-    let (used, limit) = (grouped(usage.context_tokens), grouped(usage.prompt_limit));
-    let mut details = Vec::new();
+/// Returns a line such as `Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s`, which counts the answer too.
+fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
+    let used = usage.context_tokens + usage.answer_tokens.unwrap_or_default();
+    let percent = (used * 100).checked_div(usage.prompt_limit).unwrap_or_default();
+    let (used, limit) = (grouped(used), grouped(usage.prompt_limit));
+    let mut details: Vec<String> = cut.iter().map(cut_note).collect();
     if usage.count_kind.is_some_and(|kind| kind != CountKind::Exact) {
         details.push("estimated".to_owned());
     }
@@ -222,6 +229,15 @@ fn usage_line(usage: &ChatUsage, model: &str) -> String {
         }
     };
     format!("Context: {used}/{limit} ({percent} %){compactions}{details}")
+}
+
+/// Returns a note such as `#12 was cut to 2,000 of 5,000 tokens`.
+fn cut_note(cut: &CutRecord) -> String {
+    let (shown, total) = (grouped(cut.shown_tokens), grouped(cut.total_tokens));
+    match cut.shown_tokens {
+        0 => format!("#{} was left out: {total} tokens", cut.seq),
+        _ => format!("#{} was cut to {shown} of {total} tokens", cut.seq),
+    }
 }
 
 /// Explains an answer that was cut, and names the setting that limits answers.
@@ -253,6 +269,8 @@ fn speed(usage: &ChatUsage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use ollm_protocol::Seq;
+
     use super::*;
     use crate::testing::plain;
 
@@ -289,17 +307,17 @@ mod tests {
             ..ChatUsage::default()
         };
         let check = |usage: &ChatUsage, expect: &str| {
-            assert_eq!(plain(&usage_line(usage, "qwen3:8b")), expect);
+            assert_eq!(plain(&usage_line(usage, "qwen3:8b", &[])), expect);
         };
-        check(&usage, "Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s");
+        check(&usage, "Context: 5,646/6,963 (81 %) · qwen3:8b · 41.2 tokens/s");
         usage.compression_count = 2;
-        check(&usage, "Context: 5,234/6,963 (75 %) 2 compactions · qwen3:8b · 41.2 tokens/s");
+        check(&usage, "Context: 5,646/6,963 (81 %) 2 compactions · qwen3:8b · 41.2 tokens/s");
         usage.compression_count = 0;
         usage.count_kind = Some(CountKind::Estimated);
         usage.effective_context = Some(4096);
         check(
             &usage,
-            "Context: 5,234/6,963 (75 %) · estimated · qwen3:8b · 41.2 tokens/s · the server's window has only 4,096 of 8,192 tokens",
+            "Context: 5,646/6,963 (81 %) · estimated · qwen3:8b · 41.2 tokens/s · the server's window has only 4,096 of 8,192 tokens",
         );
         assert_eq!(
             cut_answer(&usage),
@@ -311,5 +329,10 @@ mod tests {
             "the answer was cut after 412 tokens, as context.answerLimit says; send 'go on' to continue it"
         );
         check(&ChatUsage::default(), "Context: 0/0 (0 %) · qwen3:8b");
+        let cut = |shown_tokens| CutRecord { seq: Seq(12), shown_tokens, total_tokens: 5000 };
+        assert_eq!(
+            plain(&usage_line(&ChatUsage::default(), "m", &[cut(2000), cut(0)])),
+            "Context: 0/0 (0 %) · #12 was cut to 2,000 of 5,000 tokens · #12 was left out: 5,000 tokens · m"
+        );
     }
 }

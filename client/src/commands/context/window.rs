@@ -121,10 +121,14 @@ fn headline(status: &ContextStatusResult) -> String {
 /// The percentage of retained values below which the status line warns.
 const LOW_RETENTION_PERCENT: u32 = 80;
 
-/// Returns the icon and the score of a context's reliability after a space; empty if the reliability is unknown.
+/// Returns the name, the icon and the score of a context's reliability after a comma; empty if the reliability is unknown.
 pub(in crate::commands) fn reliability_suffix(reliability: Option<&Reliability>) -> String {
     reliability.map_or_else(String::new, |reliability| {
-        format!(" {} {:.0} %", sanitize::one_line(&reliability.icon), reliability.score)
+        format!(
+            ", reliability {} {:.0} %",
+            sanitize::one_line(&reliability.icon),
+            reliability.score
+        )
     })
 }
 

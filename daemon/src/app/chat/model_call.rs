@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::content::{BuiltContext, CompactMode};
+use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 use ollm_protocol::methods::context::ContextBuildParams;
 
@@ -57,10 +57,13 @@ impl ModelCall {
 
 impl Turn {
     /// Calls the model once.
+    ///
+    /// `reported`: the cut records that the client knows.
     pub(super) async fn call_model(
         &self,
         info: &ModelInfo,
         shrink: Option<RequiredShrink>,
+        reported: &mut Vec<CutRecord>,
     ) -> Result<ModelCall> {
         let core = &self.core;
         let admitted = self.admit(info).await?;
@@ -72,6 +75,12 @@ impl Turn {
             && built.tokens_used >= below
         {
             return Err(otherwise.into());
+        }
+        for cut in std::mem::take(&mut built.cut) {
+            if !reported.contains(&cut) {
+                reported.push(cut);
+                self.report(ChatEvent::Cut { cut }).await;
+            }
         }
         self.report_reading(&built, is_loaded).await;
         let request = self.chat_request(&mut built, num_ctx, &counter);

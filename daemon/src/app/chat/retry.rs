@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{LeafMove, RecordBody, RecordKind, Role};
+use ollm_protocol::content::{LeafMove, Part, RecordBody, RecordKind, Role, ToolCall, ToolResult};
 use ollm_protocol::{Seq, SessionId};
 
 use super::answer::is_final_answer;
-use crate::app::core::Core;
+use super::turn::Turn;
+use crate::app::core::{Core, blocking};
 use crate::app::drafts::{counted_for, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::before_pieces;
@@ -18,6 +19,8 @@ use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// The cause of the leaf's move, in the log and in `branch-changed`.
 const CAUSE: &str = "retry";
+/// The result of a call that was never answered.
+const INTERRUPTED_CALL: &str = "[interrupted]";
 /// The finish reason of an answer that ran into its limit; asking again replaces it.
 const LENGTH: &str = "length";
 /// Attempts to move the leaf while other records move it.
@@ -107,11 +110,85 @@ fn open_answer(
     if !is_final_answer(&answer) || replaces_cut {
         return Ok(Some((seq, entry.parent())));
     }
-    // Calls without results are answered with `[interrupted]`.
+    // `answer_open_calls` ends calls without results.
     if intent == RetryIntent::SendAgain || entry.has(IndexEntry::CALLS_TOOLS) {
         return Ok(None);
     }
     Err(AppError::invalid("message", "is needed: the last message is answered already"))
+}
+
+impl Turn {
+    /// Records the result `[interrupted]` for each call at the end of the path that has none, for example after a crash
+    /// or a canceled turn. A new message of the user (`message`) ends such calls by itself.
+    pub(super) async fn answer_open_calls(&self, message: Option<Seq>) -> Result<()> {
+        let id = self.request.id;
+        let drafts = blocking(&self.core, move |core| {
+            let leaf = core.sessions.with(id, |live| live.state().leaf())?;
+            Ok(if message.is_some() && leaf == message {
+                Vec::new()
+            } else {
+                open_calls(core, id)?
+            })
+        })
+        .await?;
+        if !drafts.is_empty() {
+            self.core.append(id, drafts, None).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the results of the calls at the end of the path that have none. Blocks on the disk.
+fn open_calls(core: &Arc<Core>, id: SessionId) -> Result<Vec<NewRecord>> {
+    let (message, results) = core.sessions.with(id, |live| {
+        let state = live.state();
+        let (mut message, mut results) = (None, Vec::new());
+        for (seq, entry) in state.walk(state.leaf()) {
+            let Some(entry) = entry else { break };
+            match (entry.kind(), entry.role()) {
+                (Some(RecordKind::ToolCall), _) | (Some(RecordKind::Message), Some(Role::Tool)) => {
+                    results.push(seq);
+                }
+                (Some(RecordKind::Message), role) => {
+                    let calls = role == Some(Role::Assistant) && entry.has(IndexEntry::CALLS_TOOLS);
+                    message = calls.then_some(seq);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        (message, results)
+    })?;
+    let Some(message_seq) = message else { return Ok(Vec::new()) };
+    let Some(RecordBody::Message(message)) = core.body(id, message_seq)? else {
+        return Ok(Vec::new());
+    };
+    let results = core.sessions.bodies(id, &results)?.into_iter().flatten();
+    let answered: Vec<String> = results
+        .filter_map(|body| match body {
+            RecordBody::ToolCall(call) => Some(call.id),
+            RecordBody::Message(message) => message.tool_call_id,
+            _ => None,
+        })
+        .collect();
+    let open = message.parts.into_iter().filter_map(|part| match part {
+        Part::ToolCall { id, name, args } if !answered.contains(&id) => Some((id, name, args)),
+        _ => None,
+    });
+    let draft = |(call, name, args)| {
+        let llm_content = INTERRUPTED_CALL.to_owned();
+        let body = RecordBody::ToolCall(ToolCall {
+            id: call,
+            name,
+            args,
+            result: ToolResult { llm_content, success: Some(false), ..ToolResult::default() },
+            timestamp: core.clock.now(),
+            duration_ms: None,
+            message_seq: Some(message_seq),
+        });
+        counted_for(core, id, body).0
+    };
+    Ok(open.map(draft).collect())
 }
 
 /// Returns the move of the leaf, and the client records after the answer once more.

@@ -85,10 +85,11 @@ impl Turn {
         self.check_capabilities(&info)?;
         // The model may not have been described when the message came.
         self.request.check_images(core).await?;
-        let (mut retries, mut shrink) = (Retries::default(), None);
+        self.answer_open_calls(seq).await?;
+        let (mut retries, mut shrink, mut reported) = (Retries::default(), None, Vec::new());
         loop {
             may_call_model(core, self.request.id).await?;
-            let call = self.call_model(&info, shrink.take()).await?;
+            let call = self.call_model(&info, shrink.take(), &mut reported).await?;
             let effective = self.measure(&call).await;
             if let AfterAnswer::CallAgain(required) =
                 self.after_answer(&info, &call, effective, &mut retries).await?

@@ -30,8 +30,21 @@ struct ChatFixture {
 
 impl ChatFixture {
     fn new() -> Self {
-        let (session, backend) = TestSession::with_model(&[]);
+        Self::with(&[])
+    }
+
+    /// Creates a session of a core with some settings.
+    fn with(settings: &[(&str, &str)]) -> Self {
+        let (session, backend) = TestSession::with_model(settings);
         Self { session, backend }
+    }
+
+    /// Sends the result of a call.
+    async fn submit(&self, id: &str, text: &str) {
+        let results = json!([{ "id": id, "result": { "llmContent": text } }]);
+        let params = json!({ "sessionId": self.session.id, "results": results });
+        let params: ChatSubmitToolResultsParams = serde_json::from_value(params).expect("params");
+        submit_tool_results(Arc::clone(&self.session.core), params).await.expect("is awaited");
     }
 
     /// Starts a turn with a user's message or, without one, another answer.
@@ -111,6 +124,7 @@ fn kind(event: &ChatEvent) -> &'static str {
         ChatEvent::Phase { name: ChatPhase::Loading, .. } => "loading",
         ChatEvent::Phase { name: ChatPhase::Reading, .. } => "reading",
         ChatEvent::Phase { name: ChatPhase::Answering, .. } => "answering",
+        ChatEvent::Cut { .. } => "cut",
         ChatEvent::Delta { .. } => "delta",
         ChatEvent::ToolCalls { .. } => "toolCalls",
         ChatEvent::Usage { .. } => "usage",
@@ -326,4 +340,84 @@ async fn thinking_is_recorded_before_the_text() {
     let thinking = Part::Thinking { text: "hm".to_owned() };
     assert_eq!(answer.parts, [thinking, Part::Text { text: "a".to_owned() }]);
     assert_eq!(answer.model.as_deref(), Some("m"));
+}
+
+#[tokio::test]
+async fn file_that_was_cut_may_be_read_again() {
+    let chat = ChatFixture::with(&[("context.size", "2048"), ("compression.enabled", "false")]);
+    for _ in 0..4 {
+        chat.backend.answer(&[Call("read"), STOP]);
+    }
+    chat.backend.answer_text("It is long.");
+    let tools = json!({ "tools": [{ "type": "function", "function": { "name": "read" } }] });
+    let mut turn = chat.start(Some("look"), tools).await.expect("starts");
+    let file = "a line of the file\n".repeat(1500);
+    for _ in 0..4 {
+        wait_for(&mut turn, "toolCalls").await;
+        chat.submit("read", &file).await;
+    }
+    let (events, end) = rest(turn).await;
+    assert_eq!(end.expect("is no loop").0, "stop");
+    let cut = events.iter().find_map(|event| match event {
+        ChatEvent::Cut { cut } if cut.shown_tokens > 0 => Some(*cut),
+        _ => None,
+    });
+    let cut = cut.expect("the newest result is cut");
+    assert!(cut.shown_tokens > 1000 && cut.shown_tokens < cut.total_tokens, "{cut:?}");
+    let (role, text) = chat.last_request().pop().expect("the newest result");
+    assert!(role == Role::Tool && text.contains(" lines not shown ...]\na line of"), "{text}");
+}
+
+#[tokio::test]
+async fn window_that_shrank_is_compacted_with_a_summary() {
+    let chat = ChatFixture::with(&[("context.size", "8192")]);
+    for number in 0..40 {
+        for role in ["user", "assistant"] {
+            let text = format!("{role} {number}: {}", "words nobody needs later ".repeat(12));
+            chat.session.record(role, &text).await;
+        }
+    }
+    for _ in 0..24 {
+        chat.backend.answer_text("## Goal\n- port the parser\n\n## Progress\n- the lexer is done");
+    }
+    let (events, end) = chat.run(Some("go on"), json!({})).await;
+    end.expect("is answered");
+    assert!(!kinds(&events).contains(&"compacting"), "there is room");
+    chat.session.configure(&[("ollama.model", "m"), ("context.size", "2048")]);
+    let (events, end) = chat.run(Some("and now?"), json!({})).await;
+    end.expect("is answered");
+    assert!(kinds(&events).contains(&"compacting"), "{events:?}");
+    let has_notes = |body: &RecordBody| matches!(body, RecordBody::Compaction(compaction) if !compaction.checkpoints.is_empty());
+    assert_eq!(chat.session.bodies().iter().filter(|body| has_notes(body)).count(), 1);
+    let prompt = chat.last_request();
+    assert!(prompt.iter().any(|(_, text)| text.contains("<memory>")), "{prompt:?}");
+    assert!(prompt.last().is_some_and(|(_, text)| text.ends_with("and now?")), "{prompt:?}");
+}
+
+#[tokio::test]
+async fn call_without_a_result_is_interrupted_before_the_next_model_call() {
+    let chat = ChatFixture::new();
+    chat.session.record("user", "look").await;
+    let call = |id: &str| json!({ "type": "toolCall", "id": id, "name": "read", "args": {} });
+    let message = json!({ "role": "assistant", "parts": [call("a"), call("b")] });
+    chat.session.record_message(message).await;
+    let result = json!({ "role": "tool", "content": "two", "toolCallId": "b", "toolName": "read" });
+    chat.session.record_message(result).await;
+    chat.backend.answer_text("ok");
+    chat.run(None, json!({})).await.1.expect("is answered");
+    let prompt = chat.last_request();
+    let results: Vec<_> = prompt.iter().filter(|(role, _)| *role == Role::Tool).collect();
+    let of = |text: &str| (Role::Tool, text.to_owned());
+    assert_eq!(results, [&of("[interrupted]"), &of("two")], "in the order of the calls");
+}
+
+#[tokio::test]
+async fn inline_thinking_is_stored_and_not_sent_back() {
+    let chat = ChatFixture::new();
+    chat.backend.answer_text("<think>\nhm\n</think>\n\nHello");
+    chat.run(Some("hi"), json!({})).await.1.expect("is answered");
+    assert_eq!(chat.answers(), [of("stop", "<think>\nhm\n</think>\n\nHello")]);
+    chat.backend.answer_text("Yes");
+    chat.run(Some("more"), json!({})).await.1.expect("is answered");
+    assert_eq!(chat.last_request()[1], (Role::Assistant, "Hello".to_owned()));
 }

@@ -53,10 +53,24 @@ pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>)
     if turn.must_shrink {
         return Ok(true);
     }
-    if fill.is_some_and(|fill| !fill.reaches(compression.threshold)) {
+    // The fill is that of the last build, which may have had another window, model or tools.
+    let is_alike = is_like_last(core, turn.params);
+    if is_alike && fill.is_some_and(|fill| !fill.reaches(compression.threshold)) {
         return Ok(false);
     }
     Ok(!survey(core, &turn.request(core)).await?.before.fits)
+}
+
+/// Returns whether a build would have the window, the model and the tools of the last one.
+fn is_like_last(core: &Core, params: &ContextBuildParams) -> bool {
+    let is_alike = |last: &ContextBuildParams| {
+        let ContextBuildParams { context_size, model, tools, .. } = params;
+        last.context_size == *context_size && last.model == *model && last.tools == *tools
+    };
+    let cached = core.cache.peek(params.session_id, |session| {
+        session.builds.recipe(None).is_some_and(|recipe| is_alike(&recipe.params))
+    });
+    cached.unwrap_or(false)
 }
 
 /// Compacts before a chat turn calls its model; returns whether the context is smaller now.

@@ -34,9 +34,6 @@ const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
 
-/// Percent of the prompt limit for the goal in a request.
-const GOAL_PERCENT: u64 = 15;
-
 /// A part of a range, with the summary that stands for it.
 struct RangePart {
     cut: CutPlan,
@@ -228,8 +225,8 @@ impl<'a> SummaryRange<'a> {
     /// Returns the goal of the work for a request, within its share.
     fn goal(&self, counter: &Counter) -> Option<String> {
         let count = |text: &str| u64::from(counter.count_text(text));
-        let most = self.survey.before.prompt_limit * GOAL_PERCENT / 100;
-        goal_block(self.survey.inputs.goals(), &count, most).map(|block| block.text)
+        let inputs = &self.survey.inputs;
+        goal_block(inputs.goals(), &count, inputs.goal_tokens()).map(|block| block.text)
     }
 
     /// Summarizes all pieces, each by an update of the summary before.

@@ -102,9 +102,11 @@ pub(super) struct ContextBefore {
 }
 
 impl ContextBefore {
-    /// Returns whether so little was recorded since the last compaction that another one would gain nothing.
+    /// Returns whether so little was recorded since the last compaction that another one would gain nothing. A context
+    /// that no longer fits had a larger window then.
     pub(super) fn is_recent(&self) -> bool {
-        self.grown.is_some_and(|grown| grown * 100 < self.available * MIN_GROWTH_PERCENT)
+        self.fits
+            && self.grown.is_some_and(|grown| grown * 100 < self.available * MIN_GROWTH_PERCENT)
     }
 }
 
@@ -203,6 +205,6 @@ fn choose_head(core: &Core, request: &CompactionRequest, survey: &Survey) -> Res
     }
     let compression = &core.config().compression;
     let (most, recent) = (compression.summary_max_tokens, compression.preserve_recent_tokens);
-    let cut = context::compaction_cut(&input, most, recent)?;
+    let cut = context::compaction_cut(&input, &contents, most, recent)?;
     Ok(cut.map_or(HeadPlan::Nothing, HeadPlan::Summary))
 }

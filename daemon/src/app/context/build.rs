@@ -12,8 +12,10 @@ use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
+use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::learn_limits;
 use crate::context::{self, Built};
+use crate::model::ModelInfo;
 use crate::session::NewRecord;
 use crate::tokens::Counter;
 
@@ -24,7 +26,10 @@ const MAX_TRIES: usize = 4;
 pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
     let id = params.session_id;
-    learn_limits(&core, id, params.model.as_deref()).await?;
+    let info = learn_limits(&core, id, params.model.as_deref()).await?;
+    if let Some(info) = info {
+        learn_vocabulary(&core, &info, &params).await;
+    }
     let built = build_with(&core, params, None).await?;
     check_result(id, &built.build_id, &built)?;
     Ok(built)
@@ -37,6 +42,19 @@ pub(super) fn check_result(id: SessionId, build_id: &str, result: &impl Serializ
         return Ok(());
     }
     Err(AppError::ContextTooLarge { id, build_id: build_id.to_owned(), bytes })
+}
+
+/// Learns the vocabulary of a model whose texts were never counted, so that counts are no estimates. Does not load the
+/// model; without a vocabulary, counts stay estimates.
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &ContextBuildParams) {
+    if core.counts.has_tokenizer(info, &info.model) {
+        return;
+    }
+    let (model, tools) = (info.model.clone(), params.tools.clone());
+    let prompts = CountedPrompts { model, think: None, tools, num_ctx: None };
+    if let Err(error) = learned_counter(core, info, &prompts).await {
+        tracing::info!(model = info.model, "the vocabulary is not learned: {error}");
+    }
 }
 
 /// Builds a context with a given counter; by default with that of the session's model.

@@ -19,7 +19,7 @@ use crate::goal::block::{MARKER_INSTRUCTION, goal_block, goal_delta};
 use crate::tokens::Counter;
 
 /// The share of the prompt limit that the goal may have, in percent.
-const GOAL_PERCENT: u64 = 15;
+pub(super) const GOAL_PERCENT: u64 = 15;
 /// The topic of a delta about the goal.
 const GOAL_TOPIC: &str = "goal";
 /// The beginning of the topic of a delta about a context entry; the entry's key follows.

@@ -6,7 +6,7 @@ use ollm_protocol::content::{Checkpoint, Compaction, Delta, Epoch, RecordBody, R
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
-use super::deltas::{Additions, SentDeltas};
+use super::deltas::{Additions, GOAL_PERCENT, SentDeltas};
 use super::facts::SessionFacts;
 use super::folds::Folds;
 use crate::app::cache::CachedHead;
@@ -16,7 +16,7 @@ use crate::app::models::window::{ContextWindow, may_read_images, window_of};
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
-use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
+use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild, prompt_limit};
 use crate::goal::GoalState;
 use crate::session::{SessionError, Sessions};
 use crate::tokens::Counter;
@@ -132,6 +132,12 @@ impl Inputs {
     /// Returns the goals of the session.
     pub(crate) fn goals(&self) -> &GoalState {
         &self.folds.goals
+    }
+
+    /// Returns the tokens that the goals may have in a prompt.
+    pub(crate) fn goal_tokens(&self) -> u64 {
+        let limit = prompt_limit(self.window.size, self.config.context.answer_reserve);
+        limit * GOAL_PERCENT / 100
     }
 
     /// Returns the input of a build with these params and checkpoints.

@@ -33,7 +33,10 @@ pub(crate) async fn status(
     let (mut status, retention) = blocking(&core, move |core| fill(core, &params)).await?;
     let (n_compactions, kind) = (status.compression_count, status.count_kind);
     let model = status.model.as_deref();
-    status.reliability = Some(reliability(&core, model, n_compactions, kind, retention).await);
+    // Nothing can be lost before the first compaction.
+    if n_compactions > 0 {
+        status.reliability = Some(reliability(&core, model, n_compactions, kind, retention).await);
+    }
     Ok(status)
 }
 

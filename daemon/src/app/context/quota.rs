@@ -7,7 +7,7 @@ use ollm_protocol::content::{ContextMessage, Role};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::models::window::window_of;
-use crate::context::{ContextError, prompt_limit};
+use crate::context::{ContextError, MIN_TURN_TOKENS, prompt_limit};
 use crate::tokens::Counter;
 
 /// The part of a session's prompts that one kind of text may have.
@@ -45,7 +45,7 @@ impl TokenQuota {
     }
 }
 
-/// Refuses a system prompt that does not fit into the window of a session: no context could be built. Blocks on the
+/// Refuses a system prompt that leaves no room for a turn in the window of a session: no context could be built. Blocks on the
 /// disk.
 ///
 /// While nothing names a window and the model was not described, the prompt is accepted: the window may be larger.
@@ -64,10 +64,15 @@ pub(crate) fn check_system_prompt(
     }
     let counter = core.counts.load(model, None, &[]);
     let message = ContextMessage::text(Role::System, prompt);
-    let needed = u64::from(counter.count_head(Some(&message), &[]).0);
+    let needed = u64::from(counter.count_head(Some(&message), &[]).0) + MIN_TURN_TOKENS;
     let available = prompt_limit(window.size, config.context.answer_reserve);
     if needed > available {
-        return Err(ContextError::Overflow { needed, available, what: "system prompt" }.into());
+        return Err(ContextError::Overflow {
+            needed,
+            available,
+            what: "system prompt with a short turn",
+        }
+        .into());
     }
     Ok(())
 }

@@ -244,7 +244,9 @@ fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
             user = seq;
             break;
         }
-        if matches!(entry.kind(), Some(RecordKind::Message | RecordKind::ToolCall))
+        let kinds =
+            [RecordKind::Message, RecordKind::ToolCall, RecordKind::Epoch, RecordKind::Compaction];
+        if entry.kind().is_some_and(|kind| kinds.contains(&kind))
             && entry.role() != Some(Role::System)
         {
             found.push((seq, entry));

@@ -109,22 +109,23 @@ pub(super) async fn remember(core: &Arc<Core>, info: &Arc<ModelInfo>) {
     drop(noted.await);
 }
 
-/// Learns the limits of the model that a session's prompts are for, if the model server describes it within a moment.
+/// Learns the limits of the model that a session's prompts are for, if the model server describes it within a moment;
+/// returns the description then.
 ///
 /// `model`: the model that the call names.
 pub(crate) async fn learn_limits(
     core: &Arc<Core>,
     id: SessionId,
     model: Option<&str>,
-) -> Result<()> {
+) -> Result<Option<Arc<ModelInfo>>> {
     let own = match model {
         Some(model) => Some(model.to_owned()),
         None => session_model(core, id).await?,
     };
-    if let Some(model) = own.or_else(|| core.config().ollama.model.clone()) {
-        describe_soon(core, &model).await;
+    match own.or_else(|| core.config().ollama.model.clone()) {
+        Some(model) => Ok(describe_soon(core, &model).await),
+        None => Ok(None),
     }
-    Ok(())
 }
 
 /// Returns the description of a model if its server sends it within a moment, and remembers its limits.

@@ -36,6 +36,7 @@ pub(crate) use self::retention::{
     MeasuredTexts, UserValues, measure_retention, retained_percent, retention_targets,
 };
 pub(crate) use self::summary::Summary;
+pub(super) use self::summary::fit as fit_summary;
 pub(crate) use self::verify::{
     RejectedSummary, SummaryLimits, complete_summary, partial_summary, verify_summary,
 };

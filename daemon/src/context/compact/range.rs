@@ -6,7 +6,7 @@ use super::extract::Extractor;
 use super::request::{TranscriptBuilder, TranscriptPiece};
 use super::retention::{IdentifierCounts, UserValues};
 use crate::context::budget::trigger;
-use crate::context::build::{Built, Front, target_of};
+use crate::context::build::{Built, Front, target_of, whole_newest_start};
 use crate::context::input::{BuildInput, ContextError};
 use crate::context::ledger::Ledger;
 use crate::context::path::{Contents, ContentsError, PathItem, Unit, for_each_record, split_units};
@@ -15,6 +15,8 @@ use crate::tokens::Counter;
 
 /// Percent of the prompt limit for the summary of one compaction.
 const SUMMARY_PERCENT: u64 = 25;
+/// The smallest gain of a compaction, in percent of the room of the conversation.
+const MIN_GAIN_PERCENT: u64 = 10;
 /// Tokens of the smallest range that is worth a summary.
 const MIN_RANGE_TOKENS: u64 = 128;
 
@@ -52,9 +54,14 @@ impl CutPlan {
 }
 
 /// Whether the conversation, with the pending message, has reached the size at which it is compacted.
+///
+/// A conversation that a new head would hardly make smaller, because most of it is being answered, has not.
 pub(crate) fn needs_compaction(built: &Built, threshold: f64) -> bool {
     let budget = &built.result.budget;
-    budget.current_conversation_tokens >= trigger(budget.available_tokens, threshold)
+    let conversation = budget.current_conversation_tokens;
+    let gain = (conversation + budget.checkpoint_tokens).saturating_sub(built.least_tokens);
+    conversation >= trigger(budget.available_tokens, threshold)
+        && gain * 100 >= budget.available_tokens * MIN_GAIN_PERCENT
 }
 
 /// Returns the range that a compaction summarizes: every record that no checkpoint stands for except the newest turns,
@@ -64,10 +71,11 @@ pub(crate) fn needs_compaction(built: &Built, threshold: f64) -> bool {
 /// **Errors**: as a build.
 pub(crate) fn compaction_cut(
     input: &BuildInput<'_>,
+    contents: &dyn Contents,
     summary_max_tokens: u32,
     preserve_recent: u32,
 ) -> Result<Option<CutPlan>, ContextError> {
-    let front = Front::new(input, true)?;
+    let front = Front::new(input, true, true)?;
     let lasting = input.checkpoints.iter().rev().find(|checkpoint| !checkpoint.provisional);
     let start = lasting.map_or(0, |last| input.path.partition_point(|item| item.seq <= last.to));
     let limit = front.budget.prompt_limit;
@@ -77,6 +85,10 @@ pub(crate) fn compaction_cut(
     let room = room.min(u64::from(preserve_recent).max(left / 10));
     let units = split_units(&input.path[start..]);
     let cut = start + first_kept(&input.path[start..], &units, room);
+    // What is being answered stays whole if it fits.
+    let cut = whole_newest_start(input, &front, contents)?
+        .map_or(cut, |newest| cut.min(newest))
+        .max(start);
     let range = &input.path[start..cut];
     let entering: Vec<&PathItem> = range.iter().filter(|item| item.enters()).collect();
     let tokens: u64 = entering.iter().map(|item| u64::from(item.tokens)).sum();

@@ -180,7 +180,7 @@ impl Summary {
 }
 
 /// Returns the summary with at most `target` tokens.
-pub(super) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary {
+pub(in crate::context) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let count = |summary: &Summary| u64::from(counter.count_text(&summary.render()));
     let before = count(summary);
     if before <= target {

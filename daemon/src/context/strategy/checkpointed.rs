@@ -1,8 +1,8 @@
 //! The strategy `checkpointed`: summaries of older turns, earlier messages of the user, and the newest turns verbatim.
 //!
-//! The newest turns may have six tenths of the target; files, pins and earlier user messages have their shares of the
-//! rest, and the tokens that they leave go to the turns again. If the newest turns begin in the middle of a turn, the
-//! user message of that turn stands before them as the message that is being answered.
+//! Older turns before the unit that is being answered may have six tenths of the target; facts, files, pins and earlier
+//! user messages have their shares of the rest, and the tokens that they leave go to the turns again. If the turns begin
+//! in the middle of one, the user message of that turn stands before them.
 
 use super::head::HeadBuilder;
 use super::plan::{PlanInput, PlannedHead, Strategy};
@@ -12,7 +12,7 @@ use crate::context::path::split_units;
 pub(in crate::context) static CHECKPOINTED: Strategy = Strategy {
     name: "checkpointed",
     about: "summaries of older turns, what the user said, and the newest turns",
-    min_tokens: 1500,
+    min_tokens: 400,
     keeps_all: false,
     has_checkpoints: true,
     shrinks: true,
@@ -21,7 +21,7 @@ pub(in crate::context) static CHECKPOINTED: Strategy = Strategy {
 
 fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     let Some(start) = input.summarized_until() else { return Ok(None) };
-    let all = split_units(input.build.path);
+    let all = split_units(&input.build.path[..input.newest_start()]);
     let units = &all[all.partition_point(|unit| unit.start < start)..];
     let mut head = HeadBuilder::new(input, target);
     let reserved = head.reserve(start)?;

@@ -1,10 +1,10 @@
-//! The strategy `floor`, which always fits: the original task, the newest message of the user, and the newest units.
+//! The strategy `floor`, which always fits: the unit that is being answered, the original task, and the newest units
+//! before them.
 //!
-//! Shares of the target: a quarter for the original task, half for the newest user message (everything if nothing
-//! follows it), a tenth for the block that names what is left out, and the rest for the newest units. A record or unit
-//! that is larger than its share keeps its beginning and its end.
+//! The original task may have half of the target, and the newest units have the rest. A record or unit that is larger
+//! than its share keeps its beginning and its end.
 
-use super::head::HeadBuilder;
+use super::head::{HeadBuilder, MIN_SHARE};
 use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::path::split_units;
 
@@ -24,22 +24,16 @@ pub(in crate::context) static FLOOR: Strategy = Strategy {
 };
 
 fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
-    if target < MIN_TARGET {
+    let is_answering = !input.newest.items.is_empty();
+    if target < MIN_TARGET && !is_answering {
         return Ok(None);
     }
-    let (task, newest) = (input.task(), input.newest_user_message());
-    let is_last = newest.is_some_and(|at| input.is_last(at));
-    let units = split_units(input.build.path);
+    let task = input.task();
+    let units = split_units(&input.build.path[..input.newest_start()]);
     let mut head = HeadBuilder::new(input, target);
-    let newest_share = |left: u64| if is_last { left } else { target / 2 };
-    if let Some(at) = task {
-        let share = if newest == task { newest_share(head.left) } else { target / 4 };
-        if !head.keep_user(at, share)? {
-            return Ok(None);
-        }
-    }
-    if let Some(at) = newest.filter(|_| newest != task) {
-        head.keep_user(at, newest_share(head.left))?;
+    if let Some(at) = task.filter(|at| !head.has(*at)) {
+        let share = (head.left / 2).max(MIN_SHARE);
+        head.quote_user(at, share)?;
     }
     let room = head.left;
     head.keep_newest(&units, room)?;

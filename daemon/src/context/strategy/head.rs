@@ -7,19 +7,17 @@ use ollm_protocol::content::HeadItem;
 
 use super::plan::PlanInput;
 use crate::context::cut::{self, Cut};
-use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
+use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
 use crate::context::render::quote;
 
 /// Tokens that suffice to show both ends of any record.
 pub(super) const MIN_SHARE: u64 = 48;
-/// Tokens around a quote: its number and the line breaks.
+/// Tokens around a quote: its mark and the line breaks.
 pub(super) const QUOTE_TOKENS: u64 = 10;
-/// Tokens of the block that names what is left out, without its handles.
-const LEFT_OUT_TOKENS: u64 = 32;
-/// Tokens of one handle: `[#123456, 123456 tokens]` and its line break.
-const HANDLE_TOKENS: u64 = 18;
-/// Maximum number of handles; no model reads a longer list.
-const MAX_HANDLES: u64 = 64;
+/// Tokens of a stub: one short line.
+const STUB_TOKENS: u64 = 18;
+/// Tokens of the tags and the lines around the blocks of an opening.
+const FRAME_TOKENS: u64 = 40;
 
 /// A head as it grows.
 pub(super) struct HeadBuilder<'p, 'a, 's> {
@@ -34,17 +32,14 @@ pub(super) struct HeadBuilder<'p, 'a, 's> {
     pub(super) left: u64,
     /// Tokens left for user messages.
     pub(super) users: u64,
-    /// Tokens of the block that names what is left out.
-    left_out: u64,
 }
 
 impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
-    /// Creates an empty head; a tenth of the target is set aside for the block that names what is left out.
+    /// Creates a head of `target` tokens beside the unit that is being answered, which it keeps.
     pub(super) fn new(input: &'p mut PlanInput<'a, 's>, target: u64) -> Self {
-        let left_out = (target / 10).max(LEFT_OUT_TOKENS + 8).min(target / 2);
-        let users = input.user_tokens;
-        let (kept, blocks) = (BTreeMap::new(), Vec::new());
-        Self { input, target, kept, blocks, left: target - left_out, users, left_out }
+        let (users, kept) = (input.user_tokens, input.newest.items.clone());
+        let frame = FRAME_TOKENS.min(target / 2);
+        Self { input, target, kept, blocks: Vec::new(), left: target - frame, users }
     }
 
     /// Whether a record is kept in any form.
@@ -80,9 +75,9 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let cost = match (&item, self.input.bodies.get(record.seq)) {
             (Some(HeadItem::Cut { head_chars, tail_chars, .. }), Some(body)) => {
                 let cut = Cut { head: *head_chars, tail: *tail_chars };
-                u64::from(self.input.build.counter.count_record(&cut::apply(record.seq, body, cut)))
+                u64::from(self.input.build.counter.count_record(&cut::apply(body, cut)))
             }
-            (Some(HeadItem::Stub { .. }), _) => HANDLE_TOKENS,
+            (Some(HeadItem::Stub { .. }), _) => STUB_TOKENS,
             _ => self.cost(record),
         };
         let Some(left) = self.left.checked_sub(cost) else { return false };
@@ -114,7 +109,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let next = after.iter().find(|item| item.enters());
         let is_within_turn = next.is_none_or(|item| !item.is_user_message());
         let start = before.iter().rposition(PathItem::is_user_message);
-        match start.filter(|_| is_within_turn) {
+        match start.filter(|at| is_within_turn && !self.has(*at)) {
             Some(at) => self.keep_user(at, share),
             None => Ok(true),
         }
@@ -140,10 +135,11 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
         let item = self.input.build.path[at];
         self.input.bodies.load(&[item])?;
+        let is_answered = is_answered(self.input.build.path, at, self.input.bodies)?;
         let Some((cut, _)) = self.fit(&item, self.cost(&item), share) else { return Ok(None) };
         let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
-        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-        let text = quote(&item, kept.as_ref().unwrap_or(body));
+        let kept = cut.map(|cut| cut::apply(body, cut));
+        let text = quote(kept.as_ref().unwrap_or(body), is_answered);
         // The quote of a short record costs more than the record itself.
         let cost = u64::from(self.input.build.counter.count_text(&text)) + 2;
         if cost > share + QUOTE_TOKENS {
@@ -167,7 +163,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
             return Some((None, cost));
         }
         let body = self.input.bodies.get(item.seq)?;
-        let (cut, cost) = cut::fit(&self.input.build.counter, item.seq, body, share)?;
+        let (cut, cost) = cut::fit(&self.input.build.counter, body, share)?;
         Some((Some(cut), cost))
     }
 
@@ -235,10 +231,8 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         body.map_or(0, |body| u64::from(self.input.build.counter.count_record(body)))
     }
 
-    /// Returns the items of the head: blocks, quotes, handles of the newest user messages that are not shown, then the
-    /// turns.
+    /// Returns the items of the head: blocks, quotes, then the turns.
     pub(super) fn into_items(self) -> Vec<HeadItem> {
-        let handles = self.handles();
         let (mut pinned, mut earlier, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         let mut last_whole = None;
         for (at, item) in self.kept {
@@ -258,29 +252,12 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
                 }
             }
         }
-        let quotes = pinned.into_iter().chain(earlier);
-        self.blocks.into_iter().chain(quotes).chain(handles).chain(turns).collect()
-    }
-
-    fn handles(&self) -> Vec<HeadItem> {
-        let path = self.input.build.path;
-        let n_handles =
-            (self.left_out.saturating_sub(LEFT_OUT_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
-        let is_pinned = |at: usize| self.input.build.pins.contains(&path[at].seq);
-        let is_named = |at: usize| path[at].is_user_message() || is_pinned(at);
-        let mut handles: Vec<HeadItem> = (0..path.len())
-            .rev()
-            .filter(|at| is_named(*at) && !self.has(*at))
-            .take(usize::try_from(n_handles).unwrap_or_default())
-            .map(|at| HeadItem::Handle { seq: path[at].seq })
-            .collect();
-        handles.reverse();
-        handles
+        self.blocks.into_iter().chain(pinned).chain(earlier).chain(turns).collect()
     }
 }
 
 /// Returns the item of a record that is kept as a turn.
-pub(super) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
+pub(in crate::context) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
     match cut {
         Some(cut) => HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail },
         None => HeadItem::Range { from: seq, to: seq },
@@ -288,7 +265,7 @@ pub(super) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
 }
 
 /// Returns the largest size for which all costs, each reduced to it, are `share` together at most.
-fn common_cap(costs: &[u64], share: u64) -> u64 {
+pub(in crate::context) fn common_cap(costs: &[u64], share: u64) -> u64 {
     let mut sorted: Vec<u64> = costs.iter().copied().filter(|cost| *cost > 0).collect();
     sorted.sort_unstable();
     let mut left = share;

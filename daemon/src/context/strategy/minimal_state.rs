@@ -5,7 +5,6 @@
 use ollm_protocol::content::{RecordBody, Role};
 
 use super::head::HeadBuilder;
-use super::opening::Reserved;
 use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::path::{ContentsError, split_units};
 
@@ -34,18 +33,10 @@ pub(in crate::context) static MINIMAL_STATE: Strategy = Strategy {
 };
 
 fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
-    let Some(newest) = input.newest_user_message() else { return Ok(None) };
-    let (is_task, is_last) = (input.task() == Some(newest), input.is_last(newest));
     let start = input.summarized_until().unwrap_or(0);
-    let units = split_units(input.build.path);
+    let units = split_units(&input.build.path[..input.newest_start()]);
     let mut head = HeadBuilder::new(input, target);
-    let reserved = if is_task { Reserved::default() } else { head.reserve(start)? };
-    if is_last {
-        let share = if is_task { head.left } else { head.left * 3 / 4 };
-        if !head.keep_user(newest, share)? {
-            return Ok(None);
-        }
-    }
+    let reserved = head.reserve(start)?;
     let state_tokens = (target * STATE_PERCENT / 100).min(MAX_STATE_TOKENS);
     let state_tokens = head.keep_conversation(&units, &reserved, state_tokens)?;
     // The state is made last, because it does not repeat the records that are kept.
@@ -89,7 +80,7 @@ fn status_and_blockers(
     for at in (first..path.len()).filter(|at| !head.has(*at)) {
         match head.input.bodies.get(path[at].seq) {
             Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
-                let text = one_line(&message.plain_text(), STATUS_CHARS);
+                let text = one_line(&message.sent_text(), STATUS_CHARS);
                 status = Some(text).filter(|text| !text.is_empty()).or(status);
             }
             Some(RecordBody::ToolCall(call)) => {

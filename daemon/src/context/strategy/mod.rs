@@ -14,6 +14,7 @@ mod pruned_tools;
 pub(super) use checkpointed::CHECKPOINTED;
 pub(super) use floor::FLOOR;
 pub(super) use full_history::FULL_HISTORY;
+pub(super) use head::{common_cap, turn};
 pub(super) use minimal_state::MINIMAL_STATE;
 pub(crate) use opening::{PIN_PERCENT, RECENT_PERCENT};
 pub(super) use plan::{PlanInput, Strategy};

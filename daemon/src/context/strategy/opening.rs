@@ -18,7 +18,7 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 const FACTS_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
 const FILE_PERCENT: u64 = 5;
-/// Tokens of `+12 more changed (session.get)`.
+/// Tokens of `+12 more changed`.
 const MORE_TOKENS: u64 = 12;
 /// Tokens that suffice to name the number of files of both lists.
 const MIN_FILE_TOKENS: u64 = 32;
@@ -61,7 +61,7 @@ fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> String {
             shown += 1;
         }
         if shown < paths.len() {
-            text.push_str(&format!("+{} more {verb} (session.get)\n", paths.len() - shown));
+            text.push_str(&format!("+{} more {verb}\n", paths.len() - shown));
         }
     }
     text.truncate(text.trim_end().len());

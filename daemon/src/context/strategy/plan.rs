@@ -3,6 +3,7 @@
 use ollm_protocol::content::HeadItem;
 
 use crate::context::input::BuildInput;
+use crate::context::newest::NewestUnit;
 use crate::context::path::{Bodies, ContentsError, PathItem};
 
 /// A planner of heads: it selects what of a path a model is shown.
@@ -19,7 +20,8 @@ pub(in crate::context) struct Strategy {
     pub has_checkpoints: bool,
     /// Whether a smaller target gives a smaller head.
     pub shrinks: bool,
-    /// Plans a head of about as many tokens as the second argument, without checkpoints.
+    /// Plans a head that keeps the newest unit, and shows about as many tokens of older records as the second argument,
+    /// without checkpoints.
     ///
     /// A head is a list of references. Only rendering it shows whether it fits.
     pub plan: fn(&mut PlanInput<'_, '_>, u64) -> PlannedHead,
@@ -32,9 +34,11 @@ pub(super) type PlannedHead = Result<Option<Vec<HeadItem>>, ContentsError>;
 pub(in crate::context) struct PlanInput<'a, 's> {
     pub build: &'a BuildInput<'a>,
     pub bodies: &'a mut Bodies<'s>,
+    /// The unit that is being answered, which every head keeps.
+    pub newest: &'a NewestUnit,
     /// The text of the checkpoints that stand before the head.
     pub notes: &'a str,
-    /// Tokens that user messages may have.
+    /// Tokens that older user messages may have.
     pub user_tokens: u64,
     /// Tokens that a prompt may have; pins and file lists have shares of it.
     pub prompt_limit: u64,
@@ -52,13 +56,8 @@ impl PlanInput<'_, '_> {
         self.build.path.iter().position(PathItem::is_user_message)
     }
 
-    /// Returns the index of the newest message of the user.
-    pub(super) fn newest_user_message(&self) -> Option<usize> {
-        self.build.path.iter().rposition(PathItem::is_user_message)
-    }
-
-    /// Whether no record behind an index enters a context.
-    pub(super) fn is_last(&self, at: usize) -> bool {
-        !self.build.path[at + 1..].iter().any(PathItem::enters)
+    /// Returns the index of the first record of the newest unit, or the length of the path if nothing is being answered.
+    pub(super) fn newest_start(&self) -> usize {
+        self.newest.items.keys().next().copied().unwrap_or(self.build.path.len())
     }
 }

@@ -53,20 +53,22 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     if tokens > target.saturating_mul(2) {
         return Ok(None);
     }
+    let newest = input.newest_start();
+    let is_whole = (newest..path.len()).all(|at| input.newest.items.contains_key(&at));
     input.bodies.load(&path[start..])?;
     let mut pruned = prune(input, start);
-    if pruned.is_empty() {
+    if pruned.is_empty() || !is_whole {
         return Ok(None);
     }
     let mut head = HeadBuilder::new(input, target);
-    // No record is left out, so the block that would name it needs no room.
+    // No record is left out.
     head.left = target + target / 10;
     let reserved = if start > 0 { head.reserve(start)? } else { Reserved::default() };
     let share = head.left / 2;
     if start > 0 && !head.keep_turn_start(start, share)? {
         return Ok(None);
     }
-    for at in start..path.len() {
+    for at in start..newest.max(start) {
         if !head.keep_as(at, pruned.remove(&at)) {
             return Ok(None);
         }
@@ -86,7 +88,7 @@ fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, HeadItem> {
         matches!(role, PathRole::User | PathRole::Assistant | PathRole::ToolResult)
     };
     let mut newest = (start..path.len()).rev().filter(is_turn);
-    let recent = newest.nth(RECENT_MESSAGES - 1).unwrap_or(start);
+    let recent = newest.nth(RECENT_MESSAGES - 1).unwrap_or(start).min(input.newest_start());
     let calls = requested_calls(input, start);
     let mut reads: HashMap<&str, Seq> = HashMap::new();
     let mut texts: HashMap<blake3::Hash, Seq> = HashMap::new();

@@ -17,7 +17,7 @@ impl Session {
     fn compact(&mut self, size: u32) -> Option<(Built, u64)> {
         let input = self.input_with_checkpoints(size);
         let before = build(&input, self).expect("builds").result.tokens_used;
-        let cut = compaction_cut(&input, 1024, 4096).expect("can be planned")?;
+        let cut = compaction_cut(&input, self, 1024, 4096).expect("can be planned")?;
         let words = usize::try_from(cut.target_tokens).expect("small") * 3 / 4;
         let checkpoint = Checkpoint {
             id: CheckpointId::from_uuid(uuid::Uuid::from_u128(self.path.len() as u128)),
@@ -132,7 +132,7 @@ fn pruning_shortens_old_results() {
         .filter(|message| message.role == Role::Tool)
         .map(|message| message.content.as_str())
         .collect();
-    assert_eq!(tools[0], "[superseded: see #25]");
+    assert_eq!(tools[0], "[read again below]");
     assert!(tools[5].starts_with("file 5") && tools[5].len() > 1000);
     assert!(result.omitted.iter().any(|item| item.reason == "cut"));
 }
@@ -142,7 +142,7 @@ fn single_message_is_not_compacted() {
     let mut session = Session::default();
     session.say(Role::User, &"one long message ".repeat(3000));
     assert_eq!(
-        compaction_cut(&session.input_with_checkpoints(2048), 1024, 4096).expect("works"),
+        compaction_cut(&session.input_with_checkpoints(2048), &session, 1024, 4096).expect("works"),
         None
     );
     assert!(prune(&session.input_with_checkpoints(2048), &session).expect("works").is_none());

@@ -1,6 +1,7 @@
 //! The laws of contexts over random sessions and windows, and examples of rendered conversations.
 
 mod compaction;
+mod newest;
 
 use std::collections::HashMap;
 
@@ -160,14 +161,41 @@ fn lines(messages: &[ContextMessage]) -> Vec<String> {
     messages.iter().map(line).collect()
 }
 
+/// Compares a rendered conversation, one line a message.
+#[track_caller]
+fn check_rendered(fill: fn(&mut Session), expect: &[&str]) {
+    let mut session = Session::default();
+    fill(&mut session);
+    let built = session.build(8192);
+    assert_eq!(lines(&built.result.messages[1..]), expect);
+}
+
+#[test]
+fn results_enter_in_the_order_of_their_calls() {
+    let check = check_rendered;
+    // The second result waits for the first one.
+    check(
+        |s| {
+            s.say(Role::User, "go");
+            s.call("", &["1", "2"]);
+            s.tool("2", "two");
+        },
+        &["user: go", "assistant:  -> 1,2"],
+    );
+    check(
+        |s| {
+            s.say(Role::User, "go");
+            s.call("", &["1", "2"]);
+            s.tool("2", "two");
+            s.say(Role::User, "stop");
+        },
+        &["user: go", "assistant:  -> 1,2", "tool 1: [interrupted]", "tool 2: two", "user: stop"],
+    );
+}
+
 #[test]
 fn conversations_are_rendered_as_models_accept_them() {
-    let check = |fill: fn(&mut Session), expect: &[&str]| {
-        let mut session = Session::default();
-        fill(&mut session);
-        let built = session.build(8192);
-        assert_eq!(lines(&built.result.messages[1..]), expect);
-    };
+    let check = check_rendered;
     check(
         |s| {
             s.say(Role::User, "a");
@@ -197,8 +225,8 @@ fn conversations_are_rendered_as_models_accept_them() {
         &[
             "user: go",
             "assistant:  -> 1,2",
-            "tool 2: two",
             "tool 1: one",
+            "tool 2: two",
             "user: <update topic=\"goal\">|x|</update>",
         ],
     );
@@ -266,7 +294,7 @@ fn message_larger_than_the_window_keeps_both_ends() {
     let built = session.build_auto(2048);
     let content = &built.result.messages[1].content;
     assert!(content.starts_with("BEGIN") && content.trim_end().ends_with("END"), "{content}");
-    assert!(content.contains("characters left out; session.get from 1]"));
+    assert!(content.contains(" characters not shown ...]"));
     assert!(built.result.budget.current_conversation_tokens > 500);
     assert_eq!(built.result.omitted.len(), 1);
     assert_eq!(session.build(2048).result.messages, built.result.messages);
@@ -523,7 +551,11 @@ proptest! {
                 (Some(epoch), _) => {
                     let conversation = built.result.budget.current_conversation_tokens;
                     let is_first = epoch.cause == "start";
-                    prop_assert!(is_first || conversation * 100 <= built.result.budget.available_tokens * 55);
+                    let room = built.result.budget.available_tokens;
+                    // Texts that no record stands for belong to the newest unit too.
+                    let newest = built.least_tokens + 64;
+                    let most = (room * 55).max(newest * 100 + room * 5);
+                    prop_assert!(is_first || conversation * 100 <= most);
                     prop_assert_eq!(epoch.head_tokens, conversation);
                     let seq = session.push(RecordBody::Epoch(epoch.clone()));
                     session.epoch = Some((seq, epoch.clone()));
