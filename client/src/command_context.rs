@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::method::{
-    ContextBuild, ContextCheckpoints, ContextCompact, ContextInspect, ContextStatus,
-    ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionCleanup, SessionClear,
-    SessionDelete, SessionGet, SessionGetRecord, SessionImport, SessionList,
+    ContextBuild, ContextCheckpoints, ContextCompact, ContextGetBuild, ContextInspect,
+    ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionCleanup,
+    SessionClear, SessionDelete, SessionGet, SessionGetRecord, SessionImport, SessionList,
 };
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
@@ -288,6 +288,7 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         // A log that is not open yet is read first, and it may be long.
         ContextBuild::NAME
         | ContextCheckpoints::NAME
+        | ContextGetBuild::NAME
         | ContextInspect::NAME
         | ContextStatus::NAME
         | SessionGet::NAME => 120,

@@ -13,6 +13,7 @@ use crate::content::{
     ContextEntry, Goal, GoalChange, GoalMarker, GoalStep, Message, Meta, MetaPatch, Part,
     RecordBody, Session, SessionHeader,
 };
+use crate::frame::MAX_FRAME_BYTES;
 
 const KIB: usize = 1024;
 
@@ -29,11 +30,24 @@ pub const MAX_INLINE_RECORD_BYTES: usize = 12 * 1024 * KIB;
 /// The most bytes of JSON in one part of a record, or in one chunk of an export, as a JSON string.
 pub const MAX_PART_BYTES: usize = 12 * 1024 * KIB;
 
+/// The largest result of a call in bytes of JSON. Beside it, the longest `id` and the envelope fit into a frame.
+pub const MAX_RESULT_BYTES: usize = MAX_FRAME_BYTES - 4 * KIB;
+
 /// The longest `id` of a JSON-RPC request, in bytes of JSON. Replies repeat it, so it takes room from every result.
 pub const MAX_ID_BYTES: usize = KIB;
 
 /// The largest window that a session can request, in tokens: more than any model has.
 pub const MAX_CONTEXT_SIZE: u32 = 16 * 1024 * 1024;
+
+/// The most bytes of JSON in the `data` of an event or an error.
+pub const MAX_DATA_BYTES: usize = 64 * KIB;
+
+/// The most bytes of JSON in the variables of `env.sanitize`: more than a system passes to a program. The reply lists
+/// the name and the rule of each removed one.
+pub const MAX_VARIABLES_BYTES: usize = 1024 * KIB;
+
+/// A text that [`shorten_value`] leaves as it is, in bytes: longer than every id, path segment and word of a set.
+const MIN_SHORTENED_BYTES: usize = 512;
 
 /// The end of a text that was shortened.
 const ELLIPSIS: char = '…';
@@ -333,6 +347,41 @@ pub fn shorten_entries(entries: &mut [ContextEntry]) {
     }
 }
 
+/// Shortens the texts and the lists of a value until it has at most `max_bytes` of JSON; returns whether it had more.
+///
+/// Texts become shorter first, all to the same length, then lists lose their last items. A text of up to
+/// [`MIN_SHORTENED_BYTES`] stays, so ids and words with a meaning do.
+pub fn shorten_value(value: &mut Value, max_bytes: usize) -> bool {
+    let (mut max_text, mut max_items) = (max_bytes, max_bytes);
+    let mut is_shorter = false;
+    while json_bytes(value) > max_bytes && max_items > 0 {
+        is_shorter = true;
+        if max_text > MIN_SHORTENED_BYTES {
+            max_text = (max_text / 2).max(MIN_SHORTENED_BYTES);
+        } else {
+            max_items /= 2;
+        }
+        shorten_parts(value, max_text, max_items);
+    }
+    is_shorter
+}
+
+fn shorten_parts(value: &mut Value, max_text: usize, max_items: usize) {
+    match value {
+        Value::String(text) => {
+            shorten_text(text, max_text);
+        }
+        Value::Array(items) => {
+            items.truncate(max_items);
+            items.iter_mut().for_each(|item| shorten_parts(item, max_text, max_items));
+        }
+        Value::Object(fields) => {
+            fields.values_mut().for_each(|field| shorten_parts(field, max_text, max_items));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 fn shortened(visit: impl FnOnce(&mut EachField<'_>)) -> Vec<BoundedField> {
     let mut fields = Vec::new();
     visit(&mut |field, value| {
@@ -553,6 +602,26 @@ mod tests {
         let mut custom = Custom { name: long, data: json!(null), context_text: None };
         custom.name.truncate(512);
         assert_eq!(check_record(&mut RecordBody::Custom(custom)), Ok(()));
+    }
+
+    #[test]
+    fn value_loses_long_texts_before_items_and_keeps_ids() {
+        let check = |value: Value, max_bytes: usize, expect: &dyn Fn(&Value) -> bool| {
+            let mut short = value.clone();
+            let is_shorter = shorten_value(&mut short, max_bytes);
+            assert_eq!(is_shorter, json_bytes(&value) > max_bytes);
+            assert!(json_bytes(&short) <= max_bytes, "{}", json_bytes(&short));
+            assert!(expect(&short), "{short:.200}");
+        };
+        let id = "01890000-0000-7000-8000-000000000000";
+        let small = json!({ "id": id, "list": [1, 2] });
+        check(small.clone(), 1000, &|value| *value == small);
+        let text = json!({ "id": id, "text": "\u{1}".repeat(100 * KIB), "list": [id, id] });
+        check(text, 64 * KIB, &|value| value["id"] == id && value["list"] == json!([id, id]));
+        let list = json!({ "id": id, "list": vec![json!({ "id": id }); 10_000] });
+        check(list, 64 * KIB, &|value| {
+            value["id"] == id && value["list"].as_array().is_some_and(|list| list.len() > 500)
+        });
     }
 
     #[test]

@@ -120,6 +120,7 @@ methods! {
     ContextStatus = "context.status", Read, context::ContextStatusParams => context::ContextStatusResult, "Returns how full the context of a session is.";
     ContextInspect = "context.inspect", Read, context::ContextInspectParams => context::ContextInspectResult, "Explains a context: everything in it and everything left out, with the reason.";
     ContextRecall = "context.recall", Read, context::ContextRecallParams => context::ContextRecallResult, "Finds the messages that answer a question best.";
+    ContextGetBuild = "context.getBuild", Read, context::ContextGetBuildParams => context::ContextGetBuildResult, "Returns a part of a recent build, which can be larger than a response.";
     ContextCompact = "context.compact", Read, context::ContextCompactParams => context::ContextCompactResult, "Compacts a session; a client that leaves before the end cancels it.";
     ContextCheckpoints = "context.checkpoints", Read, session::SessionIdParams => context::ContextCheckpointsResult, "Lists the checkpoints of a session, which stand for its older records.";
     ContextAddEntry = "context.addEntry", Write, context::ContextAddEntryParams => context::ContextAddEntryResult, "Sets a context entry, a text in every system message.";

@@ -158,7 +158,9 @@ fn check_method(method: &str, path: &Path) {
         let mut before = before.clone();
         fill(&mut before, &names);
         let result = wire.ok(before["method"].as_str().unwrap(), before["params"].clone());
-        for (name, field) in [("<checkpoint>", "checkpointId"), ("<decision>", "decisionId")] {
+        for (name, field) in
+            [("<checkpoint>", "checkpointId"), ("<decision>", "decisionId"), ("<build>", "buildId")]
+        {
             names.extend(result[field].as_str().map(|id| (name, id.to_owned())));
         }
     }

@@ -13,7 +13,8 @@ use jsonrpsee::core::traits::ToRpcParams;
 use ollm_protocol::content::Record;
 use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::method::{
-    CHAT_UNSUBSCRIBE, ChatSend, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe, SessionGetRecord,
+    CHAT_UNSUBSCRIBE, ChatSend, ContextGetBuild, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe,
+    SessionGetRecord,
 };
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult};
@@ -26,6 +27,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connector::Connector;
+use super::context_parts::ContextParts;
 use super::record_parts::RecordParts;
 use crate::error::{ClientError, RpcFailure};
 
@@ -181,7 +183,27 @@ impl<E: DeserializeOwned> EventStream<E> {
     }
 }
 
+/// Calls a method. A context that is larger than a response is fetched in parts.
 async fn call<M: Method>(
+    client: &Client,
+    params: &M::Params,
+    timeout: Duration,
+) -> Result<M::Result, ClientError> {
+    let error = match call_once::<M>(client, params, timeout).await {
+        Err(error) => error,
+        whole => return whole,
+    };
+    let Some(mut parts) = ContextParts::of(M::NAME, &error) else { return Err(error) };
+    loop {
+        let part = call_once::<ContextGetBuild>(client, &parts.params, timeout).await?;
+        if let Some(json) = parts.add(&part) {
+            return serde_json::from_str(&json)
+                .map_err(|source| bad_reply(ContextGetBuild::NAME, source));
+        }
+    }
+}
+
+async fn call_once<M: Method>(
     client: &Client,
     params: &M::Params,
     timeout: Duration,

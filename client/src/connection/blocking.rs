@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::frame::MAX_FRAME_BYTES;
-use ollm_protocol::method::{ChatSend, EventSubscribe, SessionGetRecord};
+use ollm_protocol::method::{ChatSend, ContextGetBuild, EventSubscribe, SessionGetRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Class, Event, METHODS, Method, SessionId};
@@ -21,6 +21,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::connector::Connector;
+use super::context_parts::ContextParts;
 use super::record_parts::RecordParts;
 use crate::error::{ClientError, RpcFailure};
 
@@ -161,10 +162,30 @@ impl BlockingClient {
         decode(M::NAME, &raw)
     }
 
-    /// Calls a method by its name and returns the result as it was sent.
+    /// Calls a method by its name and returns the result as it was sent. A context that is larger than a response is
+    /// fetched in parts.
     ///
     /// **Errors**: as [`BlockingClient::call`].
     pub fn call_raw(
+        &mut self,
+        method: &str,
+        params: &impl Serialize,
+    ) -> Result<Box<RawValue>, ClientError> {
+        let reply = self.call_reconnecting(method, params);
+        let Err(error) = reply else { return reply };
+        let Some(mut parts) = ContextParts::of(method, &error) else { return Err(error) };
+        loop {
+            let name = ContextGetBuild::NAME;
+            let part = decode(name, &self.call_reconnecting(name, &parts.params)?)?;
+            if let Some(json) = parts.add(&part) {
+                let bad = |source| ClientError::BadReply { method: name.to_owned(), source };
+                return RawValue::from_string(json).map_err(bad);
+            }
+        }
+    }
+
+    /// Calls a method, and once more if it only reads and the daemon closed the connection.
+    fn call_reconnecting(
         &mut self,
         method: &str,
         params: &impl Serialize,

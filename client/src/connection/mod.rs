@@ -11,6 +11,7 @@ mod async_client;
 mod autostart;
 mod blocking;
 mod connector;
+mod context_parts;
 mod hello;
 mod probe;
 mod record_parts;

@@ -7,3 +7,4 @@ pub(crate) mod daemon;
 pub(crate) mod generate;
 pub(crate) mod model_server;
 pub(crate) mod report;
+pub(crate) mod session;

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::facts::{Facts, TASK_END, needle};
 use super::metrics::RunMetrics;
-use super::model_server::{Answer, Summarizer};
-use super::session::SimulatedSession;
+use super::model_server::{Answer, ModelServer, Summarizer, start_session};
 use crate::harness::generate::{Random, TextGenerator};
+use crate::harness::session::SimulatedSession;
 
 /// Besides after each new head, a context is built in every fifth turn, and checked for facts in every 25th.
 const BUILD_EVERY: usize = 5;
@@ -26,7 +26,7 @@ const GIANT_BYTES: usize = 200_000;
 
 /// The state of a run.
 struct Run {
-    session: SimulatedSession,
+    session: SimulatedSession<ModelServer>,
     facts: Facts,
     metrics: RunMetrics,
     tools: Value,
@@ -40,7 +40,7 @@ struct Run {
 pub(crate) fn run(summarizer: Summarizer, window: u32, n_turns: usize) -> Result<RunMetrics> {
     let start = Instant::now();
     let mut run = Run {
-        session: SimulatedSession::start(summarizer, window)?,
+        session: start_session(summarizer, window)?,
         facts: Facts::default(),
         metrics: RunMetrics::new(summarizer.name().to_owned(), window, n_turns),
         tools: tools(),

@@ -15,9 +15,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::harness::model_server::{describe, json_response, running, serve};
+use crate::harness::session::{MODEL, SimulatedSession};
 
-/// The one model of the server.
-pub(crate) const MODEL: &str = "scripted:latest";
 /// The largest window of the model.
 const TRAINED_CONTEXT: u64 = 131_072;
 /// The time of a slow summary, short enough that the run ends.
@@ -81,6 +80,16 @@ impl ModelServer {
     pub(crate) fn take_requests(&self) -> Vec<ModelRequest> {
         std::mem::take(&mut self.shared.state.lock().requests)
     }
+}
+
+/// Starts a session with a server of its own.
+pub(crate) fn start_session(
+    summarizer: Summarizer,
+    window: u32,
+) -> Result<SimulatedSession<ModelServer>> {
+    let server = ModelServer::start(summarizer)?;
+    let host = server.host.clone();
+    SimulatedSession::start(server, &host, window)
 }
 
 fn router(shared: Arc<Shared>) -> Router {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::facts::Facts;
 use super::metrics::RunMetrics;
-use super::model_server::Summarizer;
-use super::session::SimulatedSession;
+use super::model_server::{ModelServer, Summarizer, start_session};
+use crate::harness::session::SimulatedSession;
 
 /// The percentage of the available tokens from which on the conversation is compacted.
 const TRIGGER_PERCENT: u64 = 80;
@@ -79,7 +79,7 @@ pub(crate) fn run(real: &RealSession, summarizer: Summarizer, window: u32) -> Re
     let start = Instant::now();
     let name = format!("real {}", summarizer.name());
     let mut run = Replay {
-        session: SimulatedSession::start(summarizer, window)?,
+        session: start_session(summarizer, window)?,
         facts: Facts::default(),
         metrics: RunMetrics::new(name, window, real.n_turns()),
         turn: 0,
@@ -116,7 +116,7 @@ pub(crate) fn run(real: &RealSession, summarizer: Summarizer, window: u32) -> Re
 
 /// The state of a replay.
 struct Replay {
-    session: SimulatedSession,
+    session: SimulatedSession<ModelServer>,
     facts: Facts,
     metrics: RunMetrics,
     turn: usize,

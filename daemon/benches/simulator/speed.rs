@@ -7,11 +7,11 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::facts::needle;
-use super::model_server::{MODEL, ModelServer, Summarizer};
-use super::session::home;
+use super::model_server::{ModelServer, Summarizer};
 use crate::harness::daemon::{Client, Daemon, Home, message};
 use crate::harness::generate::{LogWriter, TextGenerator};
 use crate::harness::report::{Report, Row, Samples, rounded};
+use crate::harness::session::{MODEL, home};
 
 const RECORDS: usize = 100_000;
 const BUILDS: usize = 300;
@@ -33,7 +33,7 @@ pub(crate) fn run(report: &Report) -> Result<bool> {
 
 fn long_session(report: &Report) -> Result<bool> {
     let server = ModelServer::start(Summarizer::Good)?;
-    let home = home(&server, "")?;
+    let home = home(&server.host, "")?;
     let mut text = TextGenerator::new(7);
     let texts = (0..RECORDS).map(|at| format!("{} {}", needle(at), text.message(60 + at % 7 * 60)));
     let session = LogWriter::new(&home.sessions()).write(texts)?;
@@ -98,7 +98,7 @@ struct Recorder {
 
 impl Recorder {
     fn new(server: &ModelServer, config: &str) -> Result<Self> {
-        let home = home(server, config)?;
+        let home = home(&server.host, config)?;
         let daemon = Daemon::start(&home)?;
         let mut client = daemon.connect()?;
         let session = client.create(&json!({ "model": MODEL, "contextSize": 131_072 }))?;

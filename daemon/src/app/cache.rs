@@ -138,6 +138,8 @@ pub(crate) struct CachedHead {
 pub(crate) struct RecentBuilds {
     last: Option<Arc<PreviousBuild>>,
     recipes: VecDeque<BuildRecipe>,
+    /// The last inspection that was larger than a response.
+    inspected: Option<BuildRecipe>,
     gauge: Option<FillGauge>,
     /// The share of the prompt limit that was last compared with the thresholds.
     reported_share: Option<f64>,
@@ -152,6 +154,24 @@ pub(crate) struct BuildRecipe {
     pub(crate) leaf: Option<Seq>,
     /// The digest of its messages.
     pub(crate) digest: blake3::Hash,
+    /// The tokens that it had in common with the build before it.
+    pub(crate) prefix_tokens: u64,
+    /// The digests of its JSON that is being read in parts: as a build, and as an inspection.
+    pub(crate) read_as: [Option<blake3::Hash>; 2],
+}
+
+impl BuildRecipe {
+    /// Returns the recipe of a context that was built for `leaf`.
+    pub(crate) fn new(
+        params: &Arc<ContextBuildParams>,
+        leaf: Option<Seq>,
+        digest: blake3::Hash,
+        context: &BuiltContext,
+    ) -> Self {
+        let (build_id, prefix_tokens) = (context.build_id.clone(), context.prefix_tokens);
+        let (params, read_as) = (Arc::clone(params), [None; 2]);
+        Self { build_id, params, leaf, digest, prefix_tokens, read_as }
+    }
 }
 
 /// The size of the context with the records that followed the last build, in tokens.
@@ -193,6 +213,17 @@ impl RecentBuilds {
         newest_first.find(|recipe| build_id.is_none_or(|wanted| recipe.build_id == wanted))
     }
 
+    /// Returns the recipe of a recent build or of the last inspection.
+    pub(crate) fn recipe_of(&mut self, build_id: &str) -> Option<&mut BuildRecipe> {
+        let all = self.recipes.iter_mut().chain(self.inspected.as_mut());
+        all.into_iter().find(|recipe| recipe.build_id == build_id)
+    }
+
+    /// Remembers an inspection that is read in parts. Builds are remembered by [`RecentBuilds::note`].
+    pub(crate) fn note_inspected(&mut self, recipe: BuildRecipe) {
+        self.inspected = Some(recipe);
+    }
+
     /// Remembers a build that was returned to a client.
     pub(crate) fn note(
         &mut self,
@@ -204,8 +235,7 @@ impl RecentBuilds {
         if self.recipes.len() == MAX_RECIPES {
             self.recipes.pop_front();
         }
-        let (build_id, digest) = (context.build_id.clone(), build.digest());
-        self.recipes.push_back(BuildRecipe { build_id, params: Arc::clone(params), leaf, digest });
+        self.recipes.push_back(BuildRecipe::new(params, leaf, build.digest(), context));
         self.last = Some(Arc::new(build));
         self.set_fill(leaf, context);
     }

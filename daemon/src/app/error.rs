@@ -6,7 +6,10 @@ use std::fmt;
 use std::time::Duration;
 
 use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE};
-use ollm_protocol::limits::{MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, OverLimit, json_bytes};
+use ollm_protocol::limits::{
+    MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, MAX_PART_BYTES, MAX_RESULT_BYTES, OverLimit, json_bytes,
+    part_of,
+};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::Serialize;
 
@@ -55,6 +58,17 @@ pub(crate) enum AppError {
     /// All context entries that apply together have more bytes than a list of them can have.
     #[error("all context entries together would have {bytes} bytes; the limit is {limit}")]
     EntriesTooLarge { bytes: usize, limit: usize },
+    /// A context, or its inspection, is larger than a response; `context.getBuild` returns it in parts.
+    #[error(
+        "the context has {bytes} bytes of JSON, and a response at most {MAX_RESULT_BYTES}; \
+         context.getBuild returns build {build_id} in parts"
+    )]
+    ContextTooLarge { id: SessionId, build_id: String, bytes: usize },
+    /// A build cannot be repeated, because the configuration or the tokenizer changed since.
+    #[error(
+        "build {build_id} cannot be repeated: the configuration or the tokenizer changed; build again"
+    )]
+    BuildChanged { build_id: String },
     /// The upload is unknown or too large.
     #[error("upload {id}: {problem}")]
     Upload { id: String, problem: &'static str },
@@ -99,6 +113,25 @@ pub(crate) fn page_limit(limit: Option<u32>, default: u32, max: u32) -> Result<u
         return Ok(limit as usize);
     }
     Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
+}
+
+/// A part of a JSON text that is too large for one response.
+pub(crate) struct JsonPart {
+    pub(crate) data: String,
+    /// The offset of the next part; `None` for the last one.
+    pub(crate) next_offset: Option<u64>,
+}
+
+/// Returns the part of a JSON text at an offset in bytes.
+///
+/// **Errors**: `Invalid` for an offset within a character, or at or behind the end.
+pub(crate) fn json_part(json: &str, offset: u64) -> Result<JsonPart> {
+    let rest = usize::try_from(offset).ok().and_then(|offset| json.get(offset..));
+    let rest = rest.filter(|rest| !rest.is_empty());
+    let rest = rest.ok_or_else(|| AppError::invalid("offset", "is not the offset of a part"))?;
+    let part = part_of(rest, MAX_PART_BYTES);
+    let next_offset = (part < rest.len()).then_some(offset + part as u64);
+    Ok(JsonPart { data: rest[..part].to_owned(), next_offset })
 }
 
 /// Shortens a page to the first items that fit into a reply, at least one; returns whether some were dropped.

@@ -47,6 +47,8 @@ use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
 pub(crate) use recall::{RecallQuery, RecallScope, RecalledMessage, RecalledPage};
 use seal::CatalogSeal;
 pub(crate) use search::{SearchPage, SearchQuery};
+#[cfg(test)]
+pub(crate) use writer::THREAD_NAME;
 
 /// The time between opening the catalog and comparing it with the logs. Listing 10,000 files takes 20 ms, and a second
 /// on a cold disk; the first calls, for which the daemon was probably started, take precedence.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ollm_protocol::event::EventCursor;
+use ollm_protocol::limits::{MAX_DATA_BYTES, shorten_value};
 use ollm_protocol::{Event, EventKind, Seq, SessionId, Timestamp};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -137,8 +138,14 @@ impl EventRing {
     }
 
     /// Publishes an event and returns its number. Never waits; callable from any thread.
-    pub(crate) fn publish(&self, draft: EventDraft) -> u64 {
-        let data = packed::pack_data(&draft.data);
+    ///
+    /// Large data is shortened, so that an event fits into a frame.
+    pub(crate) fn publish(&self, mut draft: EventDraft) -> u64 {
+        let mut data = packed::pack_data(&draft.data);
+        if data.len() > MAX_DATA_BYTES {
+            shorten_value(&mut draft.data, MAX_DATA_BYTES);
+            data = packed::pack_data(&draft.data);
+        }
         let mut ring = self.0.state.lock();
         let number = ring.next;
         ring.events.push(&draft, &data);

@@ -52,6 +52,18 @@ fn subscription_starts_after_since_or_resyncs() {
 }
 
 #[test]
+fn large_data_is_shortened() {
+    let events = ring(4);
+    let mut subscription = events.subscribe(EventFilter::default(), None);
+    let data = json!({ "source": "marker", "actions": vec!["mark.checkpoint"; 100_000] });
+    events.publish(EventDraft { data, ..draft(EventKind::GoalUpdated, None) });
+    let event = subscription.take().expect("is published");
+    assert!(event.data.to_string().len() <= MAX_DATA_BYTES);
+    assert_eq!(event.data["source"], "marker");
+    assert!(event.data["actions"].as_array().is_some_and(|actions| actions.len() > 1000));
+}
+
+#[test]
 fn oldest_event_in_the_ring_is_replayed() {
     let events = ring(4);
     publish(&events, 5);

@@ -52,9 +52,20 @@ pub(crate) struct DiskFault {
     pub(crate) kind: FaultKind,
 }
 
+/// Changes that a trace leaves out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untraced {
+    /// The name of the threads that make them.
+    pub(crate) thread: &'static str,
+    /// The directory that they are in, relative to that of the trace; those in its subdirectories are recorded.
+    pub(crate) dir: &'static str,
+}
+
 /// The changes below one directory.
 pub(crate) struct DiskTrace {
     root: PathBuf,
+    /// The changes that are made and not recorded.
+    untraced: Option<Untraced>,
     state: Mutex<TraceState>,
     /// Notified when a thread arrives at a change and when it may make it.
     turn: Condvar,
@@ -77,8 +88,17 @@ struct TraceState {
 impl DiskTrace {
     /// Records the changes below `root` from now on, until the trace is dropped.
     pub(crate) fn new(root: &Path) -> Arc<Self> {
-        let trace =
-            Arc::new(Self { root: root.to_owned(), state: Mutex::default(), turn: Condvar::new() });
+        Self::without(root, None)
+    }
+
+    /// Records the changes below `root` from now on, with an exception.
+    pub(crate) fn without(root: &Path, untraced: Option<Untraced>) -> Arc<Self> {
+        let trace = Arc::new(Self {
+            root: root.to_owned(),
+            untraced,
+            state: Mutex::default(),
+            turn: Condvar::new(),
+        });
         let mut traces = TRACES.lock();
         traces.retain(|(_, trace)| trace.strong_count() > 0);
         traces.push((root.to_owned(), Arc::downgrade(&trace)));
@@ -248,6 +268,14 @@ impl DiskTrace {
         steps.push(DiskStep::RemoveDir(self.relative(dir)));
     }
 
+    fn leaves_out(&self, path: &Path) -> bool {
+        self.untraced.is_some_and(|Untraced { thread, dir }| {
+            let dir = self.root.join(dir);
+            std::thread::current().name() == Some(thread)
+                && (path == dir || path.parent() == Some(&dir))
+        })
+    }
+
     fn relative(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.root).expect("is below the root").to_owned()
     }
@@ -300,7 +328,7 @@ pub(super) fn carry_out<T>(
         .find(|(root, trace)| path.starts_with(root) && trace.strong_count() > 0)
         .and_then(|(_, trace)| trace.upgrade());
     match trace {
-        Some(trace) => trace.carry_out(change, make),
-        None => make(),
+        Some(trace) if !trace.leaves_out(path) => trace.carry_out(change, make),
+        _ => make(),
     }
 }

@@ -144,3 +144,34 @@ fn log_with_an_impossible_number_is_read_in_bounded_memory() {
     // Every number before this one counted as lost.
     log_lines(format!("\u{1}{}", line(1 << 60, 1 << 60)).as_bytes());
 }
+
+#[test]
+fn damaged_log_is_the_same_with_what_a_catalog_stored_of_it() {
+    let line = |seq: u64, durable: &str, body: &str| {
+        format!(
+            "{{\"v\":1,\"seq\":{seq},\"parent\":null,\"durable\":{durable},\
+             \"at\":\"2026-01-27T10:00:00.000Z\",{body}\n"
+        )
+    };
+    let message = |part: &str| {
+        format!(
+            "\"type\":\"message\",\"message\":{{\"role\":\"user\",\"parts\":[{part}],\
+             \"timestamp\":\"2026-01-27T10:00:00.000Z\"}}"
+        )
+    };
+    let close = "\"type\":\"close\",\"close\":{\"reason\":\"client\"}";
+    let hello = message("{\"type\":\"text\",\"text\":\"hello\"}");
+    let unknown = message("{\"type\":\"unknown\"}");
+    let without_blob = format!("\"blobs\":[\"{}\"],{unknown}", "0".repeat(64));
+    for second in [&unknown, &without_blob] {
+        // Only the last line says that the lost record was synced. Until it is read, nothing is known of the messages.
+        let lines = [
+            line(0, "null", close),
+            "x\n".to_owned(),
+            line(2, "null", &hello),
+            line(3, "null", second),
+            line(4, "3", close),
+        ];
+        log_lines(&with_prefix(&[1], lines.concat().as_bytes()));
+    }
+}

@@ -8,7 +8,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ollm_protocol::content::ContextMessage;
+use ollm_protocol::limits::json_bytes;
 use serde_json::{Map, Value};
+
+/// The bytes around the id, the name and the arguments of a tool call in an event, and of an id where the server sends
+/// none.
+const CALL_BYTES: usize = 64;
 
 /// A request for an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,12 +77,16 @@ pub(crate) enum ChatDelta {
 }
 
 impl ChatDelta {
-    /// Returns the size of the content in bytes, about that of its JSON.
+    /// Returns the size of the content in bytes of JSON, in which a client receives it.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Text(text) | Self::Thinking(text) => text.len(),
+            Self::Text(text) | Self::Thinking(text) => json_bytes(text) - "\"\"".len(),
             Self::ToolCalls(calls) => {
-                calls.iter().map(|call| call.name.len() + call.args.to_string().len()).sum()
+                let bytes = |call: &AnswerCall| {
+                    let AnswerCall { id, name, args } = call;
+                    json_bytes(id) + json_bytes(name) + json_bytes(args) + CALL_BYTES
+                };
+                calls.iter().map(bytes).sum()
             }
         }
     }
@@ -247,6 +256,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn size_of_a_piece_is_at_least_that_of_its_json() {
+        let text = "\u{1}\"é".repeat(100);
+        assert_eq!(ChatDelta::Text(text.clone()).bytes() + 2, json_bytes(&text));
+        let args = json!({ "n": [1e9, text] });
+        let shown = json!({ "id": "c".repeat(37), "name": "a", "args": args });
+        let call = AnswerCall { id: None, name: "a".to_owned(), args };
+        let delta = ChatDelta::ToolCalls(vec![call; 3]);
+        assert!(delta.bytes() >= 3 * (json_bytes(&shown) + 1), "{}", delta.bytes());
+    }
 
     #[test]
     fn length_cause_follows_from_the_counts() {

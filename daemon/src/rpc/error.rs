@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use jsonrpsee::types::ErrorObjectOwned;
+use ollm_protocol::limits::{MAX_DATA_BYTES, MAX_RESULT_BYTES, shorten_value};
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value, json};
 
@@ -24,6 +25,9 @@ use crate::session::import::ImportError;
 /// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as
 /// long as a frame.
 const MAX_MESSAGE_BYTES: usize = 1000;
+
+/// The longest hint in bytes. It names ids, models and paths.
+const MAX_HINT_BYTES: usize = 8 * 1024;
 
 /// An error as a client receives it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -86,9 +90,14 @@ impl RpcError {
 
 impl From<RpcError> for ErrorObjectOwned {
     fn from(error: RpcError) -> Self {
-        let RpcError { kind, mut message, hint, fields } = error;
+        let RpcError { kind, mut message, mut hint, fields } = error;
         shorten(&mut message, MAX_MESSAGE_BYTES);
-        Self::owned(kind.code(), message, Some(ErrorData { kind, hint, fields: *fields }))
+        // A command that is cut does something else.
+        hint = hint.filter(|hint| hint.len() <= MAX_HINT_BYTES);
+        let mut fields = Value::Object(*fields);
+        shorten_value(&mut fields, MAX_DATA_BYTES);
+        let Value::Object(fields) = fields else { unreachable!("it was an object") };
+        Self::owned(kind.code(), message, Some(ErrorData { kind, hint, fields }))
     }
 }
 
@@ -396,6 +405,13 @@ impl From<AppError> for RpcError {
             AppError::EntriesTooLarge { limit, .. } => {
                 reply(ErrorKind::TooLarge).with_field("limit", limit)
             }
+            AppError::ContextTooLarge { id, build_id, bytes } => reply(ErrorKind::TooLarge)
+                .with_hint(format!("ollmctl context build {id}"))
+                .with_field("limit", MAX_RESULT_BYTES)
+                .with_field("sizeBytes", bytes)
+                .with_field("sessionId", id.to_string())
+                .with_field("buildId", build_id),
+            AppError::BuildChanged { .. } => reply(ErrorKind::Conflict),
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),
@@ -409,6 +425,22 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn fields_of_an_error_are_shortened_and_a_long_hint_is_left_out() {
+        let error = RpcError::new(ErrorKind::Cancelled, "x".repeat(10_000))
+            .with_hint("y".repeat(10_000))
+            .with_field("missing", vec!["a".repeat(4096); 5000])
+            .with_field("reason", "toolTimeout");
+        let reply = ErrorObjectOwned::from(error);
+        let json = serde_json::to_value(&reply).expect("becomes JSON");
+        assert!(json.to_string().len() < MAX_DATA_BYTES + 2000);
+        assert_eq!(
+            (&json["data"]["reason"], json["data"].get("hint")),
+            (&json!("toolTimeout"), None)
+        );
+        assert!(json["data"]["missing"].as_array().is_some_and(|missing| missing.len() > 50));
+    }
 
     #[test]
     fn wire_form_has_kind_hint_and_fields() {

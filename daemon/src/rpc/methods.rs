@@ -83,6 +83,7 @@ fn context(registry: &mut Registry) {
     registry.app::<m::ContextStatus, _, _>(inspect::status);
     registry.app::<m::ContextInspect, _, _>(inspect::inspect);
     registry.app_blocking::<m::ContextRecall>(recall::recall);
+    registry.app::<m::ContextGetBuild, _, _>(inspect::get_build);
     registry.app::<m::ContextCompact, _, _>(compaction::compact);
     registry.app::<m::ContextCheckpoints, _, _>(compaction::checkpoints);
     registry.app::<m::ContextAddEntry, _, _>(entries::add);
@@ -167,6 +168,12 @@ async fn env_sanitize(
     handles: Arc<Handles>,
     params: EnvSanitizeParams,
 ) -> Result<EnvSanitizeResult, RpcError> {
+    let bytes = limits::json_bytes(&params.variables);
+    if bytes > limits::MAX_VARIABLES_BYTES {
+        let message = format!("the variables have {bytes} bytes of JSON");
+        let error = RpcError::new(ErrorKind::TooLarge, message).with_field("field", "variables");
+        return Err(error.with_field("limit", limits::MAX_VARIABLES_BYTES));
+    }
     let rules = EnvironmentRules::new(&handles.core.config().environment);
     let SanitizedEnvironment { passed, removed } = rules.sanitize(params.variables);
     Ok(EnvSanitizeResult { variables: passed, removed, warnings: rules.warnings().to_vec() })

@@ -21,8 +21,10 @@ use std::time::Instant;
 use jsonrpsee::types::ErrorObjectOwned;
 use jsonrpsee::{Extensions, Methods, RpcModule};
 use ollm_protocol::Method;
+use ollm_protocol::limits::{MAX_RESULT_BYTES, shorten_value};
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, Limits};
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tracing::{Instrument, field};
 
@@ -98,13 +100,9 @@ impl Registry {
     /// Its result becomes JSON on the blocking thread too. Making a page of megabytes takes long, and the few threads
     /// that serve all calls would see no timer and no other client meanwhile.
     fn app_blocking<M: Method>(&mut self, function: BlockingFunction<M>) {
-        self.register::<M, _, _, _>(move |handles, params| async move {
-            let work = move |core: &Arc<Core>| Ok(to_raw_value(&function(core, params)?));
-            let json: Result<Box<RawValue>, _> = blocking(&handles.core, work).await?;
-            json.map_err(|error| {
-                tracing::error!(%error, "a result cannot become JSON");
-                RpcError::internal()
-            })
+        self.register::<M, _, _>(move |handles, params| async move {
+            let work = move |core: &Arc<Core>| Ok(result_json(&function(core, params)?));
+            blocking(&handles.core, work).await?
         });
     }
 
@@ -115,16 +113,18 @@ impl Registry {
         H: Fn(Arc<Handles>, M::Params) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<M::Result, RpcError>> + Send + 'static,
     {
-        self.register::<M, _, _, _>(handler);
+        self.register::<M, _, _>(move |handles, params| {
+            let result = handler(handles, params);
+            async move { result_json(&result.await?) }
+        });
     }
 
     /// Registers a handler whose reply becomes the JSON of the method's result.
-    fn register<M, H, F, T>(&mut self, handler: H)
+    fn register<M, H, F>(&mut self, handler: H)
     where
         M: Method,
         H: Fn(Arc<Handles>, M::Params) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<T, RpcError>> + Send + 'static,
-        T: Serialize + Clone + Send + 'static,
+        F: Future<Output = Result<Box<RawValue>, RpcError>> + Send + 'static,
     {
         let callback = move |params: jsonrpsee::types::Params<'static>,
                              handles: Arc<Handles>,
@@ -151,6 +151,32 @@ impl Registry {
             .register_async_method(M::NAME, callback)
             .expect("names in the list of methods are unique and registered once");
     }
+}
+
+/// Returns the JSON of a result. One that is larger than a response has shortened texts and lists, and says so in
+/// `shortened`: the logs of earlier versions, imports and model servers contain texts and lists of any size.
+///
+/// Pages and parts are smaller, and a context is refused before, so that no client sends a shortened one to a model.
+fn result_json(result: &impl Serialize) -> Result<Box<RawValue>, RpcError> {
+    let json = to_raw_value(result).map_err(failed_json)?;
+    if json.get().len() <= MAX_RESULT_BYTES {
+        return Ok(json);
+    }
+    let mut value = serde_json::from_str::<Value>(json.get()).map_err(failed_json)?;
+    drop(json);
+    shorten_value(&mut value, MAX_RESULT_BYTES - SHORTENED_BYTES);
+    if let Value::Object(fields) = &mut value {
+        fields.insert("shortened".to_owned(), Value::Bool(true));
+    }
+    to_raw_value(&value).map_err(failed_json)
+}
+
+/// The bytes of `"shortened":true,` in a result.
+const SHORTENED_BYTES: usize = 32;
+
+fn failed_json(error: serde_json::Error) -> RpcError {
+    tracing::error!(%error, "a result cannot become JSON");
+    RpcError::internal()
 }
 
 /// Returns the span of a call.

@@ -178,7 +178,9 @@ impl SessionCell {
             plan.fail(&error);
             return;
         }
-        self.finish(plan, writer.reader.take());
+        // A plan whose requests were all refused creates nothing: the reader waits for the one that does.
+        let reader = if plan.is_birth { writer.reader.take() } else { None };
+        self.finish(plan, reader);
         writer.log = Some(log);
         writer.cut_to = None;
     }
@@ -206,7 +208,7 @@ impl SessionCell {
         let mut announced = Vec::new();
         let mut open = self.open.write();
         let Some(session) = open.as_mut() else { return };
-        if let Some(reader) = reader.filter(|_| is_birth) {
+        if let Some(reader) = reader {
             session.set_log(reader);
             self.draft.store(false, Ordering::Relaxed);
         }
@@ -511,12 +513,38 @@ impl SessionCell {
         // A crash may have left data in the system's cache only: bytes of the log, the names of the log and of its
         // blobs. They must be durable before a record claims that they are.
         log.sync().map_err(|source| LogError::io("sync", path, source))?;
+        self.sync_names()?;
+        Ok(log)
+    }
+
+    /// Makes the names of the log and of its blobs durable.
+    fn sync_names(&self) -> Result<(), LogError> {
         let blobs = self.shared.paths.blobs(self.id);
         if blobs.exists() {
             fsutil::sync_dir(&blobs)?;
         }
-        fsutil::sync_dir(&self.shared.paths.dir)?;
-        Ok(log)
+        Ok(fsutil::sync_dir(&self.shared.paths.dir)?)
+    }
+
+    /// Makes the records durable that were read and not written by this process: one that was killed may have left them
+    /// in the system's cache only. Changes no file. Blocks on the disk.
+    pub(super) fn sync(&self) -> Result<(), SessionError> {
+        let _writer = self.writer.lock();
+        if self.is_deleting() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        self.ensure_open()?;
+        let Some(log) = self.peek(OpenSession::unsynced_log).flatten() else { return Ok(()) };
+        let sync = || {
+            log.sync()?;
+            self.sync_names()
+        };
+        let synced = self.shared.with_descriptors(sync);
+        synced.map_err(|error| SessionError::log(self.id, &error))?;
+        if let Some(session) = self.open.write().as_mut() {
+            session.may_be_unsynced = false;
+        }
+        Ok(())
     }
 
     fn save_torn_tail(

@@ -212,7 +212,7 @@ pub(crate) struct ScannedRecord {
     pub key: Option<KeyEntry>,
     /// The body, absent if a scan was not asked for it.
     pub body: Option<RecordBody>,
-    /// Whether the fold needs the body and a blob of it is missing.
+    /// Whether the fold may need the body and a blob of it is missing.
     pub lacks_body: bool,
 }
 

@@ -88,6 +88,11 @@ impl OpenSession {
         self.draft = None;
     }
 
+    /// Returns the log if it was not synced since it was read.
+    pub(super) fn unsynced_log(&self) -> Option<Arc<LogReader>> {
+        self.log.clone().filter(|_| self.may_be_unsynced)
+    }
+
     pub(crate) const fn state(&self) -> &SessionState {
         &self.state
     }

@@ -140,6 +140,8 @@ impl SessionState {
             }
             self.carry.leaf = Some(seq);
         }
+        // A scan asks for the body before the records that it holds back are applied.
+        let lacks_body = lacks_body && self.wants_body(kind, entry.role());
         self.count(kind, &entry);
         if let Some(key) = key {
             self.add_key(key, kind);
@@ -480,7 +482,8 @@ impl ScanSink for SessionState {
                 | RecordKind::Leaf
                 | RecordKind::Close
         );
-        is_folded || (role == Some(Role::User) && self.carry.auto_title.is_none())
+        let may_name_session = kind == RecordKind::Message && role == Some(Role::User);
+        is_folded || (may_name_session && self.carry.auto_title.is_none())
     }
 
     fn receive(&mut self, item: ScanItem) {

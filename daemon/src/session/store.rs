@@ -205,6 +205,14 @@ impl Sessions {
         Ok(PendingAppend(result))
     }
 
+    /// Makes all records of a session durable. Blocks on the disk.
+    ///
+    /// A write does so by itself. A call that succeeds without a write, because its change is there already, must do it:
+    /// a process that was killed may have made that change in the system's cache only.
+    pub(crate) fn sync(&self, id: SessionId) -> Result<(), SessionError> {
+        self.cell(id)?.sync()
+    }
+
     /// Calls `read` with a session. Blocks on the disk if the session is not open.
     pub(crate) fn with<T>(
         &self,
@@ -317,6 +325,12 @@ impl Sessions {
             !is_old_draft && (cell.used_ms() >= before.unix_ms() || !close(cell))
         });
         count - cells.len()
+    }
+
+    /// Returns whether no thread uses a session.
+    #[cfg(test)]
+    pub(crate) fn are_unused(&self) -> bool {
+        self.cells().values().all(is_unshared)
     }
 
     /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.

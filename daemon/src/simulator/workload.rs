@@ -458,9 +458,10 @@ impl Workload {
         Ok(())
     }
 
-    /// Closes the sessions that no call uses.
+    /// Closes the sessions that no call uses, once no thread uses one.
     fn close_unused(&mut self) -> Result<(), String> {
         self.begin("close unused sessions");
+        self.home.wait_for_quiet_sessions()?;
         let later = Timestamp::from_unix_ms(self.home.core.clock.now().unix_ms() + 1);
         self.home.core.sessions.close_unused(later);
         Ok(())
@@ -493,6 +494,8 @@ impl Workload {
     }
 
     fn clean_up(&mut self) -> Result<(), String> {
+        self.use_one_by_one()?;
+        self.home.wait_for_quiet_sessions()?;
         let keep = 1 + self.dice.below(3);
         let usable = self.model.usable();
         let span = self.begin(format!("delete all but {keep} sessions"));
@@ -524,8 +527,25 @@ impl Workload {
         Ok(())
     }
 
-    /// Applies the limit of sessions, which archives the oldest closed ones.
+    /// Uses each session at a time of its own, so that the order by time does not depend on the threads' speed.
+    fn use_one_by_one(&mut self) -> Result<(), String> {
+        for at in self.model.usable() {
+            let before = self.home.core.clock.now();
+            while self.home.core.clock.now() == before {
+                std::thread::yield_now();
+            }
+            self.record_message(at, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Closes all sessions and applies their limit, which archives the oldest ones.
     fn retain(&mut self) -> Result<(), String> {
+        self.use_one_by_one()?;
+        for at in self.model.usable() {
+            self.close(at)?;
+        }
+        self.home.wait_for_quiet_sessions()?;
         self.begin("apply the limits of retention");
         retention::apply(&self.home.core).map(drop).map_err(|error| format!("law 8: {error}"))
     }
@@ -623,7 +643,7 @@ pub(super) fn of<T: DeserializeOwned>(params: &Value) -> T {
 }
 
 /// Returns a session with these words as a file, as another home exported it.
-fn exported(
+pub(super) fn exported(
     marker: &str,
     tokens: &[String],
     has_blob: bool,

@@ -100,6 +100,35 @@ pub struct ContextRecallResult {
     pub behind: Option<u64>,
 }
 
+/// The params of `context.getBuild`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextGetBuildParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The id of one of the last 16 builds of the session, or of its last inspection.
+    pub build_id: String,
+    /// Whether to return the build as `context.inspect` does, with all items. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inspect: bool,
+    /// The position of the part in the JSON of the result, in bytes; default 0.
+    #[serde(default)]
+    pub offset: u64,
+}
+
+/// The result of `context.getBuild`: a part of the JSON of the result of `context.build` or `context.inspect`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextGetBuildResult {
+    /// The part. All parts, joined, are the JSON of the result.
+    pub data: String,
+    /// The `offset` of the next part; absent for the last part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_offset: Option<u64>,
+    /// The size of the whole JSON in bytes.
+    pub size_bytes: u64,
+}
+
 /// The params of `context.compact`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -4,6 +4,7 @@
 mod build;
 mod entries;
 mod inspect;
+mod large;
 mod recall;
 
 use std::collections::BTreeSet;

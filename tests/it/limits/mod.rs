@@ -4,4 +4,5 @@ mod deletion;
 mod fields;
 mod open_sessions;
 mod records;
+mod replies;
 mod retention;

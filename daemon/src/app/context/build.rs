@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
+use ollm_protocol::limits::{MAX_RESULT_BYTES, json_bytes};
 use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::{Seq, SessionId};
+use serde::Serialize;
 
 use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
-use crate::app::error::{Result, check_context_size};
+use crate::app::error::{AppError, Result, check_context_size};
 use crate::app::models::window::learn_limits;
 use crate::context::{self, Built};
 use crate::session::NewRecord;
@@ -21,8 +23,20 @@ const MAX_TRIES: usize = 4;
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
 pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
-    learn_limits(&core, params.session_id, params.model.as_deref()).await?;
-    build_with(&core, params, None).await
+    let id = params.session_id;
+    learn_limits(&core, id, params.model.as_deref()).await?;
+    let built = build_with(&core, params, None).await?;
+    check_result(id, &built.build_id, &built)?;
+    Ok(built)
+}
+
+/// Refuses a result that is larger than a response, with the id of the build, by which it can be read in parts.
+pub(super) fn check_result(id: SessionId, build_id: &str, result: &impl Serialize) -> Result<()> {
+    let bytes = json_bytes(result);
+    if bytes <= MAX_RESULT_BYTES {
+        return Ok(());
+    }
+    Err(AppError::ContextTooLarge { id, build_id: build_id.to_owned(), bytes })
 }
 
 /// Builds a context with a given counter; by default with that of the session's model.
@@ -121,7 +135,7 @@ fn epoch_drafts(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<NewRecord> 
 }
 
 /// Returns params of a build with the tools of the last build, which the next one will probably have too.
-pub(crate) fn params_like_last(core: &Core, id: ollm_protocol::SessionId) -> ContextBuildParams {
+pub(crate) fn params_like_last(core: &Core, id: SessionId) -> ContextBuildParams {
     let tools = core
         .cache
         .peek(id, |session| session.builds.recipe(None).map(|recipe| recipe.params.tools.clone()));

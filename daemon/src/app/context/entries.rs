@@ -225,6 +225,10 @@ impl EntryScope {
             return Ok((core.projects.set_entry(owner, &key, entry)?, None));
         }
         let changed = self.own_entry(core, &key)? != entry;
+        if let (Self::Session(id), false) = (self, changed) {
+            // The reply confirms an earlier change.
+            core.sessions.sync(*id)?;
+        }
         Ok((changed, changed.then(|| change_record(key, entry))))
     }
 }

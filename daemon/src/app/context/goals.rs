@@ -364,6 +364,8 @@ fn plan_change(
     let change = make(&state)?;
     match GoalState::clone(&state).apply(core.clock.now(), &change)? {
         0 => {
+            // The reply confirms the change that made this one unnecessary.
+            core.sessions.sync(id)?;
             let (n_changed, seq, duplicate) = (0, None, false);
             let unchanged = WrittenChange { state, change, n_changed, seq, duplicate };
             Ok(PlannedChange::Nothing(unchanged))

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{CompactMode, CountKind, OmittedItem, Reliability, Retention, Role};
 use ollm_protocol::methods::context::{
-    ContextBuildParams, ContextInspectParams, ContextInspectResult, ContextItem, ContextPart,
-    ContextStatusParams, ContextStatusResult, EpochSummary,
+    ContextBuildParams, ContextGetBuildParams, ContextGetBuildResult, ContextInspectParams,
+    ContextInspectResult, ContextItem, ContextPart, ContextStatusParams, ContextStatusResult,
+    EpochSummary,
 };
 
-use super::build::{params_like_last, plan};
+use super::build::{check_result, params_like_last, plan};
 use super::inputs::{self, BuildLeaf, Inputs};
+use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, Result, check_context_size};
+use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_part};
 use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
@@ -66,26 +69,91 @@ pub(crate) async fn inspect(
 fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<ContextInspectResult> {
     let ContextInspectParams { session_id: id, build_id, model, tools } = params;
     if let Some(build_id) = build_id {
-        let recipe = core.cache.peek(id, |session| session.builds.recipe(Some(&build_id)).cloned());
-        let Some(recipe) = recipe.flatten() else {
-            // Fails with a clearer error if the session is unknown.
-            core.summary(id)?;
-            let problem = format!("no recent build of the session is {build_id}");
-            return Err(AppError::invalid("buildId", problem));
-        };
-        let params = ContextBuildParams { compact: CompactMode::Never, ..(*recipe.params).clone() };
-        let mut inputs = inputs::load(core, &params, None, BuildLeaf::Earlier(recipe.leaf))?;
-        inputs.build_id = build_id;
-        let built = plan(core, &params, &inputs)?;
-        let changed = built.build.digest() != recipe.digest;
-        return Ok(inspection(&inputs, built, changed));
+        let inspected = repeat(core, id, &build_id)?.into_inspection();
+        check_result(id, &build_id, &inspected)?;
+        return Ok(inspected);
     }
     let last = params_like_last(core, id);
     let tools = tools.unwrap_or_else(|| last.tools.clone());
     let params = ContextBuildParams { tools, model, ..last };
     let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
-    let built = plan(core, &params, &inputs)?;
-    Ok(inspection(&inputs, built, false))
+    let (leaf, built) = (inputs.leaf, plan(core, &params, &inputs)?);
+    let digest = built.build.digest();
+    let inspected = RepeatedBuild { inputs, built, is_changed: false }.into_inspection();
+    let checked = check_result(id, &inspected.build.build_id, &inspected);
+    if checked.is_err() {
+        // Its parts are read by its id.
+        let recipe = BuildRecipe::new(&Arc::new(params), leaf, digest, &inspected.build);
+        core.cache.with(id, |session| session.builds.note_inspected(recipe));
+    }
+    checked.and(Ok(inspected))
+}
+
+/// Returns a part of the JSON of a recent build (`context.getBuild`).
+pub(crate) async fn get_build(
+    core: Arc<Core>,
+    params: ContextGetBuildParams,
+) -> Result<ContextGetBuildResult> {
+    blocking(&core, move |core| {
+        let ContextGetBuildParams { session_id: id, build_id, inspect, offset } = params;
+        let repeated = repeat(core, id, &build_id)?;
+        if repeated.is_changed && !inspect {
+            return Err(AppError::BuildChanged { build_id });
+        }
+        let json = match inspect {
+            true => serde_json::to_string(&repeated.into_inspection()),
+            false => serde_json::to_string(&repeated.built.result),
+        };
+        let json = json.map_err(|error| AppError::invalid("buildId", error.to_string()))?;
+        let digest = blake3::hash(json.as_bytes());
+        let is_same = core.cache.peek(id, |session| {
+            let recipe = session.builds.recipe_of(&build_id)?;
+            let read_as = &mut recipe.read_as[usize::from(inspect)];
+            if offset == 0 {
+                *read_as = Some(digest);
+            }
+            Some(*read_as == Some(digest))
+        });
+        // All parts must be of one text.
+        if is_same.flatten() != Some(true) {
+            return Err(AppError::BuildChanged { build_id });
+        }
+        let JsonPart { data, next_offset } = json_part(&json, offset)?;
+        Ok(ContextGetBuildResult { data, next_offset, size_bytes: json.len() as u64 })
+    })
+    .await
+}
+
+/// A recent build that was planned again.
+struct RepeatedBuild {
+    inputs: Inputs,
+    built: Built,
+    /// Whether the context differs from the one that was built.
+    is_changed: bool,
+}
+
+impl RepeatedBuild {
+    fn into_inspection(self) -> ContextInspectResult {
+        inspection(&self.inputs, self.built, self.is_changed)
+    }
+}
+
+/// Plans a recent build again. Blocks on the disk.
+fn repeat(core: &Arc<Core>, id: SessionId, build_id: &str) -> Result<RepeatedBuild> {
+    let recipe = core.cache.peek(id, |session| session.builds.recipe_of(build_id).cloned());
+    let Some(recipe) = recipe.flatten() else {
+        // Fails with a clearer error if the session is unknown.
+        core.summary(id)?;
+        let problem = format!("no recent build of the session is {build_id}");
+        return Err(AppError::invalid("buildId", problem));
+    };
+    let params = ContextBuildParams { compact: CompactMode::Never, ..(*recipe.params).clone() };
+    let mut inputs = inputs::load(core, &params, None, BuildLeaf::Earlier(recipe.leaf))?;
+    inputs.build_id = recipe.build_id;
+    let mut built = plan(core, &params, &inputs)?;
+    built.result.prefix_tokens = recipe.prefix_tokens;
+    let is_changed = built.build.digest() != recipe.digest;
+    Ok(RepeatedBuild { inputs, built, is_changed })
 }
 
 /// Plans the next context; also returns the retention of the last compaction. Blocks on the disk.

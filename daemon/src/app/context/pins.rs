@@ -47,6 +47,10 @@ async fn set_pinned(
         if pinned && changed {
             quota.check(tokens, "text of all pinned records together")?;
         }
+        if !changed {
+            // The reply confirms an earlier change.
+            core.sessions.sync(id)?;
+        }
         Ok(ContextPinResult { data, changed, tokens, limit: quota.limit })
     })
     .await?;

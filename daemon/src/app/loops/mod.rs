@@ -111,10 +111,13 @@ pub(crate) async fn status(core: Arc<Core>, params: SessionIdParams) -> Result<L
 
 /// Lets a session call the model again (`loop.reset`); records nothing if there is nothing to reset.
 pub(crate) async fn reset(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
+    let id = params.session_id;
+    // If there is nothing to reset, the reply confirms an earlier reset.
+    blocking(&core, move |core| Ok(core.sessions.sync(id)?)).await?;
     let before = status(Arc::clone(&core), params.clone()).await?;
     if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
         let mark = RecordBody::Loop(LoopMark { pattern: None });
-        core.append_one(params.session_id, mark).await?;
+        core.append_one(id, mark).await?;
     }
     status(core, params).await
 }

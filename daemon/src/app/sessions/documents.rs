@@ -81,6 +81,8 @@ fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<()> {
 pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult> {
     let _one_writer = core.due_documents.lock();
     let path = core.sessions.document_path(id);
+    // A document must not have records that the log may lose.
+    core.sessions.sync(id)?;
     let log_bytes = log_bytes(core, id)?;
     let mut unreadable = None;
     let written = core.sessions.with_descriptors(|| {

@@ -63,7 +63,9 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     if matches!(existing, ExistingSession::None) {
         core.sessions.create(NewSession { header, key: None })?;
     }
-    if let ExistingSession::None | ExistingSession::Prefix(_) = existing {
+    if report.already_imported {
+        core.sessions.sync(id)?;
+    } else {
         append_rest(core, id, &stored.unwrap_or_default(), (&mut records, existing.n_known()))?;
         // Later records confirm earlier ones, and no record may follow for a long time.
         core.sessions.rest(id);

@@ -4,9 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ollm_protocol::content::{Record, Session};
-use ollm_protocol::limits::{
-    MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, MAX_PART_BYTES, json_bytes, part_of,
-};
+use ollm_protocol::limits::{MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::session::{
     BranchFilter, SessionGetParams, SessionGetRecordParams, SessionGetRecordResult,
     SessionGetResult, SessionResumeParams,
@@ -15,7 +13,7 @@ use ollm_protocol::{EventKind, Seq, SessionId};
 use serde_json::Value;
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result, page_limit};
+use crate::app::error::{AppError, JsonPart, Result, json_part, page_limit};
 use crate::app::partial::settle;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
@@ -62,13 +60,7 @@ pub(crate) fn get_record(
     let json = serde_json::to_string(&record)
         .map_err(|error| AppError::invalid("seq", error.to_string()))?;
     drop(record);
-    let rest = usize::try_from(offset).ok().and_then(|offset| json.get(offset..));
-    let rest = rest.filter(|rest| !rest.is_empty());
-    let rest = rest
-        .ok_or_else(|| AppError::invalid("offset", "is not the offset of a part of the record"))?;
-    let part = part_of(rest, MAX_PART_BYTES);
-    let next_offset = (part < rest.len()).then_some(offset + part as u64);
-    let data = rest[..part].to_owned();
+    let JsonPart { data, next_offset } = json_part(&json, offset)?;
     Ok(SessionGetRecordResult { data, next_offset, size_bytes: json.len() as u64 })
 }
 

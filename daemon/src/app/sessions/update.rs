@@ -65,7 +65,7 @@ fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<
 
 /// Archives a session (`session.archive`).
 pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let mut session = summary(&core, params.session_id).await?;
+    let mut session = durable_summary(&core, params.session_id).await?;
     if session.status != SessionStatus::Archived {
         let id = params.session_id;
         session = blocking(&core, move |core| {
@@ -87,7 +87,7 @@ pub(super) fn archive_for(core: &Core, id: SessionId, reason: &'static str) -> R
 
 /// Unarchives a session (`session.unarchive`).
 pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let mut session = summary(&core, params.session_id).await?;
+    let mut session = durable_summary(&core, params.session_id).await?;
     if session.status == SessionStatus::Archived {
         let patch = MetaPatch { archived: Some(false), ..MetaPatch::default() };
         session = write_patch(&core, params.session_id, patch).await?;
@@ -141,7 +141,7 @@ pub(crate) async fn set_mode(
 /// Closes a session and writes its document (`session.close`).
 pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let session = summary(&core, id).await?;
+    let session = durable_summary(&core, id).await?;
     if session.status == SessionStatus::Closed {
         return Ok(SessionResult { session });
     }
@@ -150,6 +150,16 @@ pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<Se
     blocking(&core, move |core| {
         documents::write(core, id)?;
         Ok(SessionResult { session: core.summary(id)? })
+    })
+    .await
+}
+
+/// Returns a session after all its records were made durable: a reply that says that there is nothing to change confirms
+/// an earlier change.
+async fn durable_summary(core: &Arc<Core>, id: SessionId) -> Result<Session> {
+    blocking(core, move |core| {
+        core.sessions.sync(id)?;
+        core.summary(id)
     })
     .await
 }

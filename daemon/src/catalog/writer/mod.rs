@@ -30,6 +30,8 @@ const NICENESS: i32 = 6;
 /// The lowest priority that a thread can have.
 #[cfg(target_os = "linux")]
 const MAX_NICENESS: i32 = 19;
+/// The name of the writer's thread.
+pub(crate) const THREAD_NAME: &str = "catalog";
 /// Minimum size of a journal that is truncated when the catalog is idle, in bytes.
 const MAX_WAL_BYTES: u64 = 4 << 20;
 /// Minimum number of waiting sessions with which the catalog counts as catching up.
@@ -52,7 +54,7 @@ pub(super) fn spawn(
     conn: Connection,
     seal: CatalogSeal,
 ) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("catalog".into()).spawn(move || {
+    std::thread::Builder::new().name(THREAD_NAME.into()).spawn(move || {
         lower_priority();
         let (conn, docids) = (Some(conn), DocidAllocator::default());
         CatalogWriter { shared, conn, cleanup: None, docids, seal }.run();

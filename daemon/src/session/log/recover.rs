@@ -115,8 +115,18 @@ fn scan_lines(
 struct Gap {
     /// The first number that may be lost.
     first_lost: u64,
-    /// The records read after it, each with its checksum and the offset of its end.
-    after: Vec<(ScannedRecord, u32, u64)>,
+    /// The records read after it.
+    after: Vec<HeldRecord>,
+}
+
+/// A record that is accepted if the gap before it is damage.
+struct HeldRecord {
+    record: ScannedRecord,
+    crc: u32,
+    /// The offset of the end of its line.
+    end: u64,
+    /// Whether bytes or numbers are missing between the record before it and this one.
+    follows_bad_place: bool,
 }
 
 /// The state of a scan.
@@ -136,7 +146,7 @@ impl LogScan<'_> {
     fn expected(&self) -> u64 {
         match &self.gap {
             None => self.point.records,
-            Some(gap) => gap.after.last().map_or(gap.first_lost, |(last, ..)| last.seq.0 + 1),
+            Some(gap) => gap.after.last().map_or(gap.first_lost, |last| last.record.seq.0 + 1),
         }
     }
 
@@ -190,6 +200,7 @@ impl LogScan<'_> {
         let end = self.offset;
         // One flipped bit is damage, so the lost record was complete once. The records before it are accepted already.
         let is_flipped = self.is_one_flipped_record() && seq == self.expected() + 1;
+        let follows_bad_place = !self.bad_bytes.is_empty() || seq > self.expected();
         self.bad_bytes.clear();
         self.durable = self.durable.max(durable);
         if seq > self.expected() {
@@ -198,7 +209,7 @@ impl LogScan<'_> {
         match &mut self.gap {
             None => self.accept(record, crc, end),
             Some(gap) => {
-                gap.after.push((record, crc, end));
+                gap.after.push(HeldRecord { record, crc, end, follows_bad_place });
                 // The lost numbers were synced, so the gap is damage and the records after it are valid.
                 if is_flipped || self.durable >= Some(gap.first_lost) {
                     self.close_gap();
@@ -215,11 +226,11 @@ impl LogScan<'_> {
         })
     }
 
-    /// Counts the gap as damage and accepts the records after it.
+    /// Counts every bad place of the gap as damage and accepts the records after them.
     fn close_gap(&mut self) {
         let Some(gap) = self.gap.take() else { return };
-        self.damaged_places += 1;
-        for (record, crc, end) in gap.after {
+        for HeldRecord { record, crc, end, follows_bad_place } in gap.after {
+            self.damaged_places += u64::from(follows_bad_place);
             while self.point.records < record.seq.0 {
                 self.sink.receive(ScanItem::Damaged(self.point.bytes));
                 self.point.records += 1;
@@ -237,6 +248,9 @@ impl LogScan<'_> {
         // A log whose first line is damaged is still a session if other records can be read.
         if self.point.records == 0 && self.gap.as_ref().is_some_and(|gap| !gap.after.is_empty()) {
             self.close_gap();
+            if !self.bad_bytes.is_empty() {
+                self.open_gap();
+            }
         }
         // The end of the log was complete once: it is cut like a torn tail, but it also counts as damage.
         let was_synced = |gap: &Gap| self.durable >= Some(gap.first_lost);
@@ -280,20 +294,40 @@ mod tests {
         format!("{start},\"crc\":\"{:08x}\"}}\n", crc32c::crc32c(start.as_bytes()))
     }
 
-    #[test]
-    fn long_line_is_damage_or_torn_tail_as_a_short_one_and_is_read_in_pieces() {
+    /// Scans a log of which the records up to `durable` are known to be synced.
+    fn scanned(log: &str, durable: Option<u64>, max_bytes: usize) -> (Vec<Option<u64>>, ScanEnd) {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let path = dir.path().join("log");
-        let scanned = |log: &str, max_bytes: usize| {
-            let mut file = crate::fsutil::open_private(&path).expect("opens");
-            file.set_len(0).expect("empties");
-            file.write_all(log.as_bytes()).expect("writes");
-            let reader = LogReader::open(&path).expect("opens");
-            let mut found = Found::default();
-            let from = (ScanPoint::default(), None);
-            let end = scan_lines(&reader, from, dir.path(), &mut found, max_bytes).expect("scans");
-            (found.0, end)
-        };
+        let mut file = crate::fsutil::open_private(&path).expect("opens");
+        file.write_all(log.as_bytes()).expect("writes");
+        let reader = LogReader::open(&path).expect("opens");
+        let mut found = Found::default();
+        let from = (ScanPoint::default(), durable);
+        let end = scan_lines(&reader, from, dir.path(), &mut found, max_bytes).expect("scans");
+        (found.0, end)
+    }
+
+    #[test]
+    fn damage_is_the_same_whether_its_records_are_known_to_be_synced_or_not() {
+        let flipped = |line: String| line.replacen("idle", "idme", 1);
+        for (log, n_records, places) in [
+            // Two places before the line that vouches for the first: of one, and of no lost number.
+            (format!("{}x\n{}x\n{}", line(0, "null"), line(2, "0"), line(3, "2")), 4, 2),
+            (format!("{}{}x\n{}", line(0, "null"), line(2, "0"), line(4, "2")), 5, 2),
+            // The header is lost, and no line vouches for it.
+            (format!("x\n{}x\n{}", line(1, "null"), line(2, "null")), 3, 2),
+            (format!("x\n{}{}", line(1, "null"), flipped(line(2, "null"))), 2, 2),
+            (format!("x\n{}torn", line(1, "null")), 2, 1),
+        ] {
+            let (found, end) = scanned(&log, None, MAX_LINE_BYTES);
+            assert_eq!((end.point.records, end.damaged_places), (n_records, places), "{log}");
+            assert_eq!(scanned(&log, Some(n_records - 1), MAX_LINE_BYTES), (found, end), "{log}");
+        }
+    }
+
+    #[test]
+    fn long_line_is_damage_or_torn_tail_as_a_short_one_and_is_read_in_pieces() {
+        let scanned = |log: &str, max_bytes: usize| scanned(log, None, max_bytes);
         let (first, second) = (line(0, "null"), line(1, "0"));
         let lost = "x".repeat(10_000);
         let after = line(2, "1");

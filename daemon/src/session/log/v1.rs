@@ -152,10 +152,15 @@ pub(super) fn scan(
     let role = line.message.as_ref().map(|message| message.role);
     let wants_body = wants_body(line.kind, role);
     let body = if wants_body { decode(json, blobs)?.and_then(Record::into_body) } else { None };
-    let lacks_body = wants_body && body.is_none();
+    let mut lacks_body = wants_body && body.is_none();
     // The line is intact. Without blobs it cannot be read by this version; a blob may come back.
     if lacks_body && line.blobs.is_none() {
-        return Ok(ScannedLine::Damaged);
+        // Which messages the fold needs depends on the records before them, and whether a line is damaged must not. So
+        // every such message is a record that cannot be read.
+        if line.kind != RecordKind::Message {
+            return Ok(ScannedLine::Damaged);
+        }
+        lacks_body = false;
     }
     let mut flags = body.as_ref().map_or_else(|| line.flags(), IndexEntry::flags_of);
     if line.blobs.is_some() {

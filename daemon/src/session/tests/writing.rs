@@ -25,6 +25,20 @@ fn draft_has_no_file_until_its_first_record() {
 }
 
 #[test]
+fn draft_whose_first_write_is_refused_is_created_by_the_next_one() {
+    let fixture = Fixture::new();
+    let (sessions, id) = (&fixture.sessions, fixture.id);
+    let refused = sessions.append_after(id, Some(Seq(9)), vec![message("refused")], None);
+    let refused = refused.expect("queues").wait();
+    assert!(matches!(refused, Err(SessionError::LeafMoved { .. })));
+    assert_eq!(fixture.append(message("one")).seq, Seq(1));
+    assert_eq!(fixture.append(message("two")).seq, Seq(2));
+    assert!(!sessions.summary(id).expect("opens").draft);
+    assert_eq!(texts(sessions, id), ["one", "two"]);
+    assert_eq!(texts(&fixture.reopened(), id), ["one", "two"]);
+}
+
+#[test]
 fn draft_has_the_settings_of_its_header() {
     let fixture = Fixture::new();
     let NewSession { mut header, key } = new_session();

@@ -1,6 +1,6 @@
 //! The memory of a daemon before, during and after a burst of work, and after a minute without any.
 //!
-//! Run with `cargo bench --bench memory`; it takes about eight minutes.
+//! Run with `cargo bench --bench footprint`; it takes about eight minutes.
 
 mod harness;
 
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let sizes = json!({ "frames": FRAMES, "importBytes": IMPORT_BYTES, "sessions": SESSIONS });
-    let report = Report::new("memory", &sizes);
+    let report = Report::new("footprint", &sizes);
     burst(&report, "unfinished frames", 160 << 10, unfinished_frames)?;
     burst(&report, "import", 64 << 10, import)?;
     burst(&report, "list of sessions", 64 << 10, list_of_sessions)

@@ -3,13 +3,14 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::model_server::{MODEL, ModelServer, Summarizer};
-use crate::harness::daemon::{Client, Daemon, Home, request};
+use super::daemon::{Client, Daemon, Home, request};
+
+/// The one model of a scripted server.
+pub(crate) const MODEL: &str = "scripted:latest";
 
 /// Creates a home in memory, because the disk is not measured. Loops are not detected, because random words have some.
-pub(crate) fn home(server: &ModelServer, more: &str) -> Result<Home> {
+pub(crate) fn home(host: &str, more: &str) -> Result<Home> {
     let home = Home::in_memory()?;
-    let host = &server.host;
     home.write_config(&format!(
         "loopDetection: {{ enabled: false }}\nollama: {{ host: '{host}', model: '{MODEL}' }}\n{more}"
     ))?;
@@ -26,8 +27,8 @@ pub(crate) struct TurnOutcome {
 }
 
 /// A session with everything that one run needs.
-pub(crate) struct SimulatedSession {
-    pub(crate) server: ModelServer,
+pub(crate) struct SimulatedSession<S> {
+    pub(crate) server: S,
     pub(crate) daemon: Daemon,
     /// The connection that gets the events of turns.
     turns: Client,
@@ -37,11 +38,10 @@ pub(crate) struct SimulatedSession {
     _home: Home,
 }
 
-impl SimulatedSession {
-    /// Starts a daemon with a session of a window.
-    pub(crate) fn start(summarizer: Summarizer, window: u32) -> Result<Self> {
-        let server = ModelServer::start(summarizer)?;
-        let home = home(&server, "")?;
+impl<S> SimulatedSession<S> {
+    /// Starts a daemon with a session of a window. `host` is the address of the server.
+    pub(crate) fn start(server: S, host: &str, window: u32) -> Result<Self> {
+        let home = home(host, "")?;
         let daemon = Daemon::start(&home)?;
         let system = "You are a careful engineer. Answer briefly.";
         let params = json!({ "model": MODEL, "contextSize": window, "systemPrompt": system });

@@ -1,0 +1,285 @@
+//! What a small window still shows of a long session: facts that the user said once, with models that write good and
+//! bad notes.
+//!
+//! Run with `cargo bench --bench memory`. The model server is part of this program. Each run plays a session of
+//! ordinary work in which the user states thirty facts once each, counts those in the last prompt, and then asks a
+//! question about each. Arguments: `--turns N` (200), `--windows 2048,4096,8192`, `--summarizers ideal,weak`,
+//! `--pause MS` (the time between turns, 50), `--notes MS` (the time that notes take, 30), `--print` (the last prompt).
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod server;
+mod story;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use harness::generate::Random;
+use harness::report::{Report, Row, is_bench_run};
+use harness::session::SimulatedSession;
+use server::{MemoryServer, ModelRequest, Summarizer};
+use story::FACTS;
+
+/// A pasted file comes in every turn of this number.
+const PASTE_EVERY: usize = 16;
+/// The sizes of pasted files in percent of the prompt's limit.
+const PASTE_PERCENT: [u64; 5] = [30, 45, 60, 72, 80];
+/// The percentage of the prompt's limit in which a newest message must be whole, system message included.
+const WHOLE_PERCENT: u64 = 90;
+/// The approximate number of bytes of a token.
+const BYTES_PER_TOKEN: u64 = 4;
+
+fn main() -> Result<()> {
+    if !is_bench_run() {
+        return Ok(());
+    }
+    let options = Options::from_args()?;
+    let sizes = json!({ "turns": options.turns, "facts": FACTS.len(), "pauseMs": options.pause_ms,
+        "notesMs": options.notes_ms });
+    let report = Report::new("memory", &sizes);
+    let mut table = Vec::new();
+    for &window in &options.windows {
+        for &summarizer in &options.summarizers {
+            let measured = Session::start(&options, summarizer, window)?.play(&options)?;
+            report.print(measured.row())?;
+            table.push(measured);
+        }
+    }
+    print_table(&table)
+}
+
+fn print_table(table: &[Measured]) -> Result<()> {
+    let mut out = std::io::stderr();
+    writeln!(out, "\n window summarizer  shown  asked  whole  notes waited  read   retention")?;
+    for one in table {
+        writeln!(
+            out,
+            "{:>7} {:<10} {:>3}/{:<2} {:>3}/{:<2} {:>3}/{:<2} {:>5} {:>6} {:>6}   {}",
+            one.window,
+            one.summarizer.name(),
+            one.shown.len(),
+            FACTS.len(),
+            one.asked.len(),
+            FACTS.len(),
+            one.whole.0,
+            one.whole.1,
+            one.notes,
+            one.notes_waited_for,
+            one.read_tokens,
+            one.retention
+        )?;
+    }
+    Ok(())
+}
+
+/// The result of one session.
+struct Measured {
+    window: u32,
+    summarizer: Summarizer,
+    /// The facts in the last prompt of the session.
+    shown: Vec<usize>,
+    /// The facts that were in the prompt of the question about them.
+    asked: Vec<usize>,
+    /// The newest messages that were whole, of those that had room.
+    whole: (usize, usize),
+    notes: usize,
+    notes_waited_for: usize,
+    /// The tokens that a server with one cache slot read, for answers and notes, until the questions.
+    read_tokens: u64,
+    notes_tokens: u64,
+    failed: usize,
+    retention: Value,
+}
+
+impl Measured {
+    fn row(&self) -> Row {
+        let missing = |found: &[usize]| {
+            let missing = (0..FACTS.len()).filter(|at| !found.contains(at));
+            missing.map(|at| FACTS[at].value).collect::<Vec<_>>()
+        };
+        Row::value(
+            &format!("{} {}", self.window, self.summarizer.name()),
+            "facts",
+            self.shown.len(),
+        )
+        .with("window", self.window)
+        .with("summarizer", self.summarizer.name())
+        .with("shown", self.shown.len())
+        .with("asked", self.asked.len())
+        .with("notShown", json!(missing(&self.shown)))
+        .with("notFoundWhenAsked", json!(missing(&self.asked)))
+        .with("whole", self.whole.0)
+        .with("couldBeWhole", self.whole.1)
+        .with("notes", self.notes)
+        .with("notesWaitedFor", self.notes_waited_for)
+        .with("readTokens", self.read_tokens)
+        .with("readTokensForNotes", self.notes_tokens)
+        .with("failedTurns", self.failed)
+        .with("retention", self.retention.clone())
+    }
+}
+
+/// A session that is played.
+struct Session {
+    inner: SimulatedSession<MemoryServer>,
+    measured: Measured,
+    limit: u64,
+}
+
+impl Session {
+    fn start(options: &Options, summarizer: Summarizer, window: u32) -> Result<Self> {
+        let server = MemoryServer::start(summarizer, Duration::from_millis(options.notes_ms))?;
+        let host = server.host.clone();
+        let mut inner = SimulatedSession::start(server, &host, window)?;
+        let status = inner.call("context.status", json!({}))?;
+        let limit = status["promptLimit"].as_u64().unwrap_or_else(|| u64::from(window) * 3 / 4);
+        let measured = Measured {
+            window,
+            summarizer,
+            shown: Vec::new(),
+            asked: Vec::new(),
+            whole: (0, 0),
+            notes: 0,
+            notes_waited_for: 0,
+            read_tokens: 0,
+            notes_tokens: 0,
+            failed: 0,
+            retention: Value::Null,
+        };
+        Ok(Self { inner, measured, limit })
+    }
+
+    fn play(mut self, options: &Options) -> Result<Measured> {
+        let mut random = Random::new(u64::from(self.measured.window));
+        let facts: Vec<usize> =
+            (0..FACTS.len()).map(|fact| story::turn_of(fact, options.turns)).collect();
+        let mut n_pastes = 0;
+        let mut last = String::new();
+        for at in 0..options.turns {
+            let fact = facts.iter().position(|turn| *turn == at).map(|fact| &FACTS[fact]);
+            let turn = story::turn(at, fact, &mut random);
+            let is_paste = at % PASTE_EVERY == PASTE_EVERY - 1 && fact.is_none();
+            let message = if is_paste {
+                n_pastes += 1;
+                let percent = PASTE_PERCENT[n_pastes % PASTE_PERCENT.len()];
+                let bytes = self.limit * percent / 100 * BYTES_PER_TOKEN;
+                story::paste(at, usize::try_from(bytes)?, &mut random)
+            } else {
+                turn.message
+            };
+            let requests = self.turn(&message, turn.answer)?;
+            if is_paste {
+                self.check_whole(&message, &requests)?;
+            }
+            if let Some(request) = requests.into_iter().rfind(|request| !request.is_for_notes) {
+                last = request.prompt;
+            }
+            std::thread::sleep(Duration::from_millis(options.pause_ms));
+        }
+        let is_in = |prompt: &str, at: &usize| prompt.contains(FACTS[*at].value);
+        self.measured.shown = (0..FACTS.len()).filter(|at| is_in(&last, at)).collect();
+        self.measured.retention = self.inner.call("context.status", json!({}))?["retention"].take();
+        if options.print {
+            writeln!(std::io::stderr(), "{last}\n")?;
+        }
+        let read = (self.measured.read_tokens, self.measured.notes_tokens);
+        for (at, fact) in FACTS.iter().enumerate() {
+            let requests = self.turn(fact.question, "Let me see.".to_owned())?;
+            let mut prompts = requests.iter().filter(|request| !request.is_for_notes);
+            if prompts.next_back().is_some_and(|request| request.prompt.contains(fact.value)) {
+                self.measured.asked.push(at);
+            }
+        }
+        (self.measured.read_tokens, self.measured.notes_tokens) = read;
+        Ok(self.measured)
+    }
+
+    /// Sends a message; returns the requests that the server got since the turn before.
+    fn turn(&mut self, message: &str, answer: String) -> Result<Vec<ModelRequest>> {
+        self.inner.server.begin_turn(answer);
+        let outcome = self.inner.turn(message, &json!([]), |_, _| String::new())?;
+        self.inner.server.end_turn();
+        let measured = &mut self.measured;
+        measured.failed += usize::from(outcome.error.is_some());
+        let requests = self.inner.server.take_requests();
+        for request in &requests {
+            let tokens = request.new_bytes as u64 / BYTES_PER_TOKEN;
+            measured.read_tokens += tokens;
+            if request.is_for_notes {
+                measured.notes += 1;
+                measured.notes_waited_for += usize::from(request.is_waited_for);
+                measured.notes_tokens += tokens;
+            }
+        }
+        Ok(requests)
+    }
+
+    /// Counts a message that could be whole in its prompt, and whether it was.
+    fn check_whole(&mut self, message: &str, requests: &[ModelRequest]) -> Result<()> {
+        let records = self.inner.new_records()?;
+        let is_it = |record: &&Value| record["message"]["parts"][0]["text"] == message;
+        let record = records.iter().find(is_it).context("the message has a record")?;
+        if record["tokens"].as_u64().unwrap_or(u64::MAX) < self.limit * (WHOLE_PERCENT - 2) / 100 {
+            let mut prompts = requests.iter().filter(|request| !request.is_for_notes);
+            let is_whole =
+                prompts.next_back().is_some_and(|request| request.prompt.contains(message));
+            self.measured.whole.0 += usize::from(is_whole);
+            self.measured.whole.1 += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The arguments of the program.
+struct Options {
+    turns: usize,
+    windows: Vec<u32>,
+    summarizers: Vec<Summarizer>,
+    pause_ms: u64,
+    notes_ms: u64,
+    print: bool,
+}
+
+impl Options {
+    /// Parses the arguments; ignores those of cargo.
+    fn from_args() -> Result<Self> {
+        let mut options = Self {
+            turns: 200,
+            windows: vec![2048, 4096, 8192, 16_384, 32_768],
+            summarizers: Summarizer::ALL.to_vec(),
+            pause_ms: 50,
+            notes_ms: 30,
+            print: false,
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(name) = arguments.next() {
+            let mut value = || arguments.next().with_context(|| format!("{name} needs a value"));
+            match name.as_str() {
+                "--bench" => {}
+                "--print" => options.print = true,
+                "--turns" => options.turns = value()?.parse()?,
+                "--pause" => options.pause_ms = value()?.parse()?,
+                "--notes" => options.notes_ms = value()?.parse()?,
+                "--windows" => {
+                    let windows = value()?;
+                    options.windows =
+                        windows.split(',').map(str::parse).collect::<Result<_, _>>()?;
+                }
+                "--summarizers" => {
+                    let names = value()?;
+                    let named = |name| {
+                        Summarizer::named(name)
+                            .with_context(|| format!("unknown summarizer {name}"))
+                    };
+                    options.summarizers = names.split(',').map(named).collect::<Result<_>>()?;
+                }
+                _ => bail!("unknown argument {name}"),
+            }
+        }
+        Ok(options)
+    }
+}
