@@ -28,10 +28,17 @@ pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{
     Built, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
 };
+pub(crate) use self::compact::defuse_all;
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
 pub(crate) use self::input::{BuildInput, ContextError, PreviousBuild, digest};
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
+pub(crate) use self::render::RECALL_TOPIC;
 pub(crate) use self::strategy::PIN_PERCENT;
+
+/// Returns whether a strategy, by its name, keeps every record.
+pub(crate) fn keeps_all(strategy: &str) -> bool {
+    strategy == self::strategy::FULL_HISTORY.name
+}
 
 #[cfg(test)]
 mod tests;

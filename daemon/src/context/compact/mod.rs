@@ -20,6 +20,7 @@ pub(crate) use self::checkpoint::{
     CheckpointBounds, NewSummary, RECENT_LEVEL, RenewOptions, checkpoint_to_update,
     checkpoints_to_merge, renew, tier,
 };
+pub(crate) use self::defuse::defuse_all;
 pub(crate) use self::range::{
     CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
 };

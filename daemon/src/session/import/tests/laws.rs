@@ -175,7 +175,9 @@ fn body_of(
             retention: flag.then(Retention::default),
         }),
         RecordKind::Epoch => RecordBody::Epoch(epoch),
-        RecordKind::Delta => RecordBody::Delta(Delta { topic: text.clone(), text }),
+        RecordKind::Delta => {
+            RecordBody::Delta(Delta { topic: text.clone(), text, recalled: Vec::new() })
+        }
         RecordKind::Goal => RecordBody::Goal(goal_change(text, flag, other)),
         RecordKind::ContextEntry => RecordBody::ContextEntry(ContextEntryChange {
             key: text,
