@@ -124,6 +124,8 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("loopDetection", "enabled", KeyKind::Switch, "true"),
     key("loopDetection", "maxTurns", KeyKind::Count(1, MANY), "50"),
     key("loopDetection", "repeatThreshold", KeyKind::Count(2, 1000), "3"),
+    key("recall", "scope", KeyKind::Choice(&["session", "project", "all", "off"]), "session"),
+    key("recall", "share", KeyKind::Share, "0.05"),
     key("environment", "allow", KeyKind::List, ""),
     key("environment", "deny", KeyKind::List, ""),
     key("files", "maxDepth", KeyKind::OptionalCount(0, 10_000), ""),

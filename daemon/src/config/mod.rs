@@ -25,7 +25,7 @@ use self::raw::{ConfigFile, Settings};
 pub(crate) use self::sections::{
     ApiKey, CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE,
     EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
-    OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
+    OllamaConfig, OnLimit, RecallConfig, RecallSetting, SessionsConfig, SnapshotsConfig,
 };
 use crate::fsutil;
 
@@ -50,6 +50,7 @@ pub(crate) struct Config {
     pub(crate) goals: GoalsConfig,
     pub(crate) modes: ModesConfig,
     pub(crate) loop_detection: LoopDetectionConfig,
+    pub(crate) recall: RecallConfig,
     pub(crate) environment: EnvironmentConfig,
     pub(crate) files: FilesConfig,
     pub(crate) log: LogConfig,

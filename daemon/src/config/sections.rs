@@ -170,6 +170,26 @@ pub(crate) struct GoalsConfig {
     pub markers: bool,
 }
 
+/// The sessions in which a chat turn looks for messages that its question needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RecallSetting {
+    Session,
+    /// All sessions of the session's project.
+    Project,
+    All,
+    Off,
+}
+
+/// Automatic recall.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RecallConfig {
+    pub scope: RecallSetting,
+    /// The share of the prompt limit that recalled messages may have.
+    pub share: f64,
+}
+
 /// The texts of modes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<String, Option<String>>")]

@@ -31,12 +31,18 @@ pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{
     Built, MIN_TURN_TOKENS, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
 };
-pub(crate) use self::compact::defuse;
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
+pub(crate) use self::compact::{defuse, defuse_all};
 pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild, digest};
 pub(crate) use self::ledger::Ledger;
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
+pub(crate) use self::render::RECALL_TOPIC;
 pub(crate) use self::strategy::PIN_PERCENT;
+
+/// Returns whether a strategy, by its name, keeps every record.
+pub(crate) fn keeps_all(strategy: &str) -> bool {
+    strategy == self::strategy::FULL_HISTORY.name
+}
 
 #[cfg(test)]
 mod tests;

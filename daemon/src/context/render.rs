@@ -61,6 +61,11 @@ struct OpenCall {
     result: Option<(Option<PathItem>, String)>,
 }
 
+/// The topic of a delta with messages that were recalled.
+pub(crate) const RECALL_TOPIC: &str = "recall";
+/// The block of recalled messages.
+const RECALLED_BLOCK: &str = "recalled";
+
 /// The event that ended a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallEnd {
@@ -97,6 +102,9 @@ impl<'c> Renderer<'c> {
         match body {
             RecordBody::Message(message) => self.message(item, message)?,
             RecordBody::ToolCall(call) => self.tool_call(item, call)?,
+            RecordBody::Delta(delta) if delta.topic == RECALL_TOPIC => {
+                self.note(item, note(RECALLED_BLOCK, &[], &delta.text))
+            }
             RecordBody::Delta(delta) => {
                 self.note(item, note("update", &[("topic", &delta.topic)], &delta.text))
             }

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckpointId, Seq, Timestamp};
+use crate::{CheckpointId, Seq, SessionId, Timestamp};
 
 /// The opening of an epoch. Contexts consist of its head and of all records after it, verbatim, until the next epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -252,10 +252,27 @@ const fn is_uncounted(pair: &(u32, u32)) -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Delta {
-    /// The changed object: `goal`, or `entry:` and the key of a context entry.
+    /// The changed object: `goal`, or `entry:` and the key of a context entry; `recall` for earlier messages that the
+    /// next message of the user brought back.
     pub topic: String,
     /// The text as it was sent.
     pub text: String,
+    /// For `recall`: the messages in the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recalled: Vec<RecalledRecord>,
+}
+
+/// An earlier message that a context shows again because the newest one asks for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecalledRecord {
+    /// The session, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// The record.
+    pub seq: Seq,
+    /// The relevance: higher is better.
+    pub score: f64,
 }
 
 /// A summary of a branch that is no longer on the active path.

@@ -25,7 +25,7 @@ pub use change::{
 };
 pub use compaction::{
     BranchSummary, Checkpoint, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem,
-    Retention, Usage,
+    RecalledRecord, Retention, Usage,
 };
 pub use context::{
     BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,

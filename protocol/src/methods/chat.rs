@@ -221,6 +221,9 @@ pub struct ChatUsage {
     pub prompt_limit: u64,
     /// The accuracy of `contextTokens`.
     pub count_kind: Option<CountKind>,
+    /// The earlier messages that the user's message brought back into the prompt; empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recalled: Vec<Seq>,
     /// The longest answer that the call allowed, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_limit: Option<u32>,

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::content::{
     BuiltContext, Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextEntry,
-    ContextScope, CountKind, RecallHit, RecallScope, RecordKind, Reliability, Retention, Role,
-    WindowLimits, named_enum,
+    ContextScope, CountKind, RecallHit, RecallScope, RecalledRecord, RecordKind, Reliability,
+    Retention, Role, WindowLimits, named_enum,
 };
 use crate::{CheckpointId, Seq, SessionId, Timestamp};
 
@@ -261,7 +261,7 @@ pub struct ContextInspectResult {
 /// An item that a context contains or leaves out.
 ///
 /// **Shape**: `{"what":"record","seq":12,"kind":"message","role":"user","form":"whole","tokens":40,"message":3}`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextItem {
     /// The sort of the item: `system`, `tools`, `checkpoint`, `facts`, `files`, `state`, `leftOut` (the text that names omitted
@@ -285,6 +285,9 @@ pub struct ContextItem {
     /// The form of the item: `whole`, `cut`, `stub` (one line in place of a tool result), `quoted`, `pinned`, or
     /// `out` if it is left out.
     pub form: String,
+    /// For a `delta` with recalled messages: these messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recalled: Vec<RecalledRecord>,
     /// The reasons why the item is not whole or is left out: those of `omitted`, separated by commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -219,6 +219,9 @@ fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
             grouped(usage.requested_context.into())
         ));
     }
+    if !usage.recalled.is_empty() {
+        details.push(format!("recalled {}", usage.recalled.len()));
+    }
     let details = Style::Faint.paint(&format!(" · {}", details.join(" · ")));
     let compactions = match usage.compression_count {
         0 => String::new(),
@@ -313,6 +316,9 @@ mod tests {
         usage.compression_count = 2;
         check(&usage, "Context: 5,646/6,963 (81 %) 2 compactions · qwen3:8b · 41.2 tokens/s");
         usage.compression_count = 0;
+        usage.recalled = vec![ollm_protocol::Seq(3), ollm_protocol::Seq(9)];
+        check(&usage, "Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s · recalled 2");
+        usage.recalled.clear();
         usage.count_kind = Some(CountKind::Estimated);
         usage.effective_context = Some(4096);
         check(

@@ -16,11 +16,12 @@ mod turn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use ollm_protocol::content::{Part, RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{Delta, Part, RecordBody, RecordKind, Role, ToolCall};
 use ollm_protocol::methods::chat::{
     ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
     ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
 };
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::session::{MessageInput, SessionIdParams};
 use ollm_protocol::{Seq, SessionId, method};
 use tokio::sync::mpsc;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use self::answer::is_final_answer;
 use self::retry::{RetryIntent, step_back};
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
+use super::context::recall::recall_for_turn;
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};
@@ -73,7 +75,9 @@ pub(crate) async fn start(
     }
     let claim = claim(core, id, &request.model)?;
     blocking(core, move |core| settle_now(core, id)).await?;
-    let accepted = record_message(core, id, message, key).await?;
+    let recalled = recall_for(core, &request, message.as_ref()).await;
+    let (accepted, recalled) = record_message(core, id, message, recalled, key).await?;
+    request.recalled = recalled;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let cancel = claim.value.cancel.clone();
     let turn =
@@ -168,23 +172,57 @@ fn claim(core: &Core, id: SessionId, model: &str) -> Result<Claim<RunningTurn>, 
     })
 }
 
+/// Returns the earlier messages that the user's message asks for and the prompt does not show. A turn does not depend
+/// on them, so an error is only logged.
+async fn recall_for(
+    core: &Arc<Core>,
+    request: &TurnRequest,
+    message: Option<&MessageInput>,
+) -> Option<Delta> {
+    let message = message?;
+    let parts = message.parts.iter().flatten().filter_map(|part| match part {
+        Part::Text { text } => Some(text.as_str()),
+        _ => None,
+    });
+    let question = parts.chain(message.content.as_deref()).collect::<Vec<_>>().join("\n");
+    let params = ContextBuildParams {
+        model: Some(request.model.clone()),
+        context_size: request.context_size,
+        tools: request.tools.clone(),
+        pending: Some(question),
+        ..ContextBuildParams::new(request.id)
+    };
+    let recalled = blocking(core, move |core| recall_for_turn(core, &params)).await;
+    recalled.unwrap_or_else(|error| {
+        tracing::info!(session = %request.id, "nothing is recalled: {error}");
+        None
+    })
+}
+
+/// Records the user's message, behind the messages that it recalls; returns those too.
 async fn record_message(
     core: &Arc<Core>,
     id: SessionId,
     message: Option<MessageInput>,
+    recalled: Option<Delta>,
     key: Option<String>,
-) -> Result<AcceptedMessage> {
+) -> Result<(AcceptedMessage, Vec<Seq>)> {
     let Some(message) = message else {
         blocking(core, move |core| step_back(core, id, RetryIntent::AnswerAgain)).await?;
-        return Ok(AcceptedMessage { seq: None, duplicate: false, answered: None });
+        return Ok((AcceptedMessage { seq: None, duplicate: false, answered: None }, Vec::new()));
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
     let body = RecordBody::Message(checked_message(core, message)?);
-    let (draft, _) = counted_for(core, id, body);
-    let appended = core.append(id, vec![draft], key).await?;
-    let (seq, duplicate) = (appended.seq, appended.duplicate);
+    let seqs = recalled.iter().flat_map(|delta| &delta.recalled).map(|record| record.seq).collect();
+    let delta = recalled.map(|delta| counted_for(core, id, RecordBody::Delta(delta)).0);
+    let drafts = delta.into_iter().chain([counted_for(core, id, body).0]).collect();
+    let appended = core.append(id, drafts, key).await?;
+    let (first, duplicate) = (appended.seq, appended.duplicate);
+    // The key belongs to the first record, which is what the message recalled.
+    let kind = core.sessions.with(id, |live| live.state().entry(first).and_then(|it| it.kind()))?;
+    let seq = if kind == Some(RecordKind::Delta) { Seq(first.0 + 1) } else { first };
     if !duplicate {
-        return Ok(AcceptedMessage { seq: Some(seq), duplicate, answered: None });
+        return Ok((AcceptedMessage { seq: Some(seq), duplicate, answered: None }, seqs));
     }
     let answered = blocking(core, move |core| {
         let answered = answer_after(core, id, seq)?;
@@ -194,7 +232,7 @@ async fn record_message(
         Ok(answered)
     })
     .await?;
-    Ok(AcceptedMessage { seq: Some(seq), duplicate, answered })
+    Ok((AcceptedMessage { seq: Some(seq), duplicate, answered }, Vec::new()))
 }
 
 /// Returns the newest complete answer on the active path after a message, and its finish reason. Blocks on the disk.

@@ -45,6 +45,7 @@ impl Turn {
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let usage = ChatUsage {
             cut_by: self.request.cut_by(end),
+            recalled: self.request.recalled.clone(),
             ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), self.retention())
         };
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
@@ -179,6 +180,7 @@ fn usage(
         count_kind: Some(call.built.count_kind),
         answer_limit: call.request.num_predict.map(NonZeroU32::get),
         cut_by: None,
+        recalled: Vec::new(),
         requested_context: call.request.num_ctx,
         trained_context: info.trained_context,
         effective_context: effective,

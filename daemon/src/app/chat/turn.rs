@@ -45,6 +45,8 @@ pub(super) struct TurnRequest {
     pub(super) format: Option<Value>,
     /// Whether the user's message has images.
     pub(super) has_images: bool,
+    /// The earlier messages that the user's message brought back.
+    pub(super) recalled: Vec<Seq>,
     /// The window that the session names, in tokens.
     pub(super) context_size: Option<u32>,
 }
@@ -135,6 +137,7 @@ impl TurnRequest {
             think,
             format,
             has_images: false,
+            recalled: Vec::new(),
             context_size,
         })
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Delta, Epoch, RecordBody, RecordKind};
+use ollm_protocol::content::{Delta, Epoch, RecalledRecord, RecordBody, RecordKind};
 use ollm_protocol::{Seq, SessionId};
 
 use super::entries::{ENTRIES_PERCENT, entries_block, render_entry};
@@ -60,6 +60,8 @@ impl Additions {
 pub(super) struct SentDeltas {
     /// The context entries: key and digest of the text.
     pub(super) entries: Vec<(String, String)>,
+    /// The messages that were recalled, each with the delta that has it.
+    pub(super) recalled: Vec<(Seq, RecalledRecord)>,
     /// The record up to which changes of the goal were sent.
     goal_until: Option<Seq>,
 }
@@ -77,9 +79,10 @@ impl SentDeltas {
         let deltas: Vec<Seq> =
             items.filter(|item| item.kind == RecordKind::Delta).map(|item| item.seq).collect();
         let entries = epoch.basis.as_ref().map(|basis| basis.entries.clone()).unwrap_or_default();
-        let mut sent = Self { entries, goal_until: Some(*seq) };
+        let mut sent = Self { entries, recalled: Vec::new(), goal_until: Some(*seq) };
         for (at, body) in deltas.iter().zip(core.sessions.bodies(id, &deltas)?) {
             let Some(RecordBody::Delta(delta)) = body else { continue };
+            sent.recalled.extend(delta.recalled.into_iter().map(|recalled| (*at, recalled)));
             if delta.topic == GOAL_TOPIC {
                 sent.goal_until = Some(*at);
             } else if let Some(key) = delta.topic.strip_prefix(ENTRY_TOPIC) {
@@ -103,13 +106,13 @@ impl SentDeltas {
         for (entry, key_and_digest) in folds.entries.iter().zip(&additions.entries) {
             if !self.entries.contains(key_and_digest) {
                 let topic = format!("{ENTRY_TOPIC}{}", entry.key);
-                deltas.push(Delta { topic, text: render_entry(entry) });
+                deltas.push(Delta { topic, text: render_entry(entry), recalled: Vec::new() });
             }
         }
         let changes = goal_changes(core, id, path, self.goal_until)?;
         let text = goal_delta(&folds.goals, &changes);
         if !text.is_empty() {
-            deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text });
+            deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text, recalled: Vec::new() });
         }
         Ok(deltas)
     }

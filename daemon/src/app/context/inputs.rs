@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Checkpoint, Compaction, Delta, Epoch, RecordBody, Retention};
+use ollm_protocol::content::{
+    Checkpoint, Compaction, Delta, Epoch, RecalledRecord, RecordBody, Retention,
+};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
@@ -16,7 +18,7 @@ use crate::app::models::window::{ContextWindow, may_read_images, window_of};
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
-use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild, prompt_limit};
+use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild, keeps_all, prompt_limit};
 use crate::goal::GoalState;
 use crate::session::{SessionError, Sessions};
 use crate::tokens::Counter;
@@ -127,6 +129,17 @@ impl Inputs {
     /// Returns the newest compaction on the active path.
     pub(crate) fn compaction_at(&self) -> Option<Seq> {
         self.path.compaction_at
+    }
+
+    /// Returns whether the epoch in force shows the whole conversation.
+    pub(super) fn shows_everything(&self) -> bool {
+        let is_whole = |(_, epoch): &(Seq, Arc<Epoch>)| keeps_all(&epoch.strategy);
+        self.path.compaction_at.is_none() && self.epoch.as_ref().is_none_or(is_whole)
+    }
+
+    /// Returns the messages that were recalled in the epoch in force, each with the delta that has it.
+    pub(super) fn recalled(&self) -> &[(Seq, RecalledRecord)] {
+        &self.sent.recalled
     }
 
     /// Returns the goals of the session.

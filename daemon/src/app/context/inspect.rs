@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{CompactMode, CountKind, OmittedItem, Reliability, Retention, Role};
+use ollm_protocol::content::{
+    CompactMode, CountKind, OmittedItem, RecalledRecord, Reliability, Retention, Role,
+};
 use ollm_protocol::methods::context::{
     ContextBuildParams, ContextGetBuildParams, ContextGetBuildResult, ContextInspectParams,
     ContextInspectResult, ContextItem, ContextPart, ContextStatusParams, ContextStatusResult,
     EpochSummary,
 };
+
+use ollm_protocol::Seq;
 
 use super::build::{check_result, params_like_last, plan};
 use super::facts::facts_in;
@@ -257,6 +261,7 @@ fn shown_item(inputs: &Inputs, piece: &ShownItem, before: u32) -> ContextItem {
         ItemSource::Record(record) => ContextItem {
             seq: Some(record.seq),
             kind: Some(record.kind),
+            recalled: recalled_by(inputs, record.seq),
             role: record.role,
             ..common
         },
@@ -272,6 +277,12 @@ fn shown_item(inputs: &Inputs, piece: &ShownItem, before: u32) -> ContextItem {
         }
         ItemSource::Block(topic) => ContextItem { what: topic.clone(), ..common },
     }
+}
+
+/// Returns the messages that a delta shows again.
+fn recalled_by(inputs: &Inputs, delta: Seq) -> Vec<RecalledRecord> {
+    let recalled = inputs.recalled().iter().filter(|(seq, _)| *seq == delta);
+    recalled.map(|(_, record)| record.clone()).collect()
 }
 
 fn omitted_item(omitted: &OmittedItem) -> ContextItem {
@@ -293,6 +304,7 @@ fn item(what: &str, form: &str) -> ContextItem {
         kind: None,
         role: None,
         form: form.to_owned(),
+        recalled: Vec::new(),
         reason: None,
         tokens: 0,
         message: None,

@@ -72,6 +72,8 @@ pub(crate) struct RecalledMessage {
     pub at: Timestamp,
     /// Whole sentences around the match. If a neighboring message explains it, both, each with its role on a line.
     pub excerpt: String,
+    /// Whether the excerpt has a neighboring message.
+    pub has_neighbor: bool,
     pub score: f64,
     /// The words of the question that the message contains.
     pub matched: Vec<String>,
@@ -236,13 +238,16 @@ impl Recall<'_> {
             let Excerpt { text, terms: in_text } =
                 excerpt(&document.text, self.terms, &of.rarities());
             let terms = terms | in_text;
+            let excerpt = with_neighbors(document, &text, neighbors.get(&origin.docid));
+            let has_neighbor = excerpt.is_some();
             found.push(RecalledMessage {
                 session_id: title.session_id,
                 title: title.title.clone(),
                 seq: document.seq,
                 role: document.role,
                 at: document.at,
-                excerpt: with_neighbors(document, text, neighbors.get(&origin.docid)),
+                excerpt: excerpt.unwrap_or(text),
+                has_neighbor,
                 score: *score,
                 matched: self.terms.words(terms),
                 is_strong: self.is_strong(terms, of),
@@ -320,23 +325,19 @@ struct Neighbors {
     after: Option<(Role, String)>,
 }
 
-/// Adds the answer to a question, or the question to a short answer.
+/// Returns an excerpt with the answer to a question, or with the question to a short answer.
 fn with_neighbors(
     document: &SearchDocument,
-    excerpt: String,
+    excerpt: &str,
     neighbors: Option<&Neighbors>,
-) -> String {
-    let Some(neighbors) = neighbors else { return excerpt };
+) -> Option<String> {
+    let neighbors = neighbors?;
     let line = |role: Role, text: &str| format!("{}: {text}", role.as_str());
-    let own = line(document.role, &excerpt);
+    let own = line(document.role, excerpt);
     if is_question(&document.text) {
-        return match &neighbors.after {
-            Some((role, text)) => format!("{own}\n{}", line(*role, &excerpt::beginning(text))),
-            None => excerpt,
-        };
+        let (role, text) = neighbors.after.as_ref()?;
+        return Some(format!("{own}\n{}", line(*role, &excerpt::beginning(text))));
     }
-    match neighbors.before.as_ref().filter(|(_, text)| is_question(text)) {
-        Some((role, text)) => format!("{}\n{own}", line(*role, &excerpt::ending(text))),
-        None => excerpt,
-    }
+    let (role, text) = neighbors.before.as_ref().filter(|(_, text)| is_question(text))?;
+    Some(format!("{}\n{own}", line(*role, &excerpt::ending(text))))
 }

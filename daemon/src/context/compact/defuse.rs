@@ -15,6 +15,7 @@ const BLOCKS: &[&str] = &[
     "earlier-user-messages",
     "left-out",
     "pinned",
+    "recalled",
     "files",
     "state",
     "system-note",
@@ -122,7 +123,7 @@ fn is_named(text: &str, name: &str) -> bool {
 }
 
 /// Defuses each line of a text.
-pub(super) fn defuse_all(text: &str) -> String {
+pub(crate) fn defuse_all(text: &str) -> String {
     text.split('\n').map(defuse).collect::<Vec<_>>().join("\n")
 }
 

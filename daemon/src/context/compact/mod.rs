@@ -25,7 +25,7 @@ pub(crate) use self::checkpoint::{
     CheckpointBounds, NewSummary, RECENT_LEVEL, RenewOptions, checkpoint_to_update,
     checkpoints_to_merge, renew, tier,
 };
-pub(crate) use self::defuse::defuse;
+pub(crate) use self::defuse::{defuse, defuse_all};
 pub(crate) use self::range::{
     CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
 };

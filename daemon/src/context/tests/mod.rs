@@ -218,7 +218,11 @@ fn conversations_are_rendered_as_models_accept_them() {
             s.say(Role::User, "go");
             s.call("", &["1", "2"]);
             s.tool("2", "two");
-            s.push(RecordBody::Delta(Delta { topic: "goal".into(), text: "x".into() }));
+            s.push(RecordBody::Delta(Delta {
+                topic: "goal".into(),
+                text: "x".into(),
+                recalled: Vec::new(),
+            }));
             s.ran("1", "one");
             s.ran("2", "two");
         },
@@ -439,9 +443,11 @@ fn apply(session: &mut Session, op: &Op) {
         }
         Op::Tool(call, size) => session.tool(&id(call), &text(size)),
         Op::Ran(call, size) => session.ran(&id(call), &text(size)),
-        Op::Delta(size) => {
-            session.push(RecordBody::Delta(Delta { topic: "goal".into(), text: text(size) }))
-        }
+        Op::Delta(size) => session.push(RecordBody::Delta(Delta {
+            topic: "goal".into(),
+            text: text(size),
+            recalled: Vec::new(),
+        })),
         Op::System => session.say(Role::System, &text(9)),
         Op::Custom => session.push(RecordBody::Custom(Custom {
             name: "x".into(),

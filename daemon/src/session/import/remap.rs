@@ -82,6 +82,10 @@ impl SeqMap {
             RecordBody::Snapshot(mark) => {
                 mark.leaf = mark.leaf.and_then(|seq| self.at_or_before(seq));
             }
+            RecordBody::Delta(delta) => delta.recalled.retain_mut(|recalled| {
+                let is_own = recalled.session_id.is_none();
+                !is_own || self.exact(recalled.seq).map(|seq| recalled.seq = seq).is_some()
+            }),
             RecordBody::Leaf(leaf) => leaf.to = leaf.to.and_then(|seq| self.at_or_before(seq)),
             RecordBody::Label(label) => {
                 label.target = self.exact(label.target).ok_or(TargetLost)?
@@ -92,7 +96,6 @@ impl SeqMap {
             RecordBody::Pin(pin) => pin.target = self.exact(pin.target).ok_or(TargetLost)?,
             RecordBody::Session(_)
             | RecordBody::Message(_)
-            | RecordBody::Delta(_)
             | RecordBody::ContextEntry(_)
             | RecordBody::ModeChange(_)
             | RecordBody::Custom(_)

@@ -133,6 +133,10 @@ type Small = (String, Option<String>, Value, u32, bool);
 type Refs = (Seq, Seq, Option<Seq>);
 type Large = (Message, ToolCall, ModeChange, SessionHeader);
 
+fn delta_of(text: String) -> Delta {
+    Delta { topic: text.clone(), text, recalled: Vec::new() }
+}
+
 fn body_of(
     kind: RecordKind,
     (text, maybe, value, n, flag): Small,
@@ -175,7 +179,7 @@ fn body_of(
             retention: flag.then(Retention::default),
         }),
         RecordKind::Epoch => RecordBody::Epoch(epoch),
-        RecordKind::Delta => RecordBody::Delta(Delta { topic: text.clone(), text }),
+        RecordKind::Delta => RecordBody::Delta(delta_of(text)),
         RecordKind::Goal => RecordBody::Goal(goal_change(text, flag, other)),
         RecordKind::ContextEntry => RecordBody::ContextEntry(ContextEntryChange {
             key: text,
