@@ -10,7 +10,7 @@ use ollm_protocol::content::{
 use super::assemble::{
     Conversation, Head, ItemSource, Layout, NOTICE, ShownItem, WHOLE, assemble, has_opening,
 };
-use super::budget::{Budget, share};
+use super::budget::{Budget, prompt_limit, share};
 use super::input::{BuildInput, ContextError, PreviousBuild, START};
 use super::newest::{NewestUnit, newest_start, others_room};
 use super::notes::Notes;
@@ -158,7 +158,8 @@ impl Front {
         let additions = match frozen {
             Some(basis) => basis.additions.clone(),
             None => {
-                let texts = [input.additions, if has_opening { NOTICE } else { "" }];
+                let notice = if has_opening && has_room_for_notice(input) { NOTICE } else { "" };
+                let texts = [input.additions, notice];
                 texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
             }
         };
@@ -175,6 +176,12 @@ impl Front {
         )?;
         Ok(Self { system: system.map(|message| (message, head_tokens)), budget, additions })
     }
+}
+
+/// Returns whether the notice takes a small part of a prompt only.
+fn has_room_for_notice(input: &BuildInput<'_>) -> bool {
+    let limit = prompt_limit(input.context_size, input.answer_reserve);
+    u64::from(input.counter.count_text(NOTICE)) * 10 <= limit
 }
 
 /// The conversation of a build, with its strategy.

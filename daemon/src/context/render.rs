@@ -16,6 +16,7 @@ use ollm_protocol::content::{
 };
 use serde_json::Value;
 
+use super::compact::defuse_all;
 use super::omitted::{OmitReason, Omitted};
 use super::path::PathItem;
 use crate::tokens::Counter;
@@ -374,7 +375,8 @@ pub(super) fn left_out(n_records: usize) -> String {
     }
 }
 
-/// Returns a record as a quote: a mark for a question without an answer, its author unless that is the user, its text.
+/// Returns a record as a quote: a mark for a question without an answer, its author unless that is the user, its text,
+/// in which nothing can end the block of quotes.
 pub(super) fn quote(body: &RecordBody, is_answered: bool) -> String {
     let (author, text) = match body {
         RecordBody::Message(message) => {
@@ -393,7 +395,7 @@ pub(super) fn quote(body: &RecordBody, is_answered: bool) -> String {
         _ => (String::new(), String::new()),
     };
     let mark = if is_answered { "" } else { "[not answered] " };
-    format!("- {mark}{author}{text}")
+    format!("- {mark}{author}{}", defuse_all(&text))
 }
 
 /// Returns a delimited block for a user turn: data, not instructions.

@@ -317,7 +317,7 @@ mod tests {
         check(&usage, "Context: 5,646/6,963 (81 %) 2 compactions · qwen3:8b · 41.2 tokens/s");
         usage.compression_count = 0;
         usage.recalled = vec![ollm_protocol::Seq(3), ollm_protocol::Seq(9)];
-        check(&usage, "Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s · recalled 2");
+        check(&usage, "Context: 5,646/6,963 (81 %) · qwen3:8b · 41.2 tokens/s · recalled 2");
         usage.recalled.clear();
         usage.count_kind = Some(CountKind::Estimated);
         usage.effective_context = Some(4096);

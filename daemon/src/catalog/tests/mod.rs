@@ -232,10 +232,17 @@ impl CatalogFixture {
     /// Reads all files of the catalog, the journal before the database: a checkpoint in between moves pages from the
     /// journal to the database, and in the other order they would be seen in neither.
     fn files(&self) -> FileContents {
-        let entries = std::fs::read_dir(self.home.path()).expect("lists");
-        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort_by_key(|path| !path.to_string_lossy().ends_with("-wal"));
-        FileContents(paths.iter().map(|path| std::fs::read(path).expect("reads")).collect())
+        loop {
+            let entries = std::fs::read_dir(self.home.path()).expect("lists");
+            let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+            paths.sort_by_key(|path| !path.to_string_lossy().ends_with("-wal"));
+            let contents: std::io::Result<Vec<_>> = paths.iter().map(std::fs::read).collect();
+            match contents {
+                // The seal gets its name after it was written.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                contents => return FileContents(contents.expect("reads")),
+            }
+        }
     }
 }
 
