@@ -33,11 +33,6 @@ pub(crate) fn open_input(path: &Path) -> io::Result<File> {
     open_flagged(OpenOptions::new().read(true), path, OFlags::NONBLOCK)
 }
 
-/// Returns whether a path is a regular file or nothing, for a file of the home that a library opens.
-pub(crate) fn is_regular_or_missing(path: &Path) -> bool {
-    path.symlink_metadata().map_or(true, |found| found.is_file())
-}
-
 fn open_flagged(options: &mut OpenOptions, path: &Path, flags: OFlags) -> io::Result<File> {
     // Without NONBLOCK, opening a pipe waits for its other end.
     let opened = options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path);

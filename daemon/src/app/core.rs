@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
 use super::cache::SessionCache;
+use super::chat_history::ChatHistory;
 use super::counts::Counts;
 use super::error::{AppError, Result};
 use super::model_limits::KnownLimits;
@@ -30,6 +31,7 @@ pub(crate) struct Core {
     pub(crate) sessions: Sessions,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) projects: Projects,
+    pub(crate) chat_history: ChatHistory,
     pub(crate) events: EventRing,
     pub(crate) clock: Arc<Clock>,
     pub(crate) models: Models,
@@ -66,6 +68,7 @@ impl Core {
             sessions,
             catalog,
             projects: Projects::new(dir),
+            chat_history: ChatHistory::new(dir),
             events,
             models: Models::new(models, Arc::clone(&clock), tasks.clone()),
             clock,

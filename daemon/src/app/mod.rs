@@ -3,7 +3,7 @@
 //!
 //! From the ground up:
 //!
-//! - [`error`]; `path`, `cache`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
+//! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`compaction`], [`chat`]: the methods of the wire, one module a noun.
@@ -17,6 +17,7 @@
 
 mod cache;
 pub(crate) mod chat;
+mod chat_history;
 pub(crate) mod compaction;
 pub(crate) mod context;
 pub(crate) mod core;

@@ -1,20 +1,20 @@
 //! The line editor of a chat: edits a line, offers earlier lines, and joins lines that end with a backslash.
 
 use std::cell::{Cell, RefCell};
-use std::path::{Path, PathBuf};
 
+use ollm_protocol::SessionId;
 use rustyline::completion::Completer;
 use rustyline::config::Configurer as _;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
-use rustyline::history::FileHistory;
+use rustyline::history::MemHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper};
 
+use super::history::LineHistory;
 use super::slash::{COMMANDS, command_name};
 use crate::command_error::{CommandError, CommandResult};
-use crate::regular_file;
 use crate::render::Style;
 
 /// Lines kept for the arrow keys.
@@ -33,13 +33,17 @@ pub(super) enum EditorEvent {
 
 /// Reads lines from the terminal.
 pub(super) struct LineEditor {
-    editor: Editor<EditorHelper, FileHistory>,
-    history: Option<PathBuf>,
+    editor: Editor<EditorHelper, MemHistory>,
+    history: Option<LineHistory>,
 }
 
 impl LineEditor {
-    /// Returns an editor that keeps lines in a history file, if one is given. Ignores a file that cannot be read.
-    pub(super) fn new(history: Option<&Path>, has_color: bool) -> CommandResult<Self> {
+    /// Returns an editor that offers the lines of a history, if one is given, those of `session` first.
+    pub(super) fn new(
+        history: Option<LineHistory>,
+        session: Option<SessionId>,
+        has_color: bool,
+    ) -> CommandResult<Self> {
         let config = Config::builder()
             .max_history_size(MAX_HISTORY_LINES)
             .map(|config| {
@@ -51,15 +55,14 @@ impl LineEditor {
                     .build()
             })
             .map_err(input_error)?;
-        let mut editor = Editor::with_config(config).map_err(input_error)?;
+        let earlier = MemHistory::with_config(&config);
+        let mut editor = Editor::with_history(config, earlier).map_err(input_error)?;
         editor.set_helper(Some(EditorHelper::default()));
         editor.set_auto_add_history(false);
-        // The library would wait for a pipe, and would write to the target of a link.
-        let history = history.filter(|path| regular_file::is_regular_or_missing(path));
-        if let Some(path) = history {
-            drop(editor.load_history(path));
+        for line in history.iter().flat_map(|history| history.load(session, MAX_HISTORY_LINES)) {
+            editor.add_history_entry(line).map_err(input_error)?;
         }
-        Ok(Self { editor, history: history.map(Path::to_owned) })
+        Ok(Self { editor, history })
     }
 
     /// Waits for a line.
@@ -88,9 +91,15 @@ impl LineEditor {
 
     fn add_to_history(&mut self, text: &str) {
         let added = !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false);
-        if let Some(path) = self.history.as_ref().filter(|_| added) {
-            // A failure is ignored: a chat works without its history.
-            drop(self.editor.append_history(path));
+        if let Some(history) = self.history.as_mut().filter(|_| added) {
+            history.add(text.to_owned());
+        }
+    }
+
+    /// Keeps the lines that were typed, with a session that the chat has just used.
+    pub(super) fn keep_lines(&mut self, session: Option<SessionId>) {
+        if let Some(history) = &mut self.history {
+            history.keep(session);
         }
     }
 }

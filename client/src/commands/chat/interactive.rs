@@ -7,6 +7,7 @@ use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::goal::GoalCreateParams;
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 
+use super::history::LineHistory;
 use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
 use super::session::{ChatSession, last_records, think_word};
@@ -39,9 +40,6 @@ const RECORDS_AFTER_MESSAGE: u32 = 1000;
 /// The maximum number of records of one page.
 const MAX_PAGE_RECORDS: u32 = 1000;
 
-/// The file in the home that keeps typed lines.
-const HISTORY_FILE: &str = "chat-history";
-
 struct InteractiveChat<'a, 'ctx> {
     session: ChatSession,
     turns: TurnRunner,
@@ -54,11 +52,12 @@ pub(super) fn run(
     keeps_history: bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    let home = ctx.connector().address().home().to_owned();
-    let history = keeps_history.then(|| home.join(HISTORY_FILE));
-    let mut editor = LineEditor::new(history.as_deref(), ctx.terminal.has_color())?;
+    let history = keeps_history.then(|| LineHistory::new(ctx.connector().address().home()));
     let mut chat = InteractiveChat { session, turns, ctx };
+    let has_color = chat.ctx.terminal.has_color();
+    let mut editor = LineEditor::new(history, chat.session_id(), has_color)?;
     chat.greet()?;
+    editor.keep_lines(chat.session_id());
     let mut interrupted_before = false;
     loop {
         chat.ctx.terminal.flush()?;
@@ -78,10 +77,13 @@ pub(super) fn run(
         };
         interrupted_before = false;
         let input = ChatInput::parse(&line);
+        editor.keep_lines(chat.session_id());
         if input == ChatInput::Exit {
             return Ok(());
         }
-        match chat.run_input(input) {
+        let result = chat.run_input(input);
+        editor.keep_lines(chat.session_id());
+        match result {
             Ok(()) => {}
             Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
                 return Err(error);
@@ -92,6 +94,10 @@ pub(super) fn run(
 }
 
 impl InteractiveChat<'_, '_> {
+    fn session_id(&self) -> Option<SessionId> {
+        self.session.session().map(|session| session.session_id)
+    }
+
     fn greet(&mut self) -> CommandResult {
         match self.session.session() {
             Some(session) => {

@@ -2,9 +2,10 @@
 //!
 //! A question on the command line or from a pipe gets one answer; otherwise the chat runs on the terminal
 //! (`interactive`). `session` is the session, `turn` runs one turn and counts Ctrl-C, `screen` shows the turn. This
-//! client keeps only the typed lines, for the arrow keys (`input`).
+//! client keeps only the typed lines, for the arrow keys (`input`, `history`).
 
 mod answer;
+mod history;
 mod input;
 mod interactive;
 mod screen;
@@ -39,7 +40,7 @@ this directory's project, so that -c continues it.
 
 --json prints the events of the turn, one a line; the first names the session.
 
-Lines typed in a chat are kept for the arrow keys in `chat-history` in the daemon's home.
+Lines typed in a chat are kept for the arrow keys in `chat-history` in the daemon's home, until the session is deleted.
 
 Examples:
   ollmctl chat

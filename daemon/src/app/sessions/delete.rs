@@ -59,6 +59,7 @@ fn remove_content(core: &Core, id: SessionId) -> Result<()> {
     }
     let _no_document = core.due_documents.forget(id);
     core.sessions.remove_contents(id)?;
+    core.chat_history.forget(id)?;
     Ok(core.projects.forget(id)?)
 }
 
@@ -102,6 +103,9 @@ pub(crate) fn recover(core: &Arc<Core>) {
         Err(error) => tracing::warn!("half-written files may be left: {error}"),
     }
     finish_deletions(core);
+    if let Err(error) = core.chat_history.sweep(&core.sessions) {
+        tracing::warn!("lines typed in deleted sessions may be left: {}", with_sources(&error));
+    }
 }
 
 fn finish_deletions(core: &Arc<Core>) {

@@ -34,8 +34,38 @@ fn conversation_with_multiline_input_commands_and_history() {
     let messages = fixture.messages();
     assert_eq!(messages[0].1, "How do I \nreverse a list?");
     assert_eq!(messages[2].1, "/usr is a path");
-    let history = fixture.sandbox.home().join("chat-history");
+    let id = fixture.sessions()[0]["sessionId"].as_str().unwrap().to_owned();
+    let history = fixture.sandbox.home().join("chat-history").join(id);
     assert_eq!(history.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn typed_lines_are_offered_again_until_their_session_is_deleted() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    terminal.send("about herons\r");
+    terminal.expect("Context: ");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let mut terminal = fixture.terminal(&["--resume", "last"]);
+    terminal.expect("/help lists");
+    terminal.expect("> ");
+    // Up twice: the last line is /exit.
+    terminal.send("\u{1b}[A\u{1b}[A");
+    terminal.expect("about herons");
+    terminal.send("\u{15}");
+    let history = fixture.sandbox.home().join("chat-history");
+    let n_files = || std::fs::read_dir(&history).unwrap().count();
+    assert_eq!(n_files(), 1);
+    assert!(fixture.sandbox.ctl(["sessions", "delete", "--yes", "last"]).ok().contains("deleted"));
+    assert_eq!(n_files(), 0);
+    terminal.send("and storks?\r");
+    terminal.expect("error: ");
+    terminal.send("\u{4}");
+    assert_eq!(terminal.exit_code(), 0);
+    assert_eq!(n_files(), 0, "an open chat does not bring them back");
 }
 
 #[test]
