@@ -4,7 +4,8 @@
 //! Run with `cargo bench --bench memory`. The model server is part of this program. Each run plays a session of
 //! ordinary work in which the user states thirty facts once each, counts those in the last prompt, and then asks a
 //! question about each. Arguments: `--turns N` (200), `--windows 2048,4096,8192`, `--summarizers ideal,weak`,
-//! `--pause MS` (the time between turns, 50), `--notes MS` (the time that notes take, 30), `--print` (the last prompt).
+//! `--pause MS` (the time between turns, 50), `--notes MS` (the time that notes take, 30), `--pastes N` (a long file in
+//! every Nth turn, 16, or 0 for none), `--print` (the last prompt).
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -24,8 +25,6 @@ use harness::session::SimulatedSession;
 use server::{MemoryServer, ModelRequest, Summarizer};
 use story::FACTS;
 
-/// A pasted file comes in every turn of this number.
-const PASTE_EVERY: usize = 16;
 /// The sizes of pasted files in percent of the prompt's limit.
 const PASTE_PERCENT: [u64; 5] = [30, 45, 60, 72, 80];
 /// The percentage of the prompt's limit in which a newest message must be whole, system message included.
@@ -39,7 +38,7 @@ fn main() -> Result<()> {
     }
     let options = Options::from_args()?;
     let sizes = json!({ "turns": options.turns, "facts": FACTS.len(), "pauseMs": options.pause_ms,
-        "notesMs": options.notes_ms });
+        "notesMs": options.notes_ms, "pasteEvery": options.pastes });
     let report = Report::new("memory", &sizes);
     let mut table = Vec::new();
     for &window in &options.windows {
@@ -162,7 +161,7 @@ impl Session {
         for at in 0..options.turns {
             let fact = facts.iter().position(|turn| *turn == at).map(|fact| &FACTS[fact]);
             let turn = story::turn(at, fact, &mut random);
-            let is_paste = at % PASTE_EVERY == PASTE_EVERY - 1 && fact.is_none();
+            let is_paste = options.pastes > 0 && (at + 1) % options.pastes == 0 && fact.is_none();
             let message = if is_paste {
                 n_pastes += 1;
                 let percent = PASTE_PERCENT[n_pastes % PASTE_PERCENT.len()];
@@ -241,6 +240,8 @@ struct Options {
     summarizers: Vec<Summarizer>,
     pause_ms: u64,
     notes_ms: u64,
+    /// A file is pasted in every turn of this number.
+    pastes: usize,
     print: bool,
 }
 
@@ -253,6 +254,7 @@ impl Options {
             summarizers: Summarizer::ALL.to_vec(),
             pause_ms: 50,
             notes_ms: 30,
+            pastes: 16,
             print: false,
         };
         let mut arguments = std::env::args().skip(1);
@@ -263,6 +265,7 @@ impl Options {
                 "--print" => options.print = true,
                 "--turns" => options.turns = value()?.parse()?,
                 "--pause" => options.pause_ms = value()?.parse()?,
+                "--pastes" => options.pastes = value()?.parse()?,
                 "--notes" => options.notes_ms = value()?.parse()?,
                 "--windows" => {
                     let windows = value()?;
