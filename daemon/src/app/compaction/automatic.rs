@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::events;
 use super::summarizer::QueuePlace;
-use super::survey::{CompactionRequest, survey};
+use super::survey::{CompactionRequest, PAUSE_SHARE, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::cache::CachedSession;
 use crate::app::context::build::params_like_last;
@@ -20,10 +20,6 @@ use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
 use crate::model::{Priority, Ticket, canonical_name};
 use crate::tokens::Counter;
-
-/// The share of the trigger from which a conversation is compacted in a pause: the next message would otherwise have to
-/// wait for it. Less would compact more often than needed.
-pub(super) const PAUSE_SHARE: f64 = 0.9;
 
 /// The state of a chat turn that is about to call its model.
 pub(in crate::app) struct CompactionInTurn<'a> {

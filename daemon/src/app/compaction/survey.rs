@@ -9,7 +9,6 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::methods::context::ContextBuildParams;
 
-use super::automatic::PAUSE_SHARE;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
@@ -17,6 +16,10 @@ use crate::app::models::window::learn_limits;
 use crate::config::CompressionStrategy;
 use crate::context::{self, BuildInput, Built, CutPlan};
 use crate::tokens::Counter;
+
+/// The share of the trigger from which a conversation is compacted in a pause: the next message would otherwise have to
+/// wait for it. Less would compact more often than needed.
+pub(super) const PAUSE_SHARE: f64 = 0.9;
 
 /// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
 const MIN_GROWTH_PERCENT: u64 = 10;

@@ -216,7 +216,7 @@ struct KnownFacts {
 impl KnownFacts {
     fn load(core: &Arc<Core>, id: SessionId) -> Result<Self> {
         let path = active_path(core, id)?;
-        let epoch = super::inputs::epoch_in_force(core, id, &path)?;
+        let epoch = super::head::epoch_in_force(core, id, &path)?;
         let head = epoch.as_ref().map_or(&[][..], |epoch| &epoch.head);
         Ok(Self {
             fold: facts(core, id, &path)?,

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{
-    Checkpoint, Compaction, Delta, Epoch, RecalledRecord, RecordBody, Retention,
-};
+use ollm_protocol::content::{Checkpoint, Delta, Epoch, RecalledRecord, RecordBody, Retention};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::deltas::{Additions, GOAL_PERCENT, SentDeltas};
 use super::facts::SessionFacts;
 use super::folds::Folds;
+use super::head::head_in_force;
 use crate::app::cache::CachedHead;
 use crate::app::core::{Core, SessionSettings};
 use crate::app::error::Result;
@@ -20,7 +19,7 @@ use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild, keeps_all, prompt_limit};
 use crate::goal::GoalState;
-use crate::session::{SessionError, Sessions};
+use crate::session::Sessions;
 use crate::tokens::Counter;
 
 /// The inputs of a build, apart from the contents of records.
@@ -97,7 +96,7 @@ pub(crate) fn load(
     let window = window_of(core, model.as_deref(), own);
     let reads_images = model.as_deref().is_none_or(|model| may_read_images(core, model));
     let folds = Folds::load(core, id, &path, settings.project_path.as_deref())?;
-    let CachedHead { epoch, compaction } = head(core, id, &path)?;
+    let CachedHead { epoch, compaction } = head_in_force(core, id, &path)?;
     let additions = Additions::new(&folds, &counter, &config, window.size);
     let sent = SentDeltas::load(core, id, &path, epoch.as_ref())?;
     let mode_text = mode.as_ref().and_then(|mode| config.modes.text(mode));
@@ -208,42 +207,6 @@ impl Inputs {
     pub(crate) fn contents<'a>(&self, core: &'a Core) -> RecordContents<'a> {
         RecordContents { sessions: &core.sessions, id: self.id }
     }
-}
-
-/// Returns the epoch in force on a path. Blocks on the disk.
-pub(super) fn epoch_in_force(
-    core: &Core,
-    id: SessionId,
-    path: &ActivePath,
-) -> Result<Option<Arc<Epoch>>> {
-    Ok(head(core, id, path)?.epoch.map(|(_, epoch)| epoch))
-}
-
-/// Reads the epoch and the compaction in force, unless they are cached.
-fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead> {
-    let mut head = core.cache.with(id, |session| session.head.clone());
-    head.epoch.take_if(|(seq, _)| Some(*seq) != path.epoch_at);
-    head.compaction.take_if(|(seq, _)| Some(*seq) != path.compaction_at);
-    if let (None, Some(seq)) = (&head.compaction, path.compaction_at) {
-        let Some(RecordBody::Compaction(compaction)) = core.body(id, seq)? else {
-            return Err(SessionError::Damaged { id, seq }.into());
-        };
-        head.compaction = Some((seq, Arc::new(compaction)));
-    }
-    if let (None, Some(seq)) = (&head.epoch, path.epoch_at) {
-        let opened = match &head.compaction {
-            Some((at, compaction)) if *at == seq => compaction.epoch.clone(),
-            _ => match core.body(id, seq)? {
-                Some(RecordBody::Epoch(epoch)) => Some(epoch),
-                Some(RecordBody::Compaction(Compaction { epoch, .. })) => epoch,
-                _ => None,
-            },
-        };
-        let epoch = opened.ok_or(SessionError::Damaged { id, seq })?;
-        head.epoch = Some((seq, Arc::new(epoch)));
-    }
-    core.cache.with(id, |session| session.head = head.clone());
-    Ok(head)
 }
 
 /// Returns the decisions that the active goal locks.

@@ -9,6 +9,7 @@ pub(crate) mod entries;
 pub(crate) mod facts;
 mod folds;
 pub(crate) mod goals;
+mod head;
 pub(super) mod inputs;
 pub(crate) mod inspect;
 pub(crate) mod pins;
