@@ -350,7 +350,7 @@ pub fn shorten_entries(entries: &mut [ContextEntry]) {
 /// Shortens the texts and the lists of a value until it has at most `max_bytes` of JSON; returns whether it had more.
 ///
 /// Texts become shorter first, all to the same length, then lists lose their last items. A text of up to
-/// [`MIN_SHORTENED_BYTES`] stays, so ids and words with a meaning do.
+/// 512 bytes stays, so ids and words with a meaning do.
 pub fn shorten_value(value: &mut Value, max_bytes: usize) -> bool {
     let (mut max_text, mut max_items) = (max_bytes, max_bytes);
     let mut is_shorter = false;
