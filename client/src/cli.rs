@@ -15,6 +15,7 @@ use crate::commands::exec::ExecArgs;
 use crate::commands::goal::GoalArgs;
 use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
+use crate::commands::recall::RecallArgs;
 use crate::commands::record::RecordArgs;
 use crate::commands::remember::RememberArgs;
 use crate::commands::sessions::SessionsCommand;
@@ -62,6 +63,7 @@ pub(crate) enum CliCommand {
     Sessions(SessionsCommand),
     Record(RecordArgs),
     Remember(RememberArgs),
+    Recall(RecallArgs),
     #[command(subcommand)]
     Context(ContextCommand),
     Goal(GoalArgs),

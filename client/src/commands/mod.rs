@@ -12,6 +12,7 @@ pub(crate) mod exec;
 pub(crate) mod goal;
 pub(crate) mod loops;
 pub(crate) mod models;
+pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
 pub(crate) mod sessions;
@@ -88,6 +89,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Sessions(command) => sessions::run(command, ctx),
         CliCommand::Record(args) => record::run(args, ctx),
         CliCommand::Remember(args) => remember::run(args, ctx),
+        CliCommand::Recall(args) => recall::run(&args, ctx),
         CliCommand::Context(command) => context::run(command, ctx),
         CliCommand::Goal(args) => goal::run(args, ctx),
         CliCommand::Models(args) => models::run(args, ctx),

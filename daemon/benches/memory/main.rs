@@ -53,7 +53,7 @@ fn main() -> Result<()> {
 
 fn print_table(table: &[Measured]) -> Result<()> {
     let mut out = std::io::stderr();
-    writeln!(out, "\n window summarizer  shown  asked  whole  notes waited  read   retention")?;
+    writeln!(out, "\n window summarizer  shown  asked  whole  notes waited  read   reported %")?;
     for one in table {
         writeln!(
             out,
@@ -69,7 +69,7 @@ fn print_table(table: &[Measured]) -> Result<()> {
             one.notes,
             one.notes_waited_for,
             one.read_tokens,
-            one.retention
+            one.reported
         )?;
     }
     Ok(())
@@ -91,7 +91,8 @@ struct Measured {
     read_tokens: u64,
     notes_tokens: u64,
     failed: usize,
-    retention: Value,
+    /// The percentage of values that the daemon says are still there.
+    reported: Value,
 }
 
 impl Measured {
@@ -118,7 +119,8 @@ impl Measured {
         .with("readTokens", self.read_tokens)
         .with("readTokensForNotes", self.notes_tokens)
         .with("failedTurns", self.failed)
-        .with("retention", self.retention.clone())
+        .with("truePercent", self.shown.len() * 100 / FACTS.len())
+        .with("reportedPercent", self.reported.clone())
     }
 }
 
@@ -147,7 +149,7 @@ impl Session {
             read_tokens: 0,
             notes_tokens: 0,
             failed: 0,
-            retention: Value::Null,
+            reported: Value::Null,
         };
         Ok(Self { inner, measured, limit })
     }
@@ -181,7 +183,8 @@ impl Session {
         }
         let is_in = |prompt: &str, at: &usize| prompt.contains(FACTS[*at].value);
         self.measured.shown = (0..FACTS.len()).filter(|at| is_in(&last, at)).collect();
-        self.measured.retention = self.inner.call("context.status", json!({}))?["retention"].take();
+        self.measured.reported =
+            self.inner.call("context.status", json!({}))?["reliability"]["retainedPercent"].take();
         if options.print {
             writeln!(std::io::stderr(), "{last}\n")?;
         }

@@ -20,6 +20,7 @@ use crate::commands::context::set_pin;
 use crate::commands::context::window::{
     inspect_params, render_items, render_messages, show_status,
 };
+use crate::commands::recall::recall;
 use crate::commands::remember::{RememberScope, remember, show_entries};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
@@ -132,6 +133,7 @@ impl InteractiveChat<'_, '_> {
             ChatInput::Sessions => list::run(&ListArgs::latest(LISTED_SESSIONS), self.ctx)?,
             ChatInput::Goal(text) => self.goal(text)?,
             ChatInput::Remember(scope, text) => self.remember(scope, text)?,
+            ChatInput::Recall(question) => recall(question, self.ctx)?,
             ChatInput::New => self.start_draft(),
             ChatInput::Unknown { text, suggestion } => {
                 let text = sanitize::one_line(&text);

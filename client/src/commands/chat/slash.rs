@@ -24,6 +24,7 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/history [N]", "show the last messages of this session"),
     ("/goal [TEXT]", "show the goals of this session, or set a new one"),
     ("/remember [--project | --global] [TEXT]", "keep a text in every context, or show such texts"),
+    ("/recall QUESTION", "find what was said about a question, in all sessions"),
     ("/pin [N]", "keep the last message, or record N, in every later context"),
     ("/unpin [N]", "unpin the last message, or record N"),
     ("/context", "show how full the model's window is, part by part"),
@@ -48,6 +49,8 @@ pub(super) enum ChatInput {
     Goal(Option<String>),
     /// A text to remember; without one, the entries in force are shown.
     Remember(RememberScope, Option<String>),
+    /// A question about what was said.
+    Recall(String),
     Sessions,
     New,
     Exit,
@@ -114,6 +117,7 @@ impl ChatInput {
                 return Some(Self::Remember(scope, rest(2)));
             }
             ["/remember", ..] => return Some(Self::Remember(RememberScope::Session, rest(1))),
+            ["/recall", _, ..] => return rest(1).map(Self::Recall),
             ["/sessions"] => return Some(Self::Sessions),
             ["/new"] => return Some(Self::New),
             ["/exit" | "/quit"] => return Some(Self::Exit),
@@ -207,6 +211,7 @@ mod tests {
         check("/remember  The port is 6100", remember(RememberScope::Session, "The port is 6100"));
         check("/remember --global Be brief", remember(RememberScope::Global, "Be brief"));
         check("/remember --project", ChatInput::Remember(RememberScope::Project, None));
+        check("/recall which port?", ChatInput::Recall("which port?".to_owned()));
         check("/pin", on_session(SessionInput::Pin(None)));
         check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
         check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));
