@@ -63,6 +63,7 @@ fn typed_lines_are_offered_again_until_their_session_is_deleted() {
     assert_eq!(n_files(), 0);
     terminal.send("and storks?\r");
     terminal.expect("error: ");
+    terminal.expect("> ");
     terminal.send("\u{4}");
     assert_eq!(terminal.exit_code(), 0);
     assert_eq!(n_files(), 0, "an open chat does not bring them back");
