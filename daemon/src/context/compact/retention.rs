@@ -26,8 +26,9 @@ const MIN_WORD_BYTES: usize = 4;
 const MAX_WORD_BYTES: usize = 80;
 /// Distinct values after which no further message is searched: more are data.
 const MAX_VALUES: usize = 512;
-/// Bytes of a message that are searched for values; what a user says stands at its beginning.
-const MAX_VALUE_BYTES: usize = 8192;
+/// Bytes at each end of a message that are searched for values: what a user says stands before or after what is pasted,
+/// and the numbers of a pasted file are nothing that notes have to keep.
+const MAX_VALUE_BYTES: usize = 400;
 /// Characters that suffice to find a text again.
 const PROBE_CHARS: usize = 60;
 
@@ -176,13 +177,20 @@ impl UserValues {
         let RecordBody::Message(message) = body else { return };
         if message.role == Role::User && self.0.len() < MAX_VALUES {
             let text = message.plain_text();
-            let mut end = text.len().min(MAX_VALUE_BYTES);
-            while !text.is_char_boundary(end) {
-                end -= 1;
+            for end in ends(&text) {
+                self.0.extend(values(end, has_names(end)));
             }
-            self.0.extend(values(&text[..end], has_names(&text[..end])));
         }
     }
+}
+
+/// Returns the beginning and the end of a long text, or the whole of a short one.
+fn ends(text: &str) -> Vec<&str> {
+    if text.len() <= 2 * MAX_VALUE_BYTES {
+        return vec![text];
+    }
+    let boundary = |at: usize| (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    vec![&text[..boundary(MAX_VALUE_BYTES)], &text[boundary(text.len() - MAX_VALUE_BYTES)..]]
 }
 
 /// The occurrences of identifiers in records.
@@ -269,6 +277,20 @@ mod tests {
         assert_eq!(retention, expect);
         assert_eq!(retained_percent(&retention), (100 + 50 + 100 + 50 + 66) / 5);
         assert_eq!(retained_percent(&Retention::default()), 100);
+    }
+
+    #[test]
+    fn numbers_of_a_pasted_file_are_no_values() {
+        let file: String = (1000..3000).map(|line| format!("{line} é\n")).collect();
+        let text =
+            format!("The port is 48613. Here is the file:\n{file}Keep version 1.84.2 of it.");
+        let body =
+            RecordBody::Message(Message::text(Role::User, &text, Timestamp::from_unix_ms(1)));
+        let mut found = UserValues::default();
+        found.add(&body);
+        assert!((2..200).contains(&found.0.len()), "{}", found.0.len());
+        let of = |text: &str| values(text, has_names(text)).pop().expect("a value");
+        assert!(found.0.contains(&of("port 48613")) && found.0.contains(&of("version 1.84.2")));
     }
 
     #[test]
