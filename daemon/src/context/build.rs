@@ -10,7 +10,7 @@ use ollm_protocol::content::{
 use super::assemble::{
     Conversation, Head, ItemSource, Layout, NOTICE, ShownItem, WHOLE, assemble, has_opening,
 };
-use super::budget::{Budget, prompt_limit, share};
+use super::budget::{Budget, share};
 use super::input::{BuildInput, ContextError, PreviousBuild, START};
 use super::newest::{NewestUnit, newest_start, others_room};
 use super::notes::Notes;
@@ -154,11 +154,25 @@ impl Front {
         is_new: bool,
         has_opening: bool,
     ) -> Result<Self, ContextError> {
+        let front = Self::with_notice(input, is_new, false)?;
+        // The notice may take a small part of what the rest leaves.
+        let notice_tokens = u64::from(input.counter.count_text(NOTICE));
+        match has_opening && is_new && notice_tokens * 10 <= front.budget.available() {
+            true => Self::with_notice(input, is_new, true),
+            false => Ok(front),
+        }
+    }
+
+    fn with_notice(
+        input: &BuildInput<'_>,
+        is_new: bool,
+        has_notice: bool,
+    ) -> Result<Self, ContextError> {
         let frozen = input.epoch.and_then(|(_, epoch)| epoch.basis.as_ref()).filter(|_| !is_new);
         let additions = match frozen {
             Some(basis) => basis.additions.clone(),
             None => {
-                let notice = if has_opening && has_room_for_notice(input) { NOTICE } else { "" };
+                let notice = if has_notice { NOTICE } else { "" };
                 let texts = [input.additions, notice];
                 texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
             }
@@ -176,12 +190,6 @@ impl Front {
         )?;
         Ok(Self { system: system.map(|message| (message, head_tokens)), budget, additions })
     }
-}
-
-/// Returns whether the notice takes a small part of a prompt only.
-fn has_room_for_notice(input: &BuildInput<'_>) -> bool {
-    let limit = prompt_limit(input.context_size, input.answer_reserve);
-    u64::from(input.counter.count_text(NOTICE)) * 10 <= limit
 }
 
 /// The conversation of a build, with its strategy.
