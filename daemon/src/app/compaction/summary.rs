@@ -383,7 +383,6 @@ impl<'a> SummaryRange<'a> {
             aged: Vec::new(),
             model,
             identifiers: gathered.identifiers,
-            user_values: gathered.user_values,
         };
         for RangePart { cut, summary, provisional } in parts {
             let provisional = *provisional;
