@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::automatic::{CompactionInTurn, is_due};
 use super::commit::Compacted;
-use super::summarizer::QueuePlace;
+use super::summarizer::{QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
@@ -294,6 +294,29 @@ async fn failing_summaries_are_not_waited_for_again_by_turns() {
     let compacted = session.compact_in_turn().await;
     assert_eq!(compacted.head.method, CompactionMethod::Extracted);
     assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
+    let check = async |steps: &[AnswerStep], expect: CompactionMethod, has_goal: bool| {
+        let session = LongSession::new().await;
+        session.backend.answer(steps);
+        let out_of_time = async {
+            session.backend.paused().await;
+            tokio::time::pause();
+            tokio::time::advance(TURN_LIMIT).await;
+            tokio::time::resume();
+        };
+        let (compacted, ()) = tokio::join!(session.compact_in_turn(), out_of_time);
+        assert_eq!(compacted.head.method, expect);
+        let [notes] = &*session.checkpoints() else { panic!("one is kept") };
+        assert_eq!(notes.summary.contains("port the parser"), has_goal, "{notes:?}");
+        assert_eq!(session.backend.requests().len(), 1, "no second request");
+    };
+    // What was written is completed with extracted lines.
+    let begun = AnswerStep::Text("## Goal\n- port the parser\n\n## Progress\n- the lexer is");
+    check(&[begun, AnswerStep::Pause], CompactionMethod::Summarized, true).await;
+    check(&[AnswerStep::Pause], CompactionMethod::Extracted, false).await;
 }
 
 #[tokio::test]

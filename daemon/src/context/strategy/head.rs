@@ -71,7 +71,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Returns the text of a block, empty if there is none.
     pub(super) fn block(&self, topic: &str) -> &str {
-        let texts = self.blocks.iter().filter_map(|item| match item {
+        let mut texts = self.blocks.iter().filter_map(|item| match item {
             HeadItem::Block { topic: other, text } if other == topic => Some(text.as_str()),
             _ => None,
         });
