@@ -149,7 +149,7 @@ impl Extractor {
     }
 
     fn message(&mut self, seq: Seq, message: &Message) {
-        let text = message.plain_text();
+        let text = message.sent_text();
         match message.role {
             Role::User => {
                 if self.request.is_none() {

@@ -79,7 +79,7 @@ pub(crate) fn retention_targets(
 fn texts(contents: &dyn Contents, records: &[Seq]) -> Result<Vec<String>, ContentsError> {
     let mut texts = Vec::new();
     for_each_record(contents, records, |_, body| match body {
-        RecordBody::Message(message) => texts.push(message.plain_text()),
+        RecordBody::Message(message) => texts.push(message.sent_text()),
         RecordBody::ToolCall(call) => texts.push(call.result.llm_content.clone()),
         RecordBody::Custom(custom) => texts.extend(custom.context_text.clone()),
         _ => {}
@@ -167,7 +167,7 @@ impl IdentifierCounts {
     /// Counts the identifiers of a record.
     pub(super) fn add(&mut self, body: &RecordBody) {
         match body {
-            RecordBody::Message(message) => self.add_text(&message.plain_text()),
+            RecordBody::Message(message) => self.add_text(&message.sent_text()),
             RecordBody::ToolCall(call) => {
                 self.add_text(&call.args.to_string());
                 self.add_text(&call.result.llm_content);

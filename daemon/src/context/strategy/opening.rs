@@ -19,8 +19,8 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 const FACTS_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
 const FILE_PERCENT: u64 = 5;
-/// Tokens that suffice to name the number of files of both lists.
-const MIN_FILE_TOKENS: u64 = 32;
+/// Tokens that suffice for the newest file and the number of the others.
+const MIN_FILE_TOKENS: u64 = 48;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote may have before it is cut.
@@ -74,13 +74,16 @@ fn ledger_lines(ledger: &Ledger, [n_changed, n_read]: [usize; 2]) -> String {
     lines.join("\n")
 }
 
-/// Returns the tokens of an opening that its notes leave free: for pins, both ends of the original task, and the numbers of
-/// files.
+/// Returns the tokens of an opening that its notes leave free: for pins, both ends of the original task and of the message
+/// before the newest, and the newest file.
 pub(in crate::context) fn beside_notes(input: &BuildInput<'_>, prompt_limit: u64) -> u64 {
     let is_pinned = |item: &&PathItem| input.pins.contains(&item.seq);
     let pins = input.path.iter().filter(is_pinned);
     let pins: u64 = pins.map(|item| u64::from(item.tokens) + QUOTE_TOKENS).sum();
-    pins.min(pin_share(input, prompt_limit)) + MIN_SHARE + MIN_FILE_TOKENS + 3 * QUOTE_TOKENS
+    pins.min(pin_share(input, prompt_limit))
+        + 2 * (MIN_SHARE + QUOTE_TOKENS)
+        + MIN_FILE_TOKENS
+        + 2 * QUOTE_TOKENS
 }
 
 /// Returns the tokens that all pins together may have.
@@ -100,8 +103,8 @@ pub(super) struct Reserved {
 }
 
 impl HeadBuilder<'_, '_, '_> {
-    /// Reserves tokens for pins, for the original task, for the files of the records from `start` on, for facts, and for
-    /// earlier messages of the user. The first of them have their room in a crowded head too.
+    /// Reserves tokens for pins, for the original task, for the files of the records from `start` on, for the message before
+    /// the turns, for facts, and for the messages before it. The first of them have their room in a crowded head too.
     pub(super) fn reserve(&mut self, start: usize) -> Result<Reserved, ContentsError> {
         let pins = self.pin_tokens()?;
         self.left -= pins;
@@ -111,10 +114,13 @@ impl HeadBuilder<'_, '_, '_> {
         let ledger = ledger(self.input, start)?;
         let files = self.file_tokens(&ledger);
         self.left -= files;
+        let before = (MIN_SHARE + QUOTE_TOKENS).min(self.left);
+        self.left -= before;
         let facts = self.fact_tokens();
         self.left -= facts;
-        let earlier = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
-        self.left -= earlier;
+        let more = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
+        self.left -= more;
+        let earlier = before + more;
         Ok(Reserved { facts, task, pins, files, earlier, ledger })
     }
 
