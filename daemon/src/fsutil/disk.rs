@@ -11,10 +11,13 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 
-use super::open_file;
 #[cfg(test)]
 use super::trace::carry_out;
+use super::{note_leftover, open_file};
 
 /// A change of a file or directory, or the opening of a file.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +88,15 @@ impl DiskFile {
         carry_out(Change::Sync(&self.path), || self.file.sync_all())
     }
 
+    /// Gives the file another name in its directory, which must not be taken.
+    ///
+    /// **Errors**: of kind `AlreadyExists` if it is, and then nothing changes.
+    pub(crate) fn rename_new(&mut self, to: &Path) -> io::Result<()> {
+        carry_out(Change::Rename(&self.path, to), || rename_new(&self.path, to))?;
+        to.clone_into(&mut self.path);
+        Ok(())
+    }
+
     /// Returns the size in bytes.
     pub(crate) fn len(&self) -> io::Result<u64> {
         self.file.metadata().map(|metadata| metadata.len())
@@ -128,6 +140,44 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     carry_out(Change::Rename(from, to), || fs::rename(from, to))
 }
 
+/// Renames a file within its directory unless the name is taken.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // An old kernel or a file system that cannot do it.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+        renamed => return renamed.map_err(io::Error::from),
+    }
+    rename_by_link(from, to)
+}
+
+/// Renames a file as [`rename_new`] does, in two steps: a crash between them leaves both names.
+fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => {}
+        Err(error) if is_without_links(&error) => {
+            // Only the process that holds the lock of the directory creates files in it.
+            if fs::symlink_metadata(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            #[expect(clippy::disallowed_methods, reason = "the caller syncs the directory")]
+            return fs::rename(from, to);
+        }
+        Err(error) => return Err(error),
+    }
+    // The file has its new name, so the other one is a temporary file that is removed later.
+    if fs::remove_file(from).is_err() {
+        note_leftover(from);
+    }
+    Ok(())
+}
+
+/// Returns whether an error says that a file system has no hard links.
+fn is_without_links(error: &io::Error) -> bool {
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(Errno::PERM) || is(Errno::NOTSUP) || is(Errno::NOSYS)
+}
+
 pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     carry_out(Change::Remove(path), || fs::remove_file(path))
 }
@@ -147,4 +197,28 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY.bits().cast_signed();
     let open = || OpenOptions::new().read(true).custom_flags(flags).open(path);
     carry_out(Change::SyncDir(path), || open()?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_name_is_never_taken_from_another_file() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        for rename in [rename_new, rename_by_link] {
+            let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+            DiskFile::create(&from).and_then(|mut file| file.append(b"new")).expect("writes");
+            DiskFile::create(&to).and_then(|mut file| file.append(b"old")).expect("writes");
+            let taken = rename(&from, &to).expect_err("the name is taken");
+            assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(fs::read(&to).expect("reads"), b"old");
+            assert_eq!(fs::read(&from).expect("reads"), b"new");
+            fs::remove_file(&to).expect("removes");
+            rename(&from, &to).expect("renames");
+            assert_eq!(fs::read(&to).expect("reads"), b"new");
+            assert!(!from.exists(), "it has one name");
+            fs::remove_file(&to).expect("removes");
+        }
+    }
 }

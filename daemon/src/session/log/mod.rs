@@ -32,6 +32,8 @@ pub(crate) trait LogFile: Send {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes all appended bytes durable.
     fn sync(&mut self) -> io::Result<()>;
+    /// Gives the file the name `to`, which must not be taken.
+    fn rename_new(&mut self, to: &Path) -> io::Result<()>;
     /// Returns the size in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Truncates the file to `len` bytes, durably.
@@ -74,6 +76,10 @@ impl LogFile for RealLogFile {
 
     fn sync(&mut self) -> io::Result<()> {
         self.guarded(|file| file.sync_data())
+    }
+
+    fn rename_new(&mut self, to: &Path) -> io::Result<()> {
+        self.guarded(|file| file.rename_new(to))
     }
 
     fn len(&self) -> io::Result<u64> {
