@@ -7,6 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,9 @@ use rustix::io::Errno;
 use super::trace::carry_out;
 use super::{note_leftover, open_file};
 
+/// Bytes that are written over themselves at once.
+const REWRITE_BYTES: u64 = 256 * 1024;
+
 /// A change of a file or directory, or the opening of a file.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(test), expect(dead_code, reason = "only tests read the fields"))]
@@ -28,6 +32,8 @@ pub(super) enum Change<'a> {
     Create(&'a Path),
     Open(&'a Path),
     Append(&'a Path, &'a [u8]),
+    /// Bytes at an offset, over those that are there.
+    Overwrite(&'a Path, u64, &'a [u8]),
     SetLen(&'a Path, u64),
     Sync(&'a Path),
     Rename(&'a Path, &'a Path),
@@ -121,6 +127,25 @@ impl Write for DiskFile {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes the bytes of a part of a file over themselves, so that the next sync of the returned file writes them to the
+/// disk.
+///
+/// After a sync that failed, the system counts the bytes as written although the disk may not have them, and another
+/// sync does nothing for them.
+pub(crate) fn rewrite(path: &Path, part: Range<u64>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Without `append`, because with it bytes are written to the end whatever the offset is.
+    options.read(true).write(true);
+    let file = carry_out(Change::Open(path), || open_file(&mut options, path))?;
+    let mut buffer = vec![0; REWRITE_BYTES.min(part.end.saturating_sub(part.start)) as usize];
+    for start in part.clone().step_by(REWRITE_BYTES as usize) {
+        let bytes = &mut buffer[..REWRITE_BYTES.min(part.end - start) as usize];
+        file.read_exact_at(bytes, start)?;
+        carry_out(Change::Overwrite(path, start, bytes), || file.write_all_at(bytes, start))?;
+    }
+    Ok(file)
 }
 
 /// Creates a directory and its missing parents with mode 0700.
@@ -220,5 +245,19 @@ mod tests {
             assert!(!from.exists(), "it has one name");
             fs::remove_file(&to).expect("removes");
         }
+    }
+
+    #[test]
+    fn rewritten_part_keeps_its_bytes() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("file");
+        let bytes: Vec<u8> = (0..700_000u32).map(|at| at as u8).collect();
+        DiskFile::create(&path).and_then(|mut file| file.append(&bytes)).expect("writes");
+        for part in [0..0, 5..6, 1..700_000, 699_999..700_000] {
+            rewrite(&path, part).and_then(|file| file.sync_data()).expect("rewrites");
+            assert!(fs::read(&path).expect("reads") == bytes);
+        }
+        rewrite(&path, 0..700_001).expect_err("the file is shorter");
+        assert!(fs::read(&path).expect("reads") == bytes);
     }
 }

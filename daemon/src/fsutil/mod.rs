@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use disk::{DiskFile, sync_content};
+pub(crate) use disk::{DiskFile, rewrite, sync_content};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 

@@ -12,7 +12,7 @@ use crate::error_chain::with_sources;
 use crate::fsutil::{self, TemporaryName};
 use crate::session::error::{LogError, SessionError};
 use crate::session::index::ScanPoint;
-use crate::session::log::{LogFile, LogReader};
+use crate::session::log::{LogFile, LogReader, rewrite};
 use crate::session::open_session::OpenSession;
 use crate::session::plan::WritePlan;
 
@@ -87,12 +87,12 @@ impl SessionCell {
         if writer.log.is_some() {
             return Ok(());
         }
-        let (is_draft, point) = {
+        let (is_draft, point, unsynced) = {
             let open = self.open.read();
             let Some(session) = open.as_ref() else {
                 return Err(SessionError::NotFound { id: self.id });
             };
-            (session.draft.is_some(), session.state.point())
+            (session.draft.is_some(), session.state.point(), session.unsynced())
         };
         if is_draft {
             if writer.has_failed {
@@ -100,13 +100,14 @@ impl SessionCell {
             }
         } else {
             let path = self.shared.paths.log(self.id);
-            let reopen = || self.reopen_log(&path, point, writer.has_failed);
+            let unsynced = unsynced.unwrap_or(point.bytes..point.bytes);
+            let reopen = || self.reopen_log(&path, (point, unsynced.clone()), writer.has_failed);
             let reopened = self.shared.with_descriptors(reopen);
             writer.log = Some(reopened.map_err(|error| SessionError::log(self.id, &error))?);
         }
         writer.has_failed = false;
         if let Some(session) = self.open.write().as_mut() {
-            session.may_be_unsynced = false;
+            session.unsynced_from = None;
         }
         Ok(())
     }
@@ -117,11 +118,12 @@ impl SessionCell {
         Ok(self.shared.with_descriptors(|| Ok(fsutil::sync_dir(&self.shared.paths.dir)?))?)
     }
 
-    /// Opens a log for writing and truncates it to `point`. Saves the torn tail first, unless a failed write left it.
+    /// Opens a log for writing, truncates it to `point`, and makes the part durable that this process did not sync. Saves
+    /// the torn tail first, unless a failed write left it.
     fn reopen_log(
         &self,
         path: &Path,
-        point: ScanPoint,
+        (point, unsynced): (ScanPoint, Range<u64>),
         after_failure: bool,
     ) -> Result<Box<dyn LogFile>, LogError> {
         let fail = |source| LogError::io("open for writing", path, source);
@@ -140,6 +142,7 @@ impl SessionCell {
         }
         // A crash may have left data in the system's cache only: bytes of the log, the names of the log and of its
         // blobs. They must be durable before a record claims that they are.
+        rewrite(path, unsynced)?;
         log.sync().map_err(|source| LogError::io("sync", path, source))?;
         self.sync_names()?;
         Ok(log)
@@ -155,24 +158,55 @@ impl SessionCell {
     }
 
     /// Makes the records durable that were read and not written by this process: one that was killed may have left them
-    /// in the system's cache only. Changes no file. Blocks on the disk.
+    /// in the system's cache only, even after a sync that failed. Changes no byte. Blocks on the disk.
     pub(in crate::session) fn sync(&self) -> Result<(), SessionError> {
         let _writer = self.writer.lock();
         if self.is_deleting() {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.ensure_open()?;
-        let Some(log) = self.peek(OpenSession::unsynced_log).flatten() else { return Ok(()) };
+        self.peek(|session| session.unsynced().map(|part| (part, session.log())))
+            .flatten()
+            .map_or(Ok(()), |(part, log)| self.sync_part(part, log.as_deref()))?;
+        if let Some(session) = self.open.write().as_mut() {
+            session.unsynced_from = None;
+        }
+        Ok(())
+    }
+
+    /// Makes the records durable that a reader found in the log without opening the session here. Returns whether the log
+    /// still has them. Blocks on the disk.
+    pub(in crate::session) fn sync_read(&self, read: &OpenSession) -> Result<bool, SessionError> {
+        // No write is under way while the lock is held, and no deletion empties the log.
+        let _writer = self.writer.lock();
+        if self.is_deleting() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        let end = read.state.point().bytes;
+        let is_synced = |open: &OpenSession| {
+            open.unsynced_from.is_none() && open.draft.is_none() && open.state.point().bytes >= end
+        };
+        if !read.is_current().map_err(|error| SessionError::fs(self.id, &error))? {
+            return Ok(false);
+        }
+        if self.peek(is_synced) != Some(true)
+            && let Some(part) = read.unsynced()
+        {
+            self.sync_part(part, read.log().as_deref())?;
+        }
+        Ok(true)
+    }
+
+    /// Makes a part of the log durable, together with all names.
+    fn sync_part(&self, part: Range<u64>, log: Option<&LogReader>) -> Result<(), SessionError> {
+        let path = self.shared.paths.log(self.id);
         let sync = || {
-            log.sync()?;
+            rewrite(&path, part.clone())?;
+            log.map_or(Ok(()), LogReader::sync)?;
             self.sync_names()
         };
         let synced = self.shared.with_descriptors(sync);
-        synced.map_err(|error| SessionError::log(self.id, &error))?;
-        if let Some(session) = self.open.write().as_mut() {
-            session.may_be_unsynced = false;
-        }
-        Ok(())
+        synced.map_err(|error| SessionError::log(self.id, &error))
     }
 
     fn save_torn_tail(
