@@ -15,7 +15,7 @@ use super::model::{ExpectedRecord, ExpectedSession, Model, RecordContent};
 use super::workload::{Workload, of};
 use crate::app::error::AppError;
 use crate::app::sessions::{create, list};
-use crate::catalog::{CatalogError, ListQuery};
+use crate::catalog::ListQuery;
 use crate::projects::Owner;
 use crate::session::SessionError;
 
@@ -285,16 +285,15 @@ fn check_catalog(
     Ok(())
 }
 
-/// Reads the catalog. The read that finds damage fails, and the next one finds a new catalog.
+/// Reads the catalog. A read that finds damage reads the new catalog, which may not know all sessions yet.
 fn read_catalog<T>(home: &OpenHome, read: impl Fn() -> Result<T, AppError>) -> Result<T, String> {
-    let result = match read() {
-        Err(AppError::Catalog(CatalogError::Database { .. })) if home.has_damaged_catalog => {
-            home.wait_for_catalog()?;
-            read()
-        }
-        result => result,
-    };
-    result.map_err(|error| format!("law 3: {error}"))
+    let read = || read().map_err(|error| format!("law 3: {error}"));
+    let result = read()?;
+    if !home.has_damaged_catalog {
+        return Ok(result);
+    }
+    home.wait_for_catalog()?;
+    read()
 }
 
 /// Returns whether no file contains words of a session.
@@ -360,7 +359,7 @@ pub(super) fn continue_after_crash(daemon: &mut Workload, dice: &mut Dice) -> Re
         {
             let params = json!({ "key": key, "systemPrompt": format!("be {}", session.marker) });
             let core = &daemon.home.core;
-            let again = read_catalog(&daemon.home, || create::create(core, of(&params)))?;
+            let again = create::create(core, of(&params)).map_err(|error| error.to_string())?;
             let again = again.session.session_id;
             law!(
                 again == session.id,
