@@ -115,7 +115,7 @@ impl SessionCell {
     /// Removes the log whose first write failed after it had its name.
     fn remove_unacknowledged(&self) -> Result<(), LogError> {
         fsutil::remove_file(&self.shared.paths.log(self.id))?;
-        Ok(self.shared.with_descriptors(|| Ok(fsutil::sync_dir(&self.shared.paths.dir)?))?)
+        self.shared.with_descriptors(|| Ok(fsutil::sync_dir(&self.shared.paths.dir)?))
     }
 
     /// Opens a log for writing, truncates it to `point`, and makes the part durable that this process did not sync. Saves
