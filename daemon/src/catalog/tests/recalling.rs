@@ -5,7 +5,8 @@ use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
 
 impl CatalogFixture {
     fn recall_in(&self, question: &str, scope: RecallScope<'_>) -> Vec<RecalledMessage> {
-        let query = RecallQuery { question, scope, limit: 8, wants: &|_, _| true };
+        let query =
+            RecallQuery { question, scope, limit: 8, only_useful: false, wants: &|_, _| true };
         self.catalog.recall(&query).expect("recalls").messages
     }
 
@@ -127,7 +128,7 @@ fn excluded_messages_give_way_to_the_next_ones() {
     let wants = |_, seq: Seq| seq.0 < 3;
     let scope = RecallScope::Session(id(1));
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, wants: &wants };
+    let query = RecallQuery { question, scope, limit: 8, only_useful: false, wants: &wants };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let mut seqs: Vec<_> = page.messages.iter().map(|hit| hit.seq.0).collect();
     seqs.sort_unstable();
@@ -159,7 +160,7 @@ fn recall_while_the_catalog_is_rebuilt_says_so_and_does_not_wait() {
     fixture.record(id(2), Role::User, at(1), "The staging port is 48214.");
     let scope = RecallScope::All;
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, wants: &|_, _| true };
+    let query = RecallQuery { question, scope, limit: 8, only_useful: false, wants: &|_, _| true };
     // The text of the second session cannot be read, so it stays behind.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
