@@ -85,8 +85,30 @@ fn latency() -> Result<()> {
         let row = Row::latency(&format!("recall {name}"), &samples).with("slowest", slowest.1);
         report.print(row.at_most(p99, bar_p99_us))?;
     }
+    report.print(added_to_a_build(&mut client, &text, &long)?)?;
     report.print(Row::value("memory after recalls", "KiB", daemon.rss_kib()?))?;
     daemon.stop()
+}
+
+/// Measures what a turn waits for automatic recall, by builds with and without it.
+fn added_to_a_build(client: &mut Client, text: &TextGenerator, long: &str) -> Result<Row> {
+    let build = json!({ "sessionId": long, "contextSize": 8192 });
+    let mut recorded = build.clone();
+    recorded["compact"] = json!("auto");
+    client.call("context.build", &recorded)?;
+    let mut samples = [Samples::default(), Samples::default()];
+    let mut random = Random::new(13);
+    for _ in 0..QUESTIONS {
+        let mut params = build.clone();
+        params["pending"] = json!(question(text, &mut random));
+        for (samples, recall) in samples.iter_mut().zip([false, true]) {
+            params["recall"] = json!(recall);
+            samples.push(client.time("context.build", &params)?);
+        }
+    }
+    let [without, with] = samples.map(|samples| samples.percentile_us(50.0));
+    let row = Row::value("recall added to a build", "us", rounded(with - without));
+    Ok(row.with("without", rounded(without)).at_most(with - without, 3e3))
 }
 
 /// Writes a long session and many short ones; returns the id of the long one.

@@ -23,7 +23,7 @@ use super::query::fulltext::{self, DocumentOrigin};
 use super::query::sessions::{self, SessionTitle};
 use super::reading::{read_documents, session_title, split_by_bytes};
 use excerpt::{Excerpt, excerpt, is_question};
-use ranking::{OVER_SESSIONS, RankedDocument, RankedDocuments, RecallRange, WITHIN_SESSION, rank};
+use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
 use terms::{RecallTerms, TermKind, TermSet};
 
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
@@ -130,7 +130,7 @@ fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Optio
             docids: everything,
             sessions: None,
             documents: all,
-            limits: OVER_SESSIONS,
+            limits: RankingLimits::of(all, false),
         }),
         RecallScope::Session(id) => {
             let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
@@ -149,19 +149,20 @@ fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Optio
                 docids,
                 sessions: Some([row.num].into_iter().collect()),
                 documents,
-                limits: WITHIN_SESSION,
+                limits: RankingLimits::of(documents, true),
             })
         }
         RecallScope::Project(hash) => {
             let sessions = sessions::of_project(conn, hash)?;
             let records = to_f64(sessions.iter().map(|(_, records)| records).sum());
             let is_large = records >= to_f64(MANY_RECORDS) && records >= LARGE_PROJECT_SHARE * all;
+            let documents = if is_large { all } else { records };
             (!sessions.is_empty()).then(|| RecallRange {
                 private_term: (!is_large).then(|| project_term(hash)),
                 docids: everything,
                 sessions: Some(sessions.iter().map(|(num, _)| *num).collect()),
-                documents: if is_large { all } else { records },
-                limits: OVER_SESSIONS,
+                documents,
+                limits: RankingLimits::of(documents, false),
             })
         }
     })
