@@ -7,6 +7,9 @@ pub(crate) const TASK_END: &str = "accept exactly 7391 dialects.";
 /// The percentage of the conversation's share within which the newest user messages must not be omitted. They may have
 /// half of it, but so may all other recent records.
 const SURE_USER_PERCENT: u64 = 5;
+/// The percentage of the conversation's share from which on what is being answered leaves room for the message before it
+/// only.
+const CROWDED_PERCENT: u64 = 65;
 /// The percentage of the prompt limit within which no locked decision may be missing; the goal block may have 15.
 const SURE_DECISION_PERCENT: u64 = 7;
 /// The characters by which a message without a needle is recognized.
@@ -25,6 +28,8 @@ struct UserMessage {
 #[derive(Default)]
 pub(crate) struct Facts {
     users: Vec<UserMessage>,
+    /// The tokens of the newest user message and of everything since.
+    newest_tokens: u64,
     pins: Vec<String>,
     decisions: Vec<String>,
     /// The files that tools changed, the newest last.
@@ -48,12 +53,15 @@ impl Facts {
     /// Adds the facts of a record.
     pub(crate) fn add_record(&mut self, record: &Value) {
         let message = &record["message"];
+        let tokens = record["tokens"].as_u64().unwrap_or_default();
+        self.newest_tokens += tokens;
         if record["type"] == "message" && message["role"] == "user" {
+            self.newest_tokens = tokens;
             let text = message["parts"][0]["text"].as_str().unwrap_or_default();
             self.users.push(UserMessage {
                 seq: record["seq"].as_u64().unwrap_or_default(),
                 needle: needle_of(text),
-                tokens: record["tokens"].as_u64().unwrap_or_default(),
+                tokens,
             });
         }
         for part in message["parts"].as_array().into_iter().flatten() {
@@ -93,7 +101,9 @@ impl Facts {
         let budget = &build["budget"];
         let number = |name: &str| budget[name].as_u64().unwrap_or_default();
         let mut check = FactCheck::default();
-        let sure = number("availableTokens") * SURE_USER_PERCENT / 100;
+        let available = number("availableTokens");
+        let is_crowded = self.newest_tokens * 100 > available * CROWDED_PERCENT;
+        let sure = if is_crowded { 0 } else { available * SURE_USER_PERCENT / 100 };
         self.check_users(&mut check, build, &text, sure);
         for pin in &self.pins {
             check.expect(text.contains(pin.as_str()), || format!("the pinned message {pin}"));
@@ -125,7 +135,7 @@ impl Facts {
         if let Some(newest) = self.users.last() {
             check.expect(is_there(newest), || format!("the newest message {}", newest.needle));
         }
-        let (mut tokens, mut n_omitted) = (0, 0);
+        let mut tokens = 0;
         for message in self.users.iter().rev() {
             tokens += message.tokens;
             let needle = &message.needle;
@@ -133,15 +143,10 @@ impl Facts {
                 check.expect(is_in_text(message), || format!("message {needle}, not omitted"));
                 continue;
             }
-            n_omitted += 1;
             check.expect(tokens > sure, || {
                 format!("message {needle} within the newest {tokens} of {sure} tokens")
             });
         }
-        let n_named = named_users(text);
-        check.expect(n_omitted <= n_named, || {
-            format!("the names of {n_omitted} messages, {n_named} are named")
-        });
     }
 
     fn check_decisions(&self, check: &mut FactCheck, text: &str, limit: u64) {
@@ -150,7 +155,7 @@ impl Facts {
         let bytes: usize = self.decisions.iter().map(String::len).sum();
         let is_small = bytes as u64 / 3 <= limit * SURE_DECISION_PERCENT / 100;
         check.n_checked += self.decisions.len();
-        if n_missing > 0 && (is_small || number_before(text, "more (goal.list)") < n_missing) {
+        if n_missing > 0 && (is_small || counted_lines(text) < n_missing) {
             let n = self.decisions.len();
             check.lost.push(format!("{n_missing} of {n} locked decisions, which are not named"));
         }
@@ -220,12 +225,10 @@ fn omitted_ranges(build: &Value, reasons: &[&str]) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Returns the number of user messages that the block of omitted records names or counts.
-fn named_users(text: &str) -> u64 {
-    let block = text.split_once("<left-out>").map_or("", |(_, rest)| rest);
-    let block = block.split_once("</left-out>").map_or("", |(block, _)| block);
-    let handles = block.lines().filter(|line| line.starts_with("[#")).count() as u64;
-    handles + number_before(block, "more (session.get)")
+/// Returns the number in the last line of the form `+k more`.
+fn counted_lines(text: &str) -> u64 {
+    let numbers = text.lines().filter_map(|line| line.strip_prefix('+')?.strip_suffix(" more"));
+    numbers.filter_map(|number| number.parse().ok()).next_back().unwrap_or_default()
 }
 
 /// Returns the number in the last line of the form `+k <words>`.

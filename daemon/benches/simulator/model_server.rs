@@ -344,9 +344,9 @@ fn block<'a>(prompt: &'a str, tag: &str) -> Option<&'a str> {
     inside.split_once(&format!("\n</{tag}>")).map(|(inside, _)| inside)
 }
 
-/// Returns the first lines of the records in a block; each begins with its number.
+/// Returns the first lines of the records in a block that have text; each begins with its number.
 fn records(block: &str) -> Vec<&str> {
-    block.lines().filter(|line| line.starts_with("[#")).collect()
+    block.lines().filter(|line| line.starts_with("[#") && !line.ends_with(']')).collect()
 }
 
 /// Returns the lines of one section without list markers.

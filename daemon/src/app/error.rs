@@ -275,6 +275,9 @@ pub(crate) enum CompactError {
     /// Chats needed the model until the time for the summary was over.
     #[error("no summary was made, because {model} was busy with chats")]
     ModelBusy { model: String },
+    /// The model had written no summary when the turn stopped to wait for it.
+    #[error("{model} took too long to write a summary")]
+    Slow { model: String },
     /// The summarizer's window has no room for records.
     #[error("a window of {window} tokens is too small to make a summary with {model}")]
     NoRoom { model: String, window: u32 },
@@ -297,6 +300,7 @@ impl CompactError {
             Self::Model(error) => error.reason(),
             Self::Rejected { .. } => "noSummary",
             Self::ModelBusy { .. } => "crowded",
+            Self::Slow { .. } => "slow",
             Self::NoRoom { .. } => "noRoom",
             Self::BranchMoved { .. } => "moved",
             Self::NoGain { .. } => "noGain",

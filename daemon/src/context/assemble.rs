@@ -15,7 +15,7 @@ use super::compact::shown_summary;
 use super::cut::{self, Cut};
 use super::input::BuildInput;
 use super::omitted::{OmitReason, Omitted};
-use super::path::{Bodies, ContentsError, PathItem, PathRole, batch_len, between, is_answered};
+use super::path::{Bodies, ContentsError, PathItem, batch_len, between, is_answered, n_turns};
 use super::render::{Renderer, left_out, note, quote};
 use crate::tokens::{Counter, IMAGE_TOKENS};
 
@@ -86,10 +86,16 @@ impl Conversation {
         })
     }
 
-    /// Returns the tokens of the records from a number on.
+    /// Returns the tokens from a record on, without what stands before it in its message.
     pub(super) fn tokens_since(&self, first: Seq) -> u64 {
         let is_later = |item: &&ShownItem| matches!(item.source, ItemSource::Record(record) if record.seq >= first);
-        self.items.iter().filter(is_later).map(|item| item.tokens).sum()
+        let Some(message) = self.items.iter().find(is_later).map(|item| item.message) else {
+            return 0;
+        };
+        let in_message = self.items.iter().filter(is_later).filter(|item| item.message == message);
+        let begun: u64 = in_message.map(|item| item.tokens).sum();
+        let later = self.tokens.iter().skip(message + 1);
+        begun + later.map(|tokens| u64::from(*tokens)).sum::<u64>()
     }
 }
 
@@ -250,7 +256,8 @@ impl<'a> Assembler<'a, '_, '_> {
     /// Renders the head and every record behind it, until the conversation is too large.
     fn head(&mut self) -> Result<(), ContentsError> {
         let Layout { input, head, .. } = self.layout;
-        let covered = &input.path[..head.n_covered];
+        let path = input.path;
+        let covered = &path[..head.n_covered];
         let mut gaps = self.list_gaps().into_iter().peekable();
         let items: Vec<(&HeadItem, Range<usize>)> = head
             .items
@@ -274,7 +281,7 @@ impl<'a> Assembler<'a, '_, '_> {
                 }
                 let mut n_missing = 0;
                 while let Some(gap) = gaps.next_if(|gap| gap.end <= range.start) {
-                    n_missing += self.n_turns(&gap);
+                    n_missing += n_turns(&path[gap]);
                 }
                 // The notes stand for what is missing before the turns.
                 if n_missing > 0 && (has_turn || !has_opening) {
@@ -290,7 +297,7 @@ impl<'a> Assembler<'a, '_, '_> {
         if has_opening && !has_turn {
             self.end_opening();
         }
-        let n_missing: usize = gaps.map(|gap| self.n_turns(&gap)).sum();
+        let n_missing: usize = gaps.map(|gap| n_turns(&path[gap])).sum();
         if n_missing > 0 && (has_turn || !has_opening) {
             self.block(ItemSource::Block("leftOut".to_owned()), &left_out(n_missing));
         }
@@ -335,12 +342,6 @@ impl<'a> Assembler<'a, '_, '_> {
     /// Renders the line between the opening and the turns.
     fn end_opening(&mut self) {
         self.block(ItemSource::Block("openingEnd".to_owned()), OPENING_END);
-    }
-
-    /// Returns the number of turns and results in a range.
-    fn n_turns(&self, range: &Range<usize>) -> usize {
-        let items = self.layout.input.path[range.clone()].iter();
-        items.filter(|item| item.enters() && item.path_role() != PathRole::Note).count()
     }
 
     /// Renders a turn of a head.

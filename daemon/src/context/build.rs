@@ -15,6 +15,7 @@ use super::input::{BuildInput, ContextError, PreviousBuild, START};
 use super::newest::{NewestUnit, newest_start, others_room};
 use super::notes::Notes;
 use super::path::{Bodies, Contents, PathItem, whole_range};
+use super::render::note;
 use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
 
 /// Percent of the room that a conversation may have after a new head, so that the next turns fit before another head
@@ -36,6 +37,10 @@ pub(crate) const OVERFLOW: &str = "overflow";
 pub(crate) const REQUESTED: &str = "requested";
 /// The cause of an epoch whose window is larger than that of the epoch before it.
 const WINDOW: &str = "window";
+/// The divisor for the part of the room that the explanation of the notes may take.
+const NOTICE_DIVISOR: u64 = 10;
+/// The topic of the block of this explanation.
+const NOTICE_TOPIC: &str = "notice";
 /// Attempts of a planner, each with a quarter less than the one before.
 const MAX_TRIES: usize = 12;
 
@@ -155,9 +160,9 @@ impl Front {
         has_opening: bool,
     ) -> Result<Self, ContextError> {
         let front = Self::with_notice(input, is_new, false)?;
-        // The notice may take a small part of what the rest leaves.
         let notice_tokens = u64::from(input.counter.count_text(NOTICE));
-        match has_opening && is_new && notice_tokens * 10 <= front.budget.available() {
+        let fits = notice_tokens * NOTICE_DIVISOR <= front.budget.available();
+        match has_opening && is_new && fits {
             true => Self::with_notice(input, is_new, true),
             false => Ok(front),
         }
@@ -172,7 +177,8 @@ impl Front {
         let additions = match frozen {
             Some(basis) => basis.additions.clone(),
             None => {
-                let notice = if has_notice { NOTICE } else { "" };
+                // A system message of its own would replace the one that a model comes with.
+                let notice = if has_notice && input.has_system() { NOTICE } else { "" };
                 let texts = [input.additions, notice];
                 texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
             }
@@ -280,6 +286,28 @@ fn first_fitting(
     Err(overflow(input, &front.budget, room, named))
 }
 
+/// The explanation of a head's notes as an item of the head, for a conversation without a system message: one that the
+/// daemon made would replace the one that a model comes with.
+#[derive(Default)]
+struct Notice {
+    item: Option<HeadItem>,
+    tokens: u64,
+}
+
+impl Notice {
+    fn new(input: &BuildInput<'_>, available: u64) -> Self {
+        if input.has_system() {
+            return Self::default();
+        }
+        let tokens = u64::from(input.counter.count_text(&note(NOTICE_TOPIC, &[], NOTICE)));
+        if tokens * NOTICE_DIVISOR > available {
+            return Self::default();
+        }
+        let (topic, text) = (NOTICE_TOPIC.to_owned(), NOTICE.to_owned());
+        Self { item: Some(HeadItem::Block { topic, text }), tokens }
+    }
+}
+
 /// The division of a conversation between the unit that is being answered and everything older.
 struct Room {
     /// Tokens that the conversation may have.
@@ -331,9 +359,12 @@ fn plan(
     let whole_notes = Notes::whole(checkpoints, &input.counter).tokens;
     let mut newest = NewestUnit::plan(input, bodies, room.newest)?;
     let aim = room.aim(whole_notes, newest.tokens);
-    let mut notes_room = aim.saturating_sub(newest.tokens) * NOTES_PERCENT / 100;
+    let notice = if may_open { Notice::new(input, room.available) } else { Notice::default() };
+    let older = aim.saturating_sub(newest.tokens + notice.tokens);
+    let beside = strategy::beside_notes(input, room.prompt_limit);
+    let mut notes_room = (older * NOTES_PERCENT / 100).min(older.saturating_sub(beside));
     let mut notes = Notes::fitted(checkpoints, &input.counter, notes_room);
-    let mut target = aim.saturating_sub(newest.tokens + notes.tokens);
+    let mut target = older.saturating_sub(notes.tokens);
     // A named strategy that keeps everything is used as long as it fits at all.
     let slack = DEPTH_PERCENT - TARGET_PERCENT;
     let slack = room.available.saturating_sub(whole_notes.min(aim)) * slack / 100;
@@ -348,8 +379,10 @@ fn plan(
             prompt_limit: room.prompt_limit,
         };
         let Some(planned) = (strategy.plan)(&mut plan_input, target)? else { return Ok(None) };
-        let items: Vec<HeadItem> = notes.items.iter().cloned().chain(planned).collect();
-        if may_open && n_tries == 0 && !has_opening(&items) {
+        let mut items: Vec<HeadItem> = notes.items.iter().cloned().chain(planned).collect();
+        if has_opening(&items) {
+            items.splice(0..0, notice.item.clone());
+        } else if may_open && n_tries == 0 {
             front = Front::new(input, true, false)?;
         }
         let head = Head { items: &items, n_covered: input.path.len() };

@@ -1,6 +1,8 @@
 //! The input of a build, and what follows from it: whether the epoch in force still holds, how much of the previous
 //! build is repeated, and the errors of a build.
 
+use std::collections::HashSet;
+
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
     Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis, WindowLimits,
@@ -27,8 +29,11 @@ pub(crate) trait FactSource {
         count: &dyn Fn(&str) -> u64,
     ) -> String;
 
-    /// Returns whether a record states a fact or a rule.
-    fn is_stated_by(&self, record: Seq) -> bool;
+    /// Returns the records that state a fact in force which a text does not say.
+    fn unsaid_records(&self, text: &str) -> HashSet<Seq>;
+
+    /// Returns the number of facts in force that a text says, and of all.
+    fn count_said(&self, text: &str) -> (usize, usize);
 }
 
 /// The input of a build, except the contents of records.
@@ -80,6 +85,12 @@ pub(crate) struct BuildInput<'a> {
 }
 
 impl BuildInput<'_> {
+    /// Whether a system message stands before the conversation.
+    pub(super) fn has_system(&self) -> bool {
+        let texts = [self.system_prompt, self.mode_text, Some(self.additions)];
+        texts.into_iter().flatten().any(|text| !text.is_empty())
+    }
+
     /// Returns the basis of an epoch that is opened now, with the end of its system message.
     pub(super) fn basis(&self, additions: String) -> EpochBasis {
         EpochBasis {

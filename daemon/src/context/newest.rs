@@ -7,16 +7,14 @@ use ollm_protocol::content::HeadItem;
 
 use super::cut;
 use super::input::BuildInput;
-use super::path::{Bodies, ContentsError, PathItem, PathRole, Unit, split_units};
-use super::render::Renderer;
+use super::path::{Bodies, ContentsError, PathItem, PathRole, Unit, n_turns, split_units};
+use super::render::{Renderer, left_out};
 use super::strategy::{common_cap, turn};
 
 /// Percent of the prompt limit that the newest unit leaves to the other layers.
 const OTHERS_PERCENT: u64 = 10;
 /// The fewest tokens that it leaves to them: both ends of the original task, in the smallest windows.
 const MIN_OTHERS: u64 = 96;
-/// Tokens of the line in place of records that are left out, and of the turn that it begins.
-const GAP_TOKENS: u64 = 32;
 /// Attempts to cut the unit to its room.
 const MAX_TRIES: usize = 6;
 /// Tokens that suffice to show both ends of a record.
@@ -90,8 +88,6 @@ impl NewestUnit {
             true => first.collect(),
             false => first.chain(last.clone()).collect(),
         };
-        // A line stands for what is missing between the first unit and the last.
-        let room = room.saturating_sub(GAP_TOKENS);
         let mut unit = Self::fitted(input, bodies, &core, room);
         for older in units.iter().rev().filter(|one| one.end <= last.start && one.start > start) {
             let mut with_older = unit.items.clone();
@@ -147,11 +143,18 @@ impl NewestUnit {
     }
 }
 
-/// Returns the tokens of some records as turns of a prompt.
+/// Returns the tokens of some records as turns of a prompt, with the lines in place of those between them.
 fn measure(input: &BuildInput<'_>, bodies: &Bodies<'_>, items: &BTreeMap<usize, HeadItem>) -> u64 {
     let mut renderer = Renderer::new(&input.counter, input.reads_images, true);
-    for (at, item) in items {
-        let record = &input.path[*at];
+    let mut next = items.keys().next().copied().unwrap_or_default();
+    for (&at, item) in items {
+        let n_missing = n_turns(&input.path[next..at]);
+        next = at + 1;
+        // Such a line also ends calls without a result, so that the notes behind them are shown.
+        if n_missing > 0 {
+            renderer.user(&left_out(n_missing), Vec::new());
+        }
+        let record = &input.path[at];
         let Some(body) = bodies.get(record.seq).filter(|_| record.enters()) else { continue };
         // A record that is not shown costs nothing.
         let _: Result<(), _> = match item {

@@ -116,6 +116,11 @@ pub(super) fn whole_range(path: &[PathItem]) -> Option<HeadItem> {
     Some(HeadItem::Range { from: path.first()?.seq, to: path.last()?.seq })
 }
 
+/// Returns the number of turns and results among records that a context leaves out.
+pub(super) fn n_turns(path: &[PathItem]) -> usize {
+    path.iter().filter(|item| item.enters() && item.path_role() != PathRole::Note).count()
+}
+
 /// Returns the indices of the records from one number to another, both included.
 pub(super) fn between(path: &[PathItem], from: Seq, to: Seq) -> Range<usize> {
     let start = path.partition_point(|item| item.seq < from);

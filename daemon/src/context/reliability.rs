@@ -73,14 +73,15 @@ fn model_factor(parameters: Option<u64>) -> f64 {
 
 /// Returns a warning that names what is lost, or `None` if little is.
 fn warning(retention: &Retention, n_compactions: u32) -> Option<String> {
-    let Retention { task, pins, decisions, files, identifiers, values } = *retention;
+    let Retention { task, pins, decisions, files, identifiers, values, facts } = *retention;
     let counts = [
         ("the original task", task, 100),
         ("pinned messages", pins, 100),
         ("locked decisions", decisions, 100),
         ("changed files", files, WARN_PERCENT),
         ("names", identifiers, WARN_PERCENT),
-        ("numbers, paths and names that were said", values, WARN_VALUES_PERCENT),
+        ("numbers, paths and names of the notes", values, WARN_VALUES_PERCENT),
+        ("facts that you stated", facts, WARN_VALUES_PERCENT),
     ];
     let is_lost = |(_, (kept, all), percent): &(_, (u32, u32), _)| kept * 100 < all * percent;
     let lost = counts.into_iter().filter(is_lost);
@@ -151,12 +152,15 @@ mod tests {
             files: (5, 6),
             identifiers: (40, 64),
             values: (24, 30),
+            facts: (0, 0),
         };
         assert_eq!(warning(good), None);
         let text =
             warning(Retention { pins: (1, 2), identifiers: (3, 64), ..good }).expect("a warning");
         assert!(text.contains("pinned messages (1 of 2), names (3 of 64)"), "{text}");
         let text = warning(Retention { values: (7, 30), ..good }).expect("a warning");
-        assert!(text.contains("paths and names that were said (7 of 30)"), "{text}");
+        assert!(text.contains("paths and names of the notes (7 of 30)"), "{text}");
+        let text = warning(Retention { facts: (7, 30), ..good }).expect("a warning");
+        assert!(text.contains("facts that you stated (7 of 30)"), "{text}");
     }
 }

@@ -1,14 +1,14 @@
 //! The `<facts>` block of a head: the best facts that nothing else in the prompt says, as short lines in the order of
 //! the log, each under its day.
 
+use std::ops::Range;
+
 use ollm_protocol::Seq;
 
 use super::fold::{KnownFact, RankedFact};
 
 /// The topic of the block, by which heads name it.
 pub(crate) const FACTS_TOPIC: &str = "facts";
-/// Score below which a fact is not worth its tokens.
-const MIN_SCORE: f32 = 1.0;
 /// The points for which a fact may take this many more tokens than another.
 const TOKENS_PER_POINT: f32 = 12.0;
 
@@ -44,12 +44,10 @@ pub(crate) fn fact_block(
     room: u64,
     count: &dyn Fn(&str) -> u64,
 ) -> FactBlock {
-    let notes = NoteLines::new(shown.notes);
+    let notes = SaidText::new(shown.notes);
     let mut missing: Vec<&RankedFact<'_>> = facts
         .iter()
-        .filter(|ranked| {
-            !ranked.is_forgotten && ranked.score >= MIN_SCORE && ranked.fact.entry.is_none()
-        })
+        .filter(|ranked| ranked.holds())
         .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
         .collect();
     // The best first; of equal ones the newest, which other text has had the least time to repeat.
@@ -143,37 +141,63 @@ pub(crate) fn block_lines(block: &str) -> impl Iterator<Item = &str> {
     block.lines().filter_map(|line| line.strip_prefix("- "))
 }
 
-/// The lines of the notes, prepared for looking facts up.
-struct NoteLines(Vec<String>);
+/// A text, prepared for looking facts up in its lines.
+pub(crate) struct SaidText {
+    /// All lines, normalized, one after another.
+    all: String,
+    lines: Vec<Range<usize>>,
+}
 
-impl NoteLines {
-    fn new(notes: &str) -> Self {
-        Self(notes.lines().map(normalized).filter(|line| !line.trim().is_empty()).collect())
+impl SaidText {
+    pub(crate) fn new(text: &str) -> Self {
+        let (mut all, mut lines) = (String::new(), Vec::new());
+        for line in text.lines().map(normalized).filter(|line| !line.trim().is_empty()) {
+            let start = all.len();
+            all.push_str(&line);
+            lines.push(start..all.len());
+        }
+        Self { all, lines }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(|line| &self.all[line.clone()])
     }
 
     /// Whether one line has all values of a fact, or most words of a fact without values.
-    fn says(&self, fact: &KnownFact) -> bool {
+    pub(crate) fn says(&self, fact: &KnownFact) -> bool {
         let text = normalized(&fact.text);
         if fact.values.is_empty() {
-            let words: Vec<&str> =
-                text.split(' ').filter(|word| word.chars().count() > 2).collect();
-            return self.0.iter().any(|line| {
-                let n_there = words.iter().filter(|word| has_word(line, word)).count();
-                line.contains(text.trim()) || !words.is_empty() && n_there * 5 >= words.len() * 4
-            });
+            return self.says_rule(&text);
         }
         let values: Vec<String> = fact.values.iter().map(|value| normalized(&value.text)).collect();
+        // Most facts are missing as a whole, which is seen without looking at each line.
+        if !values.iter().all(|value| self.all.contains(value.trim())) {
+            return false;
+        }
         let subject: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 3).collect();
-        self.0.iter().any(|line| {
-            let has_values = values.iter().all(|value| has_word(line, value.trim()));
-            let is_short = values.iter().map(|value| value.chars().count()).sum::<usize>() < 8;
-            // A short value alone may mean anything.
-            has_values
-                && (!is_short
-                    || subject.iter().any(|word| {
-                        !values.iter().any(|value| value.contains(word)) && has_word(line, word)
-                    }))
+        // A short value alone may mean anything.
+        let is_short = values.iter().map(|value| value.chars().count()).sum::<usize>() < 8;
+        self.lines().any(|line| {
+            let names_subject = |word: &&str| {
+                !values.iter().any(|value| value.contains(*word)) && has_word(line, word)
+            };
+            values.iter().all(|value| has_word(line, value.trim()))
+                && (!is_short || subject.iter().any(names_subject))
         })
+    }
+
+    /// Whether one line has most words of a rule.
+    fn says_rule(&self, text: &str) -> bool {
+        let words: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 2).collect();
+        let is_most = |n: usize| !words.is_empty() && n * 5 >= words.len() * 4;
+        let is_trivial = text.trim().is_empty();
+        if !is_trivial && self.all.contains(text.trim()) {
+            return true;
+        }
+        is_most(words.iter().filter(|word| self.all.contains(**word)).count())
+            && self
+                .lines()
+                .any(|line| is_most(words.iter().filter(|word| has_word(line, word)).count()))
     }
 }
 

@@ -10,6 +10,7 @@ use rustc_hash::FxHasher;
 use super::lexicon::{
     ClassSet, GERMAN, Reading, WordClass, is_function_char, is_joined_script, is_unit, read_words,
 };
+use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
 
 /// Characters of the longest text of a fact; of a longer sentence, the clauses with its values are kept.
@@ -65,10 +66,23 @@ pub(super) enum SentenceSort {
     Other,
 }
 
+/// Calls `visit` with each statement of a message, and whether it is a rule, in order.
+pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&str, bool)) {
+    for_each_sentence(text, |_, sentence| {
+        if let Some(reading) = read_sentence(sentence)
+            && reading.sort == SentenceSort::Fact
+        {
+            visit(&reading.text, reading.is_rule);
+        }
+    });
+}
+
 /// Reads a sentence; returns `None` for data and for sentences without any content.
 pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
     let n_letters = sentence.chars().filter(|char| char.is_alphabetic()).take(2).count();
-    if sentence.len() > MAX_SENTENCE_BYTES || n_letters < 2 {
+    // `Here is the log:` states nothing.
+    let is_announcement = sentence.ends_with([':', '：']);
+    if sentence.len() > MAX_SENTENCE_BYTES || n_letters < 2 || is_announcement {
         return None;
     }
     let mut orthography = Orthography::default();
@@ -468,6 +482,7 @@ mod tests {
         check("ポートは48213ですか");
         check("48213 4512 99 1024 77");
         check("2026-01-01T10:00:00 INFO main started pid=4711 port=8080");
+        check("Here is the log of host vega-7:");
         check("");
         check("🙂🙂🙂");
     }

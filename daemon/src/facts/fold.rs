@@ -28,6 +28,13 @@ const PRONOUN_MESSAGES: u32 = 3;
 const MAX_FORGOTTEN: usize = 10_000;
 /// The points of a fact that was said again, for each time up to two.
 const REPEAT_POINTS: f32 = 1.0;
+/// The points that a fact loses if it stands within a long message: what a user says stands before or after what is pasted.
+const MIDDLE_POINTS: f32 = 1.0;
+/// Bytes of the shortest such message, and of the beginning and the end of it.
+const LONG_MESSAGE_BYTES: usize = 2000;
+const END_BYTES: usize = 400;
+/// Score below which a fact is not worth its tokens.
+const MIN_SCORE: f32 = 1.0;
 /// The points of a pinned message's facts.
 const PIN_POINTS: f32 = 5.0;
 
@@ -88,6 +95,13 @@ pub(crate) struct RankedFact<'f> {
     pub(crate) is_pinned: bool,
     /// Whether the user suppressed it.
     pub(crate) is_forgotten: bool,
+}
+
+impl RankedFact<'_> {
+    /// Whether the fact is worth its tokens in a prompt. What an entry states stands in the system message.
+    pub(crate) fn holds(&self) -> bool {
+        !self.is_forgotten && self.score >= MIN_SCORE && self.fact.entry.is_none()
+    }
 }
 
 /// The facts of a session after some records.
@@ -188,11 +202,14 @@ impl FactFold {
         self.n_messages = self.n_messages.saturating_add(1);
         let mut index = 0;
         let mut seen = BTreeSet::new();
-        for_each_sentence(text, |sentence| {
+        for_each_sentence(text, |at_byte, sentence| {
             if seen.len() >= MAX_VALUES_COUNTED || index as usize >= MAX_MESSAGE_FACTS {
                 return;
             }
-            let Some(reading) = read_sentence(sentence) else { return };
+            let Some(mut reading) = read_sentence(sentence) else { return };
+            if is_in_middle(text, at_byte) {
+                reading.form_score -= MIDDLE_POINTS;
+            }
             for value in &reading.values {
                 if seen.insert(value.hash) {
                     self.count(value.hash);
@@ -415,6 +432,11 @@ fn rarity_divisor(n_messages: Option<u32>) -> f32 {
 #[expect(clippy::cast_precision_loss, reason = "small numbers of words")]
 fn ratio(part: usize, all: usize) -> f32 {
     if all == 0 { 0.0 } else { part as f32 / all as f32 }
+}
+
+/// Whether a line at some byte of a message stands neither at its beginning nor at its end.
+const fn is_in_middle(text: &str, at_byte: usize) -> bool {
+    text.len() >= LONG_MESSAGE_BYTES && at_byte > END_BYTES && at_byte < text.len() - END_BYTES
 }
 
 fn has_same_values(one: &[FactValue], other: &[FactValue]) -> bool {

@@ -16,5 +16,6 @@ mod sentences;
 mod tests;
 mod values;
 
-pub(crate) use block::{FACTS_TOPIC, ShownText, block_lines, fact_block};
+pub(crate) use block::{FACTS_TOPIC, SaidText, ShownText, block_lines, fact_block};
+pub(crate) use candidate::for_each_statement;
 pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};

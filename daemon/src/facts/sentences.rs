@@ -15,9 +15,10 @@ const ABBREVIATIONS: &[&str] = &[
     "fig", "op", "u.a", "max", "min", "ул", "г",
 ];
 
-/// Calls `visit` with each sentence of a message, in order.
-pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(&str)) {
+/// Calls `visit` with each sentence of a message, in order, and with the byte at which its line begins.
+pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) {
     let mut line = String::new();
+    let mut start = 0;
     let mut is_code = false;
     let (head, tail) = ends(text);
     for raw in head.lines().chain(tail.lines()) {
@@ -27,6 +28,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(&str)) {
         }
         let is_outside = is_code
             || trimmed.is_empty()
+            || is_listed(trimmed)
             || trimmed.starts_with(['>', '`', '~']) && is_fence(trimmed);
         let part = without_bullet(trimmed).trim_end();
         let continues = !is_outside
@@ -35,8 +37,9 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(&str)) {
             && line.len() + part.len() < MAX_LINE_BYTES
             && part.starts_with(char::is_lowercase);
         if !continues {
-            split(&line, &mut visit);
+            split(&line, &mut |sentence| visit(start, sentence));
             line.clear();
+            start = raw.as_ptr().addr() - text.as_ptr().addr();
         }
         if is_outside || part.len() > MAX_LINE_BYTES {
             continue;
@@ -46,7 +49,14 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(&str)) {
         }
         line.push_str(part);
     }
-    split(&line, &mut visit);
+    split(&line, &mut |sentence| visit(start, sentence));
+}
+
+/// Whether a line is one of a listing, in which the number of each line stands apart before it.
+fn is_listed(line: &str) -> bool {
+    let rest = line.trim_start_matches(|char: char| char.is_ascii_digit());
+    let marks = ["  ", "\t", "|", " |", "│", " │", ":\t", ":  "];
+    rest.len() < line.len() && marks.into_iter().any(|mark| rest.starts_with(mark))
 }
 
 /// Whether a line is a quotation, or begins or ends a code block.
@@ -138,7 +148,7 @@ mod tests {
 
     fn sentences(text: &str) -> Vec<String> {
         let mut all = Vec::new();
-        for_each_sentence(text, |sentence| all.push(sentence.to_owned()));
+        for_each_sentence(text, |_, sentence| all.push(sentence.to_owned()));
         all
     }
 
@@ -160,7 +170,18 @@ mod tests {
             "a line that an editor wrapped at a column of about seventy-two is\ncontinued here",
             &["a line that an editor wrapped at a column of about seventy-two is continued here"],
         );
+        check("  12  The port is 4512.\n\t7| let x\n4512 is the port", &["4512 is the port"]);
         check("", &[]);
+    }
+
+    #[test]
+    fn sentences_come_with_the_place_of_their_line() {
+        let mut places = Vec::new();
+        let text = "One. Two.\n\nThree\n```\ncode\n```\n- four";
+        for_each_sentence(text, |at, sentence| places.push((at, sentence.to_owned())));
+        let at = |sentence: &str| places.iter().find(|(_, one)| one == sentence).map(|(at, _)| *at);
+        assert_eq!((at("One."), at("Two.")), (Some(0), Some(0)));
+        assert_eq!((at("Three"), at("four")), (text.find("Three"), text.find("- four")));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct BoundedText {
 /// The sections before that of locked decisions.
 const N_STEP_SECTIONS: usize = 2;
 /// The longest line that names the number of omitted items.
-const MORE: &str = "+10000 more (goal.list)\n";
+const MORE: &str = "+10000 more\n";
 
 /// Returns the active goal for a prompt, or `None` without an active goal or room for a few words of it.
 ///
@@ -97,7 +97,7 @@ fn joined(head: &str, sections: &[(&str, Vec<String>)], omitted: usize, tail: &s
     let mut text = head.to_owned();
     sections.iter().for_each(|(title, items)| push_section(&mut text, title, items));
     if omitted > 0 {
-        text.push_str(&format!("+{omitted} more (goal.list)\n"));
+        text.push_str(&format!("+{omitted} more\n"));
     }
     text.push_str(tail);
     text

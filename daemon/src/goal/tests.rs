@@ -249,7 +249,7 @@ Completed:
     let block = goal_block(&state, &count, 70).unwrap();
     assert!(block.text.contains("- Use JWT\n"), "{}", block.text);
     assert!(!block.text.contains("Design the flow"), "{}", block.text);
-    assert!(block.text.ends_with(&format!("+{} more (goal.list)\n</goal>", block.omitted)));
+    assert!(block.text.ends_with(&format!("+{} more\n</goal>", block.omitted)));
     assert_eq!(goal_block(&state, &count, 5), None);
     assert_eq!(goal_block(&GoalState::default(), &count, 1000), None);
 }

@@ -371,9 +371,11 @@ impl From<CompactError> for RpcError {
             CompactError::Rejected { model, .. } => reply(ErrorKind::ModelFailed)
                 .with_field("reason", reason)
                 .with_field("model", model),
-            CompactError::ModelBusy { model } => reply(ErrorKind::ModelUnavailable)
-                .with_field("reason", reason)
-                .with_field("model", model),
+            CompactError::ModelBusy { model } | CompactError::Slow { model } => {
+                reply(ErrorKind::ModelUnavailable)
+                    .with_field("reason", reason)
+                    .with_field("model", model)
+            }
             CompactError::NoRoom { model, window } => reply(ErrorKind::ContextOverflow)
                 .with_field("model", model)
                 .with_field("available", window),

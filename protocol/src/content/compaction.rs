@@ -236,10 +236,12 @@ pub struct Retention {
     pub files: (u32, u32),
     /// Identifiers that occur more than once in the compacted range.
     pub identifiers: (u32, u32),
-    /// Numbers, paths, identifiers, quoted words and names of the notes before, and of all messages of the user that
-    /// notes stand for. What an earlier compaction lost counts as lost. Absent if there were none.
+    /// Numbers, paths, identifiers, quoted words and names of the notes before. Absent if there were none.
     #[serde(default, skip_serializing_if = "is_uncounted")]
     pub values: (u32, u32),
+    /// Facts in force that the user stated in the session. Absent if there are none.
+    #[serde(default, skip_serializing_if = "is_uncounted")]
+    pub facts: (u32, u32),
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -6,6 +6,7 @@ mod checkpoints;
 mod failures;
 mod overflow;
 mod requested;
+mod shrinking;
 
 use serde_json::{Value, json};
 

@@ -87,7 +87,7 @@ fn clients_that_never_read_cost_bounded_memory_and_no_service() {
 
 /// Begins a frame of 15 MiB and does not end it.
 fn begin_large_frame(wire: &mut Wire) {
-    wire.set_write_timeout(Duration::from_millis(100));
+    wire.set_write_timeout(Duration::from_secs(2));
     let mut frame = br#"{"jsonrpc":"2.0","id":7,"method":"session.list","params":{"x":""#.to_vec();
     frame.resize(15 << 20, b'y');
     // The daemon may stop reading within the frame.

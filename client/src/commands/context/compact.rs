@@ -202,7 +202,8 @@ fn retained(retention: &Retention) -> String {
         ("locked decisions", retention.decisions),
         ("files", retention.files),
         ("names", retention.identifiers),
-        ("values", retention.values),
+        ("values of the notes", retention.values),
+        ("facts", retention.facts),
     ];
     let shown = counts.iter().filter(|(_, (_, all))| *all > 0);
     let shown: Vec<String> =

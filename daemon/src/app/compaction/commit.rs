@@ -15,7 +15,7 @@ use super::survey::{self, CompactionRequest, ContextBefore, Survey};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
 use crate::app::error::{CompactError, Result};
-use crate::context::compact::{MeasuredTexts, UserValues, measure_retention, retention_targets};
+use crate::context::compact::{MeasuredTexts, measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
 
 /// Attempts to plan and write the head while other records move the leaf.
@@ -37,8 +37,6 @@ pub(super) struct NewHead {
     pub(super) model: Option<String>,
     /// The identifiers in the range, whose retention is measured.
     pub(super) identifiers: Vec<String>,
-    /// The values in the user's messages of the range, whose retention is measured.
-    pub(super) user_values: UserValues,
 }
 
 impl NewHead {
@@ -52,7 +50,6 @@ impl NewHead {
             aged: Vec::new(),
             model: None,
             identifiers: Vec::new(),
-            user_values: UserValues::default(),
         }
     }
 }
@@ -162,15 +159,11 @@ fn plan_now(
         return Err(no_gain(built.result.tokens_used).into());
     }
     let files = head.checkpoints.iter().flat_map(|one| one.files_modified.iter().cloned());
-    let texts = MeasuredTexts {
-        files: files.collect(),
-        identifiers: head.identifiers.clone(),
-        user_values: &head.user_values,
-        before: inputs.retention,
-    };
+    let texts = MeasuredTexts { files: files.collect(), identifiers: head.identifiers.clone() };
     let kept = retention_targets(&input, &contents, &inputs.checkpoints, texts)
         .map_err(context::ContextError::from)?;
-    let retention = measure_retention(&kept, &built.result.messages);
+    let retention = measure_retention(&kept, input.facts, &built.result.messages);
+    inputs.check_facts()?;
     Ok((built, retention))
 }
 

@@ -32,6 +32,11 @@ const MAX_YIELDS: usize = 8;
 const YIELD_CHECK: Duration = Duration::from_millis(200);
 /// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
+/// The longest time that a user waits for the summary of a turn. What a model has not written by then is extracted, and
+/// the background asks again.
+pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// The time after which a turn asks for no second summary in place of a refused one.
+const RETRY_LIMIT: Duration = Duration::from_secs(20);
 /// The least room for records that is worth a call, in tokens.
 const MIN_ROOM: u64 = 96;
 /// The tokens by which a retry, and the task of an update, can be longer than a first request.
@@ -52,6 +57,8 @@ pub(super) enum QueuePlace<'t> {
 pub(super) struct Summarizer<'a> {
     core: &'a Arc<Core>,
     place: QueuePlace<'a>,
+    /// The moment at which a turn stops to wait; `None` in the background.
+    ends: Option<Instant>,
     info: Arc<ModelInfo>,
     pub(super) model: String,
     num_ctx: u32,
@@ -75,8 +82,10 @@ impl<'a> Summarizer<'a> {
         core: &'a Arc<Core>,
         model: &str,
         place: QueuePlace<'a>,
+        in_turn: bool,
         context_size: u32,
     ) -> Result<Self, CompactError> {
+        let ends = in_turn.then(|| Instant::now() + TURN_LIMIT);
         let info = describe(core, model).await.map_err(CompactError::Model)?;
         let num_ctx = choose_window(core, model, Some(context_size)).await;
         let max_tokens = core.config().compression.summary_max_tokens;
@@ -85,15 +94,16 @@ impl<'a> Summarizer<'a> {
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
         let (model, tools) = (prompts.model, Vec::new());
-        Ok(Self { core, place, info, model, num_ctx, counter, max_tokens, tools })
+        Ok(Self { core, place, ends, info, model, num_ctx, counter, max_tokens, tools })
     }
 
     /// Returns the summarizer for requests behind a prompt of a chat with these tools.
     pub(super) fn behind_chat(&self, tools: Vec<Value>) -> Self {
-        let Self { core, place, info, model, num_ctx, counter, max_tokens, .. } = self;
+        let Self { core, place, ends, info, model, num_ctx, counter, max_tokens, .. } = self;
         Self {
             core,
             place: *place,
+            ends: *ends,
             info: Arc::clone(info),
             model: model.clone(),
             num_ctx: *num_ctx,
@@ -157,7 +167,7 @@ impl<'a> Summarizer<'a> {
     }
 
     /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the
-    /// first answer ran out of it.
+    /// first answer ran out of it. A turn that waited long already does without a retry.
     pub(super) async fn ask(
         &self,
         request: SummaryRequest<'_>,
@@ -195,9 +205,15 @@ impl<'a> Summarizer<'a> {
                     rejected = Some(reason);
                 }
             }
+            if self.ends.is_some_and(|ends| Instant::now() + TURN_LIMIT >= ends + RETRY_LIMIT) {
+                break;
+            }
         }
         if let Some(beginning) = beginning {
             return Ok(SummaryAnswer::Beginning(beginning));
+        }
+        if self.ends.is_some_and(|ends| Instant::now() >= ends) {
+            return Err(CompactError::Slow { model: self.model.clone() });
         }
         Err(self.rejected(rejected.unwrap_or(RejectedSummary::Empty)))
     }
@@ -219,7 +235,7 @@ impl<'a> Summarizer<'a> {
         CompactError::Rejected { model: self.model.clone(), reason }
     }
 
-    /// Returns the text of an answer, and whether it ran into its limit.
+    /// Returns the text of an answer, and whether it ran into its limit of tokens or of time.
     async fn answer(
         &self,
         messages: Vec<ContextMessage>,
@@ -260,14 +276,22 @@ impl<'a> Summarizer<'a> {
     ) -> Result<Option<(String, bool)>, CompactError> {
         let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
         let backend = self.core.models.backend().map_err(CompactError::Model)?;
-        let mut stream = backend.stream(request).await.map_err(CompactError::Model)?;
+        let begun = backend.stream(request);
+        let begun = match self.ends {
+            Some(ends) => tokio::time::timeout_at(ends, begun).await,
+            None => Ok(begun.await),
+        };
         let mut text = String::new();
+        let Ok(stream) = begun else { return Ok(Some((text, true))) };
+        let mut stream = stream.map_err(CompactError::Model)?;
+        let ends = self.ends.unwrap_or_else(|| Instant::now() + ANSWER_LIMIT);
         let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let item = tokio::select! {
                 biased;
                 item = stream.next() => item.map_err(CompactError::Model)?,
+                () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
                 _ = check.tick(), if yields => {
                     if ticket.chat_waits() {
                         return Ok(None);

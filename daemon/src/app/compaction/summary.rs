@@ -84,7 +84,8 @@ impl<'a> SummaryRange<'a> {
         let Self { core, request, survey, cut, .. } = self;
         let inputs = &survey.inputs;
         let model = Self::summarizing_model(core, survey)?;
-        let summarizer = Summarizer::new(core, &model, place, inputs.window.size).await?;
+        let summarizer =
+            Summarizer::new(core, &model, place, self.in_turn, inputs.window.size).await?;
         let limit = tier(inputs.window.size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
         let goal = self.goal(&summarizer.counter);
@@ -383,7 +384,6 @@ impl<'a> SummaryRange<'a> {
             aged: Vec::new(),
             model,
             identifiers: gathered.identifiers,
-            user_values: gathered.user_values,
         };
         for RangePart { cut, summary, provisional } in parts {
             let provisional = *provisional;

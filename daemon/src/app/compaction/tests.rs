@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::automatic::{CompactionInTurn, is_due};
 use super::commit::Compacted;
-use super::summarizer::QueuePlace;
+use super::summarizer::{QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
@@ -297,6 +297,29 @@ async fn failing_summaries_are_not_waited_for_again_by_turns() {
 }
 
 #[tokio::test]
+async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
+    let check = async |steps: &[AnswerStep], expect: CompactionMethod, has_goal: bool| {
+        let session = LongSession::new().await;
+        session.backend.answer(steps);
+        let out_of_time = async {
+            session.backend.paused().await;
+            tokio::time::pause();
+            tokio::time::advance(TURN_LIMIT).await;
+            tokio::time::resume();
+        };
+        let (compacted, ()) = tokio::join!(session.compact_in_turn(), out_of_time);
+        assert_eq!(compacted.head.method, expect);
+        let [notes] = &*session.checkpoints() else { panic!("one is kept") };
+        assert_eq!(notes.summary.contains("port the parser"), has_goal, "{notes:?}");
+        assert_eq!(session.backend.requests().len(), 1, "no second request");
+    };
+    // What was written is completed with extracted lines.
+    let begun = AnswerStep::Text("## Goal\n- port the parser\n\n## Progress\n- the lexer is");
+    check(&[begun, AnswerStep::Pause], CompactionMethod::Summarized, true).await;
+    check(&[AnswerStep::Pause], CompactionMethod::Extracted, false).await;
+}
+
+#[tokio::test]
 async fn second_compaction_of_a_turn_calls_no_model() {
     let session = LongSession::new().await;
     let turn = RunningTurn {
@@ -371,7 +394,7 @@ async fn many_decisions_leave_room_for_a_summary() {
     assert_eq!(compacted.head.method, CompactionMethod::Summarized);
     let requests = session.backend.requests();
     let asked = &requests[0].messages[1].content;
-    assert!(asked.contains("port the parser") && asked.contains("more (goal.list)"), "{asked}");
+    assert!(asked.contains("port the parser") && asked.contains(" more\n"), "{asked}");
 }
 
 #[tokio::test]

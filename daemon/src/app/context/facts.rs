@@ -1,5 +1,6 @@
 //! Facts: what the user stated and what still holds, for lists and for the heads of contexts.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::content::{Custom, HeadItem, RecordBody, RecordKind, Role};
@@ -19,8 +20,8 @@ use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::context::{FactSource, defuse};
 use crate::facts::{
-    FACTS_TOPIC, FORGET_RECORD, FactFold, ForgottenFact, RankedFact, ShownText, block_lines,
-    fact_block,
+    FACTS_TOPIC, FORGET_RECORD, FactFold, ForgottenFact, RankedFact, SaidText, ShownText,
+    block_lines, fact_block,
 };
 use crate::session::SessionError;
 
@@ -200,8 +201,23 @@ impl FactSource for SessionFacts {
         text.lines().map(defuse).collect::<Vec<_>>().join("\n")
     }
 
-    fn is_stated_by(&self, record: Seq) -> bool {
-        self.fold_or_note().is_some_and(|fold| fold.of_record(record).next().is_some())
+    fn unsaid_records(&self, text: &str) -> HashSet<Seq> {
+        let Some(fold) = self.fold_or_note() else { return HashSet::new() };
+        let said = SaidText::new(text);
+        let ranked = fold.ranked(&self.pins);
+        ranked
+            .iter()
+            .filter(|one| one.holds() && !said.says(one.fact))
+            .map(|one| one.fact.seq)
+            .collect()
+    }
+
+    fn count_said(&self, text: &str) -> (usize, usize) {
+        let Some(fold) = self.fold_or_note() else { return (0, 0) };
+        let said = SaidText::new(text);
+        let ranked = fold.ranked(&self.pins);
+        let facts: Vec<_> = ranked.iter().filter(|one| one.holds()).collect();
+        (facts.iter().filter(|one| said.says(one.fact)).count(), facts.len())
     }
 }
 

@@ -1,5 +1,5 @@
-//! A summary without a model: lines of the records, selected by the values that they hold and by word lists of several
-//! languages, in the sections of every summary.
+//! A summary without a model: what the user stated in any language, and lines of the records that word lists select, in the
+//! sections of every summary.
 //!
 //! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Lines that
 //! differ in numbers alone count as one, whose newest form is kept; code blocks are left out. Equal records give equal
@@ -12,7 +12,7 @@ use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::request::cut_middle;
 use super::summary::{Section, Summary, fit, without_bullet};
-use super::values::has_value;
+use crate::facts::for_each_statement;
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -26,87 +26,6 @@ const MAX_LINE_BYTES: usize = 1000;
 /// Lines of a text that are searched.
 const MAX_TEXT_LINES: usize = 2000;
 
-/// Words with which users demand or forbid something.
-const DEMANDS: &[&str] = &[
-    "must ",
-    "never ",
-    "always ",
-    "do not ",
-    "don't ",
-    "only use",
-    "make sure",
-    "should ",
-    "without ",
-    "avoid ",
-    "please keep",
-    "prefer ",
-    "important:", // English
-    "niemals",
-    "immer ",
-    "muss ",
-    "müssen ",
-    "darf ",
-    "bitte nicht",
-    "verwende ", // German
-    "jamais",
-    "toujours",
-    "doit ",
-    "doivent ",
-    "il faut",
-    "n'utilise", // French
-    "nunca",
-    "siempre",
-    "debe ",
-    "deben ",
-    "hay que",
-    "prohibido", // Spanish
-    "sempre",
-    "deve ",
-    "devono ",
-    "non usare",
-    "não use", // Italian, Portuguese
-    "nooit",
-    "altijd",
-    "moet ",
-    "moeten ", // Dutch
-    "nigdy",
-    "zawsze",
-    "musi ",
-    "nie używaj", // Polish
-    "никогда",
-    "всегда",
-    "нельзя",
-    "должен",
-    "должна",
-    "только ", // Russian
-    "ніколи",
-    "завжди",
-    "повинен", // Ukrainian
-    "asla ",
-    "her zaman",
-    "kesinlikle", // Turkish
-    "必须",
-    "不要",
-    "禁止",
-    "总是",
-    "只能",
-    "必須",
-    "不可",
-    "一定要", // Chinese
-    "必ず",
-    "しないで",
-    "常に",
-    "してはいけ", // Japanese
-    "반드시",
-    "절대",
-    "항상", // Korean
-    "يجب",
-    "أبدا",
-    "دائما",
-    "ممنوع", // Arabic
-    "हमेशा",
-    "कभी नहीं", // Hindi
-];
 /// Words with which a decision is made.
 const DECISIONS: &[&str] = &[
     "[decision]",
@@ -230,7 +149,7 @@ impl Extractor {
     }
 
     fn message(&mut self, seq: Seq, message: &Message) {
-        let text = message.plain_text();
+        let text = message.sent_text();
         match message.role {
             Role::User => {
                 if self.request.is_none() {
@@ -239,10 +158,8 @@ impl Extractor {
                     self.request = prose.map(|prose| cut_middle(prose, REQUEST));
                 }
                 self.user_messages.push(&format!("[#{seq}] user: {}", first_line(&text)));
-                let is_demand = |line: &str| has_any(line, DEMANDS);
-                self.demands.push_matching(&text, is_demand);
-                self.values.push_matching(&text, |line| {
-                    has_value(line) && !is_demand(line) && !is_question(line)
+                for_each_statement(&text, |statement, is_rule| {
+                    if is_rule { self.demands.push(statement) } else { self.values.push(statement) }
                 });
                 self.plans(&text);
             }
@@ -303,10 +220,6 @@ fn without_numbers(line: &str) -> String {
         }
     }
     key.to_lowercase()
-}
-
-fn is_question(line: &str) -> bool {
-    line.trim_end().ends_with(['?', '？', '؟'])
 }
 
 fn is_error(line: &str) -> bool {

@@ -133,7 +133,8 @@ pub(super) fn is_json(answer: &str) -> bool {
     inside.is_some_and(|inside| inside.trim_start().starts_with(['"', '{', '[', '}', ']']))
 }
 
-/// Whether a line stands in the place of a text that was asked for, such as `...` or `[the goal]`.
+/// Whether a line stands in the place of a text that was asked for, such as `...` or `[the goal]`. `[#12 user]` names a
+/// record.
 pub(super) fn is_placeholder(line: &str) -> bool {
     let text = without_bullet(line);
     let enclosed = |start, end| text.starts_with(start) && text.ends_with(end);
@@ -141,7 +142,7 @@ pub(super) fn is_placeholder(line: &str) -> bool {
     let words = text.split_whitespace().count();
     let is_bracketed = (enclosed('<', '>') && is_one('<')) || (enclosed('[', ']') && is_one('['));
     let is_dots = !text.is_empty() && text.chars().all(|char| matches!(char, '.' | '…' | '_'));
-    is_dots || (is_bracketed && words > 1)
+    is_dots || (is_bracketed && words > 1 && !text.starts_with("[#"))
 }
 
 #[cfg(test)]

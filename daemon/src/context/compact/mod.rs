@@ -33,7 +33,7 @@ pub(crate) use self::request::{
     ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
 };
 pub(crate) use self::retention::{
-    MeasuredTexts, UserValues, measure_retention, retained_percent, retention_targets,
+    MeasuredTexts, measure_retention, retained_percent, retention_targets,
 };
 pub(crate) use self::summary::Summary;
 pub(super) use self::summary::fit as fit_summary;

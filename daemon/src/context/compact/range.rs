@@ -4,7 +4,7 @@ use ollm_protocol::Seq;
 
 use super::extract::Extractor;
 use super::request::{TranscriptBuilder, TranscriptPiece};
-use super::retention::{IdentifierCounts, UserValues};
+use super::retention::IdentifierCounts;
 use crate::context::budget::trigger;
 use crate::context::build::{Built, Front, target_of, whole_newest_start};
 use crate::context::input::{BuildInput, ContextError};
@@ -138,8 +138,6 @@ pub(crate) struct RangeContents {
     pub pieces: Vec<TranscriptPiece>,
     /// Identifiers that occur more than once.
     pub identifiers: Vec<String>,
-    /// The values in the messages of the user.
-    pub user_values: UserValues,
     pub files: Ledger,
     /// The material for a summary without a model.
     pub extractor: Extractor,
@@ -158,7 +156,6 @@ pub(crate) fn read_range(
     for_each_record(contents, records, |seq, body| {
         transcript.add(seq, body);
         identifiers.add(body);
-        range.user_values.add(body);
         range.files.add_record(body);
         range.extractor.add(seq, body);
     })?;

@@ -293,7 +293,7 @@ fn record_text(seq: Seq, body: &RecordBody) -> Option<String> {
 
 /// Returns the author and the text of a message.
 fn message_text(message: &Message) -> (String, String) {
-    let text = message.plain_text();
+    let text = message.sent_text();
     match message.role {
         Role::User => ("user".to_owned(), cut_middle(&text, USER)),
         Role::System => ("system".to_owned(), cut_middle(&text, ASSISTANT)),

@@ -1,16 +1,16 @@
 //! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
-//! Retention is measured on the messages that a model is sent, not on the plan for them. Values are counted over the
-//! whole session: what one compaction lost stays lost in the figures of the next.
+//! Retention is measured on the messages that a model is sent, not on the plan for them. Facts are counted over the whole
+//! session: what one compaction lost stays lost in the figures of the next.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Checkpoint, ContextMessage, RecordBody, Retention, Role};
+use ollm_protocol::content::{Checkpoint, ContextMessage, RecordBody, Retention};
 
 use super::values::{SearchedText, Value, has_names, values};
 
-use crate::context::input::BuildInput;
+use crate::context::input::{BuildInput, FactSource};
 use crate::context::path::{Contents, ContentsError, for_each_record};
 
 /// Maximum number of files that are looked for: those that were changed last. Files of long ago may be no more than a
@@ -24,11 +24,6 @@ const MAX_WORDS: usize = 20_000;
 const MIN_WORD_BYTES: usize = 4;
 /// Bytes of the longest identifier; longer words are data.
 const MAX_WORD_BYTES: usize = 80;
-/// Distinct values after which no further message is searched: more are data.
-const MAX_VALUES: usize = 512;
-/// Bytes at each end of a message that are searched for values: what a user says stands before or after what is pasted,
-/// and the numbers of a pasted file are nothing that notes have to keep.
-const MAX_VALUE_BYTES: usize = 400;
 /// Characters that suffice to find a text again.
 const PROBE_CHARS: usize = 60;
 
@@ -45,53 +40,46 @@ pub(crate) struct RetentionTargets {
     files: Vec<String>,
     /// Identifiers that occur more than once in the range.
     identifiers: Vec<String>,
-    /// The values of the notes before, and of the user's messages in the range.
+    /// The values of the notes before.
     values: BTreeSet<Value>,
-    /// The values that earlier compactions lost.
-    n_lost_before: u32,
 }
 
 /// The texts of one compaction whose survival is measured.
-pub(crate) struct MeasuredTexts<'a> {
+pub(crate) struct MeasuredTexts {
     /// The files that tools changed, the newest last.
     pub files: Vec<String>,
     pub identifiers: Vec<String>,
-    /// The messages of the user in the range.
-    pub user_values: &'a UserValues,
-    /// The retention of the compaction before.
-    pub before: Option<Retention>,
 }
 
 /// Returns the targets of a compaction: task, pins and decisions of the session, files and identifiers of the range, and
-/// the values of the notes before and of the user's messages.
+/// the values of the notes before.
 ///
 /// `notes`: the checkpoints before the compaction.
 pub(crate) fn retention_targets(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
     notes: &[Checkpoint],
-    texts_of_range: MeasuredTexts<'_>,
+    texts_of_range: MeasuredTexts,
 ) -> Result<RetentionTargets, ContentsError> {
-    let MeasuredTexts { files, identifiers, user_values, before } = texts_of_range;
+    let MeasuredTexts { files, identifiers } = texts_of_range;
     let task = input.path.iter().find(|item| item.is_user_message()).map(|item| item.seq);
     let task = texts(contents, task.as_slice())?;
     let on_path = |seq: &&Seq| input.path.binary_search_by_key(*seq, |item| item.seq).is_ok();
     let pins: Vec<Seq> = input.pins.iter().filter(on_path).copied().collect();
     let pins = texts(contents, &pins)?;
     let files = files[files.len().saturating_sub(MAX_FILES)..].to_vec();
-    let mut known = user_values.0.clone();
+    let mut known = BTreeSet::new();
     let lasting = notes.iter().filter(|checkpoint| !checkpoint.provisional);
     lasting.for_each(|one| known.extend(values(&one.summary, has_names(&one.summary))));
-    let n_lost_before = before.map_or(0, |before| before.values.1.saturating_sub(before.values.0));
     let decisions = input.decisions.to_vec();
-    Ok(RetentionTargets { task, pins, decisions, files, identifiers, values: known, n_lost_before })
+    Ok(RetentionTargets { task, pins, decisions, files, identifiers, values: known })
 }
 
 /// Returns the texts of records, without damaged ones.
 fn texts(contents: &dyn Contents, records: &[Seq]) -> Result<Vec<String>, ContentsError> {
     let mut texts = Vec::new();
     for_each_record(contents, records, |_, body| match body {
-        RecordBody::Message(message) => texts.push(message.plain_text()),
+        RecordBody::Message(message) => texts.push(message.sent_text()),
         RecordBody::ToolCall(call) => texts.push(call.result.llm_content.clone()),
         RecordBody::Custom(custom) => texts.extend(custom.context_text.clone()),
         _ => {}
@@ -99,9 +87,10 @@ fn texts(contents: &dyn Contents, records: &[Seq]) -> Result<Vec<String>, Conten
     Ok(texts)
 }
 
-/// Counts the targets that messages name.
+/// Counts the targets that messages name, and the facts of the session that they say.
 pub(crate) fn measure_retention(
     targets: &RetentionTargets,
+    facts: Option<&dyn FactSource>,
     messages: &[ContextMessage],
 ) -> Retention {
     let mut whole = String::new();
@@ -124,17 +113,20 @@ pub(crate) fn measure_retention(
         decisions: texts(&targets.decisions),
         files: count_kept(&targets.files, |path| whole.contains(path)),
         identifiers: count_kept(&targets.identifiers, |name| words.contains(name)),
-        values: (
-            small(n_values),
-            small(targets.values.len()).saturating_add(targets.n_lost_before),
-        ),
+        values: (small(n_values), small(targets.values.len())),
+        facts: facts.map_or((0, 0), |facts| {
+            let (said, all) = facts.count_said(&whole);
+            (small(said), small(all))
+        }),
     }
 }
 
-/// Returns the percentage of the values that were kept; without values, of the other targets; 100 without any.
+/// Returns the percentage of the facts or of the values of the notes that was kept, whichever is less; without any, of the
+/// other targets; 100 without any of them.
 pub(crate) fn retained_percent(retention: &Retention) -> u32 {
-    let Retention { task, pins, decisions, files, identifiers, values: (kept, all) } = *retention;
-    if let Some(percent) = kept.saturating_mul(100).checked_div(all) {
+    let Retention { task, pins, decisions, files, identifiers, values, facts } = *retention;
+    let percent = |(kept, all): (u32, u32)| kept.saturating_mul(100).checked_div(all);
+    if let Some(percent) = percent(facts).into_iter().chain(percent(values)).min() {
         return percent;
     }
     let parts: Vec<(u32, u32)> = [task, pins, decisions, files, identifiers]
@@ -167,32 +159,6 @@ fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The values in the messages of the user.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct UserValues(BTreeSet<Value>);
-
-impl UserValues {
-    /// Adds the values of a record.
-    pub(super) fn add(&mut self, body: &RecordBody) {
-        let RecordBody::Message(message) = body else { return };
-        if message.role == Role::User && self.0.len() < MAX_VALUES {
-            let text = message.plain_text();
-            for end in ends(&text) {
-                self.0.extend(values(end, has_names(end)));
-            }
-        }
-    }
-}
-
-/// Returns the beginning and the end of a long text, or the whole of a short one.
-fn ends(text: &str) -> Vec<&str> {
-    if text.len() <= 2 * MAX_VALUE_BYTES {
-        return vec![text];
-    }
-    let boundary = |at: usize| (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    vec![&text[..boundary(MAX_VALUE_BYTES)], &text[boundary(text.len() - MAX_VALUE_BYTES)..]]
-}
-
 /// The occurrences of identifiers in records.
 #[derive(Debug, Default)]
 pub(super) struct IdentifierCounts(HashMap<String, u32>);
@@ -201,7 +167,7 @@ impl IdentifierCounts {
     /// Counts the identifiers of a record.
     pub(super) fn add(&mut self, body: &RecordBody) {
         match body {
-            RecordBody::Message(message) => self.add_text(&message.plain_text()),
+            RecordBody::Message(message) => self.add_text(&message.sent_text()),
             RecordBody::ToolCall(call) => {
                 self.add_text(&call.args.to_string());
                 self.add_text(&call.result.llm_content);
@@ -248,7 +214,7 @@ fn is_identifier(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use ollm_protocol::Timestamp;
-    use ollm_protocol::content::Message;
+    use ollm_protocol::content::{Message, Role};
 
     use super::*;
 
@@ -262,10 +228,10 @@ mod tests {
             files: texts(&["src/lib.rs", "src/main.rs"]),
             identifiers: texts(&["parse_value", "TokenKind", "lost_name"]),
             values: BTreeSet::new(),
-            n_lost_before: 0,
         };
         let text = "Build the parser, please. never use unsafe; use serde. src/lib.rs has parse_value and TokenKind";
-        let retention = measure_retention(&targets, &[ContextMessage::text(Role::User, text)]);
+        let message = ContextMessage::text(Role::User, text);
+        let retention = measure_retention(&targets, None, &[message]);
         let expect = Retention {
             task: (1, 1),
             pins: (1, 2),
@@ -273,6 +239,7 @@ mod tests {
             files: (1, 2),
             identifiers: (2, 3),
             values: (0, 0),
+            facts: (0, 0),
         };
         assert_eq!(retention, expect);
         assert_eq!(retained_percent(&retention), (100 + 50 + 100 + 50 + 66) / 5);
@@ -280,32 +247,35 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_pasted_file_are_no_values() {
-        let file: String = (1000..3000).map(|line| format!("{line} é\n")).collect();
-        let text =
-            format!("The port is 48613. Here is the file:\n{file}Keep version 1.84.2 of it.");
-        let body =
-            RecordBody::Message(Message::text(Role::User, &text, Timestamp::from_unix_ms(1)));
-        let mut found = UserValues::default();
-        found.add(&body);
-        assert!((2..200).contains(&found.0.len()), "{}", found.0.len());
-        let of = |text: &str| values(text, has_names(text)).pop().expect("a value");
-        assert!(found.0.contains(&of("port 48613")) && found.0.contains(&of("version 1.84.2")));
-    }
-
-    #[test]
-    fn values_that_earlier_compactions_lost_stay_lost() {
-        let mut said = UserValues::default();
-        let at = Timestamp::from_unix_ms(0);
-        let text = "The port is 48213, the key lies in /etc/a.pem.";
-        said.add(&RecordBody::Message(Message::text(Role::User, text, at)));
-        said.add(&RecordBody::Message(Message::text(Role::Assistant, "port 50123", at)));
-        let targets =
-            RetentionTargets { values: said.0, n_lost_before: 6, ..RetentionTargets::default() };
-        let shown = ContextMessage::text(Role::User, "## Critical context\n- port: 48213");
-        let retention = measure_retention(&targets, &[shown]);
-        assert_eq!(retention.values, (1, 8));
-        assert_eq!(retained_percent(&retention), 12);
+    fn facts_and_values_of_notes_count_by_the_worse_of_both() {
+        /// Facts of which the first is said if a text has its words.
+        struct TwoFacts;
+        impl FactSource for TwoFacts {
+            fn lines(
+                &self,
+                _: &str,
+                _: &dyn Fn(Seq) -> bool,
+                _: u64,
+                _: &dyn Fn(&str) -> u64,
+            ) -> String {
+                String::new()
+            }
+            fn unsaid_records(&self, _: &str) -> HashSet<Seq> {
+                HashSet::new()
+            }
+            fn count_said(&self, text: &str) -> (usize, usize) {
+                (usize::from(text.contains("port: 48213")), 2)
+            }
+        }
+        let notes = "- port: 48213\n- key: /etc/a.pem\n- host: vega-7\n- build: 9f3c2e71";
+        let targets = RetentionTargets {
+            values: values(notes, has_names(notes)).into_iter().collect(),
+            ..RetentionTargets::default()
+        };
+        let shown = ContextMessage::text(Role::User, "- port: 48213\n- host: vega-7\n- 9f3c2e71");
+        let retention = measure_retention(&targets, Some(&TwoFacts), &[shown]);
+        assert_eq!((retention.values, retention.facts), ((3, 4), (1, 2)));
+        assert_eq!(retained_percent(&retention), 50);
     }
 
     #[test]

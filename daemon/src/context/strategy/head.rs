@@ -69,6 +69,15 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         }
     }
 
+    /// Returns the text of a block, empty if there is none.
+    pub(super) fn block(&self, topic: &str) -> &str {
+        let mut texts = self.blocks.iter().filter_map(|item| match item {
+            HeadItem::Block { topic: other, text } if other == topic => Some(text.as_str()),
+            _ => None,
+        });
+        texts.next().unwrap_or_default()
+    }
+
     /// Keeps a record as a turn, whole or as a given item; returns false if it does not fit.
     pub(super) fn keep_as(&mut self, at: usize, item: Option<HeadItem>) -> bool {
         let record = &self.input.build.path[at];

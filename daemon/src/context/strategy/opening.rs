@@ -5,6 +5,7 @@ use ollm_protocol::Seq;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
+use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::facts::FACTS_TOPIC;
@@ -18,10 +19,8 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 const FACTS_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
 const FILE_PERCENT: u64 = 5;
-/// Tokens of `+12 more changed`.
-const MORE_TOKENS: u64 = 12;
-/// Tokens that suffice to name the number of files of both lists.
-const MIN_FILE_TOKENS: u64 = 32;
+/// Tokens that suffice for the newest file and the number of the others.
+const MIN_FILE_TOKENS: u64 = 48;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote may have before it is cut.
@@ -44,28 +43,52 @@ fn ledger(input: &mut PlanInput<'_, '_>, start: usize) -> Result<Ledger, Content
     Ok(ledger)
 }
 
-/// Returns the files in words within `tokens`, newest first, and the number of those that do not fit.
+/// Returns the files in words within `tokens`, newest first, with the number of those that do not fit; empty if not even
+/// the numbers fit.
 fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> String {
-    let lists = [("changed", &ledger.modified), ("read", &ledger.read)];
-    let mut text = String::new();
-    for (verb, paths) in lists {
-        let mut shown = 0;
-        for path in paths.iter().rev() {
-            let line = format!("{verb}: {path}\n");
-            let cost = u64::from(counter.count_text(&text) + counter.count_text(&line));
-            let more = if shown + 1 == paths.len() { 0 } else { MORE_TOKENS };
-            if cost + more > tokens {
+    let mut shown = [0, 0];
+    let fits = |text: &str| u64::from(counter.count_text(text)) <= tokens;
+    for (list, n_paths) in [ledger.modified.len(), ledger.read.len()].into_iter().enumerate() {
+        while shown[list] < n_paths {
+            let mut longer = shown;
+            longer[list] += 1;
+            if !fits(&ledger_lines(ledger, longer)) {
                 break;
             }
-            text.push_str(&line);
-            shown += 1;
-        }
-        if shown < paths.len() {
-            text.push_str(&format!("+{} more {verb}\n", paths.len() - shown));
+            shown = longer;
         }
     }
-    text.truncate(text.trim_end().len());
-    text
+    Some(ledger_lines(ledger, shown)).filter(|text| fits(text)).unwrap_or_default()
+}
+
+/// Returns a line for each of the newest changed and read files, and for the number of the others.
+fn ledger_lines(ledger: &Ledger, [n_changed, n_read]: [usize; 2]) -> String {
+    let lists = [("changed", &ledger.modified, n_changed), ("read", &ledger.read, n_read)];
+    let mut lines = Vec::new();
+    for (verb, paths, n_shown) in lists {
+        lines.extend(paths.iter().rev().take(n_shown).map(|path| format!("{verb}: {path}")));
+        if n_shown < paths.len() {
+            lines.push(format!("+{} more {verb}", paths.len() - n_shown));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Returns the tokens of an opening that its notes leave free: for pins, both ends of the original task and of the message
+/// before the newest, and the newest file.
+pub(in crate::context) fn beside_notes(input: &BuildInput<'_>, prompt_limit: u64) -> u64 {
+    let is_pinned = |item: &&PathItem| input.pins.contains(&item.seq);
+    let pins = input.path.iter().filter(is_pinned);
+    let pins: u64 = pins.map(|item| u64::from(item.tokens) + QUOTE_TOKENS).sum();
+    pins.min(pin_share(input, prompt_limit))
+        + 2 * (MIN_SHARE + QUOTE_TOKENS)
+        + MIN_FILE_TOKENS
+        + 2 * QUOTE_TOKENS
+}
+
+/// Returns the tokens that all pins together may have.
+fn pin_share(input: &BuildInput<'_>, prompt_limit: u64) -> u64 {
+    prompt_limit * PIN_PERCENT / 100 + input.pins.len() as u64 * QUOTE_TOKENS
 }
 
 /// Tokens that are reserved for the opening, so that the newest turns do not take them.
@@ -80,21 +103,24 @@ pub(super) struct Reserved {
 }
 
 impl HeadBuilder<'_, '_, '_> {
-    /// Reserves tokens for facts, for the original task, for pins, for the files of the records from `start` on, and for earlier
-    /// messages of the user.
+    /// Reserves tokens for pins, for the original task, for the files of the records from `start` on, for the message before
+    /// the turns, for facts, and for the messages before it. The first of them have their room in a crowded head too.
     pub(super) fn reserve(&mut self, start: usize) -> Result<Reserved, ContentsError> {
-        let facts = self.fact_tokens();
-        self.left -= facts;
+        let pins = self.pin_tokens()?;
+        self.left -= pins;
         let task = self.task_tokens()?;
         self.left -= task;
         self.users -= task;
-        let pins = self.pin_tokens()?;
-        self.left -= pins;
         let ledger = ledger(self.input, start)?;
         let files = self.file_tokens(&ledger);
         self.left -= files;
-        let earlier = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
-        self.left -= earlier;
+        let before = (MIN_SHARE + QUOTE_TOKENS).min(self.left);
+        self.left -= before;
+        let facts = self.fact_tokens();
+        self.left -= facts;
+        let more = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
+        self.left -= more;
+        let earlier = before + more;
         Ok(Reserved { facts, task, pins, files, earlier, ledger })
     }
 
@@ -129,7 +155,7 @@ impl HeadBuilder<'_, '_, '_> {
         let pinned: Vec<PathItem> = self.pinned().map(|at| self.input.build.path[at]).collect();
         self.input.bodies.load(&pinned)?;
         let cost: u64 = pinned.iter().map(|item| self.cost(item) + QUOTE_TOKENS).sum();
-        Ok(cost.min(self.pin_share()).min(self.left / 2))
+        Ok(cost.min(self.pin_share()).min(self.left.saturating_sub(MIN_SHARE)))
     }
 
     fn file_tokens(&self, ledger: &Ledger) -> u64 {
@@ -141,8 +167,7 @@ impl HeadBuilder<'_, '_, '_> {
     }
 
     fn pin_share(&self) -> u64 {
-        let n_pins = self.input.build.pins.len() as u64;
-        self.input.prompt_limit * PIN_PERCENT / 100 + n_pins * QUOTE_TOKENS
+        pin_share(self.input.build, self.input.prompt_limit)
     }
 
     /// Returns the indices of the pinned records, the newest pin first.
@@ -226,8 +251,8 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes the user's messages before record `end`: those that state something first, then the newest. A long message
-    /// keeps its ends.
+    /// Quotes the user's messages before record `end`: the newest, those that state what nothing else in the head says, then
+    /// the other newest ones. A long message keeps its ends.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
@@ -237,9 +262,12 @@ impl HeadBuilder<'_, '_, '_> {
         let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
         let mut users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
-        if let Some(facts) = self.input.build.facts {
-            // Stable, so that the newest come first among equals.
-            users.sort_by_key(|at| !facts.is_stated_by(path[*at].seq));
+        if let (Some(facts), Some((_, older))) = (self.input.build.facts, users.split_first_mut()) {
+            // What was said last stays first; of the others, what nothing else in the head says. Stable, so that the
+            // newest come first among equals.
+            let said = [self.input.notes, self.block(FACTS_TOPIC)].join("\n");
+            let unsaid = facts.unsaid_records(&said);
+            older.sort_by_key(|at| !unsaid.contains(&path[*at].seq));
         }
         let mut n_loaded = 0;
         for (n, &at) in users.iter().enumerate() {

@@ -157,6 +157,31 @@ fn shortened_history_is_explained_and_earlier_questions_are_marked() {
     assert_eq!(short.build_auto(4096).result.messages[0].content, "You are helpful.");
 }
 
+#[test]
+fn without_a_system_message_the_explanation_of_the_notes_stands_before_them() {
+    let mut session = Session::default();
+    session.say(Role::User, "the task");
+    session.say(Role::Assistant, "done");
+    history(&mut session, 6000);
+    session.say(Role::User, "the newest question");
+    let mut input = session.input(4096);
+    input.system_prompt = None;
+    let built = build(&input, &session).expect("builds");
+    let first = &built.result.messages[0];
+    // A system message would replace the one that the model comes with.
+    assert_eq!(first.role, Role::User);
+    assert!(first.content.starts_with("<notice>\nOlder parts of this conv"), "{}", first.content);
+    assert!(first.content.contains("</notice>\n\n<earlier_requests>\n- the task\n"));
+    check_laws_without_markers(&built);
+    let epoch = built.new_epoch.expect("a new one");
+    let seq = session.push(RecordBody::Epoch(epoch.clone()));
+    session.epoch = Some((seq, epoch));
+    let mut input = session.input(4096);
+    input.system_prompt = None;
+    let again = build(&input, &session).expect("builds");
+    assert_eq!(again.result.messages, built.result.messages);
+}
+
 fn check_laws_without_markers(built: &Built) {
     let result = &built.result;
     assert!(result.tokens_used <= result.token_budget);

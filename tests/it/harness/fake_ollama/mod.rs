@@ -146,6 +146,11 @@ impl FakeOllama {
         (state.trained_context, state.largest_window) = (num_ctx, num_ctx);
     }
 
+    /// Sets the window that one model was trained for.
+    pub(crate) fn set_small_model(&self, name: &'static str, num_ctx: u64) {
+        self.server.state().small_model = Some((name, num_ctx));
+    }
+
     /// Sets the window that the Modelfile of every model sets.
     pub(crate) fn set_modelfile_window(&self, num_ctx: u64) {
         self.server.state().modelfile_window = Some(num_ctx);

@@ -157,6 +157,8 @@ pub(super) struct State {
     pub(super) vram_percent: u64,
     /// The window that every model was trained for.
     pub(super) trained_context: u64,
+    /// The smaller window that one model was trained for.
+    pub(super) small_model: Option<(&'static str, u64)>,
     /// The largest window that fits into memory.
     pub(super) largest_window: u64,
     /// The tokens of the last prompt of each model.
@@ -179,6 +181,12 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Returns the window that a model was trained for.
+    pub(super) fn trained_context_of(&self, name: &str) -> u64 {
+        let own = self.small_model.filter(|(small, _)| *small == name);
+        own.map_or(self.trained_context, |(_, num_ctx)| num_ctx)
+    }
+
     /// Creates the state of a server version such as `0.33.0`.
     pub(super) fn new(version: &'static str) -> Self {
         let mut numbers = version.split('.').map(|number| number.parse().unwrap());
@@ -190,6 +198,7 @@ impl State {
             n_loads: 0,
             vram_percent: 100,
             trained_context: models::TRAINED_CONTEXT,
+            small_model: None,
             largest_window: models::TRAINED_CONTEXT,
             prompt_cache: BTreeMap::new(),
             answers: VecDeque::new(),
