@@ -5,6 +5,8 @@
 //! **Invariant**: what is recalled for a context that was just compacted only uses room that is free, so it causes
 //! neither a compaction nor a cut.
 
+use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ollm_protocol::content::{CompactMode, Delta, RecalledRecord, RecordBody, RecordKind, Role};
@@ -19,7 +21,9 @@ use crate::app::drafts::counted_for;
 use crate::app::error::Result;
 use crate::catalog::{RecallQuery, RecalledMessage};
 use crate::config::RecallSetting;
-use crate::context::{Built, ItemSource, RECALL_TOPIC, defuse_all, recalled_block, trigger};
+use crate::context::{
+    Built, ItemSource, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
+};
 use crate::tokens::Counter;
 
 /// Maximum number of messages that a turn recalls.
@@ -45,8 +49,7 @@ pub(crate) fn recall_for_turn(
 ) -> Result<Option<Delta>> {
     let Some(question) = params.pending.as_deref() else { return Ok(None) };
     let Some(recall) = TurnRecall::load(core, params, None)? else { return Ok(None) };
-    let most = recall.share();
-    recall.find(question, FOR_MESSAGE_BELOW, most)
+    recall.find(question, FOR_MESSAGE_BELOW, &|recall| Ok(recall.share()))
 }
 
 /// Recalls for a turn whose context was just compacted, because the compaction may have dropped what the user's message
@@ -65,10 +68,12 @@ pub(crate) async fn recall_after_compaction(
             return Ok(None);
         };
         // A context that needs another head already leaves no room.
-        let question = recall.newest_message()?.filter(|_| !recall.built.result.transient);
-        let Some(question) = question else { return Ok(None) };
+        if recall.built()?.result.transient {
+            return Ok(None);
+        }
+        let Some(question) = recall.newest_message()? else { return Ok(None) };
         let leaf = recall.inputs.leaf;
-        let delta = recall.find(&question, FOR_MESSAGE_ABOVE, recall.free_room())?;
+        let delta = recall.find(&question, FOR_MESSAGE_ABOVE, &TurnRecall::free_room)?;
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
@@ -93,7 +98,7 @@ pub(super) async fn recall_for_build(
         };
         let Some(question) = question else { return Ok(None) };
         let leaf = recall.inputs.leaf;
-        let delta = recall.find(&question, introduction, recall.free_room())?;
+        let delta = recall.find(&question, introduction, &TurnRecall::free_room)?;
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
@@ -114,14 +119,22 @@ pub(super) async fn recall_for_build(
 /// A recall for a context.
 struct TurnRecall<'a> {
     core: &'a Arc<Core>,
+    params: ContextBuildParams,
     inputs: Inputs,
-    /// The context without what is recalled.
-    built: Built,
+    /// The context without what is recalled, once it is planned: most questions find nothing and need none.
+    built: OnceCell<Built>,
     scope: RecallSetting,
 }
 
+/// What a context has already: its records, and the messages that earlier recalls brought back into it.
+struct ShownMessages {
+    records: HashSet<Seq>,
+    recalled: Vec<RecalledRecord>,
+}
+
 impl<'a> TurnRecall<'a> {
-    /// Plans the context; returns `None` if it shows everything that could be recalled, or if recall is off.
+    /// Reads what the context depends on; returns `None` if it shows everything that could be recalled, or if recall is
+    /// off.
     fn load(
         core: &'a Arc<Core>,
         params: &ContextBuildParams,
@@ -135,8 +148,17 @@ impl<'a> TurnRecall<'a> {
         if scope == RecallSetting::Session && inputs.shows_everything() {
             return Ok(None);
         }
-        let built = plan(core, params, &inputs)?;
-        Ok(Some(Self { core, inputs, built, scope }))
+        let params = params.clone();
+        Ok(Some(Self { core, params, inputs, built: OnceCell::new(), scope }))
+    }
+
+    /// Returns the context without what is recalled.
+    fn built(&self) -> Result<&Built> {
+        if let Some(built) = self.built.get() {
+            return Ok(built);
+        }
+        let built = plan(self.core, &self.params, &self.inputs)?;
+        Ok(self.built.get_or_init(|| built))
     }
 
     /// Returns the tokens that recalled messages may have by their share of the prompt limit.
@@ -147,22 +169,24 @@ impl<'a> TurnRecall<'a> {
         reason = "a share of at most some million tokens"
     )]
     fn share(&self) -> u64 {
-        (self.built.result.token_budget as f64 * self.core.config().recall.share) as u64
+        let config = self.core.config();
+        let limit = prompt_limit(self.inputs.window.size, config.context.answer_reserve);
+        (limit as f64 * config.recall.share) as u64
     }
 
     /// Returns the tokens of their share that are free: below the trigger of the next compaction, and none while the
     /// message that is being answered is cut.
-    fn free_room(&self) -> u64 {
-        let result = &self.built.result;
+    fn free_room(&self) -> Result<u64> {
+        let result = &self.built()?.result;
         if !result.cut.is_empty() {
-            return 0;
+            return Ok(0);
         }
         let budget = &result.budget;
         let threshold = self.core.config().compression.threshold;
         let below = trigger(budget.available_tokens, threshold)
             .saturating_sub(budget.current_conversation_tokens);
         let left = result.token_budget.saturating_sub(result.tokens_used);
-        self.share().min(below.min(left).saturating_sub(BLOCK_TOKENS))
+        Ok(self.share().min(below.min(left).saturating_sub(BLOCK_TOKENS)))
     }
 
     /// Returns the text of the user's message that is being answered; `None` within tool calls or after an answer.
@@ -178,27 +202,32 @@ impl<'a> TurnRecall<'a> {
         })
     }
 
-    /// Finds what a question needs, within some tokens.
-    fn find(&self, question: &str, introduction: &str, most: u64) -> Result<Option<Delta>> {
-        if most == 0 {
-            return Ok(None);
-        }
+    /// Finds what a question needs, within the tokens that `room` returns.
+    fn find(
+        &self,
+        question: &str,
+        introduction: &str,
+        room: &dyn Fn(&Self) -> Result<u64>,
+    ) -> Result<Option<Delta>> {
         let id = self.inputs.id;
-        let (shown, recalled_before) = (shown_in(&self.built), self.recalled_before()?);
+        let shown = OnceCell::new();
         let other = |session: SessionId| (session != id).then_some(session);
-        let is_shown = |session: Option<SessionId>, seq: Seq| {
-            let mut before = recalled_before.iter();
-            before.any(|record| record.session_id == session && record.seq == seq)
-                || session.is_none() && (shown.contains(&seq) || !self.inputs.path.contains(seq))
-        };
         let asked = AskedSessions::of_turn(self.core, id, self.scope)?;
         let page = self.core.catalog.recall(&RecallQuery {
             question,
             scope: asked.scope(),
             limit: MAX_CANDIDATES,
             only_useful: true,
-            wants: &|session, seq| !is_shown(other(session), seq),
+            wants: &|session, seq| {
+                let shown = shown.get_or_init(|| self.shown());
+                shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
+            },
         })?;
+        shown.into_inner().transpose()?;
+        if page.messages.is_empty() {
+            return Ok(None);
+        }
+        let most = room(self)?;
         let mut text = introduction.to_owned();
         let mut recalled = Vec::new();
         for message in page.messages {
@@ -218,9 +247,10 @@ impl<'a> TurnRecall<'a> {
         Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
     }
 
-    /// Returns the messages that earlier recalls brought back and that the context still shows.
-    fn recalled_before(&self) -> Result<Vec<RecalledRecord>> {
-        let items = self.built.items.iter().filter(|item| item.form != "cut");
+    /// Returns what the context has already.
+    fn shown(&self) -> Result<ShownMessages> {
+        let built = self.built()?;
+        let items = built.items.iter().filter(|item| item.form != "cut");
         let deltas: Vec<Seq> = items
             .filter_map(|item| match &item.source {
                 ItemSource::Record(record) if record.kind == RecordKind::Delta => Some(record.seq),
@@ -228,13 +258,20 @@ impl<'a> TurnRecall<'a> {
             })
             .collect();
         let bodies = self.core.sessions.bodies(self.inputs.id, &deltas)?.into_iter();
-        Ok(bodies
-            .filter_map(|body| match body {
-                Some(RecordBody::Delta(delta)) => Some(delta.recalled),
-                _ => None,
-            })
-            .flatten()
-            .collect())
+        let recalled = bodies.filter_map(|body| match body {
+            Some(RecordBody::Delta(delta)) => Some(delta.recalled),
+            _ => None,
+        });
+        Ok(ShownMessages { records: shown_in(built), recalled: recalled.flatten().collect() })
+    }
+
+    /// Returns whether the context has a message, or cannot have it because it was undone. `session`: if it is another
+    /// one.
+    fn has(&self, shown: &ShownMessages, session: Option<SessionId>, seq: Seq) -> bool {
+        let mut recalled = shown.recalled.iter();
+        recalled.any(|record| record.session_id == session && record.seq == seq)
+            || session.is_none()
+                && (shown.records.contains(&seq) || !self.inputs.path.contains(seq))
     }
 }
 

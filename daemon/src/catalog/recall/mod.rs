@@ -28,6 +28,9 @@ use terms::{RecallTerms, TermKind, TermSet};
 
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
 const MAX_RANKED: usize = 1_000;
+/// Number of ranked documents whose sessions are looked up together.
+const MIN_BATCH: usize = 8;
+const MAX_BATCH: usize = 64;
 /// Maximum number of messages that are read for a prompt.
 const USEFUL_READS: usize = 24;
 /// The number of indexed records from which a session or project is not looked up by its private term: joining its
@@ -182,7 +185,12 @@ impl Recall<'_> {
     fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
         let mut found = Vec::new();
         let mut left = if self.query.only_useful { USEFUL_READS } else { MAX_RANKED };
-        for batch in ranked.documents[..ranked.documents.len().min(MAX_RANKED)].chunks(64) {
+        // The index knows all rare terms of a document, so the others need not be read.
+        let is_useful = |document: &&RankedDocument| {
+            !self.query.only_useful || self.is_strong(document.terms, ranked)
+        };
+        let best: Vec<_> = ranked.documents.iter().take(MAX_RANKED).filter(is_useful).collect();
+        for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
             let wanted = self.wanted(batch)?;
             let mut wanted = wanted.as_slice();
             while !wanted.is_empty() && left > 0 && found.len() < self.query.limit {
@@ -202,7 +210,7 @@ impl Recall<'_> {
     /// Returns the documents whose sessions exist and that the caller wants.
     fn wanted<'b>(
         &mut self,
-        batch: &'b [RankedDocument],
+        batch: &[&'b RankedDocument],
     ) -> Result<Vec<&'b RankedDocument>, CatalogError> {
         let hidden = self.shared.queue.hidden();
         let titles = &mut self.titles;
@@ -215,11 +223,11 @@ impl Recall<'_> {
             }
             Ok(())
         })?;
-        let is_wanted = |document: &&RankedDocument| {
+        let is_wanted = |document: &&&RankedDocument| {
             let session = self.session_of(document.origin.session);
             session.is_some_and(|id| (self.query.wants)(id, document.origin.seq))
         };
-        Ok(batch.iter().filter(is_wanted).collect())
+        Ok(batch.iter().filter(is_wanted).copied().collect())
     }
 
     fn session_of(&self, num: i64) -> Option<SessionId> {
