@@ -5,10 +5,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::SessionId;
-use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
+use ollm_protocol::content::{Message, Record, RecordBody, Role, SessionHeader};
+use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::clock::Clock;
+use crate::facts::FactFold;
 use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Engine, Tokenizer, TokenizerError, Vocabulary, VocabularyError};
@@ -46,5 +47,28 @@ impl BenchSessions {
             Ok(pending) => pending.await.is_ok(),
             Err(_) => false,
         }
+    }
+}
+
+/// The facts of a session of user messages.
+#[derive(Default)]
+pub struct BenchFacts {
+    fold: FactFold,
+    next: u64,
+}
+
+impl BenchFacts {
+    /// Folds the next message.
+    pub fn fold(&mut self, text: &str) {
+        let (seq, at) = (Seq(self.next), Timestamp::from_unix_ms(0));
+        self.next += 1;
+        let body = RecordBody::Message(Message::text(Role::User, text, at));
+        self.fold.apply(Record::new(seq, None, at, body));
+    }
+
+    /// Returns the number of facts that hold.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.fold.ranked(&[]).len()
     }
 }

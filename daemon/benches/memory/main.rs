@@ -20,15 +20,22 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use harness::generate::Random;
-use harness::report::{Report, Row, is_bench_run};
+use harness::report::{Report, Row, Samples, is_bench_run};
 use harness::session::SimulatedSession;
+use ollm_daemon::bench_api::BenchFacts;
 use server::{MemoryServer, ModelRequest, Summarizer};
 use story::FACTS;
 
 /// The sizes of pasted files in percent of the prompt's limit.
 const PASTE_PERCENT: [u64; 5] = [30, 45, 60, 72, 80];
-/// The percentage of the prompt's limit in which a newest message must be whole, system message included.
-const WHOLE_PERCENT: u64 = 90;
+/// The percentage of the prompt's limit that a newest message leaves to everything older, and the fewest tokens.
+const OTHERS_PERCENT: u64 = 10;
+const MIN_OTHERS: u64 = 96;
+/// The tokens of a turn's frame.
+const TURN_TOKENS: u64 = 16;
+/// The messages whose facts are folded, and the most that one may cost in microseconds.
+const FOLDED_TURNS: usize = 4000;
+const MAX_FOLD_US: f64 = 20.0;
 /// The approximate number of bytes of a token.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -40,6 +47,7 @@ fn main() -> Result<()> {
     let sizes = json!({ "turns": options.turns, "facts": FACTS.len(), "pauseMs": options.pause_ms,
         "notesMs": options.notes_ms, "pasteEvery": options.pastes });
     let report = Report::new("memory", &sizes);
+    report.print(fold_speed()?)?;
     let mut table = Vec::new();
     for &window in &options.windows {
         for &summarizer in &options.summarizers {
@@ -49,6 +57,25 @@ fn main() -> Result<()> {
         }
     }
     print_table(&table)
+}
+
+/// Times the fold of facts over the messages of a long session, without pasted files.
+fn fold_speed() -> Result<Row> {
+    let mut random = Random::new(7);
+    let turns = (0..FOLDED_TURNS).map(|at| {
+        let fact = FACTS.get(at / 4 % FACTS.len()).filter(|_| at.is_multiple_of(4));
+        story::turn(at, fact, &mut random).message
+    });
+    let turns: Vec<String> = turns.collect();
+    let mut facts = BenchFacts::default();
+    let mut turns = turns.iter().cycle();
+    let samples = Samples::take(FOLDED_TURNS, || {
+        facts.fold(turns.next().context("a cycle has no end")?);
+        Ok(())
+    })?;
+    let p50 = samples.p50_us();
+    let row = Row::latency("facts of a message", &samples).with("facts", facts.count());
+    Ok(row.at_most(p50, MAX_FOLD_US))
 }
 
 fn print_table(table: &[Measured]) -> Result<()> {
@@ -225,7 +252,11 @@ impl Session {
         let records = self.inner.new_records()?;
         let is_it = |record: &&Value| record["message"]["parts"][0]["text"] == message;
         let record = records.iter().find(is_it).context("the message has a record")?;
-        if record["tokens"].as_u64().unwrap_or(u64::MAX) < self.limit * (WHOLE_PERCENT - 2) / 100 {
+        let tokens = record["tokens"].as_u64().unwrap_or(u64::MAX);
+        let status = self.inner.call("context.status", json!({}))?;
+        let available = status["availableTokens"].as_u64().context("has a number")?;
+        let others = (self.limit * OTHERS_PERCENT / 100).max(MIN_OTHERS);
+        if tokens.saturating_add(others + TURN_TOKENS) < available {
             let mut prompts = requests.iter().filter(|request| !request.is_for_notes);
             let is_whole =
                 prompts.next_back().is_some_and(|request| request.prompt.contains(message));

@@ -135,6 +135,9 @@ impl Facts {
         if let Some(newest) = self.users.last() {
             check.expect(is_there(newest), || format!("the newest message {}", newest.needle));
         }
+        if let Some(before) = self.users.iter().rev().nth(1) {
+            check.expect(is_there(before), || format!("the message before it, {}", before.needle));
+        }
         let mut tokens = 0;
         for message in self.users.iter().rev() {
             tokens += message.tokens;

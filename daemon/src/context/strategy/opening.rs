@@ -21,6 +21,8 @@ const FACTS_PERCENT: u64 = 10;
 const FILE_PERCENT: u64 = 5;
 /// Tokens that suffice for the newest file and the number of the others.
 const MIN_FILE_TOKENS: u64 = 48;
+/// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say.
+const LATELY_PERCENT: u64 = 5;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote may have before it is cut.
@@ -118,7 +120,9 @@ impl HeadBuilder<'_, '_, '_> {
         self.left -= before;
         let facts = self.fact_tokens();
         self.left -= facts;
-        let more = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
+        let lately = self.input.prompt_limit * LATELY_PERCENT / 100;
+        let more = (self.input.user_tokens / EARLIER_DIVISOR).max(lately);
+        let more = more.min(self.left / QUOTE_DIVISOR);
         self.left -= more;
         let earlier = before + more;
         Ok(Reserved { facts, task, pins, files, earlier, ledger })
@@ -262,8 +266,11 @@ impl HeadBuilder<'_, '_, '_> {
         let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
         let mut users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
-        if let (Some(facts), Some((_, older))) = (self.input.build.facts, users.split_first_mut()) {
-            // What was said last stays first; of the others, what nothing else in the head says. Stable, so that the
+        let recent = self.input.prompt_limit * LATELY_PERCENT / 100;
+        let n_recent = batch_len(users.iter().map(|at| &path[*at]), recent);
+        let (_, older) = users.split_at_mut(n_recent);
+        if let Some(facts) = self.input.build.facts {
+            // What was said lately stays first; of the others, what nothing else in the head says. Stable, so that the
             // newest come first among equals.
             let said = [self.input.notes, self.block(FACTS_TOPIC)].join("\n");
             let unsaid = facts.unsaid_records(&said);

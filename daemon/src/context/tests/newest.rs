@@ -171,7 +171,8 @@ fn without_a_system_message_the_explanation_of_the_notes_stands_before_them() {
     // A system message would replace the one that the model comes with.
     assert_eq!(first.role, Role::User);
     assert!(first.content.starts_with("<notice>\nOlder parts of this conv"), "{}", first.content);
-    assert!(first.content.contains("</notice>\n\n<earlier_requests>\n- the task\n"));
+    let notes = &first.content;
+    assert!(notes.contains("</notice>\n\n<") && notes.contains("\n- the task\n"), "{notes}");
     check_laws_without_markers(&built);
     let epoch = built.new_epoch.expect("a new one");
     let seq = session.push(RecordBody::Epoch(epoch.clone()));
