@@ -40,6 +40,7 @@ use rusqlite::Connection;
 use crate::session::index::{IndexEntry, IndexProgress, IndexSource, KeyEntry, OpenHint};
 
 use database::CatalogShared;
+pub(crate) use document::{RECALL_READ, RECALL_SEARCH};
 pub(crate) use error::CatalogError;
 use query::sessions::{self, PackedTable};
 pub(crate) use query::sessions::{ListQuery, RetentionRow};
