@@ -1,7 +1,8 @@
 //! Recall: its latency over generated logs, or how often it finds the messages that answer the questions of LoCoMo.
 //!
 //! Run with `cargo bench --bench recall` for the latency in one session of 100,000 records and over 1 GB, or
-//! `OLLM_BENCH_MB=64 cargo bench --bench recall` for less.
+//! `OLLM_BENCH_MB=64 cargo bench --bench recall` for less. `OLLM_BENCH_HOME=DIR` keeps the logs and the index in an
+//! existing directory, for the next run.
 //! Run with `cargo bench --bench recall -- locomo10.json [CONVERSATIONS]` for the quality. The file is
 //! `data/locomo10.json` of `snap-research/LoCoMo`; its license forbids to keep it here. Default are the first two of
 //! its ten conversations, by which the ranking was tuned.
@@ -9,6 +10,7 @@
 mod harness;
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -48,16 +50,15 @@ fn main() -> Result<()> {
 fn latency() -> Result<()> {
     let mb = std::env::var("OLLM_BENCH_MB").ok().map(|mb| mb.parse()).transpose()?;
     let mb: usize = mb.unwrap_or(DEFAULT_MB);
-    let home = Home::new()?;
+    let kept = std::env::var_os("OLLM_BENCH_HOME");
+    let home = kept.as_ref().map_or_else(Home::new, |path| Home::at(Path::new(path)))?;
     let mut text = TextGenerator::new(7);
-    let dir = home.sessions();
-    let mut logs = LogWriter::new(&dir);
     let n_long = LONG_SESSION_RECORDS * mb / DEFAULT_MB;
-    let long = logs.write((0..n_long).map(|_| text.message(SHORT_MESSAGE_BYTES)))?;
-    for _ in 0..mb * 1024 * 1024 / (MESSAGE_BYTES * MESSAGES_PER_SESSION) {
-        logs.write((0..MESSAGES_PER_SESSION).map(|_| text.message(MESSAGE_BYTES)))?;
-    }
-    let report = Report::new("recall", &json!({ "logBytes": logs.bytes(), "longSession": n_long }));
+    let long = match largest_log(&home.sessions())? {
+        Some(long) => long,
+        None => write_logs(&home.sessions(), &mut text, mb, n_long)?,
+    };
+    let report = Report::new("recall", &json!({ "MiB": mb, "longSession": n_long }));
     let daemon = Daemon::start(&home)?;
     daemon.wait_indexed(INDEX_LIMIT)?;
     let mut client = daemon.connect()?;
@@ -84,8 +85,53 @@ fn latency() -> Result<()> {
         let row = Row::latency(&format!("recall {name}"), &samples).with("slowest", slowest.1);
         report.print(row.at_most(p99, bar_p99_us))?;
     }
+    report.print(added_to_a_build(&mut client, &text, &long)?)?;
     report.print(Row::value("memory after recalls", "KiB", daemon.rss_kib()?))?;
     daemon.stop()
+}
+
+/// Measures what a turn waits for automatic recall, by builds with and without it.
+fn added_to_a_build(client: &mut Client, text: &TextGenerator, long: &str) -> Result<Row> {
+    let build = json!({ "sessionId": long, "contextSize": 8192 });
+    let mut recorded = build.clone();
+    recorded["compact"] = json!("auto");
+    client.call("context.build", &recorded)?;
+    let mut samples = [Samples::default(), Samples::default()];
+    let mut random = Random::new(13);
+    for _ in 0..QUESTIONS {
+        let mut params = build.clone();
+        params["pending"] = json!(question(text, &mut random));
+        for (samples, recall) in samples.iter_mut().zip([false, true]) {
+            params["recall"] = json!(recall);
+            samples.push(client.time("context.build", &params)?);
+        }
+    }
+    let [without, with] = samples.map(|samples| samples.percentile_us(50.0));
+    let row = Row::value("recall added to a build", "us", rounded(with - without));
+    Ok(row.with("without", rounded(without)).at_most(with - without, 3e3))
+}
+
+/// Writes a long session and many short ones; returns the id of the long one.
+fn write_logs(dir: &Path, text: &mut TextGenerator, mb: usize, n_long: usize) -> Result<String> {
+    let mut logs = LogWriter::new(dir);
+    let long = logs.write((0..n_long).map(|_| text.message(SHORT_MESSAGE_BYTES)))?;
+    for _ in 0..mb * 1024 * 1024 / (MESSAGE_BYTES * MESSAGES_PER_SESSION) {
+        logs.write((0..MESSAGES_PER_SESSION).map(|_| text.message(MESSAGE_BYTES)))?;
+    }
+    Ok(long)
+}
+
+/// Returns the id of the session with the largest log; `None` in a new home.
+fn largest_log(dir: &Path) -> Result<Option<String>> {
+    let mut largest = (0, None);
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let bytes = path.metadata()?.len();
+        if path.extension().is_some_and(|extension| extension == "jsonl") && bytes > largest.0 {
+            largest = (bytes, path.file_stem().map(|id| id.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(largest.1)
 }
 
 /// Returns a question of five words of all frequencies, as people ask: two common ones, and three rarer ones.

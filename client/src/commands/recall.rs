@@ -5,16 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 use ollm_protocol::method::ContextRecall;
 use ollm_protocol::methods::context::{ContextRecallParams, ContextRecallResult};
-use ollm_protocol::sanitize;
 
 use crate::args::text_or_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project;
-use crate::render::session_table::{short_id, title};
-use crate::render::units::{ago, counted};
-use crate::render::{RenderOptions, Style, table};
+use crate::render::RenderOptions;
+use crate::render::hit::HitList;
 
 /// Find what was said about a question, in all sessions.
 #[derive(Debug, Args)]
@@ -61,56 +59,7 @@ pub(crate) fn recall(question: String, ctx: &mut CommandContext<'_>) -> CommandR
 
 /// Returns the place and the excerpt of each message.
 fn render(result: &ContextRecallResult, options: &RenderOptions) -> String {
-    let mut text = String::new();
-    for hit in &result.data {
-        let id = short_id(&hit.session_id);
-        let place = format!("#{} {}, {}", hit.seq, hit.role.as_str(), ago(hit.at, options.now));
-        let room = options.width.saturating_sub(id.len() + place.len() + 4);
-        text.push_str(&format!(
-            "{}  {place}  {}\n",
-            Style::Strong.paint(&id),
-            Style::Faint.paint(&table::clip(&title(&hit.title), room)),
-        ));
-        for line in sanitize::text(&hit.excerpt).lines().filter(|line| !line.trim().is_empty()) {
-            text.push_str(&format!("    {}\n", line.replace('\t', " ").trim_end()));
-        }
-    }
-    if result.data.is_empty() {
-        text.push_str("nothing found\n");
-    }
-    if let Some(behind) = result.behind.filter(|behind| *behind > 0) {
-        let sessions = counted(behind, "session");
-        text.push_str(&format!("the latest records of {sessions} are not indexed yet\n"));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{plain, render_options};
-
-    #[test]
-    fn message_has_its_place_its_lines_and_no_control_characters() {
-        let hit = serde_json::json!({
-            "sessionId": "0192f0c1-9a3b-7000-8000-000000000001", "title": "Ports", "seq": 3,
-            "role": "assistant", "at": "2026-01-27T09:00:00Z",
-            "excerpt": "user: Which port?\nassistant: 6100\u{1b}[31m.\n", "score": 1.0, "matched": ["port"]
-        });
-        let result = serde_json::from_value::<ContextRecallResult>(
-            serde_json::json!({ "data": [hit], "tokens": 9, "behind": 1 }),
-        )
-        .unwrap();
-        assert_eq!(
-            plain(&render(&result, &render_options(80))),
-            "\
-0192f0c1-9a3b  #3 assistant, 1 h ago  Ports
-    user: Which port?
-    assistant: 6100.
-the latest records of 1 session are not indexed yet
-"
-        );
-        let empty = ContextRecallResult { data: Vec::new(), tokens: 0, behind: None };
-        assert_eq!(render(&empty, &render_options(80)), "nothing found\n");
-    }
+    let mut list = HitList::new(options);
+    result.data.iter().for_each(|hit| list.add_recalled(hit));
+    list.finish(false, result.behind)
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashlink::LruCache;
-use ollm_protocol::content::{BuiltContext, Compaction, Epoch, LoopPattern};
+use ollm_protocol::content::{BuiltContext, Compaction, Epoch, LoopPattern, RecalledRecord};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::Mutex;
@@ -180,6 +180,8 @@ pub(crate) struct BuildRecipe {
     pub(crate) digest: blake3::Hash,
     /// The tokens that it had in common with the build before it.
     pub(crate) prefix_tokens: u64,
+    /// The messages that were recalled for it.
+    pub(crate) recalled: Vec<RecalledRecord>,
     /// The digests of its JSON that is being read in parts: as a build, and as an inspection.
     pub(crate) read_as: [Option<blake3::Hash>; 2],
 }
@@ -194,7 +196,8 @@ impl BuildRecipe {
     ) -> Self {
         let (build_id, prefix_tokens) = (context.build_id.clone(), context.prefix_tokens);
         let (params, read_as) = (Arc::clone(params), [None; 2]);
-        Self { build_id, params, leaf, digest, prefix_tokens, read_as }
+        let recalled = context.recalled.clone();
+        Self { build_id, params, leaf, digest, prefix_tokens, recalled, read_as }
     }
 }
 

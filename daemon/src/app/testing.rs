@@ -136,6 +136,8 @@ pub(crate) enum AnswerStep {
     Thinking(&'static str),
     /// A call of the tool with this name and id.
     Call(&'static str),
+    /// A call with these arguments, as JSON.
+    CallWith(&'static str, &'static str),
     End(DoneReason),
     Fail(ModelError),
     /// Waits until the test resumes the answer.
@@ -266,11 +268,8 @@ impl AnswerStream for ScriptedStream {
             Ok(match self.steps.pop_front().expect("the answer has an end") {
                 AnswerStep::Text(text) => ChatItem::Delta(ChatDelta::Text(text.to_owned())),
                 AnswerStep::Thinking(text) => ChatItem::Delta(ChatDelta::Thinking(text.to_owned())),
-                AnswerStep::Call(name) => {
-                    let (id, name) = (Some(name.to_owned()), name.to_owned());
-                    let call = AnswerCall { id, name, args: json!({}) };
-                    ChatItem::Delta(ChatDelta::ToolCalls(vec![call]))
-                }
+                AnswerStep::Call(name) => tool_call(name, "{}"),
+                AnswerStep::CallWith(name, args) => tool_call(name, args),
                 AnswerStep::End(reason) => ChatItem::End(ChatEnd {
                     reason,
                     prompt: PromptCount::Unknown,
@@ -285,4 +284,10 @@ impl AnswerStream for ScriptedStream {
             })
         })
     }
+}
+
+fn tool_call(name: &str, args: &str) -> ChatItem {
+    let args = serde_json::from_str(args).expect("JSON");
+    let call = AnswerCall { id: Some(name.to_owned()), name: name.to_owned(), args };
+    ChatItem::Delta(ChatDelta::ToolCalls(vec![call]))
 }

@@ -23,6 +23,11 @@ pub(super) const READ_BYTES: u64 = 4 << 20;
 /// The assumed size of contents that are stored out of line. They are larger than 64 KiB; their size is unknown.
 const OUT_OF_LINE_BYTES: u64 = 1 << 20;
 
+/// The names of the tools by which a model recalls earlier messages. Their calls and results repeat what other records
+/// say, so they are not searched.
+pub(crate) const RECALL_SEARCH: &str = "recall_search";
+pub(crate) const RECALL_READ: &str = "recall_read";
+
 /// The searchable form of one record.
 #[derive(Debug, PartialEq)]
 pub(super) struct SearchDocument {
@@ -61,7 +66,7 @@ impl SearchDocument {
                 (message.role, message.timestamp)
             }
             RecordKind::ToolCall => {
-                let call = record.tool_call.as_ref()?;
+                let call = record.tool_call.as_ref().filter(|call| !is_recall(&call.name))?;
                 add(&mut text, &call.name);
                 add_value(&mut text, &call.args);
                 add(&mut text, &call.result.llm_content);
@@ -133,9 +138,14 @@ pub(super) fn project_term(hash: &str) -> String {
     term
 }
 
+fn is_recall(tool: &str) -> bool {
+    [RECALL_SEARCH, RECALL_READ].contains(&tool)
+}
+
 fn add_part(text: &mut String, part: &Part) {
     match part {
         Part::Text { text: content } => add(text, content),
+        Part::ToolCall { name, .. } if is_recall(name) => {}
         Part::ToolCall { name, args, .. } => {
             add(text, name);
             add_value(text, args);
@@ -201,7 +211,12 @@ mod tests {
             duration_ms: None,
             message_seq: None,
         };
-        assert_eq!(text_of(RecordBody::ToolCall(call)).as_deref(), Some("shell\nls\n-l\nout"));
+        assert_eq!(
+            text_of(RecordBody::ToolCall(call.clone())).as_deref(),
+            Some("shell\nls\n-l\nout")
+        );
+        let recalled = ToolCall { name: RECALL_SEARCH.into(), ..call };
+        assert_eq!(text_of(RecordBody::ToolCall(recalled)), None);
         let custom = Custom { name: "x".into(), data: json!("hidden"), context_text: None };
         assert_eq!(text_of(RecordBody::Custom(custom)), None);
         assert_eq!(text_of(RecordBody::Message(Message::text(Role::User, "", at))), None);

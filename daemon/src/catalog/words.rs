@@ -8,7 +8,8 @@
 //!
 //! The rules:
 //! - a word is a run of letters, digits and `_`, in lower case;
-//! - a word with inner structure (`foo_bar`, `camelCase`, `HTTPServer2`) gives itself and its parts;
+//! - a word with inner structure (`foo_bar`, `camelCase`, `HTTPServer2`) gives itself, its parts, and each two parts
+//!   in a row as one word (`username` for `getUserName` and `user_name`), by which a part of several words is found;
 //! - a file name (`main.rs`) gives its words and itself, for the extensions in [`EXTENSIONS`];
 //! - a run of Chinese, Japanese or Korean characters gives its overlapping pairs and its last character alone, so
 //!   that every character begins some token and every longer substring is an AND of pairs.
@@ -32,6 +33,10 @@ const MAX_TOKEN_BYTES: usize = 64;
 
 /// Maximum number of parts of a word; a word with more parts is encoded data, whose parts have no meaning.
 const MAX_PARTS: usize = 8;
+
+/// Minimum length of two parts in a row that are a token of their own, in bytes: the pieces of hexadecimal data, such as
+/// `9a3`, would fill the index.
+const MIN_PAIR_BYTES: usize = 4;
 
 /// The extensions that make `name.ext` a token of its own. Without that token, the search for a file would read every
 /// record with both common words. `x.y` with any other `y` is mostly a field or a method, and would add an eighth to
@@ -132,6 +137,15 @@ pub(super) fn parts(word: &str) -> Vec<&str> {
     parts.map(|part| &word[part]).collect()
 }
 
+/// Returns the tokens of each two parts in a row of a word with inner structure; nothing if it has none, or a pair that
+/// is too short to be indexed.
+pub(super) fn pairs(word: &str) -> Vec<String> {
+    let parts = parts(word);
+    let tokens: Vec<String> = parts.windows(2).map(|pair| pair_token(pair[0], pair[1])).collect();
+    let is_indexed = tokens.iter().all(|token| token.len() >= MIN_PAIR_BYTES);
+    if is_indexed { tokens } else { Vec::new() }
+}
+
 /// Returns a character in lower case; text is compared character by character.
 pub(super) fn fold(char: char) -> impl Iterator<Item = char> {
     char.to_lowercase()
@@ -196,11 +210,25 @@ fn word_tokens(
     if n_parts > MAX_PARTS || (n_parts == 1 && parts[0].len() == word.len()) {
         return ControlFlow::Continue(());
     }
-    for part in &parts[..n_parts] {
+    let parts = &parts[..n_parts];
+    for part in parts {
         write_token(&word[part.clone()], token);
         each(token, range.start + part.start..range.start + part.end)?;
     }
+    for pair in parts.windows(2) {
+        let (first, second) = (pair[0].clone(), pair[1].clone());
+        let is_whole = second.end - first.start == word.len() && first.end == second.start;
+        let pair = pair_token(&word[first.clone()], &word[second.clone()]);
+        if !is_whole && pair.len() >= MIN_PAIR_BYTES {
+            each(&pair, range.start + first.start..range.start + second.end)?;
+        }
+    }
     ControlFlow::Continue(())
+}
+
+/// Returns the token of two parts in a row, in which nothing stands between them.
+fn pair_token(first: &str, second: &str) -> String {
+    whole(&[first, second].concat())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -293,13 +321,16 @@ mod tests {
     fn text_becomes_words_and_their_parts() {
         let check = |text: &str, expect: &str| assert_eq!(tokens(text).join(" "), expect, "{text}");
         check("Hello, World!", "hello world");
-        check("foo_bar", "foo_bar foo bar");
-        check("camelCaseWord", "camelcaseword camel case word");
+        check("foo_bar", "foo_bar foo bar foobar");
+        check("getUserName", "getusername get user name getuser username");
+        check("camelCaseWord", "camelcaseword camel case word camelcase caseword");
         check("HTTPServer", "httpserver http server");
         check("utf8", "utf8 utf 8");
+        check("decode_utf8", "decode_utf8 decode utf 8 decodeutf utf8");
+        check("9a3b", "9a3b 9 a 3 b");
         check("__init__ ___ _x", "__init__ init _x x");
         check("src/main.rs", "src main rs main.rs");
-        check("foo_bar.test.ts", "foo_bar foo bar test ts test.ts");
+        check("foo_bar.test.ts", "foo_bar foo bar foobar test ts test.ts");
         check("a.b(c) self.len()", "a b c self len");
         check("don't", "don t");
         check("Größe ÉCOLE", "größe école");
@@ -333,6 +364,9 @@ mod tests {
                 prop_assert!(found.contains(&name.to_lowercase()));
                 for part in &parts {
                     prop_assert!(found.contains(part), "{part} of {name} in {found:?}");
+                }
+                for pair in pairs(name) {
+                    prop_assert!(found.contains(&pair), "{pair} of {name} in {found:?}");
                 }
             }
         }

@@ -126,6 +126,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("loopDetection", "repeatThreshold", KeyKind::Count(2, 1000), "3"),
     key("recall", "scope", KeyKind::Choice(&["session", "project", "all", "off"]), "session"),
     key("recall", "share", KeyKind::Share, "0.05"),
+    key("recall", "tools", KeyKind::Choice(&["auto", "off"]), "auto"),
     key("environment", "allow", KeyKind::List, ""),
     key("environment", "deny", KeyKind::List, ""),
     key("files", "maxDepth", KeyKind::OptionalCount(0, 10_000), ""),

@@ -25,7 +25,8 @@ use self::raw::{ConfigFile, Settings};
 pub(crate) use self::sections::{
     ApiKey, CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE,
     EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
-    OllamaConfig, OnLimit, RecallConfig, RecallSetting, SessionsConfig, SnapshotsConfig,
+    OllamaConfig, OnLimit, RecallConfig, RecallSetting, RecallTools, SessionsConfig,
+    SnapshotsConfig,
 };
 use crate::fsutil;
 

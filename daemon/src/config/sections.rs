@@ -181,13 +181,23 @@ pub(crate) enum RecallSetting {
     Off,
 }
 
-/// Automatic recall.
+/// Whether a model is offered tools for recalling earlier messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RecallTools {
+    /// In turns whose client passes tools.
+    Auto,
+    Off,
+}
+
+/// Recall.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RecallConfig {
     pub scope: RecallSetting,
     /// The share of the prompt limit that recalled messages may have.
     pub share: f64,
+    pub tools: RecallTools,
 }
 
 /// The texts of modes.

@@ -502,6 +502,7 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
         window: input.window,
         num_predict: budget.num_predict(tokens_used.saturating_add(margin)),
         build_id: input.build_id.clone(),
+        recalled: Vec::new(),
     };
     Built { result, new_epoch, build, tokens, additions, items: conversation.items, least_tokens }
 }

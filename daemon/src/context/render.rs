@@ -104,7 +104,7 @@ impl<'c> Renderer<'c> {
             RecordBody::Message(message) => self.message(item, message)?,
             RecordBody::ToolCall(call) => self.tool_call(item, call)?,
             RecordBody::Delta(delta) if delta.topic == RECALL_TOPIC => {
-                self.note(item, note(RECALLED_BLOCK, &[], &delta.text))
+                self.note(item, recalled_block(&delta.text))
             }
             RecordBody::Delta(delta) => {
                 self.note(item, note("update", &[("topic", &delta.topic)], &delta.text))
@@ -405,6 +405,11 @@ pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String
         opening.push_str(&format!(" {name}={value:?}"));
     }
     format!("<{opening}>\n{text}\n</{tag}>")
+}
+
+/// Returns the block of recalled messages, as a user turn has it.
+pub(crate) fn recalled_block(text: &str) -> String {
+    note(RECALLED_BLOCK, &[], text)
 }
 
 /// Returns an id that every template accepts: a recorded id of that form, else nine letters and digits that follow

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Retention, Role, named_enum};
+use super::{RecalledRecord, Retention, Role, named_enum};
 use crate::{Seq, SessionId, Timestamp};
 
 /// A context that fits into the window, with its token counts and omissions.
@@ -50,6 +50,9 @@ pub struct BuiltContext {
     pub num_predict: u32,
     /// The id of the build, for `context.inspect`.
     pub build_id: String,
+    /// With `recall`: the earlier messages that were added; empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recalled: Vec<RecalledRecord>,
 }
 
 /// The reasons for the size of a context window.

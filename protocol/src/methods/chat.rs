@@ -133,7 +133,8 @@ pub enum ChatEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         thinking: Option<String>,
     },
-    /// The model requests tool calls. The client executes them and calls `chat.submitToolResults`.
+    /// The model requests tool calls. The client executes them and calls `chat.submitToolResults`, unless the daemon
+    /// does.
     ToolCalls {
         /// The record of the assistant message with the calls.
         seq: Seq,
@@ -141,6 +142,9 @@ pub enum ChatEvent {
         calls: Vec<ChatToolCall>,
         /// The time within which the turn needs the results, in milliseconds.
         timeout_ms: u64,
+        /// Who answers the calls; absent for the client.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<ToolExecutor>,
     },
     /// A call to the model ended.
     Usage {
@@ -166,6 +170,14 @@ pub enum ChatEvent {
         /// The data of the error, as in an error reply. `seq` is the record of the partial answer, if there is one.
         data: Value,
     },
+}
+
+/// Who answers tool calls instead of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ToolExecutor {
+    /// The daemon: the calls are those of the tools by which a model recalls earlier messages.
+    Daemon,
 }
 
 /// A phase of a chat turn.

@@ -36,6 +36,10 @@ pub struct ContextBuildParams {
     /// Whether the build may record a new plan; default `never`.
     #[serde(default)]
     pub compact: CompactMode,
+    /// Whether to add earlier messages that the pending message, or without one the newest message of the user, asks
+    /// for. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recall: bool,
 }
 
 impl ContextBuildParams {
@@ -49,6 +53,7 @@ impl ContextBuildParams {
             tools: Vec::new(),
             pending: None,
             compact: CompactMode::Never,
+            recall: false,
         }
     }
 }

@@ -485,8 +485,8 @@ pub struct SessionListResult {
 ///
 /// A record must contain all words of the query. `"a phrase"` in quotes must occur as it is, and so must words joined
 /// by single dots or hyphens (`os.path`, `2024-06-01`). `word*` matches words that begin so, from three letters on.
-/// Names like `foo_bar` and `camelCase` match as a whole and by their parts; Chinese, Japanese and Korean texts match
-/// by any substring.
+/// Names like `foo_bar` and `camelCase` match as a whole and by their parts, and `UserName` matches every name with
+/// these parts in a row, such as `getUserName` and `user_name`; Chinese, Japanese and Korean texts match by any substring.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSearchParams {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ollm_protocol::content::{Role, SearchHit, SearchSort};
+use ollm_protocol::content::{Role, SearchSort};
 use ollm_protocol::method::SessionSearch;
 use ollm_protocol::methods::session::{SessionSearchParams, SessionSearchResult};
 use ollm_protocol::sanitize;
@@ -13,9 +13,9 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project;
-use crate::render::session_table::{short_id, title};
-use crate::render::units::{DayBoundary, ago, counted, parse_time};
-use crate::render::{RenderOptions, Style, table};
+use crate::render::RenderOptions;
+use crate::render::hit::HitList;
+use crate::render::units::{DayBoundary, parse_time};
 
 /// The maximum number of hits of one page.
 const PAGE_HITS: u32 = 200;
@@ -25,7 +25,7 @@ const PAGE_HITS: u32 = 200;
 #[command(after_help = "\
 All words must occur. word* matches words that begin with `word`, from three letters on.
 Words in \"quotes\" must occur in that order, and so must words joined by dots or hyphens, like os.path and 2024-06-01.
-Names like foo_bar and camelCase are found as a whole and by their parts.
+Names like foo_bar and camelCase are found as a whole and by their parts: UserName finds getUserName and user_name.
 
 Examples:
   ollmctl sessions search parse config
@@ -106,103 +106,7 @@ pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> CommandRes
 
 /// Returns the place and the snippet of each hit.
 fn render(result: &SessionSearchResult, options: &RenderOptions) -> String {
-    let mut text = String::new();
-    for hit in &result.data {
-        let id = short_id(&hit.session_id);
-        let place = format!("#{} {}, {}", hit.seq, hit.role.as_str(), ago(hit.at, options.now));
-        let room = options.width.saturating_sub(id.len() + place.len() + 4);
-        text.push_str(&format!(
-            "{}  {place}  {}\n    {}\n",
-            Style::Strong.paint(&id),
-            Style::Faint.paint(&table::clip(&title(&hit.title), room)),
-            snippet(hit),
-        ));
-    }
-    if result.data.is_empty() {
-        text.push_str("nothing found\n");
-    }
-    if result.next_cursor.is_some() {
-        text.push_str("there are more hits: raise --limit or narrow the search\n");
-    }
-    if let Some(behind) = result.behind.filter(|behind| *behind > 0) {
-        let sessions = counted(behind, "session");
-        text.push_str(&format!("the latest records of {sessions} are not indexed yet\n"));
-    }
-    text
-}
-
-/// Returns the snippet with its matches highlighted. Match offsets count characters of the original, so each piece is
-/// sanitized after it is cut out; invalid offsets are ignored.
-fn snippet(hit: &SearchHit) -> String {
-    let chars: Vec<char> = hit.snippet.chars().collect();
-    let piece = |from: usize, to: usize| {
-        let text: String = chars[from..to].iter().collect();
-        sanitize::text(&text).replace(['\n', '\t'], " ")
-    };
-    let mut text = String::new();
-    let mut done = 0;
-    for (start, end) in &hit.matches {
-        let (start, end) = (*start as usize, *end as usize);
-        if start < done || end <= start || end > chars.len() {
-            continue;
-        }
-        text.push_str(&piece(done, start));
-        text.push_str(&Style::Strong.paint(&piece(start, end)));
-        done = end;
-    }
-    text.push_str(&piece(done, chars.len()));
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{plain, render_options};
-
-    fn hit(snippet: &str, matches: &[(u32, u32)]) -> SearchHit {
-        serde_json::from_value(serde_json::json!({
-            "sessionId": "0192f0c1-9a3b-7000-8000-000000000001", "title": "Lists", "seq": 3,
-            "role": "user", "at": "2026-01-27T09:00:00Z", "snippet": snippet,
-            "matches": matches, "score": 1.0
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn matches_are_highlighted_and_invalid_ones_ignored() {
-        let check = |text: &str, matches: &[(u32, u32)], expect: &str| {
-            assert_eq!(snippet(&hit(text, matches)), expect);
-        };
-        check("日本 foo bar", &[(3, 6)], "日本 \u{1b}[1mfoo\u{1b}[0m bar");
-        check("foo", &[(0, 9), (2, 1), (1, 1)], "foo");
-        check("a\u{1b}[31mb", &[], "ab");
-        check("aa bb", &[(0, 2), (1, 4), (3, 5)], "\u{1b}[1maa\u{1b}[0m \u{1b}[1mbb\u{1b}[0m");
-    }
-
-    #[test]
-    fn long_title_is_cut_at_the_width() {
-        let long = SearchHit { title: "word ".repeat(40), ..hit("x", &[]) };
-        let result = SessionSearchResult { data: vec![long], next_cursor: None, behind: None };
-        let text = plain(&render(&result, &render_options(60)));
-        let first = text.lines().next().unwrap();
-        assert_eq!((first.chars().count(), first.ends_with('…')), (60, true), "{first}");
-    }
-
-    #[test]
-    fn hit_has_its_place_and_the_list_its_remarks() {
-        let result = SessionSearchResult {
-            data: vec![hit("reverse a list", &[(0, 7)])],
-            next_cursor: Some("c".into()),
-            behind: Some(2),
-        };
-        assert_eq!(
-            plain(&render(&result, &render_options(80))),
-            "\
-0192f0c1-9a3b  #3 user, 1 h ago  Lists
-    reverse a list
-there are more hits: raise --limit or narrow the search
-the latest records of 2 sessions are not indexed yet
-"
-        );
-    }
+    let mut list = HitList::new(options);
+    result.data.iter().for_each(|hit| list.add_found(hit));
+    list.finish(result.next_cursor.is_some(), result.behind)
 }

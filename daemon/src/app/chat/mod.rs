@@ -8,6 +8,7 @@
 
 mod answer;
 mod model_call;
+mod recall_tools;
 mod record;
 mod retry;
 mod run;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use self::answer::is_final_answer;
 use self::retry::{RetryIntent, step_back};
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
-use super::context::recall::recall_for_turn;
+use super::context::turn_recall::recall_for_turn;
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};

@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use ollm_protocol::Seq;
 use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 use ollm_protocol::methods::context::ContextBuildParams;
@@ -12,6 +13,7 @@ use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, TurnRequest, as_ms, phase};
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
+use crate::app::context::turn_recall::recall_after_compaction;
 use crate::app::error::{ChatError, Result};
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::window_of;
@@ -27,6 +29,15 @@ pub(super) struct ModelCall {
     pub(super) answer: StreamedAnswer,
     pub(super) built: BuiltContext,
     pub(super) request: ChatRequest,
+}
+
+/// What a turn has shown to its model.
+#[derive(Default)]
+pub(super) struct ShownInTurn {
+    /// The cut records, which the client knows.
+    pub(super) cut: Vec<CutRecord>,
+    /// The earlier messages that the user's message brought back.
+    pub(super) recalled: Vec<Seq>,
 }
 
 /// A call that requires a smaller context than the one before, which left no room for an answer.
@@ -58,16 +69,21 @@ impl ModelCall {
 impl Turn {
     /// Calls the model once.
     ///
-    /// `reported`: the cut records that the client knows.
+    /// `shown`: what the calls of the turn have shown so far.
     pub(super) async fn call_model(
         &self,
         info: &ModelInfo,
         shrink: Option<RequiredShrink>,
-        reported: &mut Vec<CutRecord>,
+        shown: &mut ShownInTurn,
     ) -> Result<ModelCall> {
         let core = &self.core;
         let admitted = self.admit(info).await?;
-        let admitted = self.compact_if_due(admitted, info, shrink.is_some()).await?;
+        let (admitted, is_compacted) =
+            self.compact_if_due(admitted, info, shrink.is_some()).await?;
+        // A context that the model refused must stay small.
+        if is_compacted && shrink.is_none() {
+            shown.recalled.extend(self.recall_again(&admitted).await?);
+        }
         let AdmittedCall { ticket, num_ctx, is_loaded, counter, params } = admitted;
         let built = build_with(core, params, Some(counter.clone()));
         let mut built = self.unless_ended(built).await??;
@@ -77,8 +93,8 @@ impl Turn {
             return Err(otherwise.into());
         }
         for cut in std::mem::take(&mut built.cut) {
-            if !reported.contains(&cut) {
-                reported.push(cut);
+            if !shown.cut.contains(&cut) {
+                shown.cut.push(cut);
                 self.report(ChatEvent::Cut { cut }).await;
             }
         }
@@ -113,6 +129,12 @@ impl Turn {
         let (model, tools) = (model.clone(), tools.clone());
         let prompts = CountedPrompts { model, think: *think, tools, num_ctx: Some(num_ctx) };
         let counter = self.unless_ended(learned_counter(core, info, &prompts)).await??;
+        if self.request.offers_recall {
+            // The client may also build contexts, for which it names its own tools only.
+            let tools = self.request.client_tools().to_vec();
+            let own = CountedPrompts { tools, ..prompts.clone() };
+            self.unless_ended(learned_counter(core, info, &own)).await??;
+        }
         let params = ContextBuildParams {
             context_size: Some(window),
             model: Some(prompts.model),
@@ -153,33 +175,44 @@ impl Turn {
         is_loaded.then(|| core.models.windows().current(model))
     }
 
-    /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits,
-    /// or its error says why not.
+    /// Compacts before the call if that is due; returns whether the context is smaller now. A failure does not end the
+    /// turn: the context that is built next fits, or its error says why not.
     async fn compact_if_due(
         &self,
         admitted: AdmittedCall,
         info: &ModelInfo,
         must_shrink: bool,
-    ) -> Result<AdmittedCall> {
+    ) -> Result<(AdmittedCall, bool)> {
         let core = &self.core;
         let params = ContextBuildParams { compact: CompactMode::Never, ..admitted.params.clone() };
         let (params, counter) = (&params, &admitted.counter.clone());
         let turn = |ticket| CompactionInTurn { params, counter, ticket, must_shrink };
         let due = is_due(core, turn(Some(&admitted.ticket)));
         if !self.or_log(self.unless_ended(due).await?) {
-            return Ok(admitted);
+            return Ok((admitted, false));
         }
         self.report(phase(ChatPhase::Compacting)).await;
         if summarizes_itself(core, &self.request.model) {
             let compaction = compact_in_turn(core, turn(Some(&admitted.ticket)));
-            self.or_log(self.unless_ended(compaction).await?);
-            return Ok(admitted);
+            let is_compacted = self.or_log(self.unless_ended(compaction).await?);
+            return Ok((admitted, is_compacted));
         }
         // Frees the place first: two turns that each hold the place of the other's summarizer would wait for ever.
         drop(admitted);
         let turn = CompactionInTurn { params, counter, ticket: None, must_shrink };
-        self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);
-        self.admit(info).await
+        let is_compacted = self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);
+        Ok((self.admit(info).await?, is_compacted))
+    }
+
+    /// Recalls again, because the compaction may have dropped what the user's message needs. A turn does not depend on
+    /// it, so an error is only logged.
+    async fn recall_again(&self, call: &AdmittedCall) -> Result<Vec<Seq>> {
+        let recall = recall_after_compaction(&self.core, &call.params, &call.counter);
+        let recalled = self.unless_ended(recall).await?;
+        Ok(recalled.unwrap_or_else(|error| {
+            tracing::info!(session = %self.request.id, "nothing is recalled: {error}");
+            Vec::new()
+        }))
     }
 
     /// Returns the result of a step of a compaction; logs an error, which counts as false.

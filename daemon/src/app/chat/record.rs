@@ -31,6 +31,7 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
+        recalled: &[Seq],
     ) -> Result<(Option<Seq>, ChatUsage)> {
         let partial = self.append_answer(call).await?;
         let end = match &call.answer.end {
@@ -45,7 +46,7 @@ impl Turn {
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let usage = ChatUsage {
             cut_by: self.request.cut_by(end),
-            recalled: self.request.recalled.clone(),
+            recalled: recalled.to_vec(),
             ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), self.retention())
         };
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;

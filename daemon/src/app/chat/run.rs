@@ -9,12 +9,12 @@
 
 use std::num::NonZeroU32;
 
-use ollm_protocol::methods::chat::{AnswerCut, ChatEvent};
+use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatToolCall};
 use ollm_protocol::{EventKind, Seq};
 use serde_json::{Value, json};
 
-use super::answer::{AnswerStop, StreamedAnswer};
-use super::model_call::{ModelCall, RequiredShrink};
+use super::answer::AnswerStop;
+use super::model_call::{ModelCall, RequiredShrink, ShownInTurn};
 use super::retry::{RetryIntent, step_back};
 use super::turn::{AcceptedMessage, Turn, as_ms};
 use crate::app::compaction;
@@ -86,18 +86,20 @@ impl Turn {
         // The model may not have been described when the message came.
         self.request.check_images(core).await?;
         self.answer_open_calls(seq).await?;
-        let (mut retries, mut shrink, mut reported) = (Retries::default(), None, Vec::new());
+        let (mut retries, mut shrink) = (Retries::default(), None);
+        let recalled = self.request.recalled.clone();
+        let mut shown = ShownInTurn { recalled, ..ShownInTurn::default() };
         loop {
             may_call_model(core, self.request.id).await?;
-            let call = self.call_model(&info, shrink.take(), &mut reported).await?;
+            let call = self.call_model(&info, shrink.take(), &mut shown).await?;
             let effective = self.measure(&call).await;
             if let AfterAnswer::CallAgain(required) =
-                self.after_answer(&info, &call, effective, &mut retries).await?
+                self.after_answer(&info, &call, effective, &shown.recalled, &mut retries).await?
             {
                 shrink = required;
                 continue;
             }
-            let (seq, usage) = self.record(&info, &call, effective).await?;
+            let (seq, usage) = self.record(&info, &call, effective, &shown.recalled).await?;
             let seq = seq.ok_or_else(|| self.empty_answer_error(&call, None))?;
             if call.answer.calls.is_empty() {
                 let finish_reason = call.answer.finish_reason().to_owned();
@@ -105,7 +107,10 @@ impl Turn {
             }
             // Checked before the tools run, because their results would not be sent to the model.
             may_call_model(core, self.request.id).await?;
-            self.wait_for_tools(seq, call.answer).await?;
+            let calls = self.answer_recall_calls(seq, call.answer.calls).await?;
+            if !calls.is_empty() {
+                self.wait_for_tools(seq, calls).await?;
+            }
         }
     }
 
@@ -119,18 +124,18 @@ impl Turn {
         Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
     }
 
-    /// Reports the tool calls of an answer and waits until all results are recorded.
-    async fn wait_for_tools(&self, seq: Seq, answer: StreamedAnswer) -> Result<()> {
+    /// Reports tool calls of an answer to the client and waits until all results are recorded.
+    async fn wait_for_tools(&self, seq: Seq, calls: Vec<ChatToolCall>) -> Result<()> {
         if self.request.tools.is_empty() {
-            let name = answer.calls.first().map(|call| call.name.clone()).unwrap_or_default();
+            let name = calls.first().map(|call| call.name.clone()).unwrap_or_default();
             let model = self.request.model.clone();
             return Err(ChatError::UnexpectedCall { model, name, partial: seq }.into());
         }
         let pending = &self.claim.value.pending_calls;
-        pending.begin(seq, answer.calls.clone());
+        pending.begin(seq, calls.clone());
         let after = self.core.config().ollama.tool_timeout;
         let timeout_ms = as_ms(after);
-        self.report(ChatEvent::ToolCalls { seq, calls: answer.calls, timeout_ms }).await;
+        self.report(ChatEvent::ToolCalls { seq, calls, timeout_ms, by: None }).await;
         let waited = self.unless_ended(tokio::time::timeout(after, pending.complete())).await;
         let missing = pending.end();
         waited?.map_err(|_| ChatError::ToolTimeout { missing, after }.into())
@@ -144,6 +149,7 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
+        recalled: &[Seq],
         retries: &mut Retries,
     ) -> Result<AfterAnswer> {
         if !call.answer.is_empty() {
@@ -161,7 +167,7 @@ impl Turn {
             Err(_) => return Ok(AfterAnswer::Record),
         };
         // Also fails for a prompt that the server cut to the whole window, which leaves no room for an answer.
-        let (partial, _) = self.record(info, call, effective).await?;
+        let (partial, _) = self.record(info, call, effective, recalled).await?;
         let cause = self.request.cut_by(end);
         let error = match cause {
             Some(cause) if call.answer.has_thinking() => ChatError::OnlyThinking {

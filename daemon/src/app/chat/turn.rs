@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::recall_tools;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::window::may_read_images;
@@ -35,8 +36,10 @@ pub(super) struct Turn {
 pub(super) struct TurnRequest {
     pub(super) id: SessionId,
     pub(super) model: String,
-    /// The definitions of the client's tools.
+    /// The definitions of the tools that the model is offered: those of the client, then those of the daemon.
     pub(super) tools: Vec<Value>,
+    /// Whether the last of `tools` are those by which the model recalls earlier messages.
+    pub(super) offers_recall: bool,
     pub(super) sampling: Sampling,
     /// The longest answer in tokens, and the setting that limits it.
     pub(super) max_tokens: Option<(NonZeroU32, AnswerCut)>,
@@ -94,6 +97,12 @@ impl Turn {
 }
 
 impl TurnRequest {
+    /// Returns the definitions of the client's tools.
+    pub(super) fn client_tools(&self) -> &[Value] {
+        let n_own = if self.offers_recall { recall_tools::definitions().len() } else { 0 };
+        &self.tools[..self.tools.len() - n_own]
+    }
+
     /// Returns the longest answer in tokens.
     pub(super) fn answer_limit(&self) -> Option<NonZeroU32> {
         self.max_tokens.map(|(most, _)| most)
@@ -126,12 +135,18 @@ impl TurnRequest {
             let problem = format!("a definition has no function.name: {tool}");
             return Err(AppError::invalid("tools", problem));
         }
+        let offers_recall = recall_tools::are_offered(core, &tools);
+        let mut tools = tools;
+        if offers_recall {
+            tools.extend(recall_tools::definitions());
+        }
         let context_size = core.settings(session_id)?.context_size;
         let think = think.map(think_mode);
         Ok(Self {
             id: session_id,
             model,
             tools,
+            offers_recall,
             sampling,
             max_tokens,
             think,

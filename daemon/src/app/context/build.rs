@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
+use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecalledRecord, RecordBody};
 use ollm_protocol::limits::{MAX_RESULT_BYTES, json_bytes};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use serde::Serialize;
 
 use super::inputs::{self, BuildLeaf, Inputs};
+use super::turn_recall::recall_for_build;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
@@ -23,16 +24,38 @@ use crate::tokens::Counter;
 const MAX_TRIES: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
-pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
+pub(crate) async fn build(core: Arc<Core>, mut params: ContextBuildParams) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let info = learn_limits(&core, id, params.model.as_deref()).await?;
     if let Some(info) = info {
         learn_vocabulary(&core, &info, &params).await;
     }
-    let built = build_with(&core, params, None).await?;
+    let recalled = recalled(&core, &mut params).await;
+    let mut built = build_with(&core, params, None).await?;
+    if !recalled.is_empty() {
+        // An inspection of the build repeats it.
+        core.cache.with(id, |session| {
+            if let Some(recipe) = session.builds.recipe_of(&built.build_id) {
+                recipe.recalled.clone_from(&recalled);
+            }
+        });
+        built.recalled = recalled;
+    }
     check_result(id, &built.build_id, &built)?;
     Ok(built)
+}
+
+/// Adds what a build recalls to its session or its params. A build does not depend on it, so an error is only logged.
+async fn recalled(core: &Arc<Core>, params: &mut ContextBuildParams) -> Vec<RecalledRecord> {
+    if !std::mem::take(&mut params.recall) {
+        return Vec::new();
+    }
+    let id = params.session_id;
+    recall_for_build(core, params).await.unwrap_or_else(|error| {
+        tracing::info!(session = %id, "nothing is recalled: {error}");
+        Vec::new()
+    })
 }
 
 /// Refuses a result that is larger than a response, with the id of the build, by which it can be read in parts.

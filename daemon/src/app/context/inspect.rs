@@ -161,6 +161,7 @@ fn repeat(core: &Arc<Core>, id: SessionId, build_id: &str) -> Result<RepeatedBui
     inputs.build_id = recipe.build_id;
     let mut built = plan(core, &params, &inputs)?;
     built.result.prefix_tokens = recipe.prefix_tokens;
+    built.result.recalled = recipe.recalled;
     let is_changed = built.build.digest() != recipe.digest;
     Ok(RepeatedBuild { inputs, built, is_changed })
 }

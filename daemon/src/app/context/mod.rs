@@ -15,3 +15,4 @@ pub(crate) mod inspect;
 pub(crate) mod pins;
 pub(super) mod quota;
 pub(crate) mod recall;
+pub(crate) mod turn_recall;

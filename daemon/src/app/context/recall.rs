@@ -1,14 +1,9 @@
-//! `context.recall`: the messages that answer a question; and those that a chat turn brings back into its prompt.
-//!
-//! **Invariant**: what a turn recalls is recorded before the user's message, so that every later prompt repeats it byte
-//! for byte. It is data: defused, and in a block of its own.
+//! `context.recall`: the messages that answer a question. `turn_recall` brings them back into prompts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ollm_protocol::content::{
-    CompactMode, Delta, RecallHit, RecallScope as WireScope, RecalledRecord,
-};
+use ollm_protocol::content::{CompactMode, RecallHit, RecallScope as WireScope};
 use ollm_protocol::methods::context::{
     ContextBuildParams, ContextRecallParams, ContextRecallResult, RecallExclusion,
 };
@@ -20,20 +15,12 @@ use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
 use crate::config::RecallSetting;
-use crate::context::{Built, ItemSource, RECALL_TOPIC, defuse_all};
+use crate::context::{Built, ItemSource};
 use crate::projects::Projects;
 use crate::session::project_hash;
 
 const DEFAULT_LIMIT: u32 = 8;
 const MAX_LIMIT: u32 = 100;
-/// Maximum number of messages that a turn recalls.
-const MAX_PIECES: usize = 3;
-/// Number of messages among which those of a turn are chosen: some are not strong enough, or too long.
-const MAX_CANDIDATES: usize = 8;
-/// The length of a date, such as `2026-01-27`.
-const DATE_CHARS: usize = 10;
-/// The first line of the block of recalled messages.
-const INTRODUCTION: &str = "Earlier messages that may help with the message below:";
 
 /// Finds the messages that answer a question best (`context.recall`). Blocks on the disk, and never waits for the
 /// catalog.
@@ -53,6 +40,7 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         question: &params.query,
         scope: asked.scope(),
         limit,
+        only_useful: false,
         wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
     })?;
     let config = core.config();
@@ -72,82 +60,8 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
     Ok(ContextRecallResult { data, tokens, behind: (page.behind > 0).then_some(page.behind) })
 }
 
-/// Returns the earlier messages that a question needs and its prompt does not show, as the record that goes before
-/// it; `None` if there are none. Blocks on the disk.
-///
-/// `params`: those of the build, with the question as `pending`.
-pub(crate) fn recall_for_turn(
-    core: &Arc<Core>,
-    params: &ContextBuildParams,
-) -> Result<Option<Delta>> {
-    let id = params.session_id;
-    let config = core.config();
-    let scope = config.recall.scope;
-    let Some(question) = params.pending.as_deref().filter(|_| scope != RecallSetting::Off) else {
-        return Ok(None);
-    };
-    let inputs = inputs::load(core, params, None, BuildLeaf::Active)?;
-    if scope == RecallSetting::Session && inputs.shows_everything() {
-        return Ok(None);
-    }
-    let built = plan(core, params, &inputs)?;
-    let shown = shown_in(&built);
-    let is_shown = |session: Option<SessionId>, seq: Seq| {
-        let mut recalled = inputs.recalled().iter();
-        recalled.any(|(_, record)| record.session_id == session && record.seq == seq)
-            || session.is_none() && (shown.contains(&seq) || !inputs.path.contains(seq))
-    };
-    let other = |session: SessionId| (session != id).then_some(session);
-    let asked = AskedSessions::of_turn(core, id, scope)?;
-    let page = core.catalog.recall(&RecallQuery {
-        question,
-        scope: asked.scope(),
-        limit: MAX_CANDIDATES,
-        wants: &|session, seq| !is_shown(other(session), seq),
-    })?;
-    let count = |text: &str| u64::from(inputs.counter.count_text(text));
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a share of at most some million tokens"
-    )]
-    let most = (built.result.token_budget as f64 * config.recall.share) as u64;
-    let mut text = INTRODUCTION.to_owned();
-    let mut recalled = Vec::new();
-    for message in page.messages.into_iter().filter(|message| message.is_strong) {
-        let piece = format!("{text}\n{}", piece(&message, other(message.session_id).is_some()));
-        let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
-        if !is_repeated && count(&piece) <= most {
-            text = piece;
-            let (seq, score) = (message.seq, message.score);
-            recalled.push(RecalledRecord { session_id: other(message.session_id), seq, score });
-        }
-        if recalled.len() == MAX_PIECES {
-            break;
-        }
-    }
-    let topic = RECALL_TOPIC.to_owned();
-    Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
-}
-
-/// Returns a recalled message as a prompt shows it: its date and author, and its excerpt.
-fn piece(message: &RecalledMessage, is_of_other: bool) -> String {
-    let date = message.at.to_string();
-    let date = date.get(..DATE_CHARS).unwrap_or_default();
-    let place = if is_of_other { ", another conversation" } else { "" };
-    // An excerpt with a neighbor names the roles itself.
-    let role = message.role.as_str();
-    let excerpt = defuse_all(&message.excerpt);
-    if message.has_neighbor {
-        format!("[{date}{place}]\n{excerpt}")
-    } else {
-        format!("[{date}{place}] {role}: {excerpt}")
-    }
-}
-
 /// The sessions that a question is asked of.
-pub(super) enum AskedSessions {
+pub(in crate::app) enum AskedSessions {
     One(SessionId),
     /// Those of a project, by its hash.
     Project(String),
@@ -182,7 +96,12 @@ impl AskedSessions {
         }
     }
 
-    fn of_turn(core: &Core, id: SessionId, scope: RecallSetting) -> Result<Self> {
+    /// Returns the sessions that a turn recalls from.
+    pub(in crate::app) fn of_turn(
+        core: &Core,
+        id: SessionId,
+        scope: RecallSetting,
+    ) -> Result<Self> {
         Ok(match scope {
             RecallSetting::All => Self::All,
             RecallSetting::Project => {
@@ -192,7 +111,7 @@ impl AskedSessions {
         })
     }
 
-    pub(super) fn scope(&self) -> RecallScope<'_> {
+    pub(in crate::app) fn scope(&self) -> RecallScope<'_> {
         match self {
             Self::One(id) => RecallScope::Session(*id),
             Self::Project(hash) => RecallScope::Project(hash),

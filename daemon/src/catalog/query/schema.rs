@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use super::fulltext;
 
 /// The version of tables and index tokens. A file of another version is removed and recreated.
-pub(crate) const VERSION: i64 = 5;
+pub(crate) const VERSION: i64 = 6;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
 // large values lie in `details`. A session number is never reused (AUTOINCREMENT): the documents of a replaced log
@@ -82,8 +82,12 @@ PRAGMA wal_autocheckpoint = 0;
 const PREPARED_STATEMENTS: usize = 96;
 
 /// Applies the settings to a new connection.
+///
+/// Plans must not depend on bound values (QPSG): otherwise, SQLite prepares a statement with a bound range again for
+/// every value of it, which takes longer than most lookups in the index.
 pub(crate) fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(SETTINGS)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
     Ok(())

@@ -23,11 +23,16 @@ use super::query::fulltext::{self, DocumentOrigin};
 use super::query::sessions::{self, SessionTitle};
 use super::reading::{read_documents, session_title, split_by_bytes};
 use excerpt::{Excerpt, excerpt, is_question};
-use ranking::{OVER_SESSIONS, RankedDocument, RankedDocuments, RecallRange, WITHIN_SESSION, rank};
+use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
 use terms::{RecallTerms, TermKind, TermSet};
 
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
 const MAX_RANKED: usize = 1_000;
+/// Number of ranked documents whose sessions are looked up together.
+const MIN_BATCH: usize = 8;
+const MAX_BATCH: usize = 64;
+/// Maximum number of messages that are read for a prompt.
+const USEFUL_READS: usize = 24;
 /// The number of indexed records from which a session or project is not looked up by its private term: joining its
 /// documents with each term would take longer than reading those of all sessions in its time.
 const MANY_RECORDS: u64 = 20_000;
@@ -57,6 +62,9 @@ pub(crate) struct RecallQuery<'a> {
     pub scope: RecallScope<'a>,
     /// Maximum number of messages.
     pub limit: usize,
+    /// Only messages for a prompt: those with enough of the question, and with more than it says. The number of
+    /// messages that are read for them is limited.
+    pub only_useful: bool,
     /// Returns whether a message may be found.
     pub wants: &'a dyn Fn(SessionId, Seq) -> bool,
 }
@@ -79,6 +87,8 @@ pub(crate) struct RecalledMessage {
     pub matched: Vec<String>,
     /// Whether it has two rare words of the question, or a rare identifier or number.
     pub is_strong: bool,
+    /// Whether the excerpt says more than the question.
+    pub says_more: bool,
 }
 
 /// The messages for a question.
@@ -123,7 +133,7 @@ fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Optio
             docids: everything,
             sessions: None,
             documents: all,
-            limits: OVER_SESSIONS,
+            limits: RankingLimits::of(all, false),
         }),
         RecallScope::Session(id) => {
             let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
@@ -142,19 +152,20 @@ fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Optio
                 docids,
                 sessions: Some([row.num].into_iter().collect()),
                 documents,
-                limits: WITHIN_SESSION,
+                limits: RankingLimits::of(documents, true),
             })
         }
         RecallScope::Project(hash) => {
             let sessions = sessions::of_project(conn, hash)?;
             let records = to_f64(sessions.iter().map(|(_, records)| records).sum());
             let is_large = records >= to_f64(MANY_RECORDS) && records >= LARGE_PROJECT_SHARE * all;
+            let documents = if is_large { all } else { records };
             (!sessions.is_empty()).then(|| RecallRange {
                 private_term: (!is_large).then(|| project_term(hash)),
                 docids: everything,
                 sessions: Some(sessions.iter().map(|(num, _)| *num).collect()),
-                documents: if is_large { all } else { records },
-                limits: OVER_SESSIONS,
+                documents,
+                limits: RankingLimits::of(documents, false),
             })
         }
     })
@@ -173,16 +184,23 @@ impl Recall<'_> {
     /// Reads the best documents until there are enough.
     fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
         let mut found = Vec::new();
-        for batch in ranked.documents[..ranked.documents.len().min(MAX_RANKED)].chunks(64) {
+        let mut left = if self.query.only_useful { USEFUL_READS } else { MAX_RANKED };
+        // The index knows all rare terms of a document, so the others need not be read.
+        let is_useful = |document: &&RankedDocument| {
+            !self.query.only_useful || self.is_strong(document.terms, ranked)
+        };
+        let best: Vec<_> = ranked.documents.iter().take(MAX_RANKED).filter(is_useful).collect();
+        for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
             let wanted = self.wanted(batch)?;
             let mut wanted = wanted.as_slice();
-            while !wanted.is_empty() && found.len() < self.query.limit {
-                let n = (self.query.limit - found.len()).min(wanted.len());
+            while !wanted.is_empty() && left > 0 && found.len() < self.query.limit {
+                let n = (self.query.limit - found.len()).min(wanted.len()).min(left);
                 let (now, later) = wanted.split_at(n);
                 self.read(now, ranked, &mut found)?;
                 wanted = later;
+                left -= n;
             }
-            if found.len() >= self.query.limit {
+            if found.len() >= self.query.limit || left == 0 {
                 break;
             }
         }
@@ -192,7 +210,7 @@ impl Recall<'_> {
     /// Returns the documents whose sessions exist and that the caller wants.
     fn wanted<'b>(
         &mut self,
-        batch: &'b [RankedDocument],
+        batch: &[&'b RankedDocument],
     ) -> Result<Vec<&'b RankedDocument>, CatalogError> {
         let hidden = self.shared.queue.hidden();
         let titles = &mut self.titles;
@@ -205,11 +223,11 @@ impl Recall<'_> {
             }
             Ok(())
         })?;
-        let is_wanted = |document: &&RankedDocument| {
+        let is_wanted = |document: &&&RankedDocument| {
             let session = self.session_of(document.origin.session);
             session.is_some_and(|id| (self.query.wants)(id, document.origin.seq))
         };
-        Ok(batch.iter().filter(is_wanted).collect())
+        Ok(batch.iter().filter(is_wanted).copied().collect())
     }
 
     fn session_of(&self, num: i64) -> Option<SessionId> {
@@ -238,8 +256,15 @@ impl Recall<'_> {
             let Excerpt { text, terms: in_text } =
                 excerpt(&document.text, self.terms, &of.rarities());
             let terms = terms | in_text;
-            let excerpt = with_neighbors(document, &text, neighbors.get(&origin.docid));
+            let around = with_neighbor(document, neighbors.get(&origin.docid));
+            let says_more = std::iter::once(&text).chain(around.as_ref().map(|it| &it.text));
+            let says_more = says_more.into_iter().any(|text| self.terms.says_more(text));
+            let excerpt = around.as_ref().map(|around| around.beside(document.role, &text));
             let has_neighbor = excerpt.is_some();
+            let is_strong = self.is_strong(terms, of);
+            if self.query.only_useful && !(is_strong && says_more) {
+                continue;
+            }
             found.push(RecalledMessage {
                 session_id: title.session_id,
                 title: title.title.clone(),
@@ -250,7 +275,8 @@ impl Recall<'_> {
                 has_neighbor,
                 score: *score,
                 matched: self.terms.words(terms),
-                is_strong: self.is_strong(terms, of),
+                is_strong,
+                says_more,
             });
         }
         Ok(())
@@ -325,19 +351,34 @@ struct Neighbors {
     after: Option<(Role, String)>,
 }
 
-/// Returns an excerpt with the answer to a question, or with the question to a short answer.
-fn with_neighbors(
+/// The part of a neighboring message that explains a message.
+struct NeighborExcerpt {
+    role: Role,
+    text: String,
+    is_before: bool,
+}
+
+impl NeighborExcerpt {
+    /// Returns an excerpt together with this one, each on a line after its role.
+    fn beside(&self, role: Role, excerpt: &str) -> String {
+        let line = |role: Role, text: &str| format!("{}: {text}", role.as_str());
+        let (own, other) = (line(role, excerpt), line(self.role, &self.text));
+        let (first, second) = if self.is_before { (other, own) } else { (own, other) };
+        format!("{first}\n{second}")
+    }
+}
+
+/// Returns the answer to a question, or the question to a short answer.
+fn with_neighbor(
     document: &SearchDocument,
-    excerpt: &str,
     neighbors: Option<&Neighbors>,
-) -> Option<String> {
+) -> Option<NeighborExcerpt> {
     let neighbors = neighbors?;
-    let line = |role: Role, text: &str| format!("{}: {text}", role.as_str());
-    let own = line(document.role, excerpt);
     if is_question(&document.text) {
         let (role, text) = neighbors.after.as_ref()?;
-        return Some(format!("{own}\n{}", line(*role, &excerpt::beginning(text))));
+        let text = excerpt::beginning(text);
+        return Some(NeighborExcerpt { role: *role, text, is_before: false });
     }
     let (role, text) = neighbors.before.as_ref().filter(|(_, text)| is_question(text))?;
-    Some(format!("{}\n{own}", line(*role, &excerpt::ending(text))))
+    Some(NeighborExcerpt { role: *role, text: excerpt::ending(text), is_before: true })
 }

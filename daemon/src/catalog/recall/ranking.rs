@@ -58,18 +58,37 @@ pub(super) struct RecallRange {
 pub(super) struct RankingLimits {
     /// Number of documents with a term, over all terms.
     pub postings: usize,
+    /// Number of documents with one term. A term with more ranks what other terms select, and selects only the newest.
+    pub term_postings: usize,
     /// Number of documents whose neighbors are read.
     pub seeds: usize,
     /// Number of documents by which sessions are scored; 0 within one session.
     pub session_documents: usize,
 }
 
-/// The limits within one session: about 2 ms.
-pub(super) const WITHIN_SESSION: RankingLimits =
-    RankingLimits { postings: 8_192, seeds: 160, session_documents: 0 };
-/// The limits over many sessions: about 8 ms.
-pub(super) const OVER_SESSIONS: RankingLimits =
-    RankingLimits { postings: 24_576, seeds: 320, session_documents: 2_000 };
+/// The number of documents up to which a question may read nearly all that have its words.
+const FEW_DOCUMENTS: f64 = 5_000.0;
+/// The limits for so few documents, whose rows lie on few pages.
+const AMONG_FEW: RankingLimits =
+    RankingLimits { postings: 16_384, term_postings: 5_000, seeds: 200, session_documents: 1_000 };
+/// The limits within a long session: about 3 ms.
+const WITHIN_SESSION: RankingLimits =
+    RankingLimits { postings: 4_096, term_postings: 2_048, seeds: 64, session_documents: 0 };
+/// The limits over many sessions: about 6 ms for a gigabyte. Every row lies on a page of its own there.
+const OVER_SESSIONS: RankingLimits =
+    RankingLimits { postings: 6_144, term_postings: 3_072, seeds: 96, session_documents: 256 };
+
+impl RankingLimits {
+    /// Returns the limits for a question that is asked of about `documents`.
+    pub(super) fn of(documents: f64, is_one_session: bool) -> Self {
+        match (documents <= FEW_DOCUMENTS, is_one_session) {
+            (true, false) => AMONG_FEW,
+            (true, true) => Self { session_documents: 0, ..AMONG_FEW },
+            (false, false) => OVER_SESSIONS,
+            (false, true) => WITHIN_SESSION,
+        }
+    }
+}
 
 /// A document with its score.
 pub(super) struct RankedDocument {
@@ -134,7 +153,9 @@ struct Postings {
 
 impl Postings {
     fn read(conn: &Connection, terms: &RecallTerms, range: &RecallRange) -> rusqlite::Result<Self> {
-        let mut sets: FxHashMap<i64, TermSet> = FxHashMap::default();
+        let capacity = range.limits.postings.min(FIRST_POSTINGS * terms.terms.len());
+        let mut sets: FxHashMap<i64, TermSet> =
+            FxHashMap::with_capacity_and_hasher(capacity, rustc_hash::FxBuildHasher);
         let mut frequencies = vec![0.0; terms.terms.len()];
         let mut left = range.limits.postings;
         // The terms that were not read to their end, with the oldest document that was read and their number.
@@ -165,9 +186,10 @@ impl Postings {
             }
             let older = *range.docids.start()..=oldest - 1;
             let expression = expression(range, &terms.terms[number].expression);
-            let found = fulltext::matching(conn, &expression, &older, left)?;
+            let limit = left.min(range.limits.term_postings.saturating_sub(n_read));
+            let found = fulltext::matching(conn, &expression, &older, limit)?;
             add(number, &found);
-            if found.len() < left {
+            if found.len() < limit {
                 frequencies[number] = to_f64(n_read + found.len());
             }
             left -= found.len();
@@ -224,7 +246,10 @@ impl<'a> Ranking<'a> {
         }
         best.sort_unstable_by(order);
         let n_seeds = limits.seeds.min(best.len());
-        let (seeds, others) = best.split_at(n_seeds);
+        let (seeds, others) = best.split_at_mut(n_seeds);
+        // In the order of their ids, because rows beside each other lie on one page.
+        seeds.sort_unstable_by_key(|(_, docid)| *docid);
+        others.sort_unstable_by_key(|(_, docid)| *docid);
         for (_, docid) in seeds {
             for origin in fulltext::origins_around(self.conn, *docid, WINDOW_ROWS)? {
                 self.add_row(origin);

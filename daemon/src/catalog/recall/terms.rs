@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 
 use ollm_protocol::content::Role;
+use rustc_hash::FxHashSet;
 
+use super::excerpt::is_question;
 use crate::catalog::document::role_term;
 use crate::catalog::query::fulltext::quoted;
 use crate::catalog::stems::TextLanguage;
@@ -23,6 +25,9 @@ const MIN_VALUE_DIGITS: usize = 3;
 const PART_WEIGHT: f64 = 0.5;
 /// The weight of a pair of CJK characters. A word of three characters has two.
 const CJK_WEIGHT: f64 = 0.6;
+
+/// A question that has fewer new words than one in this number asks the same.
+const NEW_SHARE: usize = 4;
 
 /// A set of terms, one bit for each.
 pub(super) type TermSet = u32;
@@ -66,6 +71,8 @@ pub(super) struct RecallTerms {
     pub terms: Vec<RecallTerm>,
     /// The terms of a token.
     by_token: HashMap<String, TermSet>,
+    /// All words of the question and their stems, in the form of tokens.
+    said: FxHashSet<String>,
 }
 
 impl RecallTerms {
@@ -87,7 +94,28 @@ impl RecallTerms {
                 *by_token.entry(token.clone()).or_default() |= 1 << number;
             }
         }
-        Self { terms, by_token }
+        Self { terms, by_token, said: said(question, parser.language) }
+    }
+
+    /// Returns whether a text says more than the question: at least one word of content that the question lacks, and
+    /// in another question a quarter of them, because people seldom ask twice in the same words.
+    pub(super) fn says_more(&self, text: &str) -> bool {
+        let language = TextLanguage::of(text);
+        let (mut n_words, mut n_new, mut has_new_value) = (0_usize, 0_usize, false);
+        words::each_token(text, |token, range| {
+            let is_number = token.bytes().all(|byte| byte.is_ascii_digit());
+            let is_last_of_cjk = text[range].chars().count() == 1 && !token.is_ascii();
+            if !is_last_of_cjk && (token.len() > 1 || is_number) && !language.is_stop_word(token) {
+                n_words += 1;
+                let is_said = self.said.contains(token)
+                    || language.stem(token).is_some_and(|stem| self.said.contains(&*stem));
+                n_new += usize::from(!is_said);
+                has_new_value |= !is_said && token.bytes().any(|byte| byte.is_ascii_digit());
+            }
+            ControlFlow::Continue(())
+        });
+        let least = if is_question(text) { n_words / NEW_SHARE + 1 } else { 1 };
+        has_new_value || n_new >= least
     }
 
     /// Calls `each` with the places in a text that match terms, in order.
@@ -190,9 +218,16 @@ impl TermParser {
         }
         let parts = words::parts(word);
         if parts.len() > 1 {
-            let all: Vec<_> = parts.iter().map(|part| quoted(&words::whole(part))).collect();
-            let expression = format!("({} OR ({}))", quoted(&whole), all.join(" AND "));
-            self.add(word, TermKind::Value, expression, vec![whole]);
+            let mut tokens = vec![whole];
+            let mut expression = quoted(&tokens[0]);
+            let pairs = words::pairs(word);
+            if let [first, others @ ..] = &pairs[..] {
+                let others: String =
+                    others.iter().map(|pair| format!(" AND {}", quoted(pair))).collect();
+                expression = format!("({expression} OR ({}{others}))", quoted(first));
+                tokens.extend(others.is_empty().then(|| first.clone()));
+            }
+            self.add(word, TermKind::Value, expression, tokens);
             for part in parts {
                 self.add_plain(part, TermKind::Part);
             }
@@ -244,6 +279,21 @@ impl TermParser {
             self.terms.push(RecallTerm { word, kind, expression, tokens });
         }
     }
+}
+
+/// Returns all words of a question and their stems.
+fn said(question: &str, language: TextLanguage) -> FxHashSet<String> {
+    let mut said = FxHashSet::default();
+    for side in sides(question) {
+        words::each_token(side, |token, _| {
+            for language in [language, TextLanguage::english()] {
+                said.extend(language.stem(token).map(std::borrow::Cow::into_owned));
+            }
+            said.insert(token.to_owned());
+            ControlFlow::Continue(())
+        });
+    }
+    said
 }
 
 /// Returns the parts of a question that are searched.
@@ -299,6 +349,25 @@ mod tests {
         assert!(terms.terms.iter().any(|term| term.word == "getusername"));
         let umlauts = "ü".repeat(64 << 10);
         assert!(RecallTerms::parse(&umlauts).terms.len() <= 2);
+    }
+
+    #[test]
+    fn text_that_repeats_the_question_says_no_more() {
+        let check = |text: &str, expect: bool| {
+            let terms = RecallTerms::parse("Which port does the staging server use?");
+            assert_eq!(terms.says_more(text), expect, "{text}");
+        };
+        check("Which port does the staging server use?", false);
+        check("which ports do staging servers use", false);
+        check("What port is staging using, again?", false);
+        check("The staging server uses port 48213.", true);
+        check("The staging server uses the blue port.", true);
+        check("Does the production server of the shop use another firewall?", true);
+        check("Which port does staging server 7 use?", true);
+        check("", false);
+        let terms = RecallTerms::parse("日本語の本はどこですか？");
+        assert!(!terms.says_more("日本語の本はどこですか"));
+        assert!(terms.says_more("日本語の本は東京にあります"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The query language: the FTS5 expression that finds candidates, and the terms that their text must contain.
 //!
 //! The words of a query are joined by AND. A word matches whole, as the index contains it; the parts of identifiers
-//! are words of the index too. `"a phrase"` is an AND of its words, and the text must contain the phrase, in any case
+//! are words of the index too, and so are each two of them in a row. So `UserName` and `user_name` match every word that
+//! has these parts in a row, such as `getUserName`. `"a phrase"` is an AND of its words, and the text must contain the phrase, in any case
 //! and with any white space. `word*` matches prefixes of at least [`MIN_PREFIX_CHARS`] letters; a shorter one is a
 //! word. Words joined by single dots or hyphens (`os.path`, `2024-06-01`) are a phrase without quotes. CJK text is an
 //! AND of its pairs, and the text must contain it; a single character matches the pairs that begin with it.
@@ -47,6 +48,8 @@ struct IndexToken {
 pub(super) enum SearchTerm {
     Token(String),
     TokenPrefix(String),
+    /// A word with these parts in a row, in the form of tokens: three or more, because two are a token.
+    Parts(Vec<String>),
     /// These characters in a row, folded.
     Phrase(Vec<char>),
 }
@@ -77,7 +80,8 @@ impl ParsedQuery {
         private_terms.chain(tokens).collect::<Vec<_>>().join(" AND ")
     }
 
-    /// Returns whether the text of a candidate can still fail to match; tokens are certain, because the index has them.
+    /// Returns whether many candidates can still fail to match; tokens are certain, because the index has them, and so
+    /// are parts in nearly all texts that have their pairs.
     pub(super) fn needs_verification(&self) -> bool {
         self.terms.iter().any(|term| matches!(term, SearchTerm::Phrase(_)))
     }
@@ -137,6 +141,9 @@ impl ParsedQuery {
             RunKind::Word => {
                 let token = words::whole(text);
                 let is_prefix = is_prefix && token.chars().count() >= MIN_PREFIX_CHARS;
+                if !is_prefix && self.add_parts(text) {
+                    return;
+                }
                 self.add_token(token.clone(), is_prefix);
                 self.add_term(if is_prefix {
                     SearchTerm::TokenPrefix(token)
@@ -145,6 +152,19 @@ impl ParsedQuery {
                 });
             }
         }
+    }
+
+    /// Adds a word with inner structure by its parts; returns false for a word without.
+    fn add_parts(&mut self, word: &str) -> bool {
+        let pairs = words::pairs(word);
+        let term = match &pairs[..] {
+            [] => return false,
+            [pair] => SearchTerm::Token(pair.clone()),
+            _ => SearchTerm::Parts(words::parts(word).into_iter().map(words::whole).collect()),
+        };
+        pairs.into_iter().for_each(|pair| self.add_token(pair, false));
+        self.add_term(term);
+        true
     }
 
     fn add_cjk(&mut self, text: &str) {
@@ -181,7 +201,32 @@ impl SearchTerm {
         match self {
             Self::Token(word) => word == token,
             Self::TokenPrefix(prefix) => token.starts_with(prefix),
-            Self::Phrase(_) => false,
+            Self::Parts(_) | Self::Phrase(_) => false,
+        }
+    }
+}
+
+/// Calls `each` with the bytes of parts in a row, as they occur in words of `text`, until it breaks.
+fn each_parts(
+    text: &str,
+    wanted: &[String],
+    mut each: impl FnMut(Range<usize>) -> ControlFlow<()>,
+) {
+    for (kind, range) in words::runs(text) {
+        let word = &text[range];
+        // Nearly all words are in lower case, and have no parts.
+        if kind == RunKind::Cjk || word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+            continue;
+        }
+        let parts = words::parts(word);
+        let offset = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
+        for window in parts.windows(wanted.len()) {
+            if window.iter().zip(wanted).all(|(part, wanted)| words::whole(part) == *wanted)
+                && let [first, .., last] = window
+                && each(offset(first)..offset(last) + last.len()).is_break()
+            {
+                return;
+            }
         }
     }
 }
@@ -190,8 +235,16 @@ impl SearchTerm {
 pub(super) fn first_matches(terms: &[SearchTerm], text: &str) -> Option<Vec<Range<usize>>> {
     let mut first: Vec<Option<Range<usize>>> = vec![None; terms.len()];
     for (term, slot) in terms.iter().zip(&mut first) {
-        if let SearchTerm::Phrase(phrase) = term {
-            *slot = Some(find_folded(text, phrase)?);
+        match term {
+            SearchTerm::Phrase(phrase) => *slot = Some(find_folded(text, phrase)?),
+            SearchTerm::Parts(parts) => {
+                each_parts(text, parts, |range| {
+                    *slot = Some(range);
+                    ControlFlow::Break(())
+                });
+                slot.as_ref()?;
+            }
+            SearchTerm::Token(_) | SearchTerm::TokenPrefix(_) => {}
         }
     }
     let mut missing = first.iter().filter(|slot| slot.is_none()).count();
@@ -213,6 +266,12 @@ pub(super) fn first_matches(terms: &[SearchTerm], text: &str) -> Option<Vec<Rang
 pub(super) fn all_matches(terms: &[SearchTerm], text: &str) -> Vec<(usize, Range<usize>)> {
     let mut found = Vec::new();
     for (number, term) in terms.iter().enumerate() {
+        if let SearchTerm::Parts(parts) = term {
+            each_parts(text, parts, |range| {
+                found.push((number, range));
+                ControlFlow::Continue(())
+            });
+        }
         let SearchTerm::Phrase(phrase) = term else { continue };
         let mut from = 0;
         while let Some(range) = find_folded(&text[from..], phrase) {
@@ -338,8 +397,11 @@ mod tests {
     fn query_becomes_an_expression_of_quoted_tokens() {
         let check = |query: &str, expect: &str| assert_eq!(expression_of(query), expect, "{query}");
         check("Hello world hello", "\"hello\" AND \"world\"");
-        check("foo_bar", "\"foo\u{80}bar\"");
+        check("foo_bar", "\"foobar\"");
         check("camelCase", "\"camelcase\"");
+        check("getUserName", "\"getuser\" AND \"username\"");
+        check("x_y 9a3b", "\"x\u{80}y\" AND \"9a3b\"");
+        check("user_na*", "\"user\u{80}na\" *");
         check("\"to be\" or", "\"to\" AND \"be\" AND \"or\"");
         check("config* fo*", "\"config\" * AND \"fo\"");
         check("x86_64-linux", "\"x86\u{80}64\" AND \"linux\"");
@@ -393,6 +455,15 @@ mod tests {
         check("日語", "日本語", false);
         check("conf*", "the Configuration", true);
         check("server http", "HTTPServer", true);
+        check("UserName", "call getUserName() here", true);
+        check("UserName", "the user_name column", true);
+        check("UserName", "USER_NAME_2", true);
+        check("UserName", "the user name", false);
+        check("user_name", "getUserName", true);
+        check("UserName", "nameUser", false);
+        check("get_user_name", "forgetUserName GetUserName2", true);
+        check("getUserName", "getUser then userName", false);
+        check("utf8", "decode_utf8_lossy", true);
         check("größe", "GRÖSSE GRÖẞE Größe", true);
     }
 

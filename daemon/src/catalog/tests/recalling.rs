@@ -5,7 +5,8 @@ use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
 
 impl CatalogFixture {
     fn recall_in(&self, question: &str, scope: RecallScope<'_>) -> Vec<RecalledMessage> {
-        let query = RecallQuery { question, scope, limit: 8, wants: &|_, _| true };
+        let query =
+            RecallQuery { question, scope, limit: 8, only_useful: false, wants: &|_, _| true };
         self.catalog.recall(&query).expect("recalls").messages
     }
 
@@ -127,7 +128,7 @@ fn excluded_messages_give_way_to_the_next_ones() {
     let wants = |_, seq: Seq| seq.0 < 3;
     let scope = RecallScope::Session(id(1));
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, wants: &wants };
+    let query = RecallQuery { question, scope, limit: 8, only_useful: false, wants: &wants };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let mut seqs: Vec<_> = page.messages.iter().map(|hit| hit.seq.0).collect();
     seqs.sort_unstable();
@@ -159,7 +160,7 @@ fn recall_while_the_catalog_is_rebuilt_says_so_and_does_not_wait() {
     fixture.record(id(2), Role::User, at(1), "The staging port is 48214.");
     let scope = RecallScope::All;
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, wants: &|_, _| true };
+    let query = RecallQuery { question, scope, limit: 8, only_useful: false, wants: &|_, _| true };
     // The text of the second session cannot be read, so it stays behind.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -186,4 +187,24 @@ fn common_words_of_a_long_history_are_bounded_and_rare_ones_are_found_in_old_sha
         let found = fixture.recall_in("common words with a zebra", scope);
         assert_eq!((found.len(), found[0].seq), (8, Seq(3)), "{found:?}");
     }
+}
+
+#[test]
+fn messages_for_a_prompt_say_more_than_the_question() {
+    let fixture = CatalogFixture::new();
+    let question = "Which port does the staging server use?";
+    let mut texts = vec!["The staging server uses port 48213.", "Noted."];
+    for _ in 0..12 {
+        texts.extend([question, "So which port is the staging server using?"]);
+    }
+    texts.extend(FILLER);
+    fixture.talk(id(1), &texts);
+    let scope = RecallScope::Session(id(1));
+    let wants = |_, seq: Seq| seq.0 < 20;
+    let query = RecallQuery { question, scope, limit: 8, only_useful: true, wants: &wants };
+    let page = fixture.catalog.recall(&query).expect("recalls");
+    let seqs: Vec<u64> = page.messages.iter().map(|hit| hit.seq.0).collect();
+    assert_eq!(seqs, [0], "{page:?}");
+    let all = RecallQuery { only_useful: false, ..query };
+    assert_eq!(fixture.catalog.recall(&all).expect("recalls").messages.len(), 8);
 }

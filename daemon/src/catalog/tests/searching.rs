@@ -24,6 +24,7 @@ fn queries_of_all_forms_find_their_texts() {
         "configuration configure configured",
         "don't panic!",
         "데이터베이스 검색",
+        "fn getUserName(user_name: &str) reads decode_utf8",
     ];
     for text in texts {
         fixture.record(id(1), Role::User, at(0), text);
@@ -52,6 +53,14 @@ fn queries_of_all_forms_find_their_texts() {
     check("難しい", &[4]);
     check("데이터", &[9]);
     check("검색", &[9]);
+    check("UserName", &[10]);
+    check("username", &[10]);
+    check("get_user_name", &[10]);
+    check("nameUser", &[]);
+    check("utf8", &[10]);
+    check("HttpServer", &[1]);
+    check("server_factory", &[1]);
+    check("config_file", &[0]);
     check("\"brown fox jumps\"", &[5]);
     check("\"brown jumps\"", &[]);
     check("\"QUICK brown\" lazy", &[5]);

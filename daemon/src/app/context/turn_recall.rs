@@ -1,0 +1,299 @@
+//! Automatic recall: the earlier messages that the user's message asks for and its prompt does not show.
+//!
+//! **Invariant**: what a turn recalls is a record beside the user's message, so that every later prompt repeats it byte
+//! for byte. It is data: defused, and in a block of its own.
+//! **Invariant**: what is recalled for a context that was just compacted only uses room that is free, so it causes
+//! neither a compaction nor a cut.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ollm_protocol::content::{CompactMode, Delta, RecalledRecord, RecordBody, RecordKind, Role};
+use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::{Seq, SessionId};
+
+use super::build::plan;
+use super::inputs::{self, BuildLeaf, Inputs};
+use super::recall::{AskedSessions, shown_in};
+use crate::app::core::{Core, blocking};
+use crate::app::drafts::counted_for;
+use crate::app::error::Result;
+use crate::catalog::{RecallQuery, RecalledMessage};
+use crate::config::RecallSetting;
+use crate::context::{
+    Built, ItemSource, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
+};
+use crate::tokens::Counter;
+
+/// Maximum number of messages that a turn recalls.
+const MAX_PIECES: usize = 3;
+/// Number of messages among which those of a turn are chosen: some are too long, or are there already.
+const MAX_CANDIDATES: usize = 8;
+/// The length of a date, such as `2026-01-27`.
+const DATE_CHARS: usize = 10;
+/// The first line of a block that stands before the message that it is for.
+const FOR_MESSAGE_BELOW: &str = "Earlier messages that may help with the message below:";
+/// The first line of a block that stands behind that message.
+const FOR_MESSAGE_ABOVE: &str = "Earlier messages that may help with the message above:";
+/// The tokens of a block around its text, at most.
+const BLOCK_TOKENS: u64 = 24;
+
+/// Returns the earlier messages that a question needs and its prompt does not show, as the record that goes before
+/// it; `None` if there are none. Blocks on the disk.
+///
+/// `params`: those of the build, with the question as `pending`.
+pub(crate) fn recall_for_turn(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+) -> Result<Option<Delta>> {
+    let Some(question) = params.pending.as_deref() else { return Ok(None) };
+    let Some(recall) = TurnRecall::load(core, params, None)? else { return Ok(None) };
+    recall.find(question, FOR_MESSAGE_BELOW, &|recall| Ok(recall.share()))
+}
+
+/// Recalls for a turn whose context was just compacted, because the compaction may have dropped what the user's message
+/// needs; returns the messages that are recorded behind it. Within tool calls, nothing is recalled.
+///
+/// `params`: those of the build that follows.
+pub(crate) async fn recall_after_compaction(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    counter: &Counter,
+) -> Result<Vec<Seq>> {
+    let params = ContextBuildParams { compact: CompactMode::Never, ..params.clone() };
+    let (id, counter) = (params.session_id, counter.clone());
+    let found = blocking(core, move |core| {
+        let Some(recall) = TurnRecall::load(core, &params, Some(counter))? else {
+            return Ok(None);
+        };
+        // A context that needs another head already leaves no room.
+        if recall.built()?.result.transient {
+            return Ok(None);
+        }
+        let Some(question) = recall.newest_message()? else { return Ok(None) };
+        let leaf = recall.inputs.leaf;
+        let delta = recall.find(&question, FOR_MESSAGE_ABOVE, &TurnRecall::free_room)?;
+        Ok(delta.map(|delta| (delta, leaf)))
+    });
+    let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
+    let seqs = delta.recalled.iter().map(|record| record.seq).collect();
+    let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
+    let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
+    Ok(if appended.is_some() { seqs } else { Vec::new() })
+}
+
+/// Adds what the pending message of a build needs, or without one the newest message of the user: as a record if the
+/// build may write, else to the text of the pending message. Returns the messages.
+pub(super) async fn recall_for_build(
+    core: &Arc<Core>,
+    params: &mut ContextBuildParams,
+) -> Result<Vec<RecalledRecord>> {
+    let (id, request) = (params.session_id, params.clone());
+    let found = blocking(core, move |core| {
+        let Some(recall) = TurnRecall::load(core, &request, None)? else { return Ok(None) };
+        let (question, introduction) = match &request.pending {
+            Some(pending) => (Some(pending.clone()), FOR_MESSAGE_BELOW),
+            None => (recall.newest_message()?, FOR_MESSAGE_ABOVE),
+        };
+        let Some(question) = question else { return Ok(None) };
+        let leaf = recall.inputs.leaf;
+        let delta = recall.find(&question, introduction, &TurnRecall::free_room)?;
+        Ok(delta.map(|delta| (delta, leaf)))
+    });
+    let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
+    let recalled = delta.recalled.clone();
+    if params.compact == CompactMode::Auto {
+        let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
+        let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
+        return Ok(if appended.is_some() { recalled } else { Vec::new() });
+    }
+    let block = recalled_block(&delta.text);
+    params.pending = Some(match params.pending.take() {
+        Some(pending) => format!("{block}\n\n{pending}"),
+        None => block,
+    });
+    Ok(recalled)
+}
+
+/// A recall for a context.
+struct TurnRecall<'a> {
+    core: &'a Arc<Core>,
+    params: ContextBuildParams,
+    inputs: Inputs,
+    /// The context without what is recalled, once it is planned: most questions find nothing and need none.
+    built: OnceCell<Built>,
+    scope: RecallSetting,
+}
+
+/// What a context has already: its records, and the messages that earlier recalls brought back into it.
+struct ShownMessages {
+    records: HashSet<Seq>,
+    recalled: Vec<RecalledRecord>,
+}
+
+impl<'a> TurnRecall<'a> {
+    /// Reads what the context depends on; returns `None` if it shows everything that could be recalled, or if recall is
+    /// off.
+    fn load(
+        core: &'a Arc<Core>,
+        params: &ContextBuildParams,
+        counter: Option<Counter>,
+    ) -> Result<Option<Self>> {
+        let scope = core.config().recall.scope;
+        if scope == RecallSetting::Off {
+            return Ok(None);
+        }
+        let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
+        if scope == RecallSetting::Session && inputs.shows_everything() {
+            return Ok(None);
+        }
+        let params = params.clone();
+        Ok(Some(Self { core, params, inputs, built: OnceCell::new(), scope }))
+    }
+
+    /// Returns the context without what is recalled.
+    fn built(&self) -> Result<&Built> {
+        if let Some(built) = self.built.get() {
+            return Ok(built);
+        }
+        let built = plan(self.core, &self.params, &self.inputs)?;
+        Ok(self.built.get_or_init(|| built))
+    }
+
+    /// Returns the tokens that recalled messages may have by their share of the prompt limit.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of at most some million tokens"
+    )]
+    fn share(&self) -> u64 {
+        let config = self.core.config();
+        let limit = prompt_limit(self.inputs.window.size, config.context.answer_reserve);
+        (limit as f64 * config.recall.share) as u64
+    }
+
+    /// Returns the tokens of their share that are free: below the trigger of the next compaction, and none while the
+    /// message that is being answered is cut.
+    fn free_room(&self) -> Result<u64> {
+        let result = &self.built()?.result;
+        if !result.cut.is_empty() {
+            return Ok(0);
+        }
+        let budget = &result.budget;
+        let threshold = self.core.config().compression.threshold;
+        let below = trigger(budget.available_tokens, threshold)
+            .saturating_sub(budget.current_conversation_tokens);
+        let left = result.token_budget.saturating_sub(result.tokens_used);
+        Ok(self.share().min(below.min(left).saturating_sub(BLOCK_TOKENS)))
+    }
+
+    /// Returns the text of the user's message that is being answered; `None` within tool calls or after an answer.
+    fn newest_message(&self) -> Result<Option<String>> {
+        let spoken = [RecordKind::Message, RecordKind::ToolCall];
+        let newest = self.inputs.path.items.iter().rfind(|item| spoken.contains(&item.kind));
+        let Some(newest) = newest.filter(|item| item.role == Some(Role::User)) else {
+            return Ok(None);
+        };
+        Ok(match self.core.body(self.inputs.id, newest.seq)? {
+            Some(RecordBody::Message(message)) => Some(message.sent_text()),
+            _ => None,
+        })
+    }
+
+    /// Finds what a question needs, within the tokens that `room` returns.
+    fn find(
+        &self,
+        question: &str,
+        introduction: &str,
+        room: &dyn Fn(&Self) -> Result<u64>,
+    ) -> Result<Option<Delta>> {
+        let id = self.inputs.id;
+        let shown = OnceCell::new();
+        let other = |session: SessionId| (session != id).then_some(session);
+        let asked = AskedSessions::of_turn(self.core, id, self.scope)?;
+        let page = self.core.catalog.recall(&RecallQuery {
+            question,
+            scope: asked.scope(),
+            limit: MAX_CANDIDATES,
+            only_useful: true,
+            wants: &|session, seq| {
+                let shown = shown.get_or_init(|| self.shown());
+                shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
+            },
+        })?;
+        shown.into_inner().transpose()?;
+        if page.messages.is_empty() {
+            return Ok(None);
+        }
+        let most = room(self)?;
+        let mut text = introduction.to_owned();
+        let mut recalled = Vec::new();
+        for message in page.messages {
+            let piece =
+                format!("{text}\n{}", piece(&message, other(message.session_id).is_some(), false));
+            let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
+            if !is_repeated && u64::from(self.inputs.counter.count_text(&piece)) <= most {
+                text = piece;
+                let (seq, score) = (message.seq, message.score);
+                recalled.push(RecalledRecord { session_id: other(message.session_id), seq, score });
+            }
+            if recalled.len() == MAX_PIECES {
+                break;
+            }
+        }
+        let topic = RECALL_TOPIC.to_owned();
+        Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
+    }
+
+    /// Returns what the context has already.
+    fn shown(&self) -> Result<ShownMessages> {
+        let built = self.built()?;
+        let items = built.items.iter().filter(|item| item.form != "cut");
+        let deltas: Vec<Seq> = items
+            .filter_map(|item| match &item.source {
+                ItemSource::Record(record) if record.kind == RecordKind::Delta => Some(record.seq),
+                _ => None,
+            })
+            .collect();
+        let bodies = self.core.sessions.bodies(self.inputs.id, &deltas)?.into_iter();
+        let recalled = bodies.filter_map(|body| match body {
+            Some(RecordBody::Delta(delta)) => Some(delta.recalled),
+            _ => None,
+        });
+        Ok(ShownMessages { records: shown_in(built), recalled: recalled.flatten().collect() })
+    }
+
+    /// Returns whether the context has a message, or cannot have it because it was undone. `session`: if it is another
+    /// one.
+    fn has(&self, shown: &ShownMessages, session: Option<SessionId>, seq: Seq) -> bool {
+        let mut recalled = shown.recalled.iter();
+        recalled.any(|record| record.session_id == session && record.seq == seq)
+            || session.is_none()
+                && (shown.records.contains(&seq) || !self.inputs.path.contains(seq))
+    }
+}
+
+/// Returns a recalled message as a prompt shows it: its number if `is_named`, its date and author, and its excerpt.
+/// Messages of other conversations have no number.
+pub(in crate::app) fn piece(
+    message: &RecalledMessage,
+    is_of_other: bool,
+    is_named: bool,
+) -> String {
+    let date = message.at.to_string();
+    let date = date.get(..DATE_CHARS).unwrap_or_default();
+    let place = if is_of_other { ", another conversation" } else { "" };
+    let number = match is_named && !is_of_other {
+        true => format!("#{}, ", message.seq),
+        false => String::new(),
+    };
+    let excerpt = defuse_all(&message.excerpt);
+    // An excerpt with a neighbor names the roles itself.
+    if message.has_neighbor {
+        format!("[{number}{date}{place}]\n{excerpt}")
+    } else {
+        format!("[{number}{date}{place}] {}: {excerpt}", message.role.as_str())
+    }
+}
