@@ -324,6 +324,7 @@ async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
 async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() {
     for step in [AnswerStep::Pause, AnswerStep::Reading] {
         let session = LongSession::new().await;
+        session.record_exchanges(20).await;
         session.backend.answer(&[step, AnswerStep::End(DoneReason::Stop)]);
         session.backend.answer_text(SUMMARY);
         let chat = async {
