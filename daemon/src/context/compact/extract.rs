@@ -97,7 +97,16 @@ impl NewestLines {
 
     fn push_matching(&mut self, text: &str, is_wanted: impl Fn(&str) -> bool) {
         let lines = prose_lines(text).filter(|line| line.len() <= MAX_LINE_BYTES);
-        lines.filter(|line| is_wanted(line)).for_each(|line| self.push(line));
+        for line in lines.filter(|line| is_wanted(line)) {
+            if line.len() <= LINE.0 + LINE.1 {
+                self.push(line);
+            } else {
+                // A paragraph as a whole would lose its middle.
+                sentences(line)
+                    .filter(|sentence| is_wanted(sentence))
+                    .for_each(|one| self.push(one));
+            }
+        }
     }
 }
 
@@ -199,14 +208,25 @@ fn first_line(text: &str) -> &str {
     prose_lines(text).map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Returns the first sentence of a line; a shorter beginning, such as `Sure.` or `1.`, does not end one.
+/// Returns the sentences of a line. A short beginning, such as `Sure.` or `1.`, is a part of the one behind it.
+fn sentences(line: &str) -> impl Iterator<Item = &str> {
+    let mut rest = line.trim_start();
+    std::iter::from_fn(move || {
+        let mut ends =
+            rest.match_indices(['.', '!', '?', '。', '！', '？']).filter(|(at, mark)| {
+                let behind = &rest[at + mark.len()..];
+                *at >= MIN_SENTENCE_BYTES
+                    && (mark.len() > 1 || behind.starts_with(char::is_whitespace))
+            });
+        let end = ends.next().map_or(rest.len(), |(at, mark)| at + mark.len());
+        let (sentence, behind) = rest.split_at(end);
+        rest = behind.trim_start();
+        (!sentence.is_empty()).then_some(sentence)
+    })
+}
+
 fn first_sentence(line: &str) -> &str {
-    let ends = line.match_indices(['.', '!', '?', '。', '！', '？']).filter(|(at, mark)| {
-        let rest = &line[at + mark.len()..];
-        let is_wide = mark.len() > 1;
-        *at >= MIN_SENTENCE_BYTES && (is_wide || rest.starts_with(char::is_whitespace))
-    });
-    ends.map(|(at, mark)| &line[..at + mark.len()]).next().unwrap_or(line)
+    sentences(line).next().unwrap_or_default()
 }
 
 /// Returns the lines of a text outside of code blocks.
@@ -300,6 +320,15 @@ mod tests {
             "词法分析器已经完成，代码在这个项目的源文件里面。",
         );
         check("1. Read src/lex.rs\n2. Test it", "1. Read src/lex.rs");
+    }
+
+    #[test]
+    fn decision_in_a_paragraph_is_extracted_by_its_sentence() {
+        let long = "and so it goes on, without an end, ".repeat(8);
+        let decision = "So we will use TCP instead of UDP on port 48731.";
+        let answer = format!("A protocol has to be found for it, {long}. {decision} Then {long}");
+        let summary = extracted(&[(Role::User, "Go."), (Role::Assistant, &answer)], 1000);
+        assert_eq!(summary.items(Section::Decisions), [decision]);
     }
 
     #[test]
