@@ -162,6 +162,16 @@ pub(super) enum Damage {
     Certain,
 }
 
+/// Returns whether an error may end when the file is replaced.
+pub(super) fn is_of_damage(error: &CatalogError) -> bool {
+    match error {
+        CatalogError::Database { source, .. } => damage_of(source) != Damage::None,
+        // There is no connection while the file is replaced.
+        CatalogError::Damaged { .. } | CatalogError::Closed => true,
+        _ => false,
+    }
+}
+
 /// Classifies an error of SQLite.
 pub(super) fn damage_of(error: &rusqlite::Error) -> Damage {
     match error.sqlite_error_code() {

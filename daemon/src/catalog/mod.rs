@@ -55,6 +55,11 @@ pub(crate) use writer::THREAD_NAME;
 /// on a cold disk; the first calls, for which the daemon was probably started, take precedence.
 const CHECK_DELAY: Duration = Duration::from_millis(150);
 
+/// The longest wait of a read that found damage for the file that replaces the damaged one, or for the end of its check.
+const REPAIR_WAIT: Duration = Duration::from_secs(2);
+/// The longest wait of such a read for the new file to have all sessions, if its answer must not lack one.
+const REBUILD_WAIT: Duration = Duration::from_secs(5);
+
 /// The catalog of one home. Every call may block and belongs on a blocking thread in async code, except
 /// [`Catalog::mark_dirty`] and [`Catalog::status`].
 pub(crate) struct Catalog {
@@ -161,11 +166,18 @@ impl Catalog {
         &self,
         key: [u8; 16],
     ) -> Result<Option<(SessionId, [u8; 8])>, CatalogError> {
-        self.shared.read(|conn| sessions::by_create_key(conn, key))
+        self.read_complete(|| self.shared.read(|conn| sessions::by_create_key(conn, key)))
     }
 
     /// Returns sessions, the most recently active first, and by id where the last activity is equal.
+    ///
+    /// A read that meets a damaged file reads the one that replaces it. That file may lack sessions, so
+    /// [`Catalog::knows_all`] is to be asked after the call. The same holds for searches.
     pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
+        self.read_again(|| self.list_once(query))
+    }
+
+    fn list_once(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
         let hidden = self.shared.queue.hidden();
         self.shared.read(|conn| {
             let (mut page, mut bytes) = (Vec::new(), 0);
@@ -192,25 +204,59 @@ impl Catalog {
     ///
     /// **Errors**: [`CatalogError::EmptyQuery`], [`CatalogError::QueryTooLong`], [`CatalogError::InvalidCursor`].
     pub(crate) fn search(&self, query: &SearchQuery<'_>) -> Result<SearchPage, CatalogError> {
-        search::search(&self.shared, query)
+        self.read_again(|| search::search(&self.shared, query))
     }
 
     /// Finds the messages that answer a question best, the best first.
     pub(crate) fn recall(&self, query: &RecallQuery<'_>) -> Result<RecalledPage, CatalogError> {
-        recall::recall(&self.shared, query)
+        self.read_again(|| recall::recall(&self.shared, query))
     }
 
     /// Returns a retention row for every session, in no order.
     pub(crate) fn retention_rows(&self) -> Result<Vec<RetentionRow>, CatalogError> {
         let hidden = self.shared.queue.hidden();
-        let mut rows = self.shared.read(sessions::retention_rows)?;
+        let mut rows = self.read_complete(|| self.shared.read(sessions::retention_rows))?;
         rows.retain(|row| !hidden.contains(&row.session_id));
         Ok(rows)
     }
 
     /// Returns the sessions that were forked from `id`, ordered by id.
     pub(crate) fn forks_of(&self, id: SessionId) -> Result<Vec<SessionId>, CatalogError> {
-        self.shared.read(|conn| sessions::forks_of(conn, id))
+        self.read_complete(|| self.shared.read(|conn| sessions::forks_of(conn, id)))
+    }
+
+    /// Reads, and reads once more if the file was damaged and is replaced.
+    fn read_again<T>(&self, read: impl Fn() -> Result<T, CatalogError>) -> Result<T, CatalogError> {
+        let queue = &self.shared.queue;
+        self.read_after(&read, || queue.wait_repaired(Instant::now() + REPAIR_WAIT))
+    }
+
+    /// Reads like [`Catalog::read_again`], but a new file only when it has all sessions.
+    fn read_complete<T>(
+        &self,
+        read: impl Fn() -> Result<T, CatalogError>,
+    ) -> Result<T, CatalogError> {
+        let deadline = || Instant::now() + REBUILD_WAIT;
+        self.read_after(&read, || {
+            self.shared.queue.wait_repaired(deadline()) && self.wait_caught_up(deadline())
+        })
+    }
+
+    fn read_after<T>(
+        &self,
+        read: &impl Fn() -> Result<T, CatalogError>,
+        wait: impl FnOnce() -> bool,
+    ) -> Result<T, CatalogError> {
+        match read() {
+            Err(error) if database::is_of_damage(&error) => {
+                if wait() {
+                    read()
+                } else {
+                    Err(error)
+                }
+            }
+            result => result,
+        }
     }
 }
 

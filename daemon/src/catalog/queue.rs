@@ -229,6 +229,12 @@ impl WorkQueue {
         self.wait(deadline, IndexQueueState::is_clean)
     }
 
+    /// Waits until no damage is suspected that was not examined and repaired; returns false when `deadline` passes first,
+    /// or if the repair failed.
+    pub(super) fn wait_repaired(&self, deadline: Instant) -> bool {
+        self.wait(deadline, |state| !(state.recover || state.check_file || state.is_repairing))
+    }
+
     /// Waits until all queued work is done, cleanup excepted; returns false when `deadline` passes first.
     pub(super) fn wait_caught_up(&self, deadline: Instant) -> bool {
         self.state.lock().waiters += 1;
@@ -259,6 +265,7 @@ impl WorkQueue {
                 Decision::Run(job) => {
                     // `wait_caught_up` does not wait for cleanup.
                     state.is_working = !matches!(job, CatalogJob::CleanUp);
+                    state.is_repairing = matches!(job, CatalogJob::CheckFile | CatalogJob::Recover);
                     return job;
                 }
                 Decision::WaitUntil(at) => {
@@ -274,6 +281,7 @@ impl WorkQueue {
         let mut state = self.state.lock();
         state.is_working = false;
         state.is_checking = false;
+        state.is_repairing = false;
         let is_caught_up = state.behind() == 0;
         if is_caught_up || state.state == CatalogState::Unavailable {
             state.state = if is_caught_up { CatalogState::Ready } else { CatalogState::Rebuilding };
@@ -289,6 +297,7 @@ impl WorkQueue {
         let mut state = self.state.lock();
         state.is_working = false;
         state.is_checking = false;
+        state.is_repairing = false;
         state.state = CatalogState::Unavailable;
         state.cleanup.journal = true;
         for (id, need) in std::mem::take(&mut state.taken) {
@@ -453,6 +462,8 @@ struct IndexQueueState {
     recover: bool,
     check_file: bool,
     is_working: bool,
+    /// Whether the file is being checked as a whole or replaced.
+    is_repairing: bool,
     released_memory: bool,
     state: CatalogState,
     /// Number of changes since the queue was last empty.

@@ -7,14 +7,21 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 
-use super::open_file;
 #[cfg(test)]
 use super::trace::carry_out;
+use super::{note_leftover, open_file};
+
+/// Bytes that are written over themselves at once.
+const REWRITE_BYTES: u64 = 256 * 1024;
 
 /// A change of a file or directory, or the opening of a file.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +32,8 @@ pub(super) enum Change<'a> {
     Create(&'a Path),
     Open(&'a Path),
     Append(&'a Path, &'a [u8]),
+    /// Bytes at an offset, over those that are there.
+    Overwrite(&'a Path, u64, &'a [u8]),
     SetLen(&'a Path, u64),
     Sync(&'a Path),
     Rename(&'a Path, &'a Path),
@@ -85,6 +94,15 @@ impl DiskFile {
         carry_out(Change::Sync(&self.path), || self.file.sync_all())
     }
 
+    /// Gives the file another name in its directory, which must not be taken.
+    ///
+    /// **Errors**: of kind `AlreadyExists` if it is, and then nothing changes.
+    pub(crate) fn rename_new(&mut self, to: &Path) -> io::Result<()> {
+        carry_out(Change::Rename(&self.path, to), || rename_new(&self.path, to))?;
+        to.clone_into(&mut self.path);
+        Ok(())
+    }
+
     /// Returns the size in bytes.
     pub(crate) fn len(&self) -> io::Result<u64> {
         self.file.metadata().map(|metadata| metadata.len())
@@ -111,6 +129,25 @@ impl Write for DiskFile {
     }
 }
 
+/// Writes the bytes of a part of a file over themselves, so that the next sync of the returned file writes them to the
+/// disk.
+///
+/// After a sync that failed, the system counts the bytes as written although the disk may not have them, and another
+/// sync does nothing for them.
+pub(crate) fn rewrite(path: &Path, part: Range<u64>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Without `append`, because with it bytes are written to the end whatever the offset is.
+    options.read(true).write(true);
+    let file = carry_out(Change::Open(path), || open_file(&mut options, path))?;
+    let mut buffer = vec![0; REWRITE_BYTES.min(part.end.saturating_sub(part.start)) as usize];
+    for start in part.clone().step_by(REWRITE_BYTES as usize) {
+        let bytes = &mut buffer[..REWRITE_BYTES.min(part.end - start) as usize];
+        file.read_exact_at(bytes, start)?;
+        carry_out(Change::Overwrite(path, start, bytes), || file.write_all_at(bytes, start))?;
+    }
+    Ok(file)
+}
+
 /// Creates a directory and its missing parents with mode 0700.
 pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
@@ -126,6 +163,44 @@ pub(super) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "the caller decides about the sync")]
     carry_out(Change::Rename(from, to), || fs::rename(from, to))
+}
+
+/// Renames a file within its directory unless the name is taken.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // An old kernel or a file system that cannot do it.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+        renamed => return renamed.map_err(io::Error::from),
+    }
+    rename_by_link(from, to)
+}
+
+/// Renames a file as [`rename_new`] does, in two steps: a crash between them leaves both names.
+fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => {}
+        Err(error) if is_without_links(&error) => {
+            // Only the process that holds the lock of the directory creates files in it.
+            if fs::symlink_metadata(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            #[expect(clippy::disallowed_methods, reason = "the caller syncs the directory")]
+            return fs::rename(from, to);
+        }
+        Err(error) => return Err(error),
+    }
+    // The file has its new name, so the other one is a temporary file that is removed later.
+    if fs::remove_file(from).is_err() {
+        note_leftover(from);
+    }
+    Ok(())
+}
+
+/// Returns whether an error says that a file system has no hard links.
+fn is_without_links(error: &io::Error) -> bool {
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(Errno::PERM) || is(Errno::NOTSUP) || is(Errno::NOSYS)
 }
 
 pub(super) fn remove_file(path: &Path) -> io::Result<()> {
@@ -147,4 +222,42 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY.bits().cast_signed();
     let open = || OpenOptions::new().read(true).custom_flags(flags).open(path);
     carry_out(Change::SyncDir(path), || open()?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_name_is_never_taken_from_another_file() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        for rename in [rename_new, rename_by_link] {
+            let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+            DiskFile::create(&from).and_then(|mut file| file.append(b"new")).expect("writes");
+            DiskFile::create(&to).and_then(|mut file| file.append(b"old")).expect("writes");
+            let taken = rename(&from, &to).expect_err("the name is taken");
+            assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(fs::read(&to).expect("reads"), b"old");
+            assert_eq!(fs::read(&from).expect("reads"), b"new");
+            fs::remove_file(&to).expect("removes");
+            rename(&from, &to).expect("renames");
+            assert_eq!(fs::read(&to).expect("reads"), b"new");
+            assert!(!from.exists(), "it has one name");
+            fs::remove_file(&to).expect("removes");
+        }
+    }
+
+    #[test]
+    fn rewritten_part_keeps_its_bytes() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("file");
+        let bytes: Vec<u8> = (0..700_000u32).map(|at| at as u8).collect();
+        DiskFile::create(&path).and_then(|mut file| file.append(&bytes)).expect("writes");
+        for part in [0..0, 5..6, 1..700_000, 699_999..700_000] {
+            rewrite(&path, part).and_then(|file| file.sync_data()).expect("rewrites");
+            assert!(fs::read(&path).expect("reads") == bytes);
+        }
+        rewrite(&path, 0..700_001).expect_err("the file is shorter");
+        assert!(fs::read(&path).expect("reads") == bytes);
+    }
 }

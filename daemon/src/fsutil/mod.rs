@@ -16,8 +16,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use disk::{DiskFile, sync_content};
+pub(crate) use disk::{DiskFile, rewrite, sync_content};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
@@ -246,14 +247,53 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        let path = self.file.path();
-        if !self.is_renamed
-            && let Err(error) = disk::remove_file(path)
-        {
-            tracing::warn!(path = %path.display(), "cannot remove a file yet: {error}");
-            LEFTOVERS.lock().push(path.to_owned());
+        if !self.is_renamed {
+            discard(self.file.path());
         }
     }
+}
+
+/// Returns a name for a temporary file beside `path`, which no other file has.
+pub(crate) fn temporary_beside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    parent_of(path).join(format!("{}{number}", *OWN_TEMPORARY))
+}
+
+/// The name of a file that is not complete yet. The file is removed unless it was renamed.
+pub(crate) struct TemporaryName(PathBuf);
+
+impl TemporaryName {
+    /// Takes the responsibility for an existing file.
+    pub(crate) const fn of(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Ends the responsibility: no file has the name any more.
+    pub(crate) fn was_renamed(mut self) {
+        self.0 = PathBuf::new();
+    }
+}
+
+impl Drop for TemporaryName {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            discard(&self.0);
+        }
+    }
+}
+
+/// Removes a temporary file, now or later.
+fn discard(path: &Path) {
+    if let Err(error) = disk::remove_file(path) {
+        tracing::warn!(path = %path.display(), "cannot remove a file yet: {error}");
+        note_leftover(path);
+    }
+}
+
+/// Remembers a temporary file that could not be removed, see [`remove_leftovers`].
+fn note_leftover(path: &Path) {
+    LEFTOVERS.lock().push(path.to_owned());
 }
 
 /// Removes the temporary files in a directory that this process gave up and could not remove then.

@@ -21,6 +21,8 @@ pub(crate) enum DiskStep {
     CreateDir(PathBuf),
     Create(PathBuf),
     Append(PathBuf, Vec<u8>),
+    /// Bytes that were written over those at an offset.
+    Overwrite(PathBuf, u64, Vec<u8>),
     SetLen(PathBuf, u64),
     Sync(PathBuf),
     /// The bytes before it may be lost, whatever is synced later.
@@ -224,6 +226,10 @@ impl DiskTrace {
                 cut.expect("the file is there");
                 DiskStep::Append(self.relative(path), bytes[..kept].to_vec())
             }
+            Change::Overwrite(path, at, bytes) if matches!(kind, FaultKind::Short(_)) => {
+                // The bytes of the file are the same whether they are written or not.
+                DiskStep::Overwrite(self.relative(path), at, bytes[..bytes.len() / 2].to_vec())
+            }
             Change::Sync(path) => DiskStep::FailedSync(self.relative(path)),
             change => DiskStep::Nothing(format!("{error}: {}", self.shown(&change))),
         };
@@ -247,6 +253,7 @@ impl DiskTrace {
             }
             Change::Create(path) => DiskStep::Create(of(path)),
             Change::Append(path, bytes) => DiskStep::Append(of(path), bytes.to_vec()),
+            Change::Overwrite(path, at, bytes) => DiskStep::Overwrite(of(path), at, bytes.to_vec()),
             Change::SetLen(path, len) => DiskStep::SetLen(of(path), len),
             Change::Sync(path) => DiskStep::Sync(of(path)),
             Change::Rename(from, to) => DiskStep::Rename(of(from), of(to)),
@@ -289,6 +296,7 @@ impl DiskTrace {
             Change::CreateDirs(_) => "CreateDirs",
             Change::Create(_) => "Create",
             Change::Append(..) => "Append",
+            Change::Overwrite(..) => "Overwrite",
             Change::SetLen(..) => "SetLen",
             Change::Sync(_) => "Sync",
             Change::Rename(..) => "Rename",
@@ -306,6 +314,7 @@ fn path_of<'a>(change: &Change<'a>) -> &'a Path {
         | Change::Create(path)
         | Change::Open(path)
         | Change::Append(path, _)
+        | Change::Overwrite(path, ..)
         | Change::SetLen(path, _)
         | Change::Sync(path)
         | Change::Rename(path, _)

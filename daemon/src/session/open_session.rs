@@ -1,6 +1,7 @@
 //! An open session for readers: the fold, and a reader for the contents of records.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,9 +26,9 @@ pub(crate) struct OpenSession {
     unreadable: BTreeSet<Seq>,
     /// The header of a draft, which its first write puts into the log.
     pub(super) draft: Option<NewSession>,
-    /// Whether the log was read and not synced since: a process that was killed may have left bytes of it in the
-    /// system's cache only.
-    pub(super) may_be_unsynced: bool,
+    /// The offset of the first bytes of the log that were read and are perhaps in the system's cache only, as a process
+    /// that was killed may have left them; `None` if the log was synced since it was read.
+    pub(super) unsynced_from: Option<u64>,
 }
 
 impl OpenSession {
@@ -40,7 +41,7 @@ impl OpenSession {
             blobs,
             unreadable: BTreeSet::new(),
             draft: Some(session),
-            may_be_unsynced: false,
+            unsynced_from: None,
         }
     }
 
@@ -79,7 +80,11 @@ impl OpenSession {
         }
         let unreadable = state.lacking().iter().copied().collect();
         let log = Some(Arc::new(log));
-        Ok((Self { state, log, blobs, unreadable, draft: None, may_be_unsynced: true }, end))
+        // A later line proves the sync of the lines before its batch, so this is the last batch.
+        let n_vouched = end.vouched.map_or(0, |seq| seq as usize + 1);
+        let first = state.entries().get(n_vouched);
+        let unsynced_from = Some(first.map_or(end.point.bytes, |first| first.offset));
+        Ok((Self { state, log, blobs, unreadable, draft: None, unsynced_from }, end))
     }
 
     /// Sets the log that was created for a draft; the session is no draft any more.
@@ -88,9 +93,21 @@ impl OpenSession {
         self.draft = None;
     }
 
-    /// Returns the log if it was not synced since it was read.
-    pub(super) fn unsynced_log(&self) -> Option<Arc<LogReader>> {
-        self.log.clone().filter(|_| self.may_be_unsynced)
+    /// Returns the log; `None` for a draft.
+    pub(super) fn log(&self) -> Option<Arc<LogReader>> {
+        self.log.clone()
+    }
+
+    /// Returns the part of the log that was read and perhaps never synced; `None` if the log was synced since.
+    pub(super) fn unsynced(&self) -> Option<Range<u64>> {
+        self.unsynced_from.map(|from| from..self.state.point().bytes)
+    }
+
+    /// Returns whether the last line that was read is in its place.
+    pub(super) fn is_current(&self) -> Result<bool, FsError> {
+        let last = self.state.entries().last();
+        let (Some(last), Some(log)) = (last, &self.log) else { return Ok(true) };
+        has_last_line(log, *last, self.state.point())
     }
 
     pub(crate) const fn state(&self) -> &SessionState {
@@ -148,7 +165,10 @@ fn describes(state: &SessionState, log: &LogReader, len: u64) -> Result<bool, Fs
     if state.is_damaged() || !state.is_contiguous() || point.bytes > len {
         return Ok(false);
     }
-    let Some(last) = state.entries().last() else { return Ok(false) };
+    state.entries().last().map_or(Ok(false), |last| has_last_line(log, *last, point))
+}
+
+fn has_last_line(log: &LogReader, last: IndexEntry, point: ScanPoint) -> Result<bool, FsError> {
     let mut line = vec![0; last.len as usize];
     Ok(log.read_exact(&mut line, last.offset)? && log::line_crc(&line) == Some(point.last_crc))
 }

@@ -31,37 +31,37 @@ impl IndexSource for Sessions {
         scope: UpdateScope,
     ) -> Result<Option<IndexUpdate>, SourceError> {
         let now = self.shared.clock.now();
-        let update = |session: &OpenSession| update_of(session, known, now);
-        let is_synced = self.peek(id, |session| !session.may_be_unsynced);
-        if scope == UpdateScope::New
-            && is_synced == Some(true)
-            && let Some(update) = self.peek(id, update)
-        {
+        // Records that a catalog has seen count as synced from then on.
+        let of_synced = |session: &OpenSession| {
+            session.unsynced_from.is_none().then(|| update_of(session, known, now))
+        };
+        let from_memory =
+            || self.peek(id, of_synced).flatten().filter(|_| scope == UpdateScope::New);
+        if let Some(update) = from_memory() {
             return Ok(update);
         }
         let path = self.shared.paths.log(id);
         if !self.shared.paths.has_log(id) {
             return Ok(None);
         }
+        if !self.sync_open(id)? {
+            return Ok(None);
+        }
+        // Those of a running write are not read.
         let acknowledged = self.peek(id, |session| session.state.point().bytes);
-        // Records that a catalog has seen count as synced from then on, so they are synced before. Those of a running
-        // write are not read.
-        let open_synced = || {
+        let open_log = || {
             let log = LogReader::open(&path)?;
             let len = log.len()?;
-            log.sync()?;
             Ok((log.limited_to(acknowledged.unwrap_or(u64::MAX).min(len)), len))
         };
-        let (log, len) = match self.shared.with_descriptors(open_synced) {
+        let (log, len) = match self.shared.with_descriptors(open_log) {
             Ok(opened) => opened,
             Err(LogError::File(error)) if error.source.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
             Err(error) => return Err(source_error(id, &error)),
         };
-        if scope == UpdateScope::New
-            && let Some(update) = self.peek(id, update)
-        {
+        if let Some(update) = from_memory() {
             return Ok(update);
         }
         // The hint is missing during the start; the catalog itself then says what it has seen.
@@ -72,6 +72,9 @@ impl IndexSource for Sessions {
         let blobs = self.shared.paths.blobs(id);
         match OpenSession::open(id, log, blobs, hint, known.point.records) {
             Ok((session, end)) if session.state.point().records > 0 => {
+                if !self.sync_read(id, &session)? {
+                    return Ok(None);
+                }
                 let damaged = end.damaged_places + session.unreadable().len() as u64;
                 let change = match end.missing_records {
                     0 => SessionChange::Damaged { damaged },
@@ -106,6 +109,18 @@ impl IndexSource for Sessions {
     }
 }
 
+/// Converts an error of a session; `NotFound` is `false`, because a session without a log has nothing to index.
+fn unless_missing(result: Result<(), SessionError>) -> Result<bool, SourceError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(SessionError::NotFound { .. }) => Ok(false),
+        Err(error @ SessionError::UpgradeRequired { .. }) => {
+            Err(SourceError::Unusable(io::Error::other(error)))
+        }
+        Err(error) => Err(SourceError::Unreadable(io::Error::other(error))),
+    }
+}
+
 /// Converts an error of a log; only an error of the system can end by itself.
 fn source_error(id: SessionId, error: &LogError) -> SourceError {
     let is_directory = |source: &io::Error| source.kind() == io::ErrorKind::IsADirectory;
@@ -121,6 +136,25 @@ fn source_error(id: SessionId, error: &LogError) -> SourceError {
 }
 
 impl Sessions {
+    /// Makes the records of a session durable if it is open. Returns whether there may be something to read.
+    fn sync_open(&self, id: SessionId) -> Result<bool, SourceError> {
+        let cell = self.cells().get(&id).cloned();
+        let unsynced = cell.filter(|cell| {
+            cell.peek(|session| session.unsynced_from.is_some()).unwrap_or_default()
+        });
+        unsynced.map_or(Ok(true), |cell| unless_missing(cell.sync()))
+    }
+
+    /// Makes the records durable that were read from the log of a session. Returns false if the session is being deleted.
+    ///
+    /// **Errors**: `Unreadable` also if the log changed while it was read.
+    fn sync_read(&self, id: SessionId, read: &OpenSession) -> Result<bool, SourceError> {
+        match self.with_cell_of_log(id, |cell| cell.sync_read(read)) {
+            Ok(false) => Err(SourceError::Unreadable(io::Error::other("the log has changed"))),
+            synced => unless_missing(synced.map(drop)),
+        }
+    }
+
     /// Returns the stored hint of a session. If its log is shorter than the hint says, the hint is the last witness of
     /// the missing records, so the call waits for the source of hints, which the start sets after the catalog is open.
     fn hint_for(&self, id: SessionId, is_shorter: bool) -> Option<OpenHint> {

@@ -143,6 +143,36 @@ impl Sessions {
         Ok(self.insert(&mut cells, id, None))
     }
 
+    /// Calls `use_log` with the cell of a session that has a log, which is not opened and not kept for this.
+    pub(super) fn with_cell_of_log<T>(
+        &self,
+        id: SessionId,
+        use_log: impl FnOnce(&SessionCell) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
+        let cell = {
+            let mut cells = self.cells();
+            match cells.get(&id).cloned() {
+                Some(cell) => cell,
+                None if self.shared.paths.has_log(id) => self.insert(&mut cells, id, None),
+                None => return Err(SessionError::NotFound { id }),
+            }
+        };
+        let result = use_log(&cell);
+        self.drop_closed(&cell);
+        result
+    }
+
+    /// Removes a cell from the map if only the caller uses it and its session is not open.
+    fn drop_closed(&self, cell: &Arc<SessionCell>) {
+        let mut cells = self.cells();
+        let is_same = cells.get(&cell.id).is_some_and(|held| Arc::ptr_eq(held, cell));
+        // Two clones are that of the map and this one, so no other caller is about to write through the cell.
+        let is_unused = is_same && Arc::strong_count(cell) == 2 && !cell.is_deleting();
+        if is_unused && cell.peek(|_| ()).is_none() {
+            cells.remove(&cell.id);
+        }
+    }
+
     /// Adds the cell of a session, which is a draft if it has a header here. Cells enter the map only here, after others
     /// were closed to make room.
     fn insert(
@@ -225,12 +255,7 @@ impl Sessions {
         let cell = self.cell(id)?;
         let result = cell.with(read);
         if matches!(result, Err(SessionError::NotFound { .. })) {
-            let mut cells = self.cells();
-            let is_same = cells.get(&id).is_some_and(|held| Arc::ptr_eq(held, &cell));
-            // Two clones are that of the map and this one, so no other caller is about to write through the cell.
-            if is_same && Arc::strong_count(&cell) == 2 && !cell.is_deleting() {
-                cells.remove(&id);
-            }
+            self.drop_closed(&cell);
         }
         result
     }

@@ -110,6 +110,7 @@ impl CrashDisk {
             DiskStep::CreateDir(path) => self.add(path, DiskNode::Dir(DirNode::default())),
             DiskStep::Create(path) => self.add(path, DiskNode::File(FileNode::default())),
             DiskStep::Append(path, bytes) => self.file(path).append(bytes),
+            DiskStep::Overwrite(path, at, bytes) => self.file(path).overwrite(*at as usize, bytes),
             DiskStep::SetLen(path, len) => self.file(path).set_len(*len as usize),
             // A reader may sync a log that was renamed after it opened it: a sync that nobody relies on.
             DiskStep::Sync(path) => {
@@ -256,8 +257,12 @@ impl DirNode {
 
 impl FileNode {
     fn append(&mut self, bytes: &[u8]) {
-        let (offset, bytes) = (self.visible_len, Arc::new(bytes.to_vec()));
-        self.visible_len += bytes.len();
+        self.overwrite(self.visible_len, bytes);
+    }
+
+    fn overwrite(&mut self, offset: usize, bytes: &[u8]) {
+        let bytes = Arc::new(bytes.to_vec());
+        self.visible_len = self.visible_len.max(offset + bytes.len());
         let (data, certainty) = (Data::Bytes { offset, bytes }, Certainty::Unsynced);
         self.changes.push(DataChange { data, certainty });
     }
@@ -436,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_before_a_failed_sync_stay_uncertain_until_they_are_cut_off() {
+    fn bytes_before_a_failed_sync_stay_uncertain_until_they_are_cut_off_or_written_again() {
         let a = || path("a");
         let append = |text: &[u8]| DiskStep::Append(a(), text.to_vec());
         let named = vec![DiskStep::Create(a()), DiskStep::SyncDir(path(""))];
@@ -447,5 +452,7 @@ mod tests {
         assert_eq!(outcomes_of(vec![]).len(), 3, "missing, zero, or there");
         let cut = vec![DiskStep::SetLen(a(), 1), append(b"3"), DiskStep::Sync(a())];
         assert_eq!(outcomes_of(cut), [Some(b"13".to_vec())]);
+        let rewritten = vec![DiskStep::Overwrite(a(), 1, b"2".to_vec()), DiskStep::Sync(a())];
+        assert_eq!(outcomes_of(rewritten), [Some(b"12".to_vec())]);
     }
 }

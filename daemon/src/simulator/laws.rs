@@ -15,7 +15,7 @@ use super::model::{ExpectedRecord, ExpectedSession, Model, RecordContent};
 use super::workload::{Workload, of};
 use crate::app::error::AppError;
 use crate::app::sessions::{create, list};
-use crate::catalog::{CatalogError, ListQuery};
+use crate::catalog::ListQuery;
 use crate::projects::Owner;
 use crate::session::SessionError;
 
@@ -74,7 +74,6 @@ fn read_session(
     let seqs: Vec<Seq> = (0..len.map_err(|error| error.to_string())?).map(Seq).collect();
     let records = sessions.records(session.id, &seqs).map_err(|error| error.to_string())?;
     let n_lost = records.iter().filter(|record| record.is_none()).count();
-    let n_lost = if is_torn_birth(session, &summary) { 0 } else { n_lost };
     law!(
         n_lost == 0,
         "law 1: {n_lost} of {} records of {} are damaged",
@@ -82,13 +81,6 @@ fn read_session(
         session.marker
     );
     Ok(Some((summary, records.into_iter().flatten().collect())))
-}
-
-/// Returns whether a session is the rest of a first write that a power cut tore and nobody acknowledged.
-///
-/// Such a log counts as damaged if its first line is lost, as that of a session with a damaged header does.
-fn is_torn_birth(session: &ExpectedSession, summary: &Session) -> bool {
-    !session.must_exist() && summary.status == SessionStatus::Corrupted
 }
 
 fn text_of(record: &Record) -> Option<RecordContent> {
@@ -108,9 +100,6 @@ fn check_records(
 ) -> Result<(), String> {
     let marker = &session.marker;
     law!(!session.is_deleted(), "law 7: the deleted session {marker} is there");
-    if is_torn_birth(session, summary) {
-        return Ok(());
-    }
     let is_damaged = summary.status == SessionStatus::Corrupted || summary.damaged_records > 0;
     law!(!is_damaged, "law 2: the torn tail of {marker} counts as damage");
     let contents: Vec<_> = records.iter().map(text_of).collect();
@@ -296,16 +285,15 @@ fn check_catalog(
     Ok(())
 }
 
-/// Reads the catalog. The read that finds damage fails, and the next one finds a new catalog.
+/// Reads the catalog. A read that finds damage reads the new catalog, which may not know all sessions yet.
 fn read_catalog<T>(home: &OpenHome, read: impl Fn() -> Result<T, AppError>) -> Result<T, String> {
-    let result = match read() {
-        Err(AppError::Catalog(CatalogError::Database { .. })) if home.has_damaged_catalog => {
-            home.wait_for_catalog()?;
-            read()
-        }
-        result => result,
-    };
-    result.map_err(|error| format!("law 3: {error}"))
+    let read = || read().map_err(|error| format!("law 3: {error}"));
+    let result = read()?;
+    if !home.has_damaged_catalog {
+        return Ok(result);
+    }
+    home.wait_for_catalog()?;
+    read()
 }
 
 /// Returns whether no file contains words of a session.
@@ -360,11 +348,6 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 pub(super) fn continue_after_crash(daemon: &mut Workload, dice: &mut Dice) -> Result<(), String> {
     for at in daemon.model.usable() {
         let session = daemon.model.sessions[at].clone();
-        let summary = daemon.home.core.sessions.summary(session.id);
-        if summary.is_ok_and(|summary| is_torn_birth(&session, &summary)) {
-            daemon.delete(at)?;
-            continue;
-        }
         if session.import.is_some() {
             daemon.send_import(at)?;
         }
@@ -376,7 +359,7 @@ pub(super) fn continue_after_crash(daemon: &mut Workload, dice: &mut Dice) -> Re
         {
             let params = json!({ "key": key, "systemPrompt": format!("be {}", session.marker) });
             let core = &daemon.home.core;
-            let again = read_catalog(&daemon.home, || create::create(core, of(&params)))?;
+            let again = create::create(core, of(&params)).map_err(|error| error.to_string())?;
             let again = again.session.session_id;
             law!(
                 again == session.id,

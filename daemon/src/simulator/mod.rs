@@ -14,6 +14,7 @@
 
 mod crash_disk;
 mod dice;
+mod failed_sync;
 mod home;
 mod laws;
 mod model;
@@ -226,6 +227,9 @@ fn shown(step: &DiskStep) -> String {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
             format!("Append {} bytes to {}: {text:?}", bytes.len(), path.display())
         }
+        DiskStep::Overwrite(path, at, bytes) => {
+            format!("Overwrite {} bytes at {at} of {}", bytes.len(), path.display())
+        }
         step => format!("{step:?}"),
     }
 }
@@ -421,7 +425,10 @@ fn workloads_with_the_same_seed_make_the_same_changes() {
         // The catalog's thread syncs logs and keeps sessions open at times of its own.
         let kind = |step: &DiskStep| match step {
             DiskStep::Append(_, bytes) => Some(format!("append {}", bytes.len())),
-            DiskStep::Sync(_) | DiskStep::SyncDir(_) | DiskStep::Nothing(_) => None,
+            DiskStep::Overwrite(..)
+            | DiskStep::Sync(_)
+            | DiskStep::SyncDir(_)
+            | DiskStep::Nothing(_) => None,
             step => Some(format!("{:?}", std::mem::discriminant(step))),
         };
         run.steps.iter().filter_map(kind).collect::<Vec<_>>()

@@ -467,10 +467,11 @@ impl Workload {
         Ok(())
     }
 
-    pub(super) fn delete(&mut self, at: usize) -> Result<(), String> {
+    fn delete(&mut self, at: usize) -> Result<(), String> {
         let (id, marker) = self.id_and_marker(at);
         let span = self.begin(format!("delete {marker}"));
-        self.model.sessions[at].deletion = Some(span);
+        // An attempt that failed may have removed the session, so it may be absent since then.
+        let span = *self.model.sessions[at].deletion.get_or_insert(span);
         self.forget_current(id, span);
         let params = json!({ "sessionId": id });
         self.attempt("delete", |home| {

@@ -339,3 +339,31 @@ fn every_damaged_catalog_is_whole_in_the_end() {
     );
     assert!(count(&|outcome| outcome.was_replaced) > 0, "some damage was found");
 }
+
+#[test]
+fn read_that_meets_damage_reads_the_file_that_replaces_it() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let logs = dir.path().join("sessions");
+    std::fs::create_dir(&logs).expect("creates");
+    let sessions = Sessions::new(logs, Arc::new(Clock::system()), Arc::new(()));
+    let path = dir.path().join("catalog.sqlite3");
+    let catalog = open(&path, &sessions);
+    for number in 0..3 {
+        catalog.mark_dirty(record_session(&sessions, number).0);
+    }
+    let none = HashSet::new();
+    let query = ListQuery { limit: 1_000, ..all(&none) };
+    // A missing table, and a renamed column.
+    for number in [0, 2] {
+        catch_up(&catalog);
+        let done = run_statement(&path, number);
+        catalog.list(&query).expect(&done);
+        catch_up(&catalog);
+        assert_eq!(catalog.list(&query).expect(&done).len(), 3, "{done}");
+        catalog.search(&search("common")).expect(&done);
+    }
+    // An answer that must not lack a session waits for all of them.
+    catch_up(&catalog);
+    let done = run_statement(&path, 2);
+    assert_eq!(catalog.retention_rows().expect(&done).len(), 3, "{done}");
+}

@@ -15,6 +15,7 @@ pub(super) mod recover;
 mod v1;
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 pub(super) use reading::LogReader;
@@ -24,7 +25,8 @@ pub(crate) use reading::ReadFaults;
 pub(super) use v1::seal_line;
 pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};
 
-use crate::fsutil::DiskFile;
+use super::error::LogError;
+use crate::fsutil::{self, DiskFile};
 
 /// The operations that a writer needs.
 pub(crate) trait LogFile: Send {
@@ -32,6 +34,8 @@ pub(crate) trait LogFile: Send {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes all appended bytes durable.
     fn sync(&mut self) -> io::Result<()>;
+    /// Gives the file the name `to`, which must not be taken.
+    fn rename_new(&mut self, to: &Path) -> io::Result<()>;
     /// Returns the size in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Truncates the file to `len` bytes, durably.
@@ -47,6 +51,21 @@ pub(crate) type OpenLogFile = dyn Fn(&Path, bool) -> io::Result<Box<dyn LogFile>
 pub(crate) fn open_real(path: &Path, create: bool) -> io::Result<Box<dyn LogFile>> {
     let file = if create { DiskFile::create(path) } else { DiskFile::open(path) }?;
     Ok(Box::new(RealLogFile { file, failed: false }))
+}
+
+/// Writes a part of a log over itself, as [`fsutil::rewrite`] does; the caller syncs the log.
+pub(super) fn rewrite(path: &Path, part: Range<u64>) -> Result<(), LogError> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    if part.is_empty() {
+        return Ok(());
+    }
+    match fsutil::rewrite(path, part) {
+        // A log that this process must not write was not written by one like it either.
+        Err(error) if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) => Ok(()),
+        rewritten => {
+            rewritten.map(drop).map_err(|source| LogError::io("rewrite the end of", path, source))
+        }
+    }
 }
 
 /// A log on disk.
@@ -74,6 +93,10 @@ impl LogFile for RealLogFile {
 
     fn sync(&mut self) -> io::Result<()> {
         self.guarded(|file| file.sync_data())
+    }
+
+    fn rename_new(&mut self, to: &Path) -> io::Result<()> {
+        self.guarded(|file| file.rename_new(to))
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -39,6 +39,11 @@ impl LogReader {
         Self { end, ..self }
     }
 
+    /// Returns the reader of a log that was renamed.
+    pub(crate) fn renamed(self, path: &Path) -> Self {
+        Self { path: path.to_owned(), ..self }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

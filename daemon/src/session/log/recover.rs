@@ -47,6 +47,8 @@ pub(crate) struct ScanEnd {
     pub torn_bytes: u64,
     /// The number of damaged places, including those in which no number was lost.
     pub damaged_places: u64,
+    /// The highest number that was synced when some line was written, or was known to be.
+    pub vouched: Option<u64>,
     /// The number of records at the end that were known and are missing without a trace. The opener of a session sets
     /// it, because a scan does not know of them.
     pub missing_records: u64,
@@ -259,7 +261,7 @@ impl LogScan<'_> {
         }
         let torn_bytes = self.offset - self.point.bytes;
         let (point, damaged_places) = (self.point, self.damaged_places);
-        ScanEnd { point, torn_bytes, damaged_places, missing_records: 0 }
+        ScanEnd { point, torn_bytes, damaged_places, vouched: self.durable, missing_records: 0 }
     }
 }
 
@@ -304,7 +306,8 @@ mod tests {
         let mut found = Found::default();
         let from = (ScanPoint::default(), durable);
         let end = scan_lines(&reader, from, dir.path(), &mut found, max_bytes).expect("scans");
-        (found.0, end)
+        // What is known beforehand is compared by what follows from it.
+        (found.0, ScanEnd { vouched: None, ..end })
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::fsutil::trace::{DiskFault, DiskStep, DiskTrace, FaultKind};
 use crate::session::log::{LogFile, ReadFaults};
 
 /// The operations that fail.
@@ -52,6 +53,11 @@ impl LogFile for FaultyLogFile {
     fn sync(&mut self) -> io::Result<()> {
         self.plan.check()?;
         self.real.sync()
+    }
+
+    fn rename_new(&mut self, to: &Path) -> io::Result<()> {
+        self.plan.check()?;
+        self.real.rename_new(to)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -129,13 +135,39 @@ fn acknowledged_records_survive_a_disk_that_is_full_for_a_while() {
 }
 
 #[test]
+fn records_of_a_failed_sync_are_cut_before_their_callers_know() {
+    let fixture = Fixture::new();
+    fixture.append(message("kept"));
+    let acknowledged = std::fs::read(fixture.log()).expect("reads");
+    let trace = DiskTrace::new(fixture.dir.path());
+    let kind = FaultKind::Error(rustix::io::Errno::IO.raw_os_error());
+    let log = PathBuf::from(fixture.log().file_name().expect("has a name"));
+    for count in 1..6 {
+        // The append succeeds; its sync fails, and then some of the steps that cut the log.
+        let at = trace.counts().0 + 1;
+        trace.set_fault(Some(DiskFault { at, count, kind }));
+        let refused = append(&fixture.sessions, fixture.id, message("lost"), None);
+        assert!(matches!(refused, Err(SessionError::Storage { .. })), "{refused:?}");
+        trace.set_fault(None);
+        assert!(trace.steps().contains(&DiskStep::FailedSync(log.clone())));
+        let left = std::fs::read(fixture.log()).expect("reads");
+        if count == 1 {
+            assert_eq!(left, acknowledged, "the log is cut at once");
+            assert_eq!(texts(&fixture.reopened(), fixture.id), ["kept"]);
+        }
+    }
+    fixture.append(message("last"));
+    assert_eq!(texts(&fixture.reopened(), fixture.id), ["kept", "last"]);
+}
+
+#[test]
 fn log_that_could_not_be_opened_to_read_is_written_by_the_next_call() {
     let fixture = Fixture::new();
     let faults = ReadFaults::watch(fixture.dir.path());
     faults.fail(0..1, rustix::io::Errno::IO.raw_os_error());
     let refused = append(&fixture.sessions, fixture.id, message("refused"), None);
     assert!(matches!(refused, Err(SessionError::Storage { .. })), "{refused:?}");
-    assert!(fixture.log().exists(), "the log was created before");
+    assert_eq!(fixture.files(), [""; 0], "the new log is removed");
     faults.lift();
     fixture.append(message("accepted"));
     assert_eq!(texts(&fixture.reopened(), fixture.id), ["accepted"]);

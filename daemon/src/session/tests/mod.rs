@@ -1,6 +1,7 @@
 //! The laws of sessions, on real files and on files that fail.
 
 mod faults;
+mod first_write;
 mod recovery;
 mod writing;
 

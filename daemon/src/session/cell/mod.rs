@@ -3,14 +3,14 @@
 //! Writes wait in the queue. A thread of the sync pool takes all waiting writes as one batch, with one append
 //! and one sync (group commit).
 //!
-//! **Invariants**: the order is append, sync, apply to the fold, announce, reply. After a failed write the file is
-//! closed, and the next write first truncates it to the last acknowledged byte. The writer's lock is held for a
-//! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
+//! **Invariants**: the order is append, sync, apply to the fold, announce, reply. After a failed write the log is cut
+//! back to the last acknowledged byte before its callers know, and nothing is written before that succeeded. The
+//! writer's lock is held for a whole batch and while the session is opened; the lock of the fold is never held during
+//! an append or a sync. [`log_writer`] has the changes of the log.
+
+mod log_writer;
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
-use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -19,8 +19,8 @@ use ollm_protocol::{Seq, SessionId, SnapshotId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use super::error::{LogError, SessionError};
-use super::index::{IndexEntry, ScanPoint, ScannedRecord};
+use super::error::SessionError;
+use super::index::{IndexEntry, ScannedRecord};
 use super::log::recover::ScanEnd;
 use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
@@ -28,14 +28,11 @@ use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
 use super::write::{NewRecord, NewSession, PendingAppend, SessionChange};
 use crate::error_chain::with_sources;
-use crate::fsutil;
 
 /// Maximum number of requests in the queue of a session; far above what a client sends before it reads a reply.
 const MAX_WAITING: usize = 4096;
 /// Maximum number of requests in a batch, so that the first one does not wait for megabytes of others.
 const MAX_BATCH: usize = 256;
-/// Bytes of a torn tail that are copied at once. A tail can have any size if another program appended to the log.
-const COPY_BYTES: usize = 256 * 1024;
 
 /// A session with a log, open or closed, or a draft.
 pub(super) struct SessionCell {
@@ -64,10 +61,8 @@ struct WriteQueue {
 struct LogWriter {
     /// The log, open for writing; `None` before the first write and after a failed one.
     log: Option<Box<dyn LogFile>>,
-    /// The length to truncate the log to after a failed write: the bytes after it were never acknowledged.
-    cut_to: Option<u64>,
-    /// A new log, opened for reading before anything in it is acknowledged.
-    reader: Option<LogReader>,
+    /// Whether a failed write may have left bytes in the log that were never acknowledged, or a new log of such bytes.
+    has_failed: bool,
 }
 
 impl SessionCell {
@@ -167,38 +162,20 @@ impl SessionCell {
             }
             planner.into_plan()
         };
-        // The file counts as failed until the fold has the records: after a panic in between, the next write must not
-        // append after bytes that the fold does not know.
-        let Some(mut log) = writer.log.take() else { return };
-        writer.cut_to = Some(plan.start.bytes);
-        if let Err(error) = self.make_durable(log.as_mut(), &plan) {
-            tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
-            let error = SessionError::log(self.id, &error);
-            self.shared.note_failed_write(&error);
-            plan.fail(&error);
-            return;
-        }
-        // A plan whose requests were all refused creates nothing: the reader waits for the one that does.
-        let reader = if plan.is_birth { writer.reader.take() } else { None };
+        let (log, reader) = match self.make_durable(&mut writer, &plan) {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
+                self.take_back(&mut writer);
+                let error = SessionError::log(self.id, &error);
+                self.shared.note_failed_write(&error);
+                plan.fail(&error);
+                return;
+            }
+        };
         self.finish(plan, reader);
-        writer.log = Some(log);
-        writer.cut_to = None;
-    }
-
-    /// Appends and syncs the bytes of a plan, and the directory of a new log.
-    fn make_durable(&self, log: &mut dyn LogFile, plan: &WritePlan) -> Result<(), LogError> {
-        if plan.bytes.is_empty() {
-            return Ok(());
-        }
-        let path = self.shared.paths.log(self.id);
-        log.append(&plan.bytes).map_err(|source| LogError::io("append to", &path, source))?;
-        log.sync().map_err(|source| LogError::io("sync", &path, source))?;
-        self.shared.n_syncs.fetch_add(1, Ordering::Relaxed);
-        if plan.is_birth {
-            let dir = &self.shared.paths.dir;
-            self.shared.with_descriptors(|| Ok(fsutil::sync_dir(dir)?))?;
-        }
-        Ok(())
+        writer.log = log;
+        writer.has_failed = false;
     }
 
     /// Applies a durable plan to the fold, announces its records and sends its replies.
@@ -321,7 +298,7 @@ impl SessionCell {
     /// Closes the log and the fold, which lacks records that can be read now; the next use opens them again.
     fn close_for_reopening(&self) {
         let mut writer = self.writer.lock();
-        if writer.cut_to.is_none() {
+        if !writer.has_failed {
             writer.log = None;
             *self.open.write() = None;
         }
@@ -387,7 +364,7 @@ impl SessionCell {
         let Some(mut writer) = self.writer.try_lock() else { return false };
         let Some(mut open) = self.open.try_write() else { return false };
         let is_draft = open.as_ref().is_some_and(|session| session.draft.is_some());
-        if is_draft || writer.cut_to.is_some() {
+        if is_draft || writer.has_failed {
             return false;
         }
         writer.log = None;
@@ -453,142 +430,6 @@ impl SessionCell {
             let change = SessionChange::Recovered { torn_bytes, damaged };
             self.shared.observer.changed(self.id, &change);
         }
-        Ok(())
-    }
-
-    /// Opens the log for writing if it is closed, and truncates it to the last acknowledged byte.
-    fn open_writer(&self, writer: &mut LogWriter) -> Result<(), SessionError> {
-        if writer.log.is_some() {
-            return Ok(());
-        }
-        let (is_draft, point) = {
-            let open = self.open.read();
-            let Some(session) = open.as_ref() else {
-                return Err(SessionError::NotFound { id: self.id });
-            };
-            (session.draft.is_some(), session.state.point())
-        };
-        let path = self.shared.paths.log(self.id);
-        let after_failure = writer.cut_to.is_some();
-        // After a failed attempt an empty log may exist.
-        let mut after_failure = after_failure;
-        let opened = self.shared.with_descriptors(|| {
-            if !is_draft {
-                return self.reopen_log(&path, point, after_failure);
-            }
-            let log = self.create_log(&path, after_failure)?;
-            after_failure = true;
-            writer.reader = Some(LogReader::open(&path)?);
-            Ok(log)
-        });
-        if opened.is_err() && after_failure {
-            // The next attempt must not create the log again.
-            writer.cut_to.get_or_insert(point.bytes);
-        }
-        writer.log = Some(opened.map_err(|error| SessionError::log(self.id, &error))?);
-        writer.cut_to = None;
-        if let Some(session) = self.open.write().as_mut() {
-            session.may_be_unsynced = false;
-        }
-        Ok(())
-    }
-
-    /// Creates a log. After a failed write the log of that write is emptied instead.
-    fn create_log(&self, path: &Path, after_failure: bool) -> Result<Box<dyn LogFile>, LogError> {
-        let create = !(after_failure && path.exists());
-        let opened = (self.shared.open_file)(path, create);
-        let mut log = opened.map_err(|source| LogError::io("create", path, source))?;
-        if !create {
-            log.truncate(0).map_err(|source| LogError::io("cut", path, source))?;
-        }
-        Ok(log)
-    }
-
-    /// Opens a log for writing and truncates it to `point`. Saves the torn tail first, unless a failed write left it.
-    fn reopen_log(
-        &self,
-        path: &Path,
-        point: ScanPoint,
-        after_failure: bool,
-    ) -> Result<Box<dyn LogFile>, LogError> {
-        let fail = |source| LogError::io("open for writing", path, source);
-        let mut log = (self.shared.open_file)(path, false).map_err(fail)?;
-        let len = log.len().map_err(fail)?;
-        if len < point.bytes {
-            let shrank = std::io::Error::other("the file is shorter than what was acknowledged");
-            *self.open.write() = None;
-            return Err(LogError::io("continue", path, shrank));
-        }
-        if len > point.bytes {
-            if !after_failure {
-                self.save_torn_tail(log.as_ref(), path, point.bytes..len)?;
-            }
-            log.truncate(point.bytes).map_err(|source| LogError::io("cut", path, source))?;
-        }
-        // A crash may have left data in the system's cache only: bytes of the log, the names of the log and of its
-        // blobs. They must be durable before a record claims that they are.
-        log.sync().map_err(|source| LogError::io("sync", path, source))?;
-        self.sync_names()?;
-        Ok(log)
-    }
-
-    /// Makes the names of the log and of its blobs durable.
-    fn sync_names(&self) -> Result<(), LogError> {
-        let blobs = self.shared.paths.blobs(self.id);
-        if blobs.exists() {
-            fsutil::sync_dir(&blobs)?;
-        }
-        Ok(fsutil::sync_dir(&self.shared.paths.dir)?)
-    }
-
-    /// Makes the records durable that were read and not written by this process: one that was killed may have left them
-    /// in the system's cache only. Changes no file. Blocks on the disk.
-    pub(super) fn sync(&self) -> Result<(), SessionError> {
-        let _writer = self.writer.lock();
-        if self.is_deleting() {
-            return Err(SessionError::NotFound { id: self.id });
-        }
-        self.ensure_open()?;
-        let Some(log) = self.peek(OpenSession::unsynced_log).flatten() else { return Ok(()) };
-        let sync = || {
-            log.sync()?;
-            self.sync_names()
-        };
-        let synced = self.shared.with_descriptors(sync);
-        synced.map_err(|error| SessionError::log(self.id, &error))?;
-        if let Some(session) = self.open.write().as_mut() {
-            session.may_be_unsynced = false;
-        }
-        Ok(())
-    }
-
-    fn save_torn_tail(
-        &self,
-        log: &dyn LogFile,
-        path: &Path,
-        tail: Range<u64>,
-    ) -> Result<(), LogError> {
-        let aside = self.shared.paths.torn(self.id, self.shared.clock.now());
-        let mut unreadable = None;
-        let copied = fsutil::replace_with(&aside, |out| {
-            let mut buffer = vec![0; COPY_BYTES];
-            for start in tail.clone().step_by(COPY_BYTES) {
-                let len = usize::try_from(tail.end - start).unwrap_or(usize::MAX).min(COPY_BYTES);
-                let chunk = &mut buffer[..len];
-                log.read_at(chunk, start).map_err(|source| {
-                    let kind = source.kind();
-                    unreadable = Some(source);
-                    io::Error::from(kind)
-                })?;
-                out.write_all(chunk)?;
-            }
-            Ok(())
-        });
-        if let Some(source) = unreadable {
-            return Err(LogError::io("read the torn tail of", path, source));
-        }
-        copied?;
-        tracing::warn!(session = %self.id, bytes = tail.end - tail.start, "cut a torn tail");
         Ok(())
     }
 }
