@@ -103,6 +103,52 @@ fn counts_equal_those_of_the_server_over_a_conversation_with_tools() {
 }
 
 #[test]
+fn tools_in_the_place_of_the_system_message_are_counted_exactly() {
+    for version in ["0.24.0", "0.33.0"] {
+        let fake = FakeOllama::with_version(version);
+        let mut chat = session(&fake, "caller", json!({ "systemPrompt": "Use the tools.\n" }));
+        let tools = json!({ "tools": [tool("read"), tool("list")] });
+        fake.script(
+            Answer::text("").tool_call("read", json!({ "path": "a" })).tool_call("list", json!({})),
+        );
+        ask(&mut chat, "what is in a?", tools.clone());
+        ask(&mut chat, "  and in b?\n", tools);
+        ask(&mut chat, "without tools, the system message is there", json!({}));
+    }
+}
+
+#[test]
+fn margin_holds_from_the_first_call_with_tools_that_no_template_covers() {
+    for version in ["0.24.0", "0.33.0"] {
+        let fake = FakeOllama::with_version(version);
+        let mut chat = session(&fake, "mover", json!({ "systemPrompt": "Use the tools." }));
+        let tools = [tool("read"), tool("list")];
+        let mut messages = vec![
+            json!({ "role": "system", "content": "Use the tools." }),
+            json!({ "role": "user", "content": "what is in a?" }),
+        ];
+        for n in 0..3 {
+            let params = json!({ "messages": messages, "tools": tools });
+            let counted = chat.wire.ok("model.countTokens", params);
+            assert_eq!(counted["kind"], "calibrated", "{counted}");
+            let server = count(&render("mover", &messages, &tools, true));
+            let number = |name: &str| counted[name].as_u64().unwrap();
+            assert!(
+                number("tokens").abs_diff(server) <= number("margin"),
+                "{n}: {counted} {server}"
+            );
+            assert!(number("margin") < 40, "{n}: {counted}");
+            messages.push(json!({ "role": "assistant", "content": "It says nothing." }));
+            messages.push(json!({ "role": "user", "content": format!("and what is in b{n}?") }));
+        }
+        let done = run(&mut chat, json!({ "tools": tools }), "what is in a?");
+        let usage = |name: &str| done["usage"][name].as_u64().unwrap();
+        assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
+        assert!(usage("promptTokens").abs_diff(usage("contextTokens")) < 40, "{done}");
+    }
+}
+
+#[test]
 fn messages_that_the_model_adds_are_counted() {
     let fake = FakeOllama::new();
     let mut chat = session(&fake, "plain", json!({}));

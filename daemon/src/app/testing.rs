@@ -142,6 +142,8 @@ pub(crate) enum AnswerStep {
     Fail(ModelError),
     /// Waits until the test resumes the answer.
     Pause,
+    /// The same before the stream begins, as a server that reads the prompt; the first step only.
+    Reading,
 }
 
 impl ScriptedBackend {
@@ -230,7 +232,12 @@ impl Backend for ScriptedBackend {
         let (paused, resumed) = (Arc::clone(&self.paused), Arc::clone(&self.resumed));
         *self.is_loaded.lock() |= answer.is_ok();
         Box::pin(async move {
-            let steps = answer?.into();
+            let mut steps: VecDeque<AnswerStep> = answer?.into();
+            if let Some(AnswerStep::Reading) = steps.front() {
+                paused.notify_one();
+                resumed.notified().await;
+                steps.pop_front();
+            }
             Ok(Box::new(ScriptedStream { steps, paused, resumed }) as Box<dyn AnswerStream>)
         })
     }
@@ -273,7 +280,7 @@ impl AnswerStream for ScriptedStream {
                     answer_time: None,
                 }),
                 AnswerStep::Fail(error) => return Err(error),
-                AnswerStep::Pause => unreachable!("two pauses in a row"),
+                AnswerStep::Pause | AnswerStep::Reading => unreachable!("two pauses in a row"),
             })
         })
     }

@@ -150,6 +150,8 @@ struct Classes {
     all: ClassSet,
     is_rule: bool,
     is_question: bool,
+    /// Whether the sentence asks what the rule is instead of giving one: `How long may a line be at most?`
+    asks_for_value: bool,
     is_command: bool,
     /// Whether the sentence begins with an advice: `Use tabs`.
     is_advised: bool,
@@ -183,9 +185,12 @@ impl Classes {
         let is_stated = sentence.contains(['是', '為', '为']);
         let is_command =
             begins(WordClass::Command) || is_joined && all.has(WordClass::Command) && !is_stated;
+        let is_asked = is_asked(sentence, words, begins(WordClass::Question));
+        let first_word = first.and_then(|at| words.get(at)).copied().unwrap_or_default();
         Self {
             is_rule: rules || (is_joined && all.has(WordClass::Rule)),
-            is_question: is_asked(sentence, words, begins(WordClass::Question)) || asks,
+            is_question: is_asked || asks,
+            asks_for_value: is_asked && INTERROGATIVES.contains(&first_word),
             is_command: is_command && !is_advised,
             is_advised,
             is_pointing: begins(WordClass::Pronoun),
@@ -223,6 +228,9 @@ impl Classes {
 
 fn sort_of(classes: &Classes, weight: f32, has_content: bool) -> SentenceSort {
     let all = classes.all;
+    if classes.asks_for_value {
+        return SentenceSort::Other;
+    }
     let is_bare = classes.is_question || classes.is_command;
     let is_said = has_content || all.has(WordClass::Change);
     let has_naming = all.has(WordClass::Naming) && (weight > 0.0 || classes.is_joined);
@@ -247,6 +255,72 @@ fn is_own_denial(words: &[&str], at: usize) -> bool {
     let before = at.checked_sub(1).map(|before| words[before]);
     is_denial && before.is_some_and(|word| ["i", "we", "they", "you", "who"].contains(&word))
 }
+
+/// Words with which a question begins that asks for something unknown. One that begins with a verb can give a rule:
+/// `Could you never do that?`
+const INTERROGATIVES: &[&str] = &[
+    "how",
+    "what",
+    "which",
+    "who",
+    "whose",
+    "when",
+    "where",
+    "why",
+    "wie",
+    "was",
+    "welche",
+    "welcher",
+    "welches",
+    "wer",
+    "wann",
+    "wo",
+    "warum",
+    "comment",
+    "quel",
+    "quelle",
+    "quels",
+    "quelles",
+    "qui",
+    "quand",
+    "où",
+    "pourquoi",
+    "cómo",
+    "cuál",
+    "cuánto",
+    "quién",
+    "cuándo",
+    "dónde",
+    "como",
+    "qual",
+    "quando",
+    "onde",
+    "come",
+    "quale",
+    "chi",
+    "dove",
+    "perché",
+    "как",
+    "какой",
+    "какая",
+    "какие",
+    "кто",
+    "когда",
+    "где",
+    "почему",
+    "hoe",
+    "welk",
+    "welke",
+    "wanneer",
+    "waar",
+    "waarom",
+    "jak",
+    "który",
+    "kiedy",
+    "gdzie",
+    "nasıl",
+    "hangi",
+];
 
 /// Whether a sentence is a question by its end. A statement with `right?` behind it is none.
 fn is_asked(sentence: &str, words: &[&str], begins_as_question: bool) -> bool {
@@ -476,6 +550,8 @@ mod tests {
         check("thanks, that looks good");
         check("I don't know yet.");
         check("Wie lautet der Code?");
+        check("How long should a line be at most?");
+        check("Wie lang darf eine Zeile höchstens sein?");
         check("Bitte lösche die Datei tmp.txt.");
         check("¿Cuál es el puerto 8080?");
         check("端口是多少？");

@@ -72,6 +72,11 @@ impl Queues {
         drop(state);
         Ticket { queues: self.clone(), model, id, changed }
     }
+
+    /// Returns whether a call of a model is running or waits.
+    pub(crate) fn is_busy(&self, model: &str) -> bool {
+        self.0.lock().waiters.contains_key(&canonical_name(model))
+    }
 }
 
 impl Ticket {

@@ -149,7 +149,9 @@ impl Calibration {
 
     /// Returns the maximum error of the corrected count of a prompt: the largest observed error, and at least a fixed
     /// share of the count if there are too few observations.
-    pub(crate) fn margin(&self, parts: &InexactParts, tokens: u64) -> u64 {
+    ///
+    /// `has_tools`: the prompt has tools, beside which a template may write instructions.
+    pub(crate) fn margin(&self, parts: &InexactParts, tokens: u64, has_tools: bool) -> u64 {
         let errors = self.observations.iter().map(|observation| {
             let PromptObservation { parts, counted, read, missed } = observation;
             let error = self.corrected(parts, *counted).abs_diff(*read).max(*missed);
@@ -170,7 +172,7 @@ impl Calibration {
         } else {
             let share = tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR);
             let is_estimate = parts.0[PartKind::Text as usize] > 0;
-            let unknown = unknown_tokens(parts);
+            let unknown = unknown_tokens(parts, has_tools);
             if is_estimate { share + unknown } else { share.max(unknown) }
         };
         margin.max(least).max(1)
@@ -180,9 +182,9 @@ impl Calibration {
 /// Returns the most tokens that a template may add to parts beyond what is estimated for them.
 ///
 /// **Source**: the templates of Qwen 2.5 and 3, Llama 3.1, Gemma 3, Phi-3, Mistral and SmolLM. The head may contain a
-/// system message of the template (up to 40 tokens, with a date) or the instructions for tools (up to 160); a call has
-/// tags, JSON keys and line breaks around it (up to 32), and a result has tags (up to 16).
-fn unknown_tokens(parts: &InexactParts) -> u64 {
+/// system message of the template (up to 40 tokens, with a date) or the instructions for tools (up to 160, in
+/// SmolLM2's 190); a call has tags, JSON keys and line breaks around it (up to 32), and a result has tags (up to 16).
+fn unknown_tokens(parts: &InexactParts, has_tools: bool) -> u64 {
     const MOST: [(PartKind, u64); N_KINDS] = [
         (PartKind::Head, 160),
         (PartKind::User, 8),
@@ -191,7 +193,12 @@ fn unknown_tokens(parts: &InexactParts) -> u64 {
         (PartKind::Assistant, 8),
         (PartKind::Text, 0),
     ];
-    MOST.into_iter().map(|(kind, most)| u64::from(parts.0[kind as usize]) * most).sum()
+    // Instructions may be half as long again as the longest of these.
+    const MORE_WITH_TOOLS: u64 = 128;
+    let most: u64 =
+        MOST.into_iter().map(|(kind, most)| u64::from(parts.0[kind as usize]) * most).sum();
+    let is_head_unknown = parts.0[PartKind::Head as usize] > 0;
+    if has_tools && is_head_unknown { most + MORE_WITH_TOOLS } else { most }
 }
 
 /// Returns whether the server's count of a prompt is usable as an observation, which it is not if the server truncated
@@ -288,13 +295,15 @@ mod tests {
     #[test]
     fn constant_difference_is_corrected() {
         let mut calibration = Calibration::default();
-        assert_eq!(calibration.margin(&parts([1, 1, 0, 0, 0, 0]), 1000), 168);
+        assert_eq!(calibration.margin(&parts([1, 1, 0, 0, 0, 0]), 1000, false), 168);
+        assert_eq!(calibration.margin(&parts([1, 1, 0, 0, 0, 0]), 1000, true), 296);
+        assert_eq!(calibration.margin(&parts([0, 1, 0, 0, 0, 0]), 10, true), 8);
         for turn in 0..4 {
             let parts = parts([1, 1 + turn, 0, 0, turn, 0]);
             calibration = calibration.with(parts, 100 + u64::from(turn), 117 + u64::from(turn));
             assert_eq!(calibration.corrected(&parts, 500), 517);
         }
-        assert_eq!(calibration.margin(&parts([1, 9, 0, 0, 8, 0]), 1000), 1);
+        assert_eq!(calibration.margin(&parts([1, 9, 0, 0, 8, 0]), 1000, false), 1);
         let stored = serde_json::to_string(&calibration).unwrap();
         let first = r#"[{"parts":[1,1,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
         assert!(stored.starts_with(first), "{stored}");
@@ -307,8 +316,8 @@ mod tests {
         for turn in 0..9 {
             calibration = calibration.with(parts([1, 1 + turn, 0, 0, turn, 0]), 100, 110);
         }
-        assert_eq!(calibration.margin(&parts([1, 9, 0, 0, 8, 0]), 900), 1);
-        assert_eq!(calibration.margin(&parts([1, 9, 1, 1, 8, 0]), 900), 344);
+        assert_eq!(calibration.margin(&parts([1, 9, 0, 0, 8, 0]), 900, false), 1);
+        assert_eq!(calibration.margin(&parts([1, 9, 1, 1, 8, 0]), 900, false), 344);
     }
 
     #[test]
@@ -318,7 +327,7 @@ mod tests {
         for read in [110, 110, 110, 150] {
             calibration = calibration.with(one, 100, read);
         }
-        assert_eq!(calibration.margin(&one, 1000), 40);
+        assert_eq!(calibration.margin(&one, 1000, false), 40);
         for _ in 0..2 * MAX_OBSERVATIONS {
             calibration = calibration.with(one, 100, 110);
         }
@@ -326,7 +335,7 @@ mod tests {
             (calibration.observations.len(), calibration.corrected(&one, 100)),
             (MAX_OBSERVATIONS, 110)
         );
-        assert!(calibration.margin(&one, 1000) < 10);
+        assert!(calibration.margin(&one, 1000, false) < 10);
     }
 
     #[test]
@@ -338,7 +347,7 @@ mod tests {
         }
         let parts = parts([1, 1, 0, 0, 0, 2000]);
         assert_eq!(calibration.corrected(&parts, 2000), 6020);
-        assert!(calibration.margin(&parts, 6020) < 20);
+        assert!(calibration.margin(&parts, 6020, false) < 20);
     }
 
     #[test]
@@ -371,7 +380,7 @@ mod tests {
                 let real = all.0.iter().zip(weights).map(|(n, weight)| i64::from(*n) * weight);
                 let read = (counted + 1000).saturating_add_signed(real.sum());
                 let corrected = calibration.corrected(&all, counted + 1000);
-                let margin = calibration.margin(&all, corrected);
+                let margin = calibration.margin(&all, corrected, false);
                 if calibration.covers(&all) {
                     prop_assert!(corrected.abs_diff(read) <= margin, "{corrected} {read} {calibration:?}");
                     prop_assert!(margin <= 1 + at as u64 * 4, "{margin} {calibration:?}");

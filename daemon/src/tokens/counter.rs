@@ -228,8 +228,8 @@ impl Counter {
             return doubted;
         }
         let margin = match &self.calibration {
-            Some(calibration) => calibration.margin(&parts, tokens),
-            None => Calibration::default().margin(&parts, tokens),
+            Some(calibration) => calibration.margin(&parts, tokens, !tools.is_empty()),
+            None => Calibration::default().margin(&parts, tokens, !tools.is_empty()),
         };
         margin.saturating_add(doubted)
     }

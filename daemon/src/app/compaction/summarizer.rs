@@ -26,7 +26,7 @@ use crate::model::{
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
-/// Attempts of a background summary that each yield to a chat.
+/// Attempts of a background summary that each yield to a chat, after longer and longer pauses.
 const MAX_YIELDS: usize = 8;
 /// The interval at which a background summary looks for waiting chats.
 const YIELD_CHECK: Duration = Duration::from_millis(200);
@@ -242,18 +242,36 @@ impl<'a> Summarizer<'a> {
         predict: u32,
     ) -> Result<(String, bool), CompactError> {
         let request = self.request(messages, predict);
+        let mut pause = Duration::ZERO;
         for _ in 0..MAX_YIELDS {
-            if let Some(answer) = self.try_answer(&request).await? {
+            let mut begun = None;
+            if let Some(answer) = self.try_answer(&request, &mut begun).await? {
                 return Ok(answer);
             }
+            // A chat that came as soon after its answer again would wait again, and read its own prompt again.
+            let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+            pause = pause.max(lasted) * 2;
+            self.wait_for_pause(pause).await;
         }
         Err(self.busy())
     }
 
-    /// Like [`Self::answer`]; returns `None` if a chat needs the model.
+    /// Waits until nothing used the model for a time.
+    async fn wait_for_pause(&self, pause: Duration) {
+        let mut quiet_since = Instant::now();
+        while quiet_since.elapsed() < pause {
+            tokio::time::sleep(YIELD_CHECK.min(pause)).await;
+            if self.core.models.queues().is_busy(&self.model) {
+                quiet_since = Instant::now();
+            }
+        }
+    }
+
+    /// Like [`Self::answer`]; returns `None` if a chat needs the model. Sets `begun` when the model is asked.
     async fn try_answer(
         &self,
         request: &ChatRequest,
+        begun: &mut Option<Instant>,
     ) -> Result<Option<(String, bool)>, CompactError> {
         let own;
         let ticket = match self.place {
@@ -265,6 +283,7 @@ impl<'a> Summarizer<'a> {
                 &own
             }
         };
+        *begun = Some(Instant::now());
         let read = tokio::time::timeout(ANSWER_LIMIT, self.read(request, ticket)).await;
         read.map_err(|_| self.busy())?
     }
@@ -274,30 +293,23 @@ impl<'a> Summarizer<'a> {
         request: &ChatRequest,
         ticket: &Ticket,
     ) -> Result<Option<(String, bool)>, CompactError> {
-        let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
         let backend = self.core.models.backend().map_err(CompactError::Model)?;
-        let begun = backend.stream(request);
-        let begun = match self.ends {
-            Some(ends) => tokio::time::timeout_at(ends, begun).await,
-            None => Ok(begun.await),
-        };
-        let mut text = String::new();
-        let Ok(stream) = begun else { return Ok(Some((text, true))) };
-        let mut stream = stream.map_err(CompactError::Model)?;
         let ends = self.ends.unwrap_or_else(|| Instant::now() + ANSWER_LIMIT);
-        let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);
-        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut gives_way = std::pin::pin!(self.gives_way(ticket));
+        let mut text = String::new();
+        // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
+        let mut stream = tokio::select! {
+            biased;
+            begun = backend.stream(request) => begun.map_err(CompactError::Model)?,
+            () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
+            () = &mut gives_way => return Ok(None),
+        };
         loop {
             let item = tokio::select! {
                 biased;
                 item = stream.next() => item.map_err(CompactError::Model)?,
                 () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
-                _ = check.tick(), if yields => {
-                    if ticket.chat_waits() {
-                        return Ok(None);
-                    }
-                    continue;
-                }
+                () = &mut gives_way => return Ok(None),
             };
             match item {
                 ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
@@ -305,6 +317,18 @@ impl<'a> Summarizer<'a> {
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
                 ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
             }
+        }
+    }
+
+    /// Returns when a chat needs the place of a background summary; never for others.
+    async fn gives_way(&self, ticket: &Ticket) {
+        if !matches!(self.place, QueuePlace::Own(Priority::Background)) {
+            return std::future::pending().await;
+        }
+        let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !ticket.chat_waits() {
+            check.tick().await;
         }
     }
 

@@ -1,6 +1,7 @@
 //! Compactions against a scripted model server, and of a session that changes concurrently.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ollm_protocol::content::{
     Checkpoint, CompactMode, CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody,
@@ -317,6 +318,25 @@ async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
     let begun = AnswerStep::Text("## Goal\n- port the parser\n\n## Progress\n- the lexer is");
     check(&[begun, AnswerStep::Pause], CompactionMethod::Summarized, true).await;
     check(&[AnswerStep::Pause], CompactionMethod::Extracted, false).await;
+}
+
+#[tokio::test]
+async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() {
+    for step in [AnswerStep::Pause, AnswerStep::Reading] {
+        let session = LongSession::new().await;
+        session.backend.answer(&[step, AnswerStep::End(DoneReason::Stop)]);
+        session.backend.answer_text(SUMMARY);
+        let chat = async {
+            session.backend.paused().await;
+            let ticket = session.core.models.queues().enter("m", Priority::Chat);
+            ticket.admitted().await;
+        };
+        let both = async { tokio::join!(session.compact_in_pause(), chat) };
+        let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
+        let (outcome, ()) = limited.expect("the summary gives way");
+        assert!(matches!(outcome, CompactionOutcome::Done(_)));
+        assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
+    }
 }
 
 #[tokio::test]

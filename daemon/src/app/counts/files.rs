@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::MAX_TEMPLATES;
 use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, create_private_dir, read_derived, replace_atomically};
 use crate::tokens::{
@@ -16,7 +17,7 @@ use crate::tokens::{
 };
 
 /// The version of `models.json`; files of other versions are ignored.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// The largest file that is read, in bytes; the largest known vocabulary has 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -66,6 +67,15 @@ impl KnownModel {
     /// Returns the digest of the vocabulary, and the engine that counts with it.
     pub(super) fn tokenizer_key(&self) -> (String, Engine) {
         (self.vocabulary.clone(), self.engine)
+    }
+
+    /// Replaces the calibration of a variant.
+    pub(super) fn set_calibration(&mut self, key: String, calibration: Calibration) {
+        if self.calibrations.len() >= MAX_TEMPLATES && !self.calibrations.contains_key(&key) {
+            // Sets of tools change; one that is used again is observed again.
+            self.calibrations.retain(|key, _| key.ends_with('/'));
+        }
+        self.calibrations.insert(key, Arc::new(calibration));
     }
 }
 

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::content::ContextMessage;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
@@ -23,8 +24,8 @@ use self::files::{KnownModel, VocabularyFiles};
 use crate::error_chain::with_sources;
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
-    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape, Template,
-    Tokenizer, Vocabulary, is_plausible,
+    CachedTokenizer, Calibration, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape,
+    Template, Tokenizer, Vocabulary, is_plausible,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -462,11 +463,41 @@ impl Counts {
             if known.vocabulary.is_empty() == counter.has_vocabulary() {
                 return;
             }
-            if known.calibrations.len() >= MAX_TEMPLATES && !known.calibrations.contains_key(&key) {
-                known.calibrations.retain(|key, _| key.ends_with('/'));
+            let before = known.calibrations.get(&key).cloned().unwrap_or_default();
+            known.set_calibration(key, before.with(parts, counted, read));
+        });
+    }
+
+    /// Calibrates the prompts that no template covers by conversations as the server renders them, unless a count of the
+    /// server did before. So the margin of the first call is already that of this template and these tools. Blocks.
+    pub(crate) fn calibrate_by_rendered(
+        &self,
+        model: &str,
+        think: Option<ThinkMode>,
+        tools: &[Value],
+        rendered: &[(Vec<ContextMessage>, Option<String>)],
+    ) {
+        let counter = self.load(Some(model), Some(think), tools).calibrated(None);
+        let Some(tokenizer) = self.tokenizer(model) else { return };
+        let observed = rendered.iter().filter_map(|(messages, prompt)| {
+            let parts = counter.inexact_parts(messages, tools);
+            let read = u64::from(tokenizer.count_prompt(prompt.as_ref()?));
+            (!parts.is_empty()).then(|| (parts, counter.count_prompt(messages, tools), read))
+        });
+        let observed: Vec<_> = observed.collect();
+        let key = TemplateVariant::new(think, tools).key();
+        if observed.is_empty() {
+            return;
+        }
+        self.change(model, |known| {
+            if !known.calibrations.contains_key(&key) {
+                let all = observed.into_iter();
+                let calibration = all
+                    .fold(Calibration::default(), |sum, (parts, counted, read)| {
+                        sum.with(parts, counted, read)
+                    });
+                known.set_calibration(key, calibration);
             }
-            let before = known.calibrations.remove(&key).unwrap_or_default();
-            known.calibrations.insert(key, Arc::new(before.with(parts, counted, read)));
         });
     }
 

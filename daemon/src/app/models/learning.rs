@@ -191,11 +191,12 @@ async fn learn_template(
         return Ok(());
     }
     let with_calls = info.can("tools") != Some(false);
+    let probes = probes(with_calls);
     let mut rendered = Vec::new();
-    for messages in probes(with_calls) {
+    for messages in &probes {
         let request = ChatRequest {
             model: prompts.model.clone(),
-            messages,
+            messages: messages.clone(),
             tools: tools.to_vec(),
             num_ctx,
             num_predict: None,
@@ -227,10 +228,16 @@ async fn learn_template(
             }
         }
     }
-    let (model, key) = (prompts.model.clone(), variant.key());
-    in_background(core, move |core| match learn(tokenizer.tokenizer(), &rendered) {
-        Some(template) => core.counts.store_template(&model, &key, template),
-        None => core.counts.note_failure(&attempt, &"the template is not understood"),
+    let (prompts, key) =
+        (CountedPrompts { tools: tools.to_vec(), ..prompts.clone() }, variant.key());
+    in_background(core, move |core| {
+        let CountedPrompts { model, think, tools, .. } = &prompts;
+        match learn(tokenizer.tokenizer(), &rendered) {
+            Some(template) => core.counts.store_template(model, &key, template),
+            None => core.counts.note_failure(&attempt, &"the template is not understood"),
+        }
+        let rendered: Vec<_> = probes.into_iter().zip(rendered).collect();
+        core.counts.calibrate_by_rendered(model, *think, tools, &rendered);
     })
     .await;
     Ok(())

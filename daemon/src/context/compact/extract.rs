@@ -17,6 +17,8 @@ use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
 const LINE: (usize, usize) = (200, 40);
+/// Bytes of the shortest sentence that stands for an answer.
+const MIN_SENTENCE_BYTES: usize = 40;
 /// Characters kept of the original request.
 const REQUEST: (usize, usize) = (500, 100);
 /// Maximum number of lines of each kind; more do not fit into any target.
@@ -164,7 +166,7 @@ impl Extractor {
                 self.plans(&text);
             }
             Role::Assistant => {
-                let answer = first_line(&text);
+                let answer = first_sentence(first_line(&text));
                 if !answer.is_empty() {
                     self.answers.push(&format!("[#{seq}] {answer}"));
                 }
@@ -195,6 +197,16 @@ fn add_lines(summary: &mut Summary, section: Section, lines: NewestLines) {
 
 fn first_line(text: &str) -> &str {
     prose_lines(text).map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+/// Returns the first sentence of a line; a shorter beginning, such as `Sure.` or `1.`, does not end one.
+fn first_sentence(line: &str) -> &str {
+    let ends = line.match_indices(['.', '!', '?', '。', '！', '？']).filter(|(at, mark)| {
+        let rest = &line[at + mark.len()..];
+        let is_wide = mark.len() > 1;
+        *at >= MIN_SENTENCE_BYTES && (is_wide || rest.starts_with(char::is_whitespace))
+    });
+    ends.map(|(at, mark)| &line[..at + mark.len()]).next().unwrap_or(line)
 }
 
 /// Returns the lines of a text outside of code blocks.
@@ -271,6 +283,23 @@ mod tests {
         check(Section::Decisions, &["We will use a hand-written lexer."]);
         check(Section::NextSteps, &["Next: the tests"]);
         check(Section::Critical, &["error: cannot find `Token` in this scope"]);
+    }
+
+    #[test]
+    fn answer_is_extracted_by_its_first_sentence() {
+        let long = "and so it goes on, without an end, ".repeat(20);
+        let check = |answer: &str, expect: &str| {
+            let summary = extracted(&[(Role::User, "Go."), (Role::Assistant, answer)], 1000);
+            assert_eq!(summary.items(Section::Progress), [format!("[#1] {expect}")]);
+        };
+        // A paragraph, which would be cut in its middle.
+        let first = "Sure. The lexer of version 2.1 is done, in src/lex.rs.";
+        check(&format!("{first} Then {long}"), first);
+        check(
+            "词法分析器已经完成，代码在这个项目的源文件里面。然后测试。",
+            "词法分析器已经完成，代码在这个项目的源文件里面。",
+        );
+        check("1. Read src/lex.rs\n2. Test it", "1. Read src/lex.rs");
     }
 
     #[test]

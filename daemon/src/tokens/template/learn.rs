@@ -116,10 +116,13 @@ fn with_white_space(mut messages: Vec<ContextMessage>) -> Vec<ContextMessage> {
 /// A missing prompt (`None`) is a probe that the server refused.
 pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option<Template> {
     let learner = Learner { tokenizer, probes: probes(prompts.len() > ONE_CALL), prompts };
-    // Some templates move the system message, so conversations without one are tried separately.
-    let template = learner
-        .without_calls(SYSTEM, TRIMMED_SYSTEM, &[CHECK_SYSTEM, CHECK])
-        .or_else(|| learner.without_calls(NO_SYSTEM, TRIMMED_TURNS, &[CHECK]))?;
+    // Some templates move the system message, or write tools in its place, so conversations without one are tried
+    // separately.
+    let template =
+        learner.without_calls(SYSTEM, TRIMMED_SYSTEM, &[CHECK_SYSTEM, CHECK]).or_else(|| {
+            let template = learner.without_calls(NO_SYSTEM, TRIMMED_TURNS, &[CHECK])?;
+            Some(learner.with_dropped_system(&template).unwrap_or(template))
+        })?;
     let with_calls = learner.with_calls(&template);
     Some(with_calls.unwrap_or(template))
 }
@@ -150,10 +153,29 @@ impl Learner<'_> {
         if self.add_seams(ASSISTANT_LAST, None, &mut seams).is_none() {
             seams.truncate(n_seams);
         }
-        let mut template =
-            Template { seams, calls: None, results: None, trims: RoleTrims::default() };
+        let mut template = Template {
+            seams,
+            calls: None,
+            results: None,
+            trims: RoleTrims::default(),
+            is_system_dropped: false,
+        };
         template.trims = self.trims(&template, trimmed)?;
         checks.iter().all(|check| self.is_reproduced(&template, *check)).then_some(template)
+    }
+
+    /// Extends a template by system messages, if it writes conversations as if they had none.
+    fn with_dropped_system(&self, template: &Template) -> Option<Template> {
+        // The turns of both probes have the same texts.
+        if self.prompt(SYSTEM)? != self.prompt(NO_SYSTEM)? {
+            return None;
+        }
+        let start = template.seam(Neighbor::Start, Neighbor::User)?.clone();
+        let mut seams = template.seams.clone();
+        seams.push((Neighbor::Start, Neighbor::System, Seam::default()));
+        seams.push((Neighbor::System, Neighbor::User, start));
+        let found = Template { seams, is_system_dropped: true, ..template.clone() };
+        self.is_reproduced(&found, CHECK_SYSTEM).then_some(found)
     }
 
     /// Finds the trimming of each role's texts in a probe with white space around them, or returns `None` if the
@@ -276,7 +298,7 @@ impl Learner<'_> {
                 self.add_seams(probe, Some(arguments), &mut seams)?;
             }
         }
-        Some(Template { seams, calls: Some(calls), results: None, trims: template.trims })
+        Some(Template { seams, calls: Some(calls), results: None, ..template.clone() })
     }
 
     /// Adds the seams of a probe; `None` if its prompt is missing or contradicts a known seam.

@@ -29,6 +29,9 @@ pub(crate) struct Template {
     results: Option<JsonStyle>,
     /// The white space that is trimmed from texts.
     trims: RoleTrims,
+    /// Whether system messages are left out, as by Ollama's template of SmolLM2 for prompts with tools.
+    #[serde(default)]
+    is_system_dropped: bool,
 }
 
 /// A message kind, or an end of the conversation, on one side of a seam.
@@ -132,6 +135,9 @@ impl Template {
 
     /// Returns the text of a message as the template writes it.
     fn body<'m>(&self, message: &'m ContextMessage) -> Option<Cow<'m, str>> {
+        if message.role == Role::System && self.is_system_dropped {
+            return Some(Cow::Borrowed(""));
+        }
         let content = self.trims.of(message.role).apply(&message.content);
         if let (Role::Tool, Some(style)) = (message.role, self.results) {
             return Some(style.unquoted(content)?.into());

@@ -95,6 +95,13 @@ fn late_system(messages: &[ContextMessage]) -> Option<String> {
     plain_turns(&messages)
 }
 
+/// Writes instructions for tools in the place of a system message, as Ollama's template of SmolLM2 does.
+fn without_system(messages: &[ContextMessage]) -> Option<String> {
+    let rest = messages.iter().filter(|message| message.role != Role::System);
+    let prompt = chat_ml(&rest.cloned().collect::<Vec<_>>())?;
+    Some(prompt.replacen("You are kind.", "You call tools.", 1))
+}
+
 /// Trims the texts of each role differently.
 fn trimming_some(messages: &[ContextMessage]) -> Option<String> {
     let trimmed = messages.iter().cloned().map(|mut message| {
@@ -213,8 +220,9 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
 
 /// Counters with the functions that render the prompts that they count.
 static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(|| {
-    let all: [(&str, &Tokenizer, Render); 6] = [
+    let all: [(&str, &Tokenizer, Render); 7] = [
         ("gpt-2", &GPT2, chat_ml),
+        ("gpt-2", &GPT2, without_system),
         ("gpt-2", &GPT2, trimming),
         ("gpt-2", &GPT2, trimming_ascii),
         ("gpt-2", &GPT2, trimming_some),
@@ -244,6 +252,15 @@ fn template_that_is_not_understood_is_not_used() {
     assert_eq!(calls.open_behind_text.as_deref(), Some(calls.open.as_str()));
     assert_eq!(calls.middle, "\",\"arguments\":");
     assert_eq!(calls.between.as_deref(), Some("}\n</tool_call>\n<tool_call>\n{\"name\":\""));
+}
+
+#[test]
+fn system_message_that_is_left_out_is_learned() {
+    let template = learned(&GPT2, without_system).unwrap();
+    assert!(template.is_system_dropped && template.calls.is_some());
+    assert!(!learned(&GPT2, chat_ml).unwrap().is_system_dropped);
+    // A system message elsewhere is not left out.
+    assert!(!learned(&GPT2, late_system).unwrap().is_system_dropped);
 }
 
 /// FORMAT.md describes this form, in which `vocab/models.json` keeps templates.

@@ -24,23 +24,36 @@ pub(super) struct Model {
     system: &'static str,
     /// The roles and texts of the model's own example conversation.
     messages: &'static [(&'static str, &'static str)],
+    tools: ToolPlace,
 }
 
+/// The place in a prompt where a template writes tools.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ToolPlace {
+    /// At the end of the system message, which is empty if there is none.
+    InSystem,
+    /// In the place of the system message, with instructions, as in Ollama's template of SmolLM2.
+    InsteadOfSystem,
+    /// Before the last user message, with instructions, as in Ollama's template of Llama 3.1.
+    BeforeLastUser,
+}
+
+/// The instructions that some templates write beside tools. They are longer than what a prompt without tools can have.
+const TOOL_INSTRUCTIONS: &str = "Below are the functions that you may call. Answer a question by one call or by \
+    several, each as a JSON object with the name of a function and its arguments, between the tags of a call and \
+    without any other text. If no function helps, say so; if an argument is missing, ask for it. The functions are:\n";
+
 const MODELS: &[Model] = &[
-    Model { name: "tiny", capabilities: &["completion", "tools"], system: "", messages: &[] },
+    Model::new("tiny", &["completion", "tools"]),
+    Model::new("thinker", &["completion", "tools", "thinking"]),
+    Model::new("seer", &["completion", "vision"]),
     Model {
-        name: "thinker",
-        capabilities: &["completion", "tools", "thinking"],
-        system: "",
-        messages: &[],
-    },
-    Model { name: "seer", capabilities: &["completion", "vision"], system: "", messages: &[] },
-    Model {
-        name: "plain",
-        capabilities: &["completion"],
         system: "Be brief.",
         messages: &[("user", "Ping?"), ("assistant", "Pong.")],
+        ..Model::new("plain", &["completion"])
     },
+    Model { tools: ToolPlace::InsteadOfSystem, ..Model::new("caller", &["completion", "tools"]) },
+    Model { tools: ToolPlace::BeforeLastUser, ..Model::new("mover", &["completion", "tools"]) },
 ];
 
 /// Returns the model of a name, with or without the tag `latest`.
@@ -123,6 +136,10 @@ pub(super) fn show(state: &State, request: &Value) -> Reply {
 }
 
 impl Model {
+    const fn new(name: &'static str, capabilities: &'static [&'static str]) -> Self {
+        Self { name, capabilities, system: "", messages: &[], tools: ToolPlace::InSystem }
+    }
+
     pub(super) fn can(&self, capability: &str) -> bool {
         self.capabilities.contains(&capability)
     }
@@ -163,6 +180,31 @@ impl Model {
         keys.into_iter().chain(vocabulary).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
+    /// Adds tools to the messages of a prompt; returns whether they are to be written behind the system message.
+    fn add_tools(&self, tools: &[Value], all: &mut Vec<Value>) -> bool {
+        let tools: String = tools.iter().map(|tool| format!("{tool}\n")).collect();
+        let instructions = format!("{TOOL_INSTRUCTIONS}{tools}");
+        match self.tools {
+            ToolPlace::InSystem => {
+                if all.iter().all(|message| message["role"] != "system") {
+                    all.insert(0, json!({ "role": "system", "content": "" }));
+                }
+                return true;
+            }
+            ToolPlace::InsteadOfSystem => {
+                all.retain(|message| message["role"] != "system");
+                all.insert(0, json!({ "role": "system", "content": instructions }));
+            }
+            ToolPlace::BeforeLastUser => {
+                if let Some(last) = all.iter_mut().rfind(|message| message["role"] == "user") {
+                    let text = last["content"].as_str().unwrap_or_default();
+                    last["content"] = json!(format!("{instructions}\n{text}"));
+                }
+            }
+        }
+        false
+    }
+
     fn own_messages(&self) -> Vec<Value> {
         let messages = self.messages.iter();
         messages.map(|(role, text)| json!({ "role": role, "content": text })).collect()
@@ -178,11 +220,11 @@ pub(crate) fn render(model: &str, messages: &[Value], tools: &[Value], think: bo
     if !model.system.is_empty() && !begins_with_system {
         all.insert(0, json!({ "role": "system", "content": model.system }));
     }
-    if !tools.is_empty() && all.iter().all(|message| message["role"] != "system") {
-        all.insert(0, json!({ "role": "system", "content": "" }));
+    let mut are_tools_pending = false;
+    if !tools.is_empty() {
+        are_tools_pending = model.add_tools(tools, &mut all);
     }
     let mut prompt = String::new();
-    let mut are_tools_pending = !tools.is_empty();
     for message in &all {
         let role = text(message, "role");
         let mut content = text(message, "content");
