@@ -21,7 +21,7 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
     assert_eq!(done["tokensBefore"], before["tokensUsed"]);
     let after = chat.build();
     assert_eq!(done["tokensAfter"], after["tokensUsed"]);
-    let text = after["messages"][1]["content"].as_str().unwrap();
+    let text = after["messages"][0]["content"].as_str().unwrap();
     assert!(text.contains("spans are byte offsets"), "{text}");
     assert!(text.contains("request 0:"), "the original task is quoted");
     assert_eq!(array(&after["messages"]).last(), array(&before["messages"]).last());

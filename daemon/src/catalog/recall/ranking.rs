@@ -70,7 +70,7 @@ pub(super) struct RankingLimits {
 const FEW_DOCUMENTS: f64 = 5_000.0;
 /// The limits for so few documents, whose rows lie on few pages.
 const AMONG_FEW: RankingLimits =
-    RankingLimits { postings: 16_384, term_postings: 5_000, seeds: 200, session_documents: 1_000 };
+    RankingLimits { postings: 24_576, term_postings: 8_192, seeds: 320, session_documents: 2_000 };
 /// The limits within a long session: about 3 ms.
 const WITHIN_SESSION: RankingLimits =
     RankingLimits { postings: 4_096, term_postings: 2_048, seeds: 64, session_documents: 0 };
