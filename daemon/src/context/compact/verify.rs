@@ -149,6 +149,9 @@ fn check_lines(summary: &Summary, request: SummaryRequest<'_>) -> Result<(), Rej
         || request.previous().iter().any(|one| one.render().contains(EXAMPLE_VALUE));
     let is_echo = |line: &str| {
         let said = words(line);
+        if limits_length(&said, request) {
+            return true;
+        }
         let is_said = |text: &String| text.contains(&format!(" {said} "));
         (said.split(' ').count() >= MIN_ECHOED_WORDS && instructions.iter().any(is_said))
             || (!knows_example && line.contains(EXAMPLE_VALUE))
@@ -168,6 +171,20 @@ fn check_lines(summary: &Summary, request: SummaryRequest<'_>) -> Result<(), Rej
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the words of a line are the limit of the answer's length: a number of words that the conversation does not
+/// name.
+fn limits_length(said: &str, request: SummaryRequest<'_>) -> bool {
+    let all: Vec<&str> = said.split(' ').collect();
+    let mut pairs = all
+        .windows(2)
+        .filter(|pair| pair[1] == "words" && pair[0].chars().all(|char| char.is_ascii_digit()));
+    pairs.any(|pair| {
+        let limit = format!(" {} words ", pair[0]);
+        let names = |text: &str| format!(" {} ", words(text)).contains(&limit);
+        !names(request.material()) && !request.previous().iter().any(|one| names(&one.render()))
+    })
 }
 
 /// Drops the few lines of a section that say the same as an earlier one.
@@ -296,6 +313,13 @@ mod tests {
         assert!(is_echo("- Key decisions are what was decided and why."));
         assert!(is_echo("- staging port: 48213 (user, #7)") && is_echo("- [the next steps]"));
         assert!(is_echo("- ...") && !is_echo("- what is done") && !is_echo("- port 48214"));
+        // Another answer of that model, whose beginning became the notes when its time was over.
+        let limit = "- No more than 652 words in all, and no less than 10 lines long.";
+        assert!(is_echo(limit) && !is_echo("- the words of table 652"));
+        assert_eq!(partial(&format!("## Goal\n- test it\n{limit}\n- Each hea")), None);
+        let piece = piece("[#1 user] Write at most 652 words.");
+        let request = SummaryRequest::First(&piece);
+        assert!(check_lines(&Summary::parse(&format!("## Constraints\n{limit}")), request).is_ok());
     }
 
     #[test]
