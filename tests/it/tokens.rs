@@ -106,6 +106,7 @@ fn counts_equal_those_of_the_server_over_a_conversation_with_tools() {
 fn tools_in_the_place_of_the_system_message_are_counted_exactly() {
     for version in ["0.24.0", "0.33.0"] {
         let fake = FakeOllama::with_version(version);
+        fake.install_more_models();
         let mut chat = session(&fake, "caller", json!({ "systemPrompt": "Use the tools.\n" }));
         let tools = json!({ "tools": [tool("read"), tool("list")] });
         fake.script(
@@ -121,6 +122,7 @@ fn tools_in_the_place_of_the_system_message_are_counted_exactly() {
 fn margin_holds_from_the_first_call_with_tools_that_no_template_covers() {
     for version in ["0.24.0", "0.33.0"] {
         let fake = FakeOllama::with_version(version);
+        fake.install_more_models();
         let mut chat = session(&fake, "mover", json!({ "systemPrompt": "Use the tools." }));
         let tools = [tool("read"), tool("list")];
         let mut messages = vec![

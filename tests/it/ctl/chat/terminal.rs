@@ -79,7 +79,7 @@ fn missing_model_is_chosen_from_a_list() {
         assert!(error.contains(name), "{name}: {error}");
     }
     let mut terminal = fixture.terminal(&["hello"]);
-    terminal.expect("Which one, 1 to 6?");
+    terminal.expect("Which one, 1 to 4?");
     terminal.send("tiny:latest\r");
     terminal.expect("ok");
     assert_eq!(terminal.exit_code(), 0);

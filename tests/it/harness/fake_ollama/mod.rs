@@ -146,6 +146,11 @@ impl FakeOllama {
         (state.trained_context, state.largest_window) = (num_ctx, num_ctx);
     }
 
+    /// Installs the models `caller` and `mover`, whose templates write tools in other places.
+    pub(crate) fn install_more_models(&self) {
+        self.server.state().has_more_models = true;
+    }
+
     /// Sets the window that one model was trained for.
     pub(crate) fn set_small_model(&self, name: &'static str, num_ctx: u64) {
         self.server.state().small_model = Some((name, num_ctx));

@@ -52,6 +52,10 @@ const MODELS: &[Model] = &[
         messages: &[("user", "Ping?"), ("assistant", "Pong.")],
         ..Model::new("plain", &["completion"])
     },
+];
+
+/// Models with other templates, which few tests install.
+const MORE_MODELS: &[Model] = &[
     Model { tools: ToolPlace::InsteadOfSystem, ..Model::new("caller", &["completion", "tools"]) },
     Model { tools: ToolPlace::BeforeLastUser, ..Model::new("mover", &["completion", "tools"]) },
 ];
@@ -59,12 +63,13 @@ const MODELS: &[Model] = &[
 /// Returns the model of a name, with or without the tag `latest`.
 pub(super) fn find(name: &str) -> Option<&'static Model> {
     let name = name.strip_suffix(":latest").unwrap_or(name);
-    MODELS.iter().find(|model| model.name == name)
+    MODELS.iter().chain(MORE_MODELS).find(|model| model.name == name)
 }
 
 /// Answers `/api/tags`.
 pub(super) fn list(state: &State) -> Reply {
-    let models = MODELS.iter().map(|model| {
+    let more = if state.has_more_models { MORE_MODELS } else { &[] };
+    let models = MODELS.iter().chain(more).map(|model| {
         let mut tag = json!({
             "name": model.full_name(), "model": model.full_name(), "size": model.size_bytes(0),
             "digest": model.digest(), "modified_at": "2026-01-27T10:00:00.5+01:00",

@@ -157,6 +157,8 @@ pub(super) struct State {
     pub(super) vram_percent: u64,
     /// The window that every model was trained for.
     pub(super) trained_context: u64,
+    /// Whether the models with other templates are installed too.
+    pub(super) has_more_models: bool,
     /// The smaller window that one model was trained for.
     pub(super) small_model: Option<(&'static str, u64)>,
     /// The largest window that fits into memory.
@@ -198,6 +200,7 @@ impl State {
             n_loads: 0,
             vram_percent: 100,
             trained_context: models::TRAINED_CONTEXT,
+            has_more_models: false,
             small_model: None,
             largest_window: models::TRAINED_CONTEXT,
             prompt_cache: BTreeMap::new(),
