@@ -32,8 +32,8 @@ const MAX_YIELDS: usize = 8;
 const YIELD_CHECK: Duration = Duration::from_millis(200);
 /// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
-/// The longest time that a user waits for the summary of a turn. What a model has not written by then is extracted, and
-/// the background asks again.
+/// The longest time that a user waits for the summary of a turn. Without one by then, the records are extracted, and the
+/// background asks again.
 pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// The time after which a turn asks for no second summary in place of a refused one.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
@@ -192,6 +192,10 @@ impl<'a> Summarizer<'a> {
                 ..options
             };
             let (answer, is_cut) = self.answer(summary_messages(request, &retry), predict).await?;
+            // The background asks again, without a limit. Notes that a turn took from a beginning would stay.
+            if is_cut && self.ends.is_some_and(|ends| Instant::now() >= ends) {
+                return Err(CompactError::Slow { model: self.model.clone() });
+            }
             match verify_summary(&answer, is_cut, request, &self.counter, limits) {
                 Ok(_) if is_cut && let Some(begun) = partial_summary(&answer, request) => {
                     return Ok(SummaryAnswer::Beginning(begun));
@@ -211,9 +215,6 @@ impl<'a> Summarizer<'a> {
         }
         if let Some(beginning) = beginning {
             return Ok(SummaryAnswer::Beginning(beginning));
-        }
-        if self.ends.is_some_and(|ends| Instant::now() >= ends) {
-            return Err(CompactError::Slow { model: self.model.clone() });
         }
         Err(self.rejected(rejected.unwrap_or(RejectedSummary::Empty)))
     }
