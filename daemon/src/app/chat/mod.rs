@@ -8,6 +8,7 @@
 
 mod answer;
 mod model_call;
+mod recall_offer;
 mod recall_tools;
 mod record;
 mod retry;

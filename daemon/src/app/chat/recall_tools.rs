@@ -1,6 +1,6 @@
 //! The tools by which a model recalls earlier messages itself: `recall_search` and `recall_read`.
 //!
-//! They are offered in sessions whose client passes tools, and answered by the daemon within the turn. Their calls and
+//! They are answered by the daemon within the turn. Their calls and
 //! results are recorded like all others. A result is data: it is defused, and bounded by a share of the prompt.
 
 use std::fmt::Write as _;
@@ -10,8 +10,9 @@ use std::time::Instant;
 use ollm_protocol::content::{RecordBody, RecordKind, Role, ToolCall, ToolResult};
 use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ToolExecutor};
 use ollm_protocol::{Seq, SessionId};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::recall_offer::is_recall_tool;
 use super::turn::{Turn, as_ms};
 use crate::app::context::recall::AskedSessions;
 use crate::app::context::turn_recall::piece;
@@ -20,8 +21,7 @@ use crate::app::drafts::counted_for;
 use crate::app::error::Result;
 use crate::app::models::window::window_of;
 use crate::app::path::ActivePath;
-use crate::catalog::{RECALL_READ, RECALL_SEARCH, RecallQuery};
-use crate::config::{RecallSetting, RecallTools};
+use crate::catalog::{RECALL_SEARCH, RecallQuery};
 use crate::context::{defuse_all, prompt_limit};
 use crate::tokens::Counter;
 
@@ -30,46 +30,6 @@ const RESULT_PERCENT: u64 = 10;
 /// Number of messages that a search returns by default, and at most.
 const DEFAULT_HITS: usize = 4;
 const MAX_HITS: usize = 8;
-
-/// Returns whether the tools are offered beside those of a client.
-pub(super) fn are_offered(core: &Core, client_tools: &[Value]) -> bool {
-    let config = core.config();
-    let is_taken = |tool: &Value| tool["function"]["name"].as_str().is_some_and(is_recall_tool);
-    config.recall.tools == RecallTools::Auto
-        && config.recall.scope != RecallSetting::Off
-        && !client_tools.is_empty()
-        && !client_tools.iter().any(is_taken)
-}
-
-/// Returns the definitions of the tools. They stand in every prompt of a session, so they are short.
-pub(super) fn definitions() -> [Value; 2] {
-    let search = "Search everything that was said in this conversation, also what is not shown.";
-    let read = "Read an earlier message whole, by the number that recall_search returns.";
-    [
-        definition(
-            RECALL_SEARCH,
-            search,
-            &json!({ "query": { "type": "string" }, "limit": { "type": "integer" } }),
-            "query",
-        ),
-        definition(
-            RECALL_READ,
-            read,
-            &json!({ "message": { "type": "integer" }, "from": { "type": "integer" } }),
-            "message",
-        ),
-    ]
-}
-
-fn definition(name: &str, description: &str, properties: &Value, required: &str) -> Value {
-    let parameters = json!({ "type": "object", "properties": properties, "required": [required] });
-    let function = json!({ "name": name, "description": description, "parameters": parameters });
-    json!({ "type": "function", "function": function })
-}
-
-fn is_recall_tool(name: &str) -> bool {
-    name == RECALL_SEARCH || name == RECALL_READ
-}
 
 impl Turn {
     /// Answers the calls of the daemon's tools and returns the others.

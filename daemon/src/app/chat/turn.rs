@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::recall_tools;
+use super::recall_offer;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::window::may_read_images;
@@ -99,7 +99,7 @@ impl Turn {
 impl TurnRequest {
     /// Returns the definitions of the client's tools.
     pub(super) fn client_tools(&self) -> &[Value] {
-        let n_own = if self.offers_recall { recall_tools::definitions().len() } else { 0 };
+        let n_own = if self.offers_recall { recall_offer::definitions().len() } else { 0 };
         &self.tools[..self.tools.len() - n_own]
     }
 
@@ -135,10 +135,10 @@ impl TurnRequest {
             let problem = format!("a definition has no function.name: {tool}");
             return Err(AppError::invalid("tools", problem));
         }
-        let offers_recall = recall_tools::are_offered(core, &tools);
+        let offers_recall = recall_offer::are_offered(core, &tools);
         let mut tools = tools;
         if offers_recall {
-            tools.extend(recall_tools::definitions());
+            tools.extend(recall_offer::definitions());
         }
         let context_size = core.settings(session_id)?.context_size;
         let think = think.map(think_mode);

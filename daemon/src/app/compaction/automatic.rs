@@ -14,7 +14,7 @@ use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, PAUSE_SHARE, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::cache::CachedSession;
-use crate::app::context::build::params_like_last;
+use crate::app::context::inputs::params_like_last;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;

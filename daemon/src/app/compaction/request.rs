@@ -14,7 +14,7 @@ use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
 use super::task::{CompactionOutcome, CompactionTask};
-use crate::app::context::build::params_like_last;
+use crate::app::context::inputs::params_like_last;
 use crate::app::context::inspect;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};

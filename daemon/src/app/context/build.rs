@@ -8,7 +8,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use serde::Serialize;
 
-use super::inputs::{self, BuildLeaf, Inputs};
+use super::inputs::{self, BuildLeaf, plan};
 use super::turn_recall::recall_for_build;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
@@ -149,14 +149,6 @@ fn next_step(
     Ok(BuildStep::Return { built: Box::new(plan(core, params, &inputs)?), leaf })
 }
 
-/// Plans a context. Blocks on the disk.
-pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
-    let input = inputs.build_input(params, &inputs.checkpoints);
-    let built = context::build(&input, &inputs.contents(core))?;
-    inputs.check_facts()?;
-    Ok(built)
-}
-
 /// Remembers a build, so that the next one can be compared with it and `context.inspect` can repeat it.
 fn remember(
     core: &Core,
@@ -175,13 +167,4 @@ fn epoch_drafts(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<NewRecord> 
     let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
     let mark = shows_less.then(|| snapshot_mark(&core.clock, leaf, MarkedChange::Epoch));
     mark.into_iter().chain([uncounted(RecordBody::Epoch(epoch))]).collect()
-}
-
-/// Returns params of a build with the tools of the last build, which the next one will probably have too.
-pub(crate) fn params_like_last(core: &Core, id: SessionId) -> ContextBuildParams {
-    let tools = core
-        .cache
-        .peek(id, |session| session.builds.recipe(None).map(|recipe| recipe.params.tools.clone()));
-    let tools = tools.flatten().unwrap_or_default();
-    ContextBuildParams { tools, ..ContextBuildParams::new(id) }
 }

@@ -17,7 +17,9 @@ use crate::app::models::window::{ContextWindow, may_read_images, window_of};
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
-use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild, keeps_all, prompt_limit};
+use crate::context::{
+    BuildInput, Built, Contents, ContentsError, PreviousBuild, keeps_all, prompt_limit,
+};
 use crate::goal::GoalState;
 use crate::session::Sessions;
 use crate::tokens::Counter;
@@ -227,4 +229,21 @@ impl Contents for RecordContents<'_> {
     fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
         Ok(self.sessions.bodies(self.id, seqs)?)
     }
+}
+
+/// Plans a context. Blocks on the disk.
+pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
+    let input = inputs.build_input(params, &inputs.checkpoints);
+    let built = crate::context::build(&input, &inputs.contents(core))?;
+    inputs.check_facts()?;
+    Ok(built)
+}
+
+/// Returns params of a build with the tools of the last build, which the next one will probably have too.
+pub(crate) fn params_like_last(core: &Core, id: SessionId) -> ContextBuildParams {
+    let tools = core
+        .cache
+        .peek(id, |session| session.builds.recipe(None).map(|recipe| recipe.params.tools.clone()));
+    let tools = tools.flatten().unwrap_or_default();
+    ContextBuildParams { tools, ..ContextBuildParams::new(id) }
 }

@@ -14,9 +14,9 @@ use ollm_protocol::methods::context::{
 
 use ollm_protocol::Seq;
 
-use super::build::{check_result, params_like_last, plan};
+use super::build::check_result;
 use super::facts::facts_in;
-use super::inputs::{self, BuildLeaf, Inputs};
+use super::inputs::{self, BuildLeaf, Inputs, params_like_last, plan};
 use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_part};

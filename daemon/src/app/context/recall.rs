@@ -9,8 +9,7 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::{Seq, SessionId};
 
-use super::build::{params_like_last, plan};
-use super::inputs::{self, BuildLeaf};
+use super::inputs::{self, BuildLeaf, params_like_last, plan};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};

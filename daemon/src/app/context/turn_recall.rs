@@ -13,8 +13,7 @@ use ollm_protocol::content::{CompactMode, Delta, RecalledRecord, RecordBody, Rec
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
-use super::build::plan;
-use super::inputs::{self, BuildLeaf, Inputs};
+use super::inputs::{self, BuildLeaf, Inputs, plan};
 use super::recall::{AskedSessions, shown_in};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::counted_for;

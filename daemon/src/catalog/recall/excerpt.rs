@@ -49,12 +49,6 @@ pub(super) fn beginning(text: &str) -> String {
     sentences(&text[..floor_char(text, MAX_TEXT_BYTES)], 0..0, MAX_NEIGHBOR_BYTES)
 }
 
-/// Returns whether a text ends with a question.
-pub(super) fn is_question(text: &str) -> bool {
-    text.trim_end_matches(|char: char| char.is_whitespace() || "\"'`)”»*_".contains(char))
-        .ends_with(['?', '？', '؟'])
-}
-
 /// Returns the stretch of at most [`NEAR_BYTES`] whose different terms weigh most.
 fn best_stretch(matches: &[(TermSet, Range<usize>)], weights: &[f64]) -> Option<Range<usize>> {
     let weight = |set: TermSet| -> f64 {
@@ -170,14 +164,6 @@ mod tests {
         let hay = "Only hay. ".repeat(100);
         let text = format!("The port. {hay}The staging port. {hay}The staging.");
         assert!(excerpt_of(&text, "staging port").starts_with("The staging port."));
-    }
-
-    #[test]
-    fn question_ends_with_its_mark() {
-        assert!(is_question("Which one? "));
-        assert!(is_question("(really?)"));
-        assert!(is_question("どれですか？"));
-        assert!(!is_question("No."));
     }
 
     proptest! {

@@ -22,10 +22,12 @@ use super::error::CatalogError;
 use super::query::fulltext::{self, DocumentOrigin};
 use super::query::sessions::{self, SessionTitle};
 use super::reading::{read_documents, session_title, split_by_bytes};
-use excerpt::{Excerpt, excerpt, is_question};
+use excerpt::{Excerpt, excerpt};
 use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
-use terms::{RecallTerms, TermKind, TermSet};
+use terms::{RecallTerms, TermKind, TermSet, is_question};
 
+/// The terms of a question of which one suffices to recall a message for a prompt.
+const MAX_SHORT_TERMS: usize = 2;
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
 const MAX_RANKED: usize = 1_000;
 /// Number of ranked documents whose sessions are looked up together.
@@ -341,7 +343,10 @@ impl Recall<'_> {
                 }
             }
         }
-        n_rare >= 2.0
+        // A question of one or two words has no more to match by.
+        let is_short_question =
+            self.terms.terms.len() <= MAX_SHORT_TERMS && is_question(self.query.question);
+        n_rare >= if is_short_question { 1.0 } else { 2.0 }
     }
 }
 

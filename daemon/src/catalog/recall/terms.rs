@@ -8,7 +8,6 @@ use std::ops::{ControlFlow, Range};
 use ollm_protocol::content::Role;
 use rustc_hash::FxHashSet;
 
-use super::excerpt::is_question;
 use crate::catalog::document::role_term;
 use crate::catalog::query::fulltext::quoted;
 use crate::catalog::stems::TextLanguage;
@@ -317,9 +316,23 @@ fn is_joint(between: &str) -> bool {
     matches!(between, "." | "-" | ":")
 }
 
+/// Returns whether a text ends with a question.
+pub(super) fn is_question(text: &str) -> bool {
+    text.trim_end_matches(|char: char| char.is_whitespace() || "\"'`)”»*_".contains(char))
+        .ends_with(['?', '？', '؟'])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn question_ends_with_its_mark() {
+        assert!(is_question("Which one? "));
+        assert!(is_question("(really?)"));
+        assert!(is_question("どれですか？"));
+        assert!(!is_question("No."));
+    }
 
     fn words_of(question: &str) -> String {
         let terms = RecallTerms::parse(question).terms;

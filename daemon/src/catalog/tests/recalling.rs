@@ -190,6 +190,23 @@ fn common_words_of_a_long_history_are_bounded_and_rare_ones_are_found_in_old_sha
 }
 
 #[test]
+fn short_question_needs_one_rare_word() {
+    let fixture = CatalogFixture::new();
+    fixture.talk(id(1), FILLER);
+    fixture.talk(id(2), &["Always run the linter before a commit.", "I will."]);
+    let found = |question| {
+        let scope = RecallScope::All;
+        let query =
+            RecallQuery { question, scope, limit: 8, only_useful: true, wants: &|_, _| true };
+        let page = fixture.catalog.recall(&query).expect("recalls");
+        page.messages.iter().any(|hit| hit.excerpt.contains("linter"))
+    };
+    assert!(found("What comes before a commit?"));
+    assert!(!found("Commit it."), "no question");
+    assert!(!found("Which branch does the commit belong to?"), "about something else");
+}
+
+#[test]
 fn messages_for_a_prompt_say_more_than_the_question() {
     let fixture = CatalogFixture::new();
     let question = "Which port does the staging server use?";
