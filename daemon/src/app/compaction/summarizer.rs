@@ -30,8 +30,9 @@ use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 const MAX_YIELDS: usize = 8;
 /// The interval at which a background summary looks for waiting chats.
 const YIELD_CHECK: Duration = Duration::from_millis(200);
-/// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
+/// The longest wait for a place in the queue, for a pause, and for one answer: a summary takes minutes on the slowest
+/// machines.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 /// The longest time that a user waits for the summary of a turn. Without one by then, the records are extracted, and the
 /// background asks again.
 pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
@@ -252,7 +253,8 @@ impl<'a> Summarizer<'a> {
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
             let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             pause = pause.max(lasted) * 2;
-            self.wait_for_pause(pause).await;
+            let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
+            quiet.map_err(|_| self.busy())?;
         }
         Err(self.busy())
     }
@@ -295,21 +297,21 @@ impl<'a> Summarizer<'a> {
         ticket: &Ticket,
     ) -> Result<Option<(String, bool)>, CompactError> {
         let backend = self.core.models.backend().map_err(CompactError::Model)?;
-        let ends = self.ends.unwrap_or_else(|| Instant::now() + ANSWER_LIMIT);
         let mut gives_way = std::pin::pin!(self.gives_way(ticket));
+        let mut ended = std::pin::pin!(self.ended());
         let mut text = String::new();
         // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
         let mut stream = tokio::select! {
             biased;
             begun = backend.stream(request) => begun.map_err(CompactError::Model)?,
-            () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
+            () = &mut ended => return Ok(Some((text, true))),
             () = &mut gives_way => return Ok(None),
         };
         loop {
             let item = tokio::select! {
                 biased;
                 item = stream.next() => item.map_err(CompactError::Model)?,
-                () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
+                () = &mut ended => return Ok(Some((text, true))),
                 () = &mut gives_way => return Ok(None),
             };
             match item {
@@ -318,6 +320,14 @@ impl<'a> Summarizer<'a> {
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
                 ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
             }
+        }
+    }
+
+    /// Returns when a turn stops to wait; never in the background.
+    async fn ended(&self) {
+        match self.ends {
+            Some(ends) => tokio::time::sleep_until(ends).await,
+            None => std::future::pending().await,
         }
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::automatic::{CompactionInTurn, is_due};
 use super::commit::Compacted;
-use super::summarizer::{QueuePlace, TURN_LIMIT};
+use super::summarizer::{ANSWER_LIMIT, QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
@@ -339,6 +339,27 @@ async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() 
         assert!(matches!(outcome, CompactionOutcome::Done(_)));
         assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
     }
+}
+
+#[tokio::test]
+async fn background_summary_gives_up_when_chats_leave_no_pause() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
+    let chat = async {
+        session.backend.paused().await;
+        let ticket = session.core.models.queues().enter("m", Priority::Chat);
+        ticket.admitted().await;
+        tokio::time::pause();
+        tokio::time::advance(ANSWER_LIMIT).await;
+        tokio::time::resume();
+        ticket
+    };
+    let both = async { tokio::join!(session.compact_in_pause(), chat) };
+    let limited = tokio::time::timeout(ANSWER_LIMIT + Duration::from_secs(60), both).await;
+    let (outcome, _ticket) = limited.expect("the summary gives up");
+    assert!(matches!(outcome, CompactionOutcome::Abandoned));
+    assert_eq!(session.backend.requests().len(), 1);
 }
 
 #[tokio::test]
