@@ -76,10 +76,21 @@ pub(crate) async fn recall_after_compaction(
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    let seqs = delta.recalled.iter().map(|record| record.seq).collect();
+    let recorded = record(core, id, leaf, delta).await?;
+    Ok(recorded.into_iter().map(|record| record.seq).collect())
+}
+
+/// Records what was recalled behind a leaf; returns the messages, none if the leaf moved.
+async fn record(
+    core: &Arc<Core>,
+    id: SessionId,
+    leaf: Option<Seq>,
+    delta: Delta,
+) -> Result<Vec<RecalledRecord>> {
+    let recalled = delta.recalled.clone();
     let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
     let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
-    Ok(if appended.is_some() { seqs } else { Vec::new() })
+    Ok(if appended.is_some() { recalled } else { Vec::new() })
 }
 
 /// Adds what the pending message of a build needs, or without one the newest message of the user: as a record if the
@@ -101,18 +112,15 @@ pub(super) async fn recall_for_build(
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    let recalled = delta.recalled.clone();
     if params.compact == CompactMode::Auto {
-        let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
-        let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
-        return Ok(if appended.is_some() { recalled } else { Vec::new() });
+        return record(core, id, leaf, delta).await;
     }
     let block = recalled_block(&delta.text);
     params.pending = Some(match params.pending.take() {
         Some(pending) => format!("{block}\n\n{pending}"),
         None => block,
     });
-    Ok(recalled)
+    Ok(delta.recalled)
 }
 
 /// A recall for a context.
@@ -125,7 +133,7 @@ struct TurnRecall<'a> {
     scope: RecallSetting,
 }
 
-/// What a context has already: its records, and the messages that earlier recalls brought back into it.
+/// The messages that a context has already: its records, and those that earlier recalls brought back into it.
 struct ShownMessages {
     records: HashSet<Seq>,
     recalled: Vec<RecalledRecord>,
@@ -246,7 +254,7 @@ impl<'a> TurnRecall<'a> {
         Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
     }
 
-    /// Returns what the context has already.
+    /// Returns the messages that the context has already.
     fn shown(&self) -> Result<ShownMessages> {
         let built = self.built()?;
         let items = built.items.iter().filter(|item| item.form != "cut");

@@ -87,9 +87,10 @@ pub(crate) struct RecalledMessage {
     pub score: f64,
     /// The words of the question that the message contains.
     pub matched: Vec<String>,
-    /// Whether it has two rare words of the question, or a rare identifier or number.
+    /// Set if it has two rare words of the question, or a rare identifier or number; of a short question, if it has one
+    /// rare word.
     pub is_strong: bool,
-    /// Whether the excerpt says more than the question.
+    /// Set if the excerpt says more than the question.
     pub says_more: bool,
 }
 

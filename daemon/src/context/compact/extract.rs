@@ -12,7 +12,7 @@ use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::request::cut_middle;
 use super::summary::{Section, Summary, fit, without_bullet};
-use crate::facts::for_each_statement;
+use crate::facts::{for_each_sentence_of_line, for_each_statement};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -102,9 +102,8 @@ impl NewestLines {
                 self.push(line);
             } else {
                 // A paragraph as a whole would lose its middle.
-                sentences(line)
-                    .filter(|sentence| is_wanted(sentence))
-                    .for_each(|one| self.push(one));
+                let wanted = sentences(line).into_iter().filter(|sentence| is_wanted(sentence));
+                wanted.for_each(|sentence| self.push(sentence));
             }
         }
     }
@@ -208,25 +207,24 @@ fn first_line(text: &str) -> &str {
     prose_lines(text).map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Returns the sentences of a line. A short beginning, such as `Sure.` or `1.`, is a part of the one behind it.
-fn sentences(line: &str) -> impl Iterator<Item = &str> {
-    let mut rest = line.trim_start();
-    std::iter::from_fn(move || {
-        let mut ends =
-            rest.match_indices(['.', '!', '?', '。', '！', '？']).filter(|(at, mark)| {
-                let behind = &rest[at + mark.len()..];
-                *at >= MIN_SENTENCE_BYTES
-                    && (mark.len() > 1 || behind.starts_with(char::is_whitespace))
-            });
-        let end = ends.next().map_or(rest.len(), |(at, mark)| at + mark.len());
-        let (sentence, behind) = rest.split_at(end);
-        rest = behind.trim_start();
-        (!sentence.is_empty()).then_some(sentence)
-    })
+/// Returns the sentences of a line. A short one, such as `Sure.` or `1.`, is a part of the one behind it.
+fn sentences(line: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    let mut begun = None;
+    for_each_sentence_of_line(line, &mut |sentence| {
+        let at = sentence.as_ptr().addr() - line.as_ptr().addr();
+        let (start, end) = (*begun.get_or_insert(at), at + sentence.len());
+        if end - start > MIN_SENTENCE_BYTES {
+            all.push(&line[start..end]);
+            begun = None;
+        }
+    });
+    all.extend(begun.map(|start| line[start..].trim_end()));
+    all
 }
 
 fn first_sentence(line: &str) -> &str {
-    sentences(line).next().unwrap_or_default()
+    sentences(line).first().copied().unwrap_or_default()
 }
 
 /// Returns the lines of a text outside of code blocks.

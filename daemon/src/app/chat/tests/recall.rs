@@ -1,4 +1,4 @@
-//! What turns recall: before the user's message, behind it after a compaction, and by the tools of the model.
+//! Recall in chat turns: before the user's message, behind it after a compaction, and by the tools of the model.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
