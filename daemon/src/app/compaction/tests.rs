@@ -1,7 +1,7 @@
 //! Compactions against a scripted model server, and of a session that changes concurrently.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{
     Checkpoint, CompactMode, CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody,
@@ -21,7 +21,7 @@ use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionTrigger, PendingCalls, RunningTurn};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::context::compact::RejectedSummary;
-use crate::model::{DoneReason, Priority};
+use crate::model::{ChatEnd, DoneReason, Priority, PromptCount};
 use crate::tokens::Counter;
 
 /// A summary that passes the verification.
@@ -339,6 +339,29 @@ async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() 
         assert!(matches!(outcome, CompactionOutcome::Done(_)));
         assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
     }
+}
+
+#[tokio::test]
+async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads_it() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    session.backend.answer_text(SUMMARY);
+    let reading = Duration::from_millis(400);
+    let end = ChatEnd {
+        reason: DoneReason::Stop,
+        prompt: PromptCount::Whole(100),
+        cached_tokens: None,
+        answer_tokens: None,
+        load_time: None,
+        prompt_time: Some(reading),
+        answer_time: None,
+    };
+    session.core.speeds.note("m", &end, None);
+    let start = Instant::now();
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    // The prompt has more than 100 tokens.
+    assert!(start.elapsed() > reading, "{:?}", start.elapsed());
 }
 
 #[tokio::test]
