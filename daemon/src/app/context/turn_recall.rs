@@ -238,13 +238,17 @@ impl<'a> TurnRecall<'a> {
         let mut text = introduction.to_owned();
         let mut recalled = Vec::new();
         for message in page.messages {
-            let piece =
-                format!("{text}\n{}", piece(&message, other(message.session_id).is_some(), false));
-            let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
-            if !is_repeated && u64::from(self.inputs.counter.count_text(&piece)) <= most {
-                text = piece;
-                let (seq, score) = (message.seq, message.score);
-                recalled.push(RecalledRecord { session_id: other(message.session_id), seq, score });
+            let (session_id, seq, score) = (other(message.session_id), message.seq, message.score);
+            let with = |message: &RecalledMessage| {
+                let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
+                let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most;
+                let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
+                (fits && !is_repeated).then_some(longer)
+            };
+            let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
+            if let Some(longer) = longer {
+                text = longer;
+                recalled.push(RecalledRecord { session_id, seq, score });
             }
             if recalled.len() == MAX_PIECES {
                 break;

@@ -129,6 +129,22 @@ async fn question_brings_back_what_the_prompt_does_not_show() {
 }
 
 #[tokio::test]
+async fn message_is_recalled_alone_if_its_neighbor_has_no_room() {
+    let chat = ChatFixture::with(&SMALL);
+    let session = &chat.session;
+    session.record("user", "Begin.").await;
+    session.record("assistant", "The staging server listens on port 48213, or does it?").await;
+    session.record("user", &"Somebody else has to know this. ".repeat(9)).await;
+    chat.fill_and_compact().await;
+    chat.backend.answer_text("48213");
+    let (_, end) = chat.run(Some(QUESTION), json!({})).await;
+    assert!(end.is_ok(), "{end:?}");
+    let (_, prompt) = chat.last_request().pop().expect("a message");
+    let (recalled, _) = prompt.split_once("</recalled>").expect("something is recalled");
+    assert!(recalled.contains("48213") && !recalled.contains("Somebody"), "{recalled}");
+}
+
+#[tokio::test]
 async fn nothing_is_recalled_where_it_is_off_or_nothing_fits_the_question() {
     let chat = ChatFixture::with_forgotten_fact().await;
     for question in ["the", "?!", "Thanks, go on.", "Is the weather fine in Lisbon?"] {
