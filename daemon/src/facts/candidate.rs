@@ -187,11 +187,12 @@ impl Classes {
         let is_command =
             begins(WordClass::Command) || is_joined && all.has(WordClass::Command) && !is_stated;
         let is_asked = is_asked(sentence, words, begins(WordClass::Question));
-        let first_word = first.and_then(|at| words.get(at)).copied().unwrap_or_default();
+        // `After how many attempts must retries stop?` begins with a preposition.
+        let asks_with = words.iter().skip(first.unwrap_or(words.len())).take(2);
         Self {
             is_rule: rules || (is_joined && all.has(WordClass::Rule)),
             is_question: is_asked || asks,
-            asks_for_value: is_asked && is_interrogative(first_word),
+            asks_for_value: is_asked && asks_with.into_iter().any(|word| is_interrogative(word)),
             is_command: is_command && !is_advised,
             is_advised,
             is_pointing: begins(WordClass::Pronoun),
