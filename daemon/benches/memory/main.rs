@@ -112,6 +112,7 @@ struct Measured {
     asked: Vec<usize>,
     /// The newest messages that were whole, of those that had room.
     whole: (usize, usize),
+    /// The requests for notes until the questions, and those for which the user waited.
     notes: usize,
     notes_waited_for: usize,
     /// The tokens that a server with one cache slot read, for answers and notes, until the questions.
@@ -215,7 +216,8 @@ impl Session {
         if options.print {
             writeln!(std::io::stderr(), "{last}\n")?;
         }
-        let read = (self.measured.read_tokens, self.measured.notes_tokens);
+        // The questions come without a pause.
+        let Measured { notes, notes_waited_for, read_tokens, notes_tokens, .. } = self.measured;
         for (at, fact) in FACTS.iter().enumerate() {
             let requests = self.turn(fact.question, "Let me see.".to_owned())?;
             let mut prompts = requests.iter().filter(|request| !request.is_for_notes);
@@ -223,8 +225,7 @@ impl Session {
                 self.measured.asked.push(at);
             }
         }
-        (self.measured.read_tokens, self.measured.notes_tokens) = read;
-        Ok(self.measured)
+        Ok(Measured { notes, notes_waited_for, read_tokens, notes_tokens, ..self.measured })
     }
 
     /// Sends a message; returns the requests that the server got since the turn before.
