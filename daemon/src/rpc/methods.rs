@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::discover::document;
 use super::error::RpcError;
 use super::{Handles, Registry, streams};
+use crate::app::branches::{branch, tree};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
@@ -76,6 +77,9 @@ fn session(registry: &mut Registry) {
     registry.app_blocking::<m::SessionExport>(export::export);
     registry.app_blocking::<m::SessionImport>(import::import);
     registry.app_blocking::<m::SessionSave>(documents::save);
+    registry.app::<m::SessionBranch, _, _>(branch::branch);
+    registry.app_blocking::<m::SessionTree>(tree::tree);
+    registry.app::<m::SessionLabel, _, _>(tree::label);
 }
 
 fn context(registry: &mut Registry) {

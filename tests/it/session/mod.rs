@@ -1,5 +1,6 @@
 //! `session.*`: recording, reading, lists, deletion, import and export, through the socket and on the disk.
 
+mod branches;
 mod delete;
 mod import_export;
 mod list;

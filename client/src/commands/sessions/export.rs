@@ -132,7 +132,7 @@ fn export(
     mut write: impl FnMut(&mut CommandContext<'_>, &str) -> CommandResult,
 ) -> CommandResult<u64> {
     let mut progress = ProgressMeter::records("exporting");
-    let mut params = SessionExportParams { session_id, format, cursor: None };
+    let mut params = SessionExportParams { session_id, format, branch: None, cursor: None };
     loop {
         let chunk = ctx.call::<SessionExport>(&params)?.value;
         write(ctx, &chunk.data)?;

@@ -291,6 +291,8 @@ struct LineEnvelope<'a> {
     compaction: Option<CompactionEnvelope>,
     #[serde(borrow)]
     snapshot: Option<SnapshotEnvelope<'a>>,
+    #[serde(borrow)]
+    goal: Option<GoalEnvelope<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -319,6 +321,12 @@ struct SnapshotEnvelope<'a> {
 }
 
 #[derive(Deserialize)]
+struct GoalEnvelope<'a> {
+    #[serde(borrow, default)]
+    source: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
 struct CompactionEnvelope {
     epoch: Option<IgnoredAny>,
 }
@@ -343,6 +351,9 @@ impl LineEnvelope<'_> {
         }
         if self.snapshot.as_ref().is_some_and(|mark| mark.reason == SnapshotMark::REST) {
             flags |= IndexEntry::REST_MARK;
+        }
+        if self.goal.as_ref().is_some_and(|goal| goal.source == "marker") {
+            flags |= IndexEntry::BY_MARKER;
         }
         let compaction_opens = self.compaction.as_ref().is_some_and(|body| body.epoch.is_some());
         if compaction_opens || self.kind == RecordKind::Epoch {
