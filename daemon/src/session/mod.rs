@@ -15,6 +15,7 @@ pub(crate) mod import;
 pub(crate) mod index;
 mod log;
 mod open_session;
+pub(crate) mod operations;
 mod plan;
 mod pool;
 mod remove;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ollm_protocol::content::{
-    Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, Session, SessionHeader,
-    SessionStatus, SessionUsage,
+    LeafMove, Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, Session,
+    SessionHeader, SessionStatus, SessionUsage,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp, limits};
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,8 @@ struct Carry {
     auto_description: Option<String>,
     leaf: Option<Seq>,
     mode_changes: Vec<(Seq, ModeChange)>,
+    /// The moves of the active leaf.
+    leaf_moves: Vec<(Seq, LeafMove)>,
     closed: bool,
     last_activity: Option<Timestamp>,
     last_at: Option<Timestamp>,
@@ -194,7 +196,10 @@ impl SessionState {
                 carry.patch = merged(std::mem::take(&mut carry.patch), patch.clone());
             }
             RecordBody::ModeChange(change) => carry.mode_changes.push((seq, change.clone())),
-            RecordBody::Leaf(moved) => carry.leaf = moved.to,
+            RecordBody::Leaf(moved) => {
+                carry.leaf = moved.to;
+                carry.leaf_moves.push((seq, moved.clone()));
+            }
             RecordBody::Close(_) => carry.closed = true,
             RecordBody::Message(message)
                 if message.role == Role::User && carry.auto_title.is_none() =>
@@ -286,6 +291,14 @@ impl SessionState {
     /// Returns the active leaf.
     pub(crate) const fn leaf(&self) -> Option<Seq> {
         self.carry.leaf
+    }
+
+    /// Returns the target and the cause of a move of the leaf, by its record.
+    pub(crate) fn leaf_move(&self, seq: Seq) -> Option<(Option<Seq>, &str)> {
+        let moves = &self.carry.leaf_moves;
+        let at = moves.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+        let moved = &moves[at].1;
+        Some((moved.to, &moved.cause))
     }
 
     /// Returns the numbers from the root to the active leaf, oldest first.

@@ -7,6 +7,7 @@ mod list;
 mod nesting;
 mod record;
 mod rest;
+mod undo;
 
 use serde_json::{Value, json};
 

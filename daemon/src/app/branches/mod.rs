@@ -7,16 +7,17 @@
 
 pub(crate) mod branch;
 mod lines;
+pub(crate) mod operations;
 pub(crate) mod tree;
+pub(crate) mod undo;
 mod unit;
 
-use ollm_protocol::content::PathRecords;
+use ollm_protocol::content::{PathRecords, RecordKind};
 use ollm_protocol::{Seq, SessionId};
 
 use super::core::Core;
 use super::error::{ChatError, Result};
 use crate::session::SessionState;
-use ollm_protocol::content::RecordKind;
 
 /// Refuses a move while a turn answers: its records would follow a leaf that the turn does not expect.
 ///
@@ -37,9 +38,20 @@ fn path_change(
     before: Option<Seq>,
     after: Option<Seq>,
 ) -> (Vec<Seq>, Vec<Seq>) {
-    let (old, new) = (state.path_to(before), state.path_to(after));
-    let shared = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
-    (new[shared..].to_vec(), old[shared..].to_vec())
+    let parent = |seq: Seq| state.entry(seq)?.parent().filter(|parent| *parent < seq);
+    let (mut added, mut removed) = (Vec::new(), Vec::new());
+    let (mut old, mut new) = (before, after);
+    // A record has a higher number than its parent, so the higher of two different ones is on one path only.
+    while old != new {
+        let (records, end) =
+            if old > new { (&mut removed, &mut old) } else { (&mut added, &mut new) };
+        let Some(seq) = *end else { break };
+        records.push(seq);
+        *end = parent(seq);
+    }
+    added.reverse();
+    removed.reverse();
+    (added, removed)
 }
 
 /// Counts records.
@@ -55,3 +67,6 @@ fn count(state: &SessionState, seqs: &[Seq]) -> PathRecords {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests;
