@@ -123,6 +123,7 @@ methods! {
     SessionUndo = "session.undo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Undoes the newest operations of a session.";
     SessionRedo = "session.redo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Redoes the operations that were undone last.";
     SessionOperations = "session.operations", Read, branches::SessionOperationsParams => branches::SessionOperationsResult, "Lists the operations of a session, the newest first.";
+    SessionFork = "session.fork", Write, branches::SessionForkParams => branches::SessionForkResult, "Creates a session that begins as another one does.";
     ContextBuild = "context.build", Write, context::ContextBuildParams => BuiltContext, "Builds the messages to send to a model, within its context window.";
     ContextStatus = "context.status", Read, context::ContextStatusParams => context::ContextStatusResult, "Returns how full the context of a session is.";
     ContextInspect = "context.inspect", Read, context::ContextInspectParams => context::ContextInspectResult, "Explains a context: everything in it and everything left out, with the reason.";

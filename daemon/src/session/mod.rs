@@ -11,6 +11,7 @@ mod cell;
 pub(crate) mod document;
 mod error;
 pub(crate) mod export;
+mod fork;
 pub(crate) mod import;
 pub(crate) mod index;
 mod log;
@@ -26,6 +27,7 @@ mod store;
 mod write;
 
 pub(crate) use error::SessionError;
+pub(crate) use fork::NewFork;
 pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, SessionState, project_hash};
 pub(crate) use store::Sessions;

@@ -6,6 +6,7 @@
 //! **Invariants**: a move never separates a tool call from its results; no move happens while a turn is answering.
 
 pub(crate) mod branch;
+pub(crate) mod fork;
 mod lines;
 pub(crate) mod operations;
 pub(crate) mod tree;

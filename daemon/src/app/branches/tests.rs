@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::LoopPattern;
 use ollm_protocol::methods::session::branches::SessionUndoResult;
 use proptest::prelude::*;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{branch, operations, tree, undo};
+use super::{branch, fork, operations, tree, undo};
 use crate::app::context::{build, entries, goals, pins};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
@@ -44,8 +46,12 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-fn params<T: serde::de::DeserializeOwned>(session: &TestSession, mut params: Value) -> T {
-    params["sessionId"] = json!(session.id);
+fn params<T: DeserializeOwned>(session: &TestSession, params: Value) -> T {
+    params_of(session.id, params)
+}
+
+fn params_of<T: DeserializeOwned>(id: SessionId, mut params: Value) -> T {
+    params["sessionId"] = json!(id);
     serde_json::from_value(params).expect("params")
 }
 
@@ -113,24 +119,33 @@ impl TestSession {
         std::fs::read(path).unwrap_or_default()
     }
 
-    /// Returns everything that follows from the active path.
-    async fn state(&self, core: &Arc<Core>) -> Value {
+    /// Returns this session and its newest fork.
+    async fn states(&self, core: &Arc<Core>, fork: Option<SessionId>) -> Vec<Value> {
+        let mut states = vec![self.state(core, self.id).await];
+        if let Some(fork) = fork {
+            states.push(self.state(core, fork).await);
+        }
+        states
+    }
+
+    /// Returns everything that follows from the active path of a session.
+    async fn state(&self, core: &Arc<Core>, id: SessionId) -> Value {
         let build: Value = {
             let fields = json!({ "compact": "never", "contextSize": 8192 });
-            let built = build::build(Arc::clone(core), params(self, fields)).await;
+            let built = build::build(Arc::clone(core), params_of(id, fields)).await;
             built.map_or(Value::Null, |built| json!(built.messages))
         };
         let detected: Option<LoopPattern> =
-            loops::status(Arc::clone(core), params(self, json!({})))
+            loops::status(Arc::clone(core), params_of(id, json!({})))
                 .await
                 .expect("is open")
                 .detected;
         json!({
-            "operations": operations::operations(core, params(self, json!({ "limit": 1000 }))).expect("lists"),
-            "tree": tree::tree(core, params(self, json!({ "limit": 1000 }))).expect("lists"),
-            "goals": goals::list(core, params(self, json!({}))).expect("lists"),
-            "entries": entries::list(core, params(self, json!({}))).expect("lists"),
-            "session": core.summary(self.id).expect("is open"),
+            "operations": operations::operations(core, params_of(id, json!({ "limit": 1000 }))).expect("lists"),
+            "tree": tree::tree(core, params_of(id, json!({ "limit": 1000 }))).expect("lists"),
+            "goals": goals::list(core, params_of(id, json!({}))).expect("lists"),
+            "entries": entries::list(core, params_of(id, json!({}))).expect("lists"),
+            "session": core.summary(id).expect("is open"),
             "context": build,
             "loop": detected,
         })
@@ -143,6 +158,7 @@ proptest! {
     #[test]
     fn any_history_is_the_same_after_a_restart_and_only_ever_grows(
         actions in proptest::collection::vec(action(), 1..30),
+        fork_at in 0..40_u64,
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -159,20 +175,26 @@ proptest! {
                 assert!(grown.starts_with(&log), "{action:?} changed written bytes");
                 log = grown;
             }
-            let before = session.state(&session.core).await;
+            let before = session.state(&session.core, session.id).await;
             if session.undo(1).await.is_ok() {
                 session.redo(1).await.expect("an undone operation can be redone");
-                let after = session.state(&session.core).await;
+                let after = session.state(&session.core, session.id).await;
                 for part in ["goals", "entries", "context", "loop"] {
                     assert_eq!(after[part], before[part], "{part} after undo and redo");
                 }
                 assert_eq!(after["tree"]["leaf"], before["tree"]["leaf"]);
             }
-            let live = session.state(&session.core).await;
+            let log = session.log();
+            let forked = fork::fork(&session.core, params(&session, json!({ "atSeq": fork_at })));
+            let forked = forked.ok().map(|forked| forked.session.session_id);
+            assert_eq!(session.log(), log, "a fork changes nothing");
+            let live = session.states(&session.core, forked).await;
             let restarted = scratch_core(session.dir.path());
-            let found = session.state(&restarted).await;
-            for part in ["operations", "tree", "goals", "entries", "session", "context", "loop"] {
-                assert_eq!(found[part], live[part], "{part}");
+            let found = session.states(&restarted, forked).await;
+            for (live, found) in live.iter().zip(&found) {
+                for (part, value) in live.as_object().expect("an object") {
+                    assert_eq!(found[part], *value, "{part}");
+                }
             }
         });
     }

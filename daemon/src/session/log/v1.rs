@@ -109,6 +109,12 @@ pub(crate) fn line_crc(line: &[u8]) -> Option<u32> {
     checked(line).map(|(_, crc)| crc)
 }
 
+/// Returns the hashes of the blobs of an intact line.
+pub(crate) fn line_blobs(line: &[u8]) -> Vec<String> {
+    let only = checked(line).and_then(|(json, _)| serde_json::from_slice::<BlobsOnly>(json).ok());
+    only.map(|only| only.blobs).unwrap_or_default()
+}
+
 /// The result of scanning one line.
 #[expect(clippy::large_enum_variant, reason = "nearly all are records, and none is kept")]
 pub(super) enum ScannedLine {
@@ -361,6 +367,13 @@ impl LineEnvelope<'_> {
         }
         flags
     }
+}
+
+/// The blobs of a line.
+#[derive(Deserialize)]
+struct BlobsOnly {
+    #[serde(default)]
+    blobs: Vec<String>,
 }
 
 /// The version of a line, which can be read even when the other fields are unknown.
