@@ -39,8 +39,12 @@ impl<'a> HitList<'a> {
     }
 
     /// Adds a hit of a recall, unless an earlier hit has shown all of it: a question is shown with its answer, which
-    /// is often the next hit.
+    /// is often the next hit. After the first hit, one without any word of the question is left out: it was found only
+    /// because it stands beside another.
     pub(crate) fn add_recalled(&mut self, hit: &RecallHit) {
+        if hit.matched.is_empty() && !self.text.is_empty() {
+            return;
+        }
         let excerpt = sanitize::text(&hit.excerpt).replace('\t', " ");
         let lines: Vec<&str> =
             excerpt.lines().map(str::trim_end).filter(|it| !it.is_empty()).collect();
@@ -188,6 +192,19 @@ the latest records of 2 sessions are not indexed yet
 "
         );
         assert_eq!(HitList::new(&options).finish(false, None), "nothing found\n");
+    }
+
+    #[test]
+    fn hit_without_a_word_of_the_question_is_listed_only_first() {
+        let beside = |seq| RecallHit { matched: Vec::new(), ..recalled(SESSION_ID, seq, "beside") };
+        let seqs = |hits: &[RecallHit]| {
+            let options = render_options(80);
+            let mut list = HitList::new(&options);
+            hits.iter().for_each(|hit| list.add_recalled(hit));
+            plain(&list.finish(false, None)).matches('#').count()
+        };
+        assert_eq!(seqs(&[recalled(SESSION_ID, 4, "port 6100"), beside(5)]), 1);
+        assert_eq!(seqs(&[beside(5), recalled(SESSION_ID, 4, "port 6100")]), 2);
     }
 
     #[test]

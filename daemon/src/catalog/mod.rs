@@ -247,16 +247,9 @@ impl Catalog {
         read: &impl Fn() -> Result<T, CatalogError>,
         wait: impl FnOnce() -> bool,
     ) -> Result<T, CatalogError> {
-        match read() {
-            Err(error) if database::is_of_damage(&error) => {
-                if wait() {
-                    read()
-                } else {
-                    Err(error)
-                }
-            }
-            result => result,
-        }
+        let first = read();
+        let met_damage = first.as_ref().is_err_and(database::is_of_damage);
+        if met_damage && wait() { read() } else { first }
     }
 }
 

@@ -462,7 +462,7 @@ struct IndexQueueState {
     recover: bool,
     check_file: bool,
     is_working: bool,
-    /// Whether the file is being checked as a whole or replaced.
+    /// Set while the file is checked as a whole or replaced.
     is_repairing: bool,
     released_memory: bool,
     state: CatalogState,

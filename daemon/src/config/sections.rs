@@ -181,7 +181,7 @@ pub(crate) enum RecallSetting {
     Off,
 }
 
-/// Whether a model is offered tools for recalling earlier messages.
+/// The turns in which a model is offered the recall tools of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum RecallTools {

@@ -1,6 +1,8 @@
 //! Shortening one record: a cut keeps the beginning and the end, at ends of lines where there are some, with a marker
 //! between them that says how much is missing; a stub replaces a result by one line. Pure.
 
+use std::borrow::Cow;
+
 use ollm_protocol::content::{Message, Part, RecordBody};
 use serde_json::{Map, Value};
 
@@ -10,6 +12,8 @@ use crate::tokens::Counter;
 const MIN_CHARS: u32 = 16;
 /// Steps by which the largest fitting cut is approached.
 const REFINEMENTS: usize = 3;
+/// Bytes of the longest word that is left out rather than divided. Scripts without spaces have longer ones.
+const MAX_WORD_BYTES: usize = 40;
 /// Maximum number of arguments of a call that are cut one by one; more of them are cut as one text.
 const MAX_CUT_ARGS: usize = 16;
 
@@ -54,7 +58,26 @@ pub(super) fn fit(counter: &Counter, body: &RecordBody, tokens: u64) -> Option<(
             None => too_many = middle,
         }
     }
-    Some(best)
+    let at_words = between_words(body, best.0);
+    let cost = u64::from(counter.count_record(&apply(body, at_words)));
+    Some(if cost <= tokens { (at_words, cost) } else { best })
+}
+
+/// Returns a cut that divides no word of the text that it shortens.
+fn between_words(body: &RecordBody, cut: Cut) -> Cut {
+    let text = match body {
+        RecordBody::Message(message) => Cow::Owned(message.sent_text()),
+        RecordBody::ToolCall(call) => Cow::Borrowed(&*call.result.llm_content),
+        _ => return cut,
+    };
+    let Some((head, _, tail)) = split_ends(&text, cut.head as usize, cut.tail as usize) else {
+        return cut;
+    };
+    let n_chars = |text: &str| u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+    Cut {
+        head: n_chars(words_before(&text, head.len())),
+        tail: n_chars(words_behind(&text, text.len() - tail.len())),
+    }
 }
 
 /// Returns the record with its texts and arguments cut, without thinking and images.
@@ -139,6 +162,28 @@ fn whole_lines(text: &str) -> &str {
 fn tail_lines(text: &str) -> &str {
     let start = text.find('\n').map_or(text.len(), |at| at + 1);
     if start * 2 <= text.len() { &text[start..] } else { text }
+}
+
+/// Returns the text before `end`, without the beginning of a word that goes on behind it.
+pub(super) fn words_before(text: &str, end: usize) -> &str {
+    let (before, behind) = text.split_at(end);
+    if before.ends_with(char::is_whitespace) || behind.starts_with(char::is_whitespace) {
+        return before.trim_end_matches(' ');
+    }
+    let whole = before.trim_end_matches(|char: char| !char.is_whitespace());
+    let is_word = !whole.is_empty() && before.len() - whole.len() <= MAX_WORD_BYTES;
+    if is_word { whole.trim_end_matches(' ') } else { before }
+}
+
+/// Returns the text from `start` on, without the end of a word that begins before it.
+pub(super) fn words_behind(text: &str, start: usize) -> &str {
+    let (before, behind) = text.split_at(start);
+    if before.ends_with(char::is_whitespace) || behind.starts_with(char::is_whitespace) {
+        return behind.trim_start_matches(' ');
+    }
+    let whole = behind.trim_start_matches(|char: char| !char.is_whitespace());
+    let is_word = !whole.is_empty() && behind.len() - whole.len() <= MAX_WORD_BYTES;
+    if is_word { whole.trim_start_matches(' ') } else { behind }
 }
 
 /// Returns the first and the last characters of a text and the number of those between them, or `None` if there are
@@ -228,6 +273,33 @@ mod tests {
         assert!(kept["content"].as_str().is_some_and(|text| text.starts_with(&"x".repeat(20))));
         assert!(kept["list"].as_str().is_some_and(|text| text.contains("not shown")));
         assert!(cut_args(&json!("y".repeat(900)), Cut { head: 8, tail: 8 })["cut"].is_string());
+    }
+
+    #[test]
+    fn fitted_cut_divides_no_word() {
+        let words: Vec<String> = (0..400).map(|n| format!("word{n}")).collect();
+        let text = words.join(" ");
+        let body =
+            RecordBody::Message(Message::text(Role::User, &text, Timestamp::from_unix_ms(0)));
+        for tokens in 60..90 {
+            let (cut, _) = fit(&Counter::ESTIMATE, &body, tokens).expect("fits");
+            let shown = cut_text(&text, cut);
+            let (head, rest) = shown.split_once("\n[...").expect("is cut");
+            let (_, tail) = rest.split_once("...]\n").expect("has an end");
+            let is_whole = |word: &str| words.iter().any(|one| one == word);
+            assert!(head.split(' ').chain(tail.split(' ')).all(is_whole), "{tokens}: {shown}");
+        }
+    }
+
+    #[test]
+    fn long_word_is_divided() {
+        let text = "字".repeat(100);
+        assert_eq!(words_before(&text, 30), &text[..30]);
+        assert_eq!(words_behind(&text, 30), &text[30..]);
+        assert_eq!(words_before("abcdef", 3), "abc");
+        assert_eq!(words_before("a word here", 4), "a");
+        assert_eq!(words_behind("a word here", 4), "here");
+        assert_eq!(words_behind("a word here", 6), "here");
     }
 
     proptest! {

@@ -29,10 +29,10 @@ pub(crate) trait FactSource {
         count: &dyn Fn(&str) -> u64,
     ) -> String;
 
-    /// Returns the records that state a fact in force which a text does not say.
+    /// Returns the records that state a fact which is worth its tokens and which a text does not say.
     fn unsaid_records(&self, text: &str) -> HashSet<Seq>;
 
-    /// Returns the number of facts in force that a text says, and of all.
+    /// Returns the number of facts worth their tokens that a text says, and of all of them.
     fn count_said(&self, text: &str) -> (usize, usize);
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct BuildInput<'a> {
 }
 
 impl BuildInput<'_> {
-    /// Whether a system message stands before the conversation.
+    /// Returns whether a system message stands before the conversation.
     pub(super) fn has_system(&self) -> bool {
         let texts = [self.system_prompt, self.mode_text, Some(self.additions)];
         texts.into_iter().flatten().any(|text| !text.is_empty())

@@ -3,7 +3,7 @@
 use ollm_protocol::content::{Checkpoint, HeadItem};
 
 use super::assemble::{MEMORY, memory_block};
-use super::compact::{Summary, fit_summary, shown_summary};
+use super::compact::{Summary, fit_summary, merged_summaries, shown_summary};
 use crate::tokens::Counter;
 
 /// Tokens below which nothing useful is left of a checkpoint.
@@ -19,15 +19,19 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Returns the whole checkpoints.
+    /// Returns all of the checkpoints. Several with sections are shown as one, so that each heading stands once.
     pub(super) fn whole(checkpoints: &[Checkpoint], counter: &Counter) -> Self {
         if checkpoints.is_empty() {
             return Self::default();
         }
-        let items = checkpoints.iter().map(|one| HeadItem::Checkpoint { id: one.id }).collect();
-        let text = memory_block(checkpoints.iter(), checkpoints);
-        let tokens = u64::from(counter.count_text(&text));
-        Self { items, text, tokens }
+        match merged_summaries(checkpoints) {
+            Some(merged) => Self::block(checkpoints, counter, merged.render()),
+            None => {
+                let text = memory_block(checkpoints.iter(), checkpoints);
+                let tokens = u64::from(counter.count_text(&text));
+                Self { items: items(checkpoints), text, tokens }
+            }
+        }
     }
 
     /// Returns the checkpoints within `room` tokens, the newest first; without checkpoints if there is no room for any.
@@ -36,20 +40,20 @@ impl Notes {
         if whole.tokens <= room {
             return whole;
         }
-        let frame =
-            u64::from(counter.count_text(&memory_block(std::iter::empty(), checkpoints))) + 4;
-        let mut left = room.saturating_sub(frame);
+        let mut left = room.saturating_sub(frame(checkpoints, counter));
+        let parts = match merged_summaries(checkpoints) {
+            Some(merged) => vec![merged],
+            None => {
+                let shown = checkpoints.iter().map(|one| shown_summary(one, checkpoints));
+                shown.map(|text| Summary::parse(&text)).collect()
+            }
+        };
         let mut kept: Vec<String> = Vec::new();
-        for checkpoint in checkpoints.iter().rev() {
+        for part in parts.iter().rev() {
             if left < MIN_TOKENS {
                 break;
             }
-            let summary = fit_summary(
-                &Summary::parse(&shown_summary(checkpoint, checkpoints)),
-                counter,
-                left,
-            );
-            let text = summary.render();
+            let text = fit_summary(part, counter, left).render();
             let cost = u64::from(counter.count_text(&text)) + 2;
             if text.is_empty() || cost > left {
                 break;
@@ -61,10 +65,23 @@ impl Notes {
             return Self::default();
         }
         kept.reverse();
-        let text = kept.join("\n\n");
-        let tokens = u64::from(counter.count_text(&text)) + frame;
-        let mut items = whole.items;
+        Self::block(checkpoints, counter, kept.join("\n\n"))
+    }
+
+    /// Returns a text that stands for the checkpoints.
+    fn block(checkpoints: &[Checkpoint], counter: &Counter, text: String) -> Self {
+        let tokens = u64::from(counter.count_text(&text)) + frame(checkpoints, counter);
+        let mut items = items(checkpoints);
         items.push(HeadItem::Block { topic: MEMORY.to_owned(), text: text.clone() });
         Self { items, text, tokens }
     }
+}
+
+fn items(checkpoints: &[Checkpoint]) -> Vec<HeadItem> {
+    checkpoints.iter().map(|one| HeadItem::Checkpoint { id: one.id }).collect()
+}
+
+/// Returns the tokens of a block without text, and some for where its text begins and ends.
+fn frame(checkpoints: &[Checkpoint], counter: &Counter) -> u64 {
+    u64::from(counter.count_text(&memory_block(std::iter::empty(), checkpoints))) + 4
 }

@@ -47,7 +47,7 @@ pub(crate) fn fact_block(
     let notes = SaidText::new(shown.notes);
     let mut missing: Vec<&RankedFact<'_>> = facts
         .iter()
-        .filter(|ranked| ranked.holds())
+        .filter(|ranked| ranked.is_worth_showing())
         .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
         .collect();
     // The best first; of equal ones the newest, which other text has had the least time to repeat.
@@ -163,7 +163,7 @@ impl SaidText {
         self.lines.iter().map(|line| &self.all[line.clone()])
     }
 
-    /// Whether one line has all values of a fact, or most words of a fact without values.
+    /// Returns whether one line has all values of a fact, or most words of a fact without values.
     pub(crate) fn says(&self, fact: &KnownFact) -> bool {
         let text = normalized(&fact.text);
         if fact.values.is_empty() {
@@ -186,7 +186,7 @@ impl SaidText {
         })
     }
 
-    /// Whether one line has most words of a rule.
+    /// Returns whether one line has most words of a rule.
     fn says_rule(&self, text: &str) -> bool {
         let words: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 2).collect();
         let is_most = |n: usize| !words.is_empty() && n * 5 >= words.len() * 4;

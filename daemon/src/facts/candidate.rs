@@ -8,7 +8,8 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHasher;
 
 use super::lexicon::{
-    ClassSet, GERMAN, Reading, WordClass, is_function_char, is_joined_script, is_unit, read_words,
+    ClassSet, GERMAN, Reading, WordClass, is_function_char, is_interrogative, is_joined_script,
+    is_unit, read_words,
 };
 use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
@@ -150,7 +151,7 @@ struct Classes {
     all: ClassSet,
     is_rule: bool,
     is_question: bool,
-    /// Whether the sentence asks what the rule is instead of giving one: `How long may a line be at most?`
+    /// Set if the sentence asks for a rule instead of giving one: `How long may a line be at most?`
     asks_for_value: bool,
     is_command: bool,
     /// Whether the sentence begins with an advice: `Use tabs`.
@@ -186,11 +187,12 @@ impl Classes {
         let is_command =
             begins(WordClass::Command) || is_joined && all.has(WordClass::Command) && !is_stated;
         let is_asked = is_asked(sentence, words, begins(WordClass::Question));
-        let first_word = first.and_then(|at| words.get(at)).copied().unwrap_or_default();
+        // `After how many attempts must retries stop?` begins with a preposition.
+        let asks_with = words.iter().skip(first.unwrap_or(words.len())).take(2);
         Self {
             is_rule: rules || (is_joined && all.has(WordClass::Rule)),
             is_question: is_asked || asks,
-            asks_for_value: is_asked && INTERROGATIVES.contains(&first_word),
+            asks_for_value: is_asked && asks_with.into_iter().any(|word| is_interrogative(word)),
             is_command: is_command && !is_advised,
             is_advised,
             is_pointing: begins(WordClass::Pronoun),
@@ -255,72 +257,6 @@ fn is_own_denial(words: &[&str], at: usize) -> bool {
     let before = at.checked_sub(1).map(|before| words[before]);
     is_denial && before.is_some_and(|word| ["i", "we", "they", "you", "who"].contains(&word))
 }
-
-/// Words with which a question begins that asks for something unknown. One that begins with a verb can give a rule:
-/// `Could you never do that?`
-const INTERROGATIVES: &[&str] = &[
-    "how",
-    "what",
-    "which",
-    "who",
-    "whose",
-    "when",
-    "where",
-    "why",
-    "wie",
-    "was",
-    "welche",
-    "welcher",
-    "welches",
-    "wer",
-    "wann",
-    "wo",
-    "warum",
-    "comment",
-    "quel",
-    "quelle",
-    "quels",
-    "quelles",
-    "qui",
-    "quand",
-    "où",
-    "pourquoi",
-    "cómo",
-    "cuál",
-    "cuánto",
-    "quién",
-    "cuándo",
-    "dónde",
-    "como",
-    "qual",
-    "quando",
-    "onde",
-    "come",
-    "quale",
-    "chi",
-    "dove",
-    "perché",
-    "как",
-    "какой",
-    "какая",
-    "какие",
-    "кто",
-    "когда",
-    "где",
-    "почему",
-    "hoe",
-    "welk",
-    "welke",
-    "wanneer",
-    "waar",
-    "waarom",
-    "jak",
-    "który",
-    "kiedy",
-    "gdzie",
-    "nasıl",
-    "hangi",
-];
 
 /// Whether a sentence is a question by its end. A statement with `right?` behind it is none.
 fn is_asked(sentence: &str, words: &[&str], begins_as_question: bool) -> bool {

@@ -98,8 +98,8 @@ pub(crate) struct RankedFact<'f> {
 }
 
 impl RankedFact<'_> {
-    /// Whether the fact is worth its tokens in a prompt. What an entry states stands in the system message.
-    pub(crate) fn holds(&self) -> bool {
+    /// Returns whether the fact is worth its tokens in a prompt. The system message has what an entry states.
+    pub(crate) fn is_worth_showing(&self) -> bool {
         !self.is_forgotten && self.score >= MIN_SCORE && self.fact.entry.is_none()
     }
 }

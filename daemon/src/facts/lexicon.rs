@@ -69,6 +69,19 @@ const fn joined(words: [&'static str; N_CLASSES]) -> Language {
 /// The position of German, which writes all nouns with a capital.
 pub(super) const GERMAN: u32 = 1 << 1;
 
+/// Words with which a question begins that asks for something unknown, in all languages. A question that begins with a
+/// verb can give a rule: `Could you never do that?`
+const INTERROGATIVES: &str = "\
+     how what which who whose when where why wie was welche welchem welchen welcher welches wer wann wo \
+     warum comment quel quelle quels quelles qui quand où pourquoi qué cómo cuál cuánto quién cuándo \
+     dónde como qual quando onde come quale chi dove perché как какой какая какие кто когда где почему \
+     hoe welk welke wanneer waar waarom jak który kiedy gdzie nasıl hangi";
+
+/// Returns whether a word in lower case asks for something unknown.
+pub(super) fn is_interrogative(word: &str) -> bool {
+    INTERROGATIVES.split_whitespace().any(|one| one == word)
+}
+
 const LANGUAGES: &[Language] = &[
     // English
     spaced([

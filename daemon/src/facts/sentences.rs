@@ -37,7 +37,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
             && line.len() + part.len() < MAX_LINE_BYTES
             && part.starts_with(char::is_lowercase);
         if !continues {
-            split(&line, &mut |sentence| visit(start, sentence));
+            for_each_sentence_of_line(&line, &mut |sentence| visit(start, sentence));
             line.clear();
             start = raw.as_ptr().addr() - text.as_ptr().addr();
         }
@@ -49,7 +49,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
         }
         line.push_str(part);
     }
-    split(&line, &mut |sentence| visit(start, sentence));
+    for_each_sentence_of_line(&line, &mut |sentence| visit(start, sentence));
 }
 
 /// Whether a line is one of a listing, in which the number of each line stands apart before it.
@@ -100,7 +100,8 @@ fn without_bullet(line: &str) -> &str {
     }
 }
 
-fn split(line: &str, visit: &mut impl FnMut(&str)) {
+/// Calls `visit` with each sentence of a line, in order. Sentences are parts of the line.
+pub(crate) fn for_each_sentence_of_line(line: &str, visit: &mut impl FnMut(&str)) {
     let line = line.trim();
     // Most lines are one sentence, which needs no rules.
     if !line.trim_end_matches(is_terminator).contains(is_terminator) {

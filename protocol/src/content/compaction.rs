@@ -239,7 +239,8 @@ pub struct Retention {
     /// Numbers, paths, identifiers, quoted words and names of the notes before. Absent if there were none.
     #[serde(default, skip_serializing_if = "is_uncounted")]
     pub values: (u32, u32),
-    /// Facts in force that the user stated in the session. Absent if there are none.
+    /// Facts that the user stated in the session: those that are neither forgotten nor too weak for a prompt. Absent if
+    /// there are none.
     #[serde(default, skip_serializing_if = "is_uncounted")]
     pub facts: (u32, u32),
 }

@@ -31,7 +31,7 @@ pub(super) struct ModelCall {
     pub(super) request: ChatRequest,
 }
 
-/// What a turn has shown to its model.
+/// The records that the calls of a turn have shown to its model so far.
 #[derive(Default)]
 pub(super) struct ShownInTurn {
     /// The cut records, which the client knows.

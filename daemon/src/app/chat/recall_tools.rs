@@ -1,7 +1,7 @@
 //! The tools by which a model recalls earlier messages itself: `recall_search` and `recall_read`.
 //!
-//! They are answered by the daemon within the turn. Their calls and
-//! results are recorded like all others. A result is data: it is defused, and bounded by a share of the prompt.
+//! The daemon answers them within the turn. Their calls and results are recorded like all others. A result is data: it is
+//! defused, and bounded by a share of the prompt.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -38,7 +38,7 @@ pub(super) struct TurnRequest {
     pub(super) model: String,
     /// The definitions of the tools that the model is offered: those of the client, then those of the daemon.
     pub(super) tools: Vec<Value>,
-    /// Whether the last of `tools` are those by which the model recalls earlier messages.
+    /// Set if the last of `tools` are the recall tools of the daemon.
     pub(super) offers_recall: bool,
     pub(super) sampling: Sampling,
     /// The longest answer in tokens, and the setting that limits it.

@@ -30,8 +30,9 @@ use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 const MAX_YIELDS: usize = 8;
 /// The interval at which a background summary looks for waiting chats.
 const YIELD_CHECK: Duration = Duration::from_millis(200);
-/// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
+/// The longest wait for a place in the queue, for a pause, and for one answer: a summary takes minutes on the slowest
+/// machines.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 /// The longest time that a user waits for the summary of a turn. Without one by then, the records are extracted, and the
 /// background asks again.
 pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
@@ -66,7 +67,8 @@ pub(super) struct Summarizer<'a> {
     /// The longest summary in tokens.
     max_tokens: u32,
     /// The tools of the chat behind whose prompt summaries are requested: a template puts them before everything else.
-    tools: Vec<Value>,
+    /// `None` for requests with a prompt of their own.
+    chat_tools: Option<Vec<Value>>,
 }
 
 /// The verified answer of a summarizer.
@@ -93,8 +95,8 @@ impl<'a> Summarizer<'a> {
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
-        let (model, tools) = (prompts.model, Vec::new());
-        Ok(Self { core, place, ends, info, model, num_ctx, counter, max_tokens, tools })
+        let (model, chat_tools) = (prompts.model, None);
+        Ok(Self { core, place, ends, info, model, num_ctx, counter, max_tokens, chat_tools })
     }
 
     /// Returns the summarizer for requests behind a prompt of a chat with these tools.
@@ -109,7 +111,7 @@ impl<'a> Summarizer<'a> {
             num_ctx: *num_ctx,
             counter: counter.clone(),
             max_tokens: *max_tokens,
-            tools,
+            chat_tools: Some(tools),
         }
     }
 
@@ -242,9 +244,11 @@ impl<'a> Summarizer<'a> {
         messages: Vec<ContextMessage>,
         predict: u32,
     ) -> Result<(String, bool), CompactError> {
+        let mut pause = self.first_pause(&messages);
         let request = self.request(messages, predict);
-        let mut pause = Duration::ZERO;
         for _ in 0..MAX_YIELDS {
+            let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
+            quiet.map_err(|_| self.busy())?;
             let mut begun = None;
             if let Some(answer) = self.try_answer(&request, &mut begun).await? {
                 return Ok(answer);
@@ -252,9 +256,20 @@ impl<'a> Summarizer<'a> {
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
             let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             pause = pause.max(lasted) * 2;
-            self.wait_for_pause(pause).await;
         }
         Err(self.busy())
+    }
+
+    /// Returns the pause for which a request waits. One in the background with a prompt of its own takes the place of the
+    /// chat's prompt in the server's cache, so it waits for a pause as long as the model needs to read it: in a shorter
+    /// one the chat would come back, and would find its prompt gone.
+    fn first_pause(&self, messages: &[ContextMessage]) -> Duration {
+        if !matches!(self.place, QueuePlace::Own(Priority::Background)) || self.chat_tools.is_some()
+        {
+            return Duration::ZERO;
+        }
+        let tokens = self.counter.count_prompt(messages, &[]);
+        self.core.speeds.get(&self.model).expected_reading(tokens).unwrap_or_default()
     }
 
     /// Waits until nothing used the model for a time.
@@ -295,21 +310,21 @@ impl<'a> Summarizer<'a> {
         ticket: &Ticket,
     ) -> Result<Option<(String, bool)>, CompactError> {
         let backend = self.core.models.backend().map_err(CompactError::Model)?;
-        let ends = self.ends.unwrap_or_else(|| Instant::now() + ANSWER_LIMIT);
         let mut gives_way = std::pin::pin!(self.gives_way(ticket));
+        let mut ended = std::pin::pin!(self.ended());
         let mut text = String::new();
         // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
         let mut stream = tokio::select! {
             biased;
             begun = backend.stream(request) => begun.map_err(CompactError::Model)?,
-            () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
+            () = &mut ended => return Ok(Some((text, true))),
             () = &mut gives_way => return Ok(None),
         };
         loop {
             let item = tokio::select! {
                 biased;
                 item = stream.next() => item.map_err(CompactError::Model)?,
-                () = tokio::time::sleep_until(ends) => return Ok(Some((text, true))),
+                () = &mut ended => return Ok(Some((text, true))),
                 () = &mut gives_way => return Ok(None),
             };
             match item {
@@ -318,6 +333,14 @@ impl<'a> Summarizer<'a> {
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
                 ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
             }
+        }
+    }
+
+    /// Returns when a turn stops to wait; never in the background.
+    async fn ended(&self) {
+        match self.ends {
+            Some(ends) => tokio::time::sleep_until(ends).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -334,7 +357,8 @@ impl<'a> Summarizer<'a> {
     }
 
     fn request(&self, messages: Vec<ContextMessage>, predict: u32) -> ChatRequest {
-        let prompt = self.counter.count_prompt(&messages, &self.tools);
+        let tools = self.chat_tools.as_deref().unwrap_or_default();
+        let prompt = self.counter.count_prompt(&messages, tools);
         let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
         let room = self.num_ctx.saturating_sub(1).saturating_sub(prompt).max(1);
         let options = json!({ "temperature": 0.2 });
@@ -342,7 +366,7 @@ impl<'a> Summarizer<'a> {
         ChatRequest {
             model: self.model.clone(),
             messages,
-            tools: self.tools.clone(),
+            tools: tools.to_vec(),
             num_ctx: self.num_ctx,
             num_predict: NonZeroU32::new(predict.min(room)),
             sampling: sampling.and_then(Result::ok).unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! Compactions against a scripted model server, and of a session that changes concurrently.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{
     Checkpoint, CompactMode, CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody,
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::automatic::{CompactionInTurn, is_due};
 use super::commit::Compacted;
-use super::summarizer::{QueuePlace, TURN_LIMIT};
+use super::summarizer::{ANSWER_LIMIT, QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
@@ -21,7 +21,7 @@ use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionTrigger, PendingCalls, RunningTurn};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::context::compact::RejectedSummary;
-use crate::model::{DoneReason, Priority};
+use crate::model::{ChatEnd, DoneReason, Priority, PromptCount};
 use crate::tokens::Counter;
 
 /// A summary that passes the verification.
@@ -339,6 +339,50 @@ async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() 
         assert!(matches!(outcome, CompactionOutcome::Done(_)));
         assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
     }
+}
+
+#[tokio::test]
+async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads_it() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    session.backend.answer_text(SUMMARY);
+    let reading = Duration::from_millis(400);
+    let end = ChatEnd {
+        reason: DoneReason::Stop,
+        prompt: PromptCount::Whole(100),
+        cached_tokens: None,
+        answer_tokens: None,
+        load_time: None,
+        prompt_time: Some(reading),
+        answer_time: None,
+    };
+    session.core.speeds.note("m", &end, None);
+    let start = Instant::now();
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    // The prompt has more than 100 tokens.
+    assert!(start.elapsed() > reading, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn background_summary_gives_up_when_chats_leave_no_pause() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
+    let chat = async {
+        session.backend.paused().await;
+        let ticket = session.core.models.queues().enter("m", Priority::Chat);
+        ticket.admitted().await;
+        tokio::time::pause();
+        tokio::time::advance(ANSWER_LIMIT).await;
+        tokio::time::resume();
+        ticket
+    };
+    let both = async { tokio::join!(session.compact_in_pause(), chat) };
+    let limited = tokio::time::timeout(ANSWER_LIMIT + Duration::from_secs(60), both).await;
+    let (outcome, _ticket) = limited.expect("the summary gives up");
+    assert!(matches!(outcome, CompactionOutcome::Abandoned));
+    assert_eq!(session.backend.requests().len(), 1);
 }
 
 #[tokio::test]

@@ -207,7 +207,7 @@ impl FactSource for SessionFacts {
         let ranked = fold.ranked(&self.pins);
         ranked
             .iter()
-            .filter(|one| one.holds() && !said.says(one.fact))
+            .filter(|one| one.is_worth_showing() && !said.says(one.fact))
             .map(|one| one.fact.seq)
             .collect()
     }
@@ -216,7 +216,7 @@ impl FactSource for SessionFacts {
         let Some(fold) = self.fold_or_note() else { return (0, 0) };
         let said = SaidText::new(text);
         let ranked = fold.ranked(&self.pins);
-        let facts: Vec<_> = ranked.iter().filter(|one| one.holds()).collect();
+        let facts: Vec<_> = ranked.iter().filter(|one| one.is_worth_showing()).collect();
         (facts.iter().filter(|one| said.says(one.fact)).count(), facts.len())
     }
 }

@@ -76,10 +76,21 @@ pub(crate) async fn recall_after_compaction(
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    let seqs = delta.recalled.iter().map(|record| record.seq).collect();
+    let recorded = record(core, id, leaf, delta).await?;
+    Ok(recorded.into_iter().map(|record| record.seq).collect())
+}
+
+/// Records what was recalled behind a leaf; returns the messages, none if the leaf moved.
+async fn record(
+    core: &Arc<Core>,
+    id: SessionId,
+    leaf: Option<Seq>,
+    delta: Delta,
+) -> Result<Vec<RecalledRecord>> {
+    let recalled = delta.recalled.clone();
     let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
     let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
-    Ok(if appended.is_some() { seqs } else { Vec::new() })
+    Ok(if appended.is_some() { recalled } else { Vec::new() })
 }
 
 /// Adds what the pending message of a build needs, or without one the newest message of the user: as a record if the
@@ -101,18 +112,15 @@ pub(super) async fn recall_for_build(
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    let recalled = delta.recalled.clone();
     if params.compact == CompactMode::Auto {
-        let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
-        let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
-        return Ok(if appended.is_some() { recalled } else { Vec::new() });
+        return record(core, id, leaf, delta).await;
     }
     let block = recalled_block(&delta.text);
     params.pending = Some(match params.pending.take() {
         Some(pending) => format!("{block}\n\n{pending}"),
         None => block,
     });
-    Ok(recalled)
+    Ok(delta.recalled)
 }
 
 /// A recall for a context.
@@ -125,7 +133,7 @@ struct TurnRecall<'a> {
     scope: RecallSetting,
 }
 
-/// What a context has already: its records, and the messages that earlier recalls brought back into it.
+/// The messages that a context has already: its records, and those that earlier recalls brought back into it.
 struct ShownMessages {
     records: HashSet<Seq>,
     recalled: Vec<RecalledRecord>,
@@ -230,13 +238,17 @@ impl<'a> TurnRecall<'a> {
         let mut text = introduction.to_owned();
         let mut recalled = Vec::new();
         for message in page.messages {
-            let piece =
-                format!("{text}\n{}", piece(&message, other(message.session_id).is_some(), false));
-            let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
-            if !is_repeated && u64::from(self.inputs.counter.count_text(&piece)) <= most {
-                text = piece;
-                let (seq, score) = (message.seq, message.score);
-                recalled.push(RecalledRecord { session_id: other(message.session_id), seq, score });
+            let (session_id, seq, score) = (other(message.session_id), message.seq, message.score);
+            let with = |message: &RecalledMessage| {
+                let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
+                let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most;
+                let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
+                (fits && !is_repeated).then_some(longer)
+            };
+            let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
+            if let Some(longer) = longer {
+                text = longer;
+                recalled.push(RecalledRecord { session_id, seq, score });
             }
             if recalled.len() == MAX_PIECES {
                 break;
@@ -246,7 +258,7 @@ impl<'a> TurnRecall<'a> {
         Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
     }
 
-    /// Returns what the context has already.
+    /// Returns the messages that the context has already.
     fn shown(&self) -> Result<ShownMessages> {
         let built = self.built()?;
         let items = built.items.iter().filter(|item| item.form != "cut");

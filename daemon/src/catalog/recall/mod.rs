@@ -82,15 +82,26 @@ pub(crate) struct RecalledMessage {
     pub at: Timestamp,
     /// Whole sentences around the match. If a neighboring message explains it, both, each with its role on a line.
     pub excerpt: String,
-    /// Whether the excerpt has a neighboring message.
+    /// Set if the excerpt has a neighboring message.
     pub has_neighbor: bool,
+    /// The excerpt without that message, if it says more than the question even so.
+    pub alone: Option<String>,
     pub score: f64,
     /// The words of the question that the message contains.
     pub matched: Vec<String>,
-    /// Whether it has two rare words of the question, or a rare identifier or number.
+    /// Set if it has two rare words of the question, or a rare identifier or number; of a short question, if it has one
+    /// rare word.
     pub is_strong: bool,
-    /// Whether the excerpt says more than the question.
+    /// Set if the excerpt says more than the question.
     pub says_more: bool,
+}
+
+impl RecalledMessage {
+    /// Returns the message without its neighbor, if it has one and says more than the question even so.
+    pub(crate) fn without_neighbor(&self) -> Option<Self> {
+        let excerpt = self.alone.clone()?;
+        Some(Self { excerpt, has_neighbor: false, alone: None, ..self.clone() })
+    }
 }
 
 /// The messages for a question.
@@ -263,6 +274,7 @@ impl Recall<'_> {
             let says_more = says_more.into_iter().any(|text| self.terms.says_more(text));
             let excerpt = around.as_ref().map(|around| around.beside(document.role, &text));
             let has_neighbor = excerpt.is_some();
+            let alone = (has_neighbor && self.terms.says_more(&text)).then(|| text.clone());
             let is_strong = self.is_strong(terms, of);
             if self.query.only_useful && !(is_strong && says_more) {
                 continue;
@@ -275,6 +287,7 @@ impl Recall<'_> {
                 at: document.at,
                 excerpt: excerpt.unwrap_or(text),
                 has_neighbor,
+                alone,
                 score: *score,
                 matched: self.terms.words(terms),
                 is_strong,

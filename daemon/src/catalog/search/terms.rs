@@ -2,8 +2,8 @@
 //!
 //! The words of a query are joined by AND. A word matches whole, as the index contains it; the parts of identifiers
 //! are words of the index too, and so are each two of them in a row. So `UserName` and `user_name` match every word that
-//! has these parts in a row, such as `getUserName`. `"a phrase"` is an AND of its words, and the text must contain the phrase, in any case
-//! and with any white space. `word*` matches prefixes of at least [`MIN_PREFIX_CHARS`] letters; a shorter one is a
+//! has these parts in a row, such as `getUserName`. `"a phrase"` is an AND of its words, and the text must contain the
+//! phrase, in any case and with any white space. `word*` matches prefixes of at least [`MIN_PREFIX_CHARS`] letters; a shorter one is a
 //! word. Words joined by single dots or hyphens (`os.path`, `2024-06-01`) are a phrase without quotes. CJK text is an
 //! AND of its pairs, and the text must contain it; a single character matches the pairs that begin with it.
 //!

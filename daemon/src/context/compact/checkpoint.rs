@@ -151,6 +151,22 @@ pub(in crate::context) fn shown_summary(checkpoint: &Checkpoint, all: &[Checkpoi
     }
 }
 
+/// Returns several summaries as one, without a line that an earlier one has already; the goal and the next steps are those
+/// of the newest summary that has any. Returns `None` for one checkpoint, and if one is a text of another program without
+/// sections.
+pub(in crate::context) fn merged_summaries(checkpoints: &[Checkpoint]) -> Option<Summary> {
+    let summaries = checkpoints.iter().map(|one| Summary::parse(&shown_summary(one, checkpoints)));
+    let summaries: Vec<Summary> = summaries.collect();
+    if summaries.len() < 2 || summaries.iter().any(Summary::is_empty) {
+        return None;
+    }
+    let mut merged = Summary::default();
+    for summary in &summaries {
+        merged.append(summary);
+    }
+    Some(merged)
+}
+
 /// Returns the checkpoints after a compaction.
 ///
 /// A provisional summary never changes the checkpoints before it, and may exceed the limit by one until it is replaced.

@@ -7,12 +7,11 @@
 
 use std::collections::VecDeque;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::request::cut_middle;
 use super::summary::{Section, Summary, fit, without_bullet};
-use crate::facts::for_each_statement;
+use crate::facts::{for_each_sentence_of_line, for_each_statement};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -102,9 +101,8 @@ impl NewestLines {
                 self.push(line);
             } else {
                 // A paragraph as a whole would lose its middle.
-                sentences(line)
-                    .filter(|sentence| is_wanted(sentence))
-                    .for_each(|one| self.push(one));
+                let wanted = sentences(line).into_iter().filter(|sentence| is_wanted(sentence));
+                wanted.for_each(|sentence| self.push(sentence));
             }
         }
     }
@@ -112,9 +110,9 @@ impl NewestLines {
 
 impl Extractor {
     /// Takes the lines of the next record.
-    pub(super) fn add(&mut self, seq: Seq, body: &RecordBody) {
+    pub(super) fn add(&mut self, body: &RecordBody) {
         match body {
-            RecordBody::Message(message) => self.message(seq, message),
+            RecordBody::Message(message) => self.message(message),
             RecordBody::ToolCall(call) => {
                 if let Some(error) = call.result.error.as_deref() {
                     self.errors.push(&format!("{}: {}", call.name, first_line(error)));
@@ -122,7 +120,7 @@ impl Extractor {
                 self.errors.push_matching(&call.result.llm_content, is_error);
             }
             RecordBody::Compaction(compaction) => {
-                self.answers.push(&format!("[#{seq}] {}", first_line(&compaction.summary)));
+                self.answers.push(first_line(&compaction.summary));
             }
             _ => {}
         }
@@ -159,7 +157,7 @@ impl Extractor {
         fit(&summary, counter, target)
     }
 
-    fn message(&mut self, seq: Seq, message: &Message) {
+    fn message(&mut self, message: &Message) {
         let text = message.sent_text();
         match message.role {
             Role::User => {
@@ -168,7 +166,7 @@ impl Extractor {
                     let prose = Some(prose.trim()).filter(|prose| !prose.is_empty());
                     self.request = prose.map(|prose| cut_middle(prose, REQUEST));
                 }
-                self.user_messages.push(&format!("[#{seq}] user: {}", first_line(&text)));
+                self.user_messages.push(&format!("user: {}", first_line(&text)));
                 for_each_statement(&text, |statement, is_rule| {
                     if is_rule { self.demands.push(statement) } else { self.values.push(statement) }
                 });
@@ -177,7 +175,7 @@ impl Extractor {
             Role::Assistant => {
                 let answer = first_sentence(first_line(&text));
                 if !answer.is_empty() {
-                    self.answers.push(&format!("[#{seq}] {answer}"));
+                    self.answers.push(answer);
                 }
                 self.plans(&text);
             }
@@ -208,25 +206,24 @@ fn first_line(text: &str) -> &str {
     prose_lines(text).map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-/// Returns the sentences of a line. A short beginning, such as `Sure.` or `1.`, is a part of the one behind it.
-fn sentences(line: &str) -> impl Iterator<Item = &str> {
-    let mut rest = line.trim_start();
-    std::iter::from_fn(move || {
-        let mut ends =
-            rest.match_indices(['.', '!', '?', '。', '！', '？']).filter(|(at, mark)| {
-                let behind = &rest[at + mark.len()..];
-                *at >= MIN_SENTENCE_BYTES
-                    && (mark.len() > 1 || behind.starts_with(char::is_whitespace))
-            });
-        let end = ends.next().map_or(rest.len(), |(at, mark)| at + mark.len());
-        let (sentence, behind) = rest.split_at(end);
-        rest = behind.trim_start();
-        (!sentence.is_empty()).then_some(sentence)
-    })
+/// Returns the sentences of a line. A short one, such as `Sure.` or `1.`, is a part of the one behind it.
+fn sentences(line: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    let mut begun = None;
+    for_each_sentence_of_line(line, &mut |sentence| {
+        let at = sentence.as_ptr().addr() - line.as_ptr().addr();
+        let (start, end) = (*begun.get_or_insert(at), at + sentence.len());
+        if end - start > MIN_SENTENCE_BYTES {
+            all.push(&line[start..end]);
+            begun = None;
+        }
+    });
+    all.extend(begun.map(|start| line[start..].trim_end()));
+    all
 }
 
 fn first_sentence(line: &str) -> &str {
-    sentences(line).next().unwrap_or_default()
+    sentences(line).first().copied().unwrap_or_default()
 }
 
 /// Returns the lines of a text outside of code blocks.
@@ -276,8 +273,8 @@ mod tests {
 
     fn extracted(messages: &[(Role, &str)], target: u64) -> Summary {
         let mut extractor = Extractor::default();
-        for (seq, (role, text)) in messages.iter().enumerate() {
-            extractor.add(Seq(seq as u64), &message(*role, text));
+        for (role, text) in messages {
+            extractor.add(&message(*role, text));
         }
         extractor.finish(None, &Counter::ESTIMATE, target)
     }
@@ -299,7 +296,7 @@ mod tests {
         let check = |section, expect: &[&str]| assert_eq!(summary.items(section), expect);
         check(Section::Goal, &["Build a parser for TOML. You must not use regexes."]);
         check(Section::Constraints, &["You must not use regexes."]);
-        check(Section::Progress, &["[#1] I read the sources.", "[#3] The lexer is done."]);
+        check(Section::Progress, &["I read the sources.", "The lexer is done."]);
         check(Section::Decisions, &["We will use a hand-written lexer."]);
         check(Section::NextSteps, &["Next: the tests"]);
         check(Section::Critical, &["error: cannot find `Token` in this scope"]);
@@ -310,7 +307,7 @@ mod tests {
         let long = "and so it goes on, without an end, ".repeat(20);
         let check = |answer: &str, expect: &str| {
             let summary = extracted(&[(Role::User, "Go."), (Role::Assistant, answer)], 1000);
-            assert_eq!(summary.items(Section::Progress), [format!("[#1] {expect}")]);
+            assert_eq!(summary.items(Section::Progress), [expect]);
         };
         // A paragraph, which would be cut in its middle.
         let first = "Sure. The lexer of version 2.1 is done, in src/lex.rs.";
@@ -319,7 +316,7 @@ mod tests {
             "词法分析器已经完成，代码在这个项目的源文件里面。然后测试。",
             "词法分析器已经完成，代码在这个项目的源文件里面。",
         );
-        check("1. Read src/lex.rs\n2. Test it", "1. Read src/lex.rs");
+        check("1. Read src/lex.rs\n2. Test it", "Read src/lex.rs");
     }
 
     #[test]
@@ -342,6 +339,8 @@ mod tests {
                 (Role::User, "Der Port ist 5433 für `pg`"),
                 (Role::User, "Der Port ist 5434 für `pg`"),
                 (Role::User, "server 1 uses eth0, server 2 uses eth1"),
+                (Role::User, "After how many attempts must retries stop?"),
+                (Role::User, "In welchem Ordner muss das Passwort stehen?"),
             ],
             1000,
         );
@@ -367,7 +366,7 @@ mod tests {
         let text = "```rust\nlet port = 48213; // never change\n```\nIt listens there.";
         let summary = extracted(&[(Role::User, text), (Role::Assistant, text)], 1000);
         assert!(!summary.render().contains("let port"), "{}", summary.render());
-        assert_eq!(summary.items(Section::Progress), ["[#1] It listens there."]);
+        assert_eq!(summary.items(Section::Progress), ["It listens there."]);
     }
 
     #[test]
@@ -375,9 +374,9 @@ mod tests {
         let before =
             Summary::parse("## Goal\nthe goal\n## Progress\n- begun\n## Next steps\n- old step");
         let mut extractor = Extractor::default();
-        extractor.add(Seq(9), &message(Role::Assistant, "Finished the rest.\nNext: ship"));
+        extractor.add(&message(Role::Assistant, "Finished the rest.\nNext: ship"));
         let text = extractor.finish(Some(&before), &Counter::ESTIMATE, 1000).render();
-        assert!(text.contains("the goal") && text.contains("- begun\n- [#9] Finished"), "{text}");
+        assert!(text.contains("the goal") && text.contains("- begun\n- Finished"), "{text}");
         assert!(text.contains("- Next: ship") && !text.contains("old step"), "{text}");
     }
 

@@ -133,8 +133,8 @@ pub(super) fn is_json(answer: &str) -> bool {
     inside.is_some_and(|inside| inside.trim_start().starts_with(['"', '{', '[', '}', ']']))
 }
 
-/// Whether a line stands in the place of a text that was asked for, such as `...` or `[the goal]`. `[#12 user]` names a
-/// record.
+/// Returns whether a line stands in the place of a text that was asked for, such as `...` or `[the goal]`. A line such as
+/// `[#12 user]` names a record.
 pub(super) fn is_placeholder(line: &str) -> bool {
     let text = without_bullet(line);
     let enclosed = |start, end| text.starts_with(start) && text.ends_with(end);

@@ -20,11 +20,11 @@ mod summary;
 mod values;
 mod verify;
 
-pub(super) use self::checkpoint::shown_summary;
 pub(crate) use self::checkpoint::{
     CheckpointBounds, NewSummary, RECENT_LEVEL, RenewOptions, checkpoint_to_update,
     checkpoints_to_merge, renew, tier,
 };
+pub(super) use self::checkpoint::{merged_summaries, shown_summary};
 pub(crate) use self::defuse::{defuse, defuse_all};
 pub(crate) use self::range::{
     CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,

@@ -157,7 +157,7 @@ pub(crate) fn read_range(
         transcript.add(seq, body);
         identifiers.add(body);
         range.files.add_record(body);
-        range.extractor.add(seq, body);
+        range.extractor.add(body);
     })?;
     range.pieces = transcript.finish();
     range.identifiers = identifiers.frequent();
@@ -170,6 +170,6 @@ pub(crate) fn extract_records(
     records: &[Seq],
 ) -> Result<Extractor, ContentsError> {
     let mut extractor = Extractor::default();
-    for_each_record(contents, records, |seq, body| extractor.add(seq, body))?;
+    for_each_record(contents, records, |_, body| extractor.add(body))?;
     Ok(extractor)
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::defuse::defuse_all;
 use super::summary::Summary;
-use crate::context::cut::split_ends;
+use crate::context::cut::{split_ends, words_before, words_behind};
 use crate::context::render::note;
 use crate::tokens::Counter;
 
@@ -322,10 +322,11 @@ fn arguments(args: &Value) -> String {
 
 /// Returns the beginning and the end of a text, with the number of missing characters between them.
 pub(super) fn cut_middle(text: &str, (head, tail): (usize, usize)) -> String {
-    match split_ends(text, head, tail) {
-        Some((head, left_out, tail)) => format!("{head} […{left_out} characters…] {tail}"),
-        None => text.to_owned(),
-    }
+    let Some((head, _, tail)) = split_ends(text, head, tail) else { return text.to_owned() };
+    let (head, tail) =
+        (words_before(text, head.len()), words_behind(text, text.len() - tail.len()));
+    let n_missing = text[head.len()..text.len() - tail.len()].trim().chars().count();
+    format!("{} […{n_missing} characters…] {}", head.trim_end(), tail.trim_start())
 }
 
 #[cfg(test)]

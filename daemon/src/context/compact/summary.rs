@@ -9,6 +9,7 @@
 
 use super::defuse::defuse;
 use super::values::has_value;
+use crate::context::cut::words_before;
 use crate::tokens::Counter;
 
 /// Percent of a target for each section. A section that needs less leaves the rest to the others.
@@ -133,6 +134,17 @@ impl Summary {
 
     pub(super) fn push(&mut self, section: Section, line: &str) {
         self.sections[section as usize].push(defuse(line));
+    }
+
+    /// Adds the lines of another summary that this one does not have.
+    pub(super) fn append(&mut self, other: &Self) {
+        for (own, added) in self.sections.iter_mut().zip(&other.sections) {
+            for line in added {
+                if !own.contains(line) {
+                    own.push(line.clone());
+                }
+            }
+        }
     }
 
     pub(super) fn lines(&self, section: Section) -> &[String] {
@@ -376,8 +388,8 @@ fn cut_line(line: &str, counter: &Counter, tokens: u64) -> Option<String> {
     let mut chars = line.chars().count();
     while chars > MIN_LINE_CHARS {
         chars -= chars.div_ceil(4);
-        let cut: String = line.chars().take(chars).collect();
-        let cut = format!("{}…", cut.trim_end());
+        let end = line.char_indices().nth(chars).map_or(line.len(), |(at, _)| at);
+        let cut = format!("{}…", words_before(line, end).trim_end());
         if line_cost(counter, &cut) <= tokens {
             return Some(cut);
         }

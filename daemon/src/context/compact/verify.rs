@@ -173,7 +173,7 @@ fn check_lines(summary: &Summary, request: SummaryRequest<'_>) -> Result<(), Rej
     }
 }
 
-/// Whether the words of a line are the limit of the answer's length: a number of words that the conversation does not
+/// Returns whether a line repeats the length that the request asks for: a number of words that the conversation does not
 /// name.
 fn limits_length(said: &str, request: SummaryRequest<'_>) -> bool {
     let all: Vec<&str> = said.split(' ').collect();

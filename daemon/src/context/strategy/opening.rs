@@ -48,19 +48,14 @@ fn ledger(input: &mut PlanInput<'_, '_>, start: usize) -> Result<Ledger, Content
 /// Returns the files in words within `tokens`, newest first, with the number of those that do not fit; empty if not even
 /// the numbers fit.
 fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> String {
-    let mut shown = [0, 0];
-    let fits = |text: &str| u64::from(counter.count_text(text)) <= tokens;
-    for (list, n_paths) in [ledger.modified.len(), ledger.read.len()].into_iter().enumerate() {
-        while shown[list] < n_paths {
-            let mut longer = shown;
-            longer[list] += 1;
-            if !fits(&ledger_lines(ledger, longer)) {
-                break;
-            }
-            shown = longer;
-        }
-    }
-    Some(ledger_lines(ledger, shown)).filter(|text| fits(text)).unwrap_or_default()
+    let fits = |shown| u64::from(counter.count_text(&ledger_lines(ledger, shown))) <= tokens;
+    let most = |n_paths: usize, fits: &dyn Fn(usize) -> bool| {
+        (1..=n_paths).collect::<Vec<_>>().partition_point(|n| fits(*n))
+    };
+    let n_changed = most(ledger.modified.len(), &|n| fits([n, 0]));
+    let n_read = most(ledger.read.len(), &|n| fits([n_changed, n]));
+    let shown = [n_changed, n_read];
+    if fits(shown) { ledger_lines(ledger, shown) } else { String::new() }
 }
 
 /// Returns a line for each of the newest changed and read files, and for the number of the others.
@@ -79,13 +74,17 @@ fn ledger_lines(ledger: &Ledger, [n_changed, n_read]: [usize; 2]) -> String {
 /// Returns the tokens of an opening that its notes leave free: for pins, both ends of the original task and of the message
 /// before the newest, and the newest file.
 pub(in crate::context) fn beside_notes(input: &BuildInput<'_>, prompt_limit: u64) -> u64 {
-    let is_pinned = |item: &&PathItem| input.pins.contains(&item.seq);
-    let pins = input.path.iter().filter(is_pinned);
-    let pins: u64 = pins.map(|item| u64::from(item.tokens) + QUOTE_TOKENS).sum();
-    pins.min(pin_share(input, prompt_limit))
+    let pins = pinned(input).map(|at| u64::from(input.path[at].tokens) + QUOTE_TOKENS);
+    pins.sum::<u64>().min(pin_share(input, prompt_limit))
         + 2 * (MIN_SHARE + QUOTE_TOKENS)
         + MIN_FILE_TOKENS
         + 2 * QUOTE_TOKENS
+}
+
+/// Returns the indices of the pinned records, the newest pin first.
+fn pinned(input: &BuildInput<'_>) -> impl Iterator<Item = usize> {
+    let at = |seq: &Seq| input.path.binary_search_by_key(seq, |item| item.seq).ok();
+    input.pins.iter().rev().filter_map(at)
 }
 
 /// Returns the tokens that all pins together may have.
@@ -156,10 +155,13 @@ impl HeadBuilder<'_, '_, '_> {
     }
 
     fn pin_tokens(&mut self) -> Result<u64, ContentsError> {
-        let pinned: Vec<PathItem> = self.pinned().map(|at| self.input.build.path[at]).collect();
+        let pinned: Vec<PathItem> =
+            pinned(self.input.build).map(|at| self.input.build.path[at]).collect();
         self.input.bodies.load(&pinned)?;
         let cost: u64 = pinned.iter().map(|item| self.cost(item) + QUOTE_TOKENS).sum();
-        Ok(cost.min(self.pin_share()).min(self.left.saturating_sub(MIN_SHARE)))
+        Ok(cost
+            .min(pin_share(self.input.build, self.input.prompt_limit))
+            .min(self.left.saturating_sub(MIN_SHARE)))
     }
 
     fn file_tokens(&self, ledger: &Ledger) -> u64 {
@@ -168,17 +170,6 @@ impl HeadBuilder<'_, '_, '_> {
         let text = ledger_text(&self.input.build.counter, ledger, share);
         let cost = u64::from(self.input.build.counter.count_text(&text));
         if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) }
-    }
-
-    fn pin_share(&self) -> u64 {
-        pin_share(self.input.build, self.input.prompt_limit)
-    }
-
-    /// Returns the indices of the pinned records, the newest pin first.
-    fn pinned(&self) -> impl Iterator<Item = usize> {
-        let path = self.input.build.path;
-        let at = |seq: &Seq| path.binary_search_by_key(seq, |item| item.seq).ok();
-        self.input.build.pins.iter().rev().filter_map(at)
     }
 
     /// Keeps the newest units with the user message that they answer, the opening, and earlier messages of the user.
@@ -244,8 +235,8 @@ impl HeadBuilder<'_, '_, '_> {
     /// Quotes the pinned records that are not kept as turns, the newest pin first.
     fn keep_pins(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
         self.left += reserved.pins;
-        let mut share = self.pin_share();
-        for at in self.pinned().collect::<Vec<_>>() {
+        let mut share = pin_share(self.input.build, self.input.prompt_limit);
+        for at in pinned(self.input.build).collect::<Vec<_>>() {
             if !self.has(at)
                 && let Some(cost) = self.keep_quote(at, share, true)?
             {
@@ -255,8 +246,8 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes the user's messages before record `end`: the newest, those that state what nothing else in the head says, then
-    /// the other newest ones. A long message keeps its ends.
+    /// Quotes the user's messages before record `end`: those said lately, those that state a fact which nothing else in the
+    /// head says, then the others, each the newest first. A long message keeps its ends.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,

@@ -1,4 +1,4 @@
-//! What turns recall: before the user's message, behind it after a compaction, and by the tools of the model.
+//! Recall in chat turns: before the user's message, behind it after a compaction, and by the tools of the model.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,6 +126,22 @@ async fn question_brings_back_what_the_prompt_does_not_show() {
     let items = inspected.expect("inspects").items;
     let item = items.iter().find(|item| !item.recalled.is_empty()).expect("the delta");
     assert!(item.recalled[0].seq == Seq(3) && item.recalled[0].score > 0.0);
+}
+
+#[tokio::test]
+async fn message_is_recalled_alone_if_its_neighbor_has_no_room() {
+    let chat = ChatFixture::with(&SMALL);
+    let session = &chat.session;
+    session.record("user", "Begin.").await;
+    session.record("assistant", "The staging server listens on port 48213, or does it?").await;
+    session.record("user", &"Somebody else has to know this. ".repeat(9)).await;
+    chat.fill_and_compact().await;
+    chat.backend.answer_text("48213");
+    let (_, end) = chat.run(Some(QUESTION), json!({})).await;
+    assert!(end.is_ok(), "{end:?}");
+    let (_, prompt) = chat.last_request().pop().expect("a message");
+    let (recalled, _) = prompt.split_once("</recalled>").expect("something is recalled");
+    assert!(recalled.contains("48213") && !recalled.contains("Somebody"), "{recalled}");
 }
 
 #[tokio::test]
