@@ -63,10 +63,7 @@ impl Sessions {
         let blobs = self.shared.paths.blobs(id);
         let created = self.shared.with_descriptors(|| self.create_fork(&fork, &beginning));
         let (records, end, log) = created.map_err(|error| {
-            // What cannot be removed now is marked, and the next start removes it.
-            if let Err(error) = fsutil::remove_dir_all(&blobs) {
-                tracing::warn!(session = %id, "the blobs of a failed fork stay: {error}");
-            }
+            self.take_back_fork(id);
             SessionError::log(fork.source, &error)
         })?;
         self.shared.n_records.fetch_add(records.len() as u64, Ordering::Relaxed);
@@ -79,6 +76,18 @@ impl Sessions {
         let session = self.summary(id)?;
         self.shared.observer.changed(id, &SessionChange::Created(&session));
         Ok(session)
+    }
+
+    /// Removes what a failed fork left: the log first, because it must never be there without its blobs. Blobs that cannot
+    /// be removed are marked, and the next start removes them; a log that cannot be removed is that of a whole fork.
+    fn take_back_fork(&self, id: SessionId) {
+        let paths = &self.shared.paths;
+        let removed = fsutil::remove_file(&paths.log(id))
+            .and_then(|()| fsutil::sync_dir(&paths.dir))
+            .and_then(|()| fsutil::remove_dir_all(&paths.blobs(id)));
+        if let Err(error) = removed {
+            tracing::warn!(session = %id, "a part of a failed fork stays: {error}");
+        }
     }
 
     /// Writes the files of a fork; returns its own records and the end of its log.
