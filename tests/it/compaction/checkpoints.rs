@@ -147,7 +147,10 @@ fn incomplete_summary_is_completed_from_the_records_in_the_smallest_window() {
         summary.contains("port parser part 0 to the lexer"),
         "the text of the model is kept: {summary}"
     );
-    assert!(summary.contains("## Progress\n- [#"), "lines of the records are added: {summary}");
+    assert!(
+        summary.contains("## Progress\n- answer "),
+        "lines of the records are added: {summary}"
+    );
     let requests = fake.summary_requests();
     let prompt = |at: usize| requests[at].body["messages"][1]["content"].as_str().unwrap();
     let max_words = |at: usize| {

@@ -64,8 +64,8 @@ pub(crate) struct RecallQuery<'a> {
     pub scope: RecallScope<'a>,
     /// Maximum number of messages.
     pub limit: usize,
-    /// Only messages for a prompt: those with enough of the question, and with more than it says. The number of
-    /// messages that are read for them is limited.
+    /// Only messages for the prompt of a turn: those with enough of the question, and with more than it says. Less is
+    /// read for them, because the turn waits.
     pub only_useful: bool,
     /// Returns whether a message may be found.
     pub wants: &'a dyn Fn(SessionId, Seq) -> bool,
@@ -124,7 +124,10 @@ pub(super) fn recall(
         return Ok(RecalledPage { messages: Vec::new(), behind });
     }
     let ranked = shared.read(|conn| {
-        let Some(range) = range_of(conn, query.scope)? else { return Ok(None) };
+        let Some(mut range) = range_of(conn, query.scope)? else { return Ok(None) };
+        if query.only_useful {
+            range.limits = range.limits.in_turn();
+        }
         rank(conn, &terms, &range).map(Some)
     })?;
     let Some(ranked) = ranked else { return Ok(RecalledPage { messages: Vec::new(), behind }) };

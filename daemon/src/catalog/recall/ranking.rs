@@ -88,6 +88,19 @@ impl RankingLimits {
             (false, true) => WITHIN_SESSION,
         }
     }
+
+    /// Returns the limits while a turn waits: among many documents half of them, which are those with the rarest terms.
+    pub(super) fn in_turn(self) -> Self {
+        if self.postings == AMONG_FEW.postings {
+            return self;
+        }
+        Self {
+            postings: self.postings / 2,
+            term_postings: self.term_postings / 2,
+            seeds: self.seeds / 2,
+            session_documents: self.session_documents / 2,
+        }
+    }
 }
 
 /// A document with its score.

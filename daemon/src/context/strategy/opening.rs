@@ -1,7 +1,10 @@
 //! The opening of a head, which stands before the newest turns: facts, file lists, the original task, pins, and earlier
 //! messages of the user, each within its share. Adds methods to [`HeadBuilder`].
 
+use std::collections::HashSet;
+
 use ollm_protocol::Seq;
+use ollm_protocol::content::RecordBody;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
@@ -247,7 +250,7 @@ impl HeadBuilder<'_, '_, '_> {
     }
 
     /// Quotes the user's messages before record `end`: those said lately, those that state a fact which nothing else in the
-    /// head says, then the others, each the newest first. A long message keeps its ends.
+    /// head says, then the others, each the newest first. A long message keeps its ends; of equal ones the first is quoted.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
@@ -268,6 +271,7 @@ impl HeadBuilder<'_, '_, '_> {
             older.sort_by_key(|at| !unsaid.contains(&path[*at].seq));
         }
         let mut n_loaded = 0;
+        let mut said = HashSet::new();
         for (n, &at) in users.iter().enumerate() {
             if self.left < MIN_SHARE {
                 break;
@@ -278,6 +282,11 @@ impl HeadBuilder<'_, '_, '_> {
                 let items: Vec<PathItem> = waiting().take(n_items).copied().collect();
                 self.input.bodies.load(&items)?;
                 n_loaded += n_items;
+            }
+            if let Some(RecordBody::Message(message)) = self.input.bodies.get(path[at].seq)
+                && !said.insert(message.sent_text())
+            {
+                continue;
             }
             let share = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
             if !self.quote_user(at, share)? {

@@ -138,6 +138,10 @@ fn shortened_history_is_explained_and_earlier_questions_are_marked() {
     session.say(Role::Assistant, "done");
     history(&mut session, 3000);
     session.say(Role::User, "a question that was canceled");
+    for _ in 0..3 {
+        session.say(Role::User, "go on with it");
+        session.say(Role::Assistant, "done");
+    }
     history(&mut session, 4000);
     session.say(Role::User, "the newest question");
     let built = session.build_auto(4096);
@@ -147,6 +151,7 @@ fn shortened_history_is_explained_and_earlier_questions_are_marked() {
     let first = &messages[1].content;
     assert!(first.contains("<earlier_requests>\n- the task\n"), "{first}");
     assert!(first.contains("- [not answered] a question that was canceled\n"), "{first}");
+    assert_eq!(first.matches("- go on with it\n").count(), 1, "{first}");
     assert!(first.contains("</earlier_requests>\n\n--- the conversation goes on here ---"));
     assert!(messages.last().is_some_and(|last| last.content.ends_with("the newest question")));
     let all = all_text(&built);
