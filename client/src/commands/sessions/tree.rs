@@ -42,8 +42,7 @@ pub(crate) struct TreeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ollmctl sessions label last 12 'before the rewrite'
-  ollmctl sessions label last 12 ''")]
+  ollmctl sessions label last 12 'before the rewrite'")]
 pub(crate) struct LabelArgs {
     #[command(flatten)]
     session: SessionArg,
