@@ -20,6 +20,7 @@ use crate::commands::record::RecordArgs;
 use crate::commands::remember::RememberArgs;
 use crate::commands::sessions::SessionsCommand;
 use crate::commands::tour::TourArgs;
+use crate::commands::undo::{RedoArgs, UndoArgs};
 use crate::completion::CompletionsArgs;
 
 /// Durable, searchable conversations with local language models.
@@ -43,6 +44,7 @@ Examples:
   ollmctl sessions list
   ollmctl sessions view last
   ollmctl sessions search 'reverse list' --since 7d
+  ollmctl undo
   ollmctl context build last --size 4096
 
 Exit codes: 0 success, 1 internal error, 2 wrong usage, 3 not found, 4 busy, 5 wrong configuration, 6 no daemon, \
@@ -62,6 +64,8 @@ pub(crate) enum CliCommand {
     #[command(subcommand, alias = "session")]
     Sessions(SessionsCommand),
     Record(RecordArgs),
+    Undo(UndoArgs),
+    Redo(RedoArgs),
     Remember(RememberArgs),
     Recall(RecallArgs),
     #[command(subcommand)]

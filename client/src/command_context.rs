@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use ollm_protocol::content::Record;
 use ollm_protocol::method::{
     ContextBuild, ContextCheckpoints, ContextCompact, ContextGetBuild, ContextInspect,
-    ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionCleanup,
-    SessionClear, SessionDelete, SessionGet, SessionGetRecord, SessionImport, SessionList,
+    ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionBranch,
+    SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet, SessionGetRecord,
+    SessionImport, SessionList,
 };
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
@@ -294,6 +295,8 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         | SessionGet::NAME => 120,
         // A slow machine takes minutes for a summary, and a long conversation needs several.
         ContextCompact::NAME => 3600,
+        // The daemon waits a minute for a summary. A long log is copied.
+        SessionBranch::NAME | SessionFork::NAME => 300,
         // The daemon sends up to three requests to the model server, each with its own limit.
         ModelCountTokens::NAME | ModelList::NAME | ModelRunning::NAME | ModelShow::NAME => 120,
         // A large model takes minutes to load from a slow disk. The daemon has its own limits.

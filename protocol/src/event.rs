@@ -14,7 +14,7 @@ pub enum EventKind {
     SessionCreated,
     /// A client called `session.resume`. Data: none.
     SessionResumed,
-    /// Fields of a session changed. Data: `fields`, their names.
+    /// Fields of a session changed. Data: `fields`, their names; for a label also `target`, the labeled record.
     SessionUpdated,
     /// A `close` record was written. Data: `reason`: `client`; imported records can also have `idle` or `import`.
     SessionClosed,

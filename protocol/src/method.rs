@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::content::BuiltContext;
 use crate::event::Event;
+use crate::methods::session::branches;
 use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session};
 
 /// The class of a method: it decides about a running call whose client leaves.
@@ -116,6 +117,13 @@ methods! {
     SessionExport = "session.export", Read, session::SessionExportParams => session::SessionExportResult, "Exports a session as a file, chunk by chunk.";
     SessionImport = "session.import", Write, session::SessionImportParams => session::SessionImportResult, "Imports a file as a session, chunk by chunk.";
     SessionSave = "session.save", Write, session::SessionIdParams => session::SessionSaveResult, "Writes the session document now.";
+    SessionBranch = "session.branch", Write, branches::SessionBranchParams => branches::SessionBranchResult, "Moves the active leaf to another record, where the conversation continues.";
+    SessionTree = "session.tree", Read, branches::SessionTreeParams => branches::SessionTreeResult, "Returns the tree of a session, one line a record.";
+    SessionLabel = "session.label", Write, branches::SessionLabelParams => branches::SessionLabelResult, "Labels a record, or removes its label.";
+    SessionUndo = "session.undo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Undoes the newest operations of a session.";
+    SessionRedo = "session.redo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Redoes the operations that were undone last.";
+    SessionOperations = "session.operations", Read, branches::SessionOperationsParams => branches::SessionOperationsResult, "Lists the operations of a session, the newest first.";
+    SessionFork = "session.fork", Write, branches::SessionForkParams => branches::SessionForkResult, "Creates a session that begins as another one does.";
     ContextBuild = "context.build", Write, context::ContextBuildParams => BuiltContext, "Builds the messages to send to a model, within its context window.";
     ContextStatus = "context.status", Read, context::ContextStatusParams => context::ContextStatusResult, "Returns how full the context of a session is.";
     ContextInspect = "context.inspect", Read, context::ContextInspectParams => context::ContextInspectResult, "Explains a context: everything in it and everything left out, with the reason.";

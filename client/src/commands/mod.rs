@@ -17,6 +17,7 @@ pub(crate) mod record;
 pub(crate) mod remember;
 pub(crate) mod sessions;
 pub(crate) mod tour;
+pub(crate) mod undo;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -87,6 +88,8 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
     match command {
         CliCommand::Chat(args) => chat::run(args, ctx),
         CliCommand::Sessions(command) => sessions::run(command, ctx),
+        CliCommand::Undo(args) => undo::undo(&args, ctx),
+        CliCommand::Redo(args) => undo::redo(&args, ctx),
         CliCommand::Record(args) => record::run(args, ctx),
         CliCommand::Remember(args) => remember::run(args, ctx),
         CliCommand::Recall(args) => recall::run(&args, ctx),

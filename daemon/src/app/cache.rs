@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: all of it is derived from the logs. Losing it makes the next call read more, and changes no answer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashlink::LruCache;
@@ -135,13 +135,15 @@ impl SessionCache {
     }
 }
 
-/// The folds of goals, context entries, pins and facts.
+/// The folds of goals, context entries, pins, facts and labels.
 #[derive(Default)]
 pub(crate) struct CachedFolds {
     pub(crate) goals: Option<FoldedTo<GoalState>>,
     pub(crate) entries: Option<FoldedTo<StoredEntries>>,
     pub(crate) pins: Option<FoldedTo<Vec<Seq>>>,
     pub(crate) facts: Option<FoldedTo<FactFold>>,
+    /// The labels by record. They hold on every path.
+    pub(crate) labels: Option<FoldedTo<BTreeMap<Seq, String>>>,
 }
 
 /// A fold of all records of one kind up to `newest`, which determines those before it on its path.

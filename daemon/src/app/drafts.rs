@@ -120,6 +120,8 @@ pub(crate) enum MarkedChange {
     /// A new head that shows less than the one before.
     Epoch,
     ModeChange,
+    /// A move of the leaf to another branch.
+    Branch,
 }
 
 /// Returns the `snapshot` record that marks the state with `leaf` before a change.
@@ -128,6 +130,7 @@ pub(crate) fn snapshot_mark(clock: &Clock, leaf: Option<Seq>, before: MarkedChan
         MarkedChange::Compaction => "compaction",
         MarkedChange::Epoch => "epoch",
         MarkedChange::ModeChange => "modeChange",
+        MarkedChange::Branch => "branch",
     };
     let snapshot_id = SnapshotId::from_uuid(clock.uuid());
     let mark = SnapshotMark { snapshot_id, leaf, reason: reason.to_owned() };

@@ -6,7 +6,7 @@
 //! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
-//! - [`models`], [`context`], [`sessions`], [`compaction`], [`chat`]: the methods of the wire, one module a noun.
+//! - [`models`], [`context`], [`sessions`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
 //! A function that implements a method takes the core and the params of the method and returns its result, so that
@@ -15,6 +15,7 @@
 //! **Invariants**: nothing here knows the wire's errors or framing; every record is written by [`core::Core::append`]
 //! and its sibling, or through the session store directly by code that may block.
 
+pub(crate) mod branches;
 mod cache;
 pub(crate) mod chat;
 mod chat_history;

@@ -133,6 +133,9 @@ fn event_of(body: &RecordBody, tokens: u32) -> Option<(EventKind, Value)> {
         RecordBody::Leaf(LeafMove { to, cause }) => {
             (EventKind::BranchChanged, json!({ "to": to, "cause": cause }))
         }
+        RecordBody::Label(label) => {
+            (EventKind::SessionUpdated, json!({ "fields": ["labels"], "target": label.target }))
+        }
         RecordBody::Loop(LoopMark { pattern: Some(pattern) }) => {
             (EventKind::LoopDetected, json!({ "pattern": pattern }))
         }

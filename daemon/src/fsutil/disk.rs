@@ -6,7 +6,7 @@
 //! acknowledged record depends on any.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -27,6 +27,10 @@ const REWRITE_BYTES: u64 = 256 * 1024;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(test), expect(dead_code, reason = "only tests read the fields"))]
 pub(super) enum Change<'a> {
+    /// A second name of a file, in another directory.
+    Link(&'a Path, &'a Path),
+    /// The first bytes of a file, at the end of another one.
+    Copy(&'a Path, u64, &'a Path),
     /// A directory and its missing parents.
     CreateDirs(&'a Path),
     Create(&'a Path),
@@ -64,6 +68,22 @@ impl DiskFile {
         options.read(true).append(true).create_new(true);
         let file = carry_out(Change::Create(path), || open_file(&mut options, path))?;
         Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Creates a file with the first `len` bytes of another one. A file system that can do so shares them.
+    ///
+    /// **Errors**: also if the other file is shorter. The new file may exist then.
+    pub(crate) fn create_copy(from: &Path, len: u64, path: &Path) -> io::Result<Self> {
+        let source = open_file(OpenOptions::new().read(true), from)?;
+        let mut options = OpenOptions::new();
+        // Bytes are not shared with a file that is open for appending.
+        options.write(true).create_new(true);
+        let mut file = carry_out(Change::Create(path), || open_file(&mut options, path))?;
+        carry_out(Change::Copy(from, len, path), || {
+            let n_copied = io::copy(&mut source.take(len), &mut file)?;
+            if n_copied == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        })?;
+        Self::open(path)
     }
 
     /// Opens a file, which must exist.
@@ -201,6 +221,11 @@ fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
 fn is_without_links(error: &io::Error) -> bool {
     let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
     is(Errno::PERM) || is(Errno::NOTSUP) || is(Errno::NOSYS)
+}
+
+/// Gives a file a second name.
+pub(super) fn link(from: &Path, to: &Path) -> io::Result<()> {
+    carry_out(Change::Link(from, to), || fs::hard_link(from, to))
 }
 
 pub(super) fn remove_file(path: &Path) -> io::Result<()> {

@@ -327,6 +327,58 @@ pub(crate) fn sweep_temporaries(dir: &Path) -> Result<usize, FsError> {
     Ok(swept)
 }
 
+/// The end of the name of a mark in a directory that is not complete.
+const INCOMPLETE: &str = "incomplete";
+
+/// Marks a directory of a file that is not created yet, durably; returns the mark, a temporary file.
+pub(crate) fn mark_incomplete(dir: &Path) -> Result<PathBuf, FsError> {
+    let mark = dir.join(format!("{}{INCOMPLETE}", *OWN_TEMPORARY));
+    match DiskFile::create(&mark) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(FsError::new("create", &mark, error));
+        }
+        _ => {}
+    }
+    sync_dir(dir)?;
+    Ok(mark)
+}
+
+/// Returns whether another process marked a directory as incomplete.
+pub(crate) fn is_marked_incomplete(dir: &Path) -> Result<bool, FsError> {
+    let fail = |source| FsError::new("list", dir, source);
+    for file in fs::read_dir(dir).map_err(fail)? {
+        let name = file.map_err(fail)?.file_name();
+        let name = name.as_encoded_bytes();
+        let is_own = name.starts_with(OWN_TEMPORARY.as_bytes());
+        if name.starts_with(TEMPORARY.as_bytes())
+            && name.ends_with(INCOMPLETE.as_bytes())
+            && !is_own
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Gives a file that is never changed a second name, or copies it if the file system cannot do that. Does nothing if there
+/// is no such file or the name is taken. The caller syncs the directory.
+pub(crate) fn link_or_copy(from: &Path, to: &Path) -> Result<(), FsError> {
+    if !fs::symlink_metadata(from).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    match disk::link(from, to) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if is_full(&error) || is_out_of_descriptors(&error) => {
+            Err(FsError::new("link", to, error))
+        }
+        Err(_) => {
+            let bytes = read_regular(from).map_err(|source| FsError::new("read", from, source))?;
+            replace_atomically(to, &bytes)
+        }
+    }
+}
+
 /// Makes creations, renames and removals in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
     disk::sync_dir(path).map_err(|source| FsError::new("sync the directory", path, source))

@@ -20,6 +20,8 @@ static TRACES: Mutex<Vec<(PathBuf, Weak<DiskTrace>)>> = Mutex::new(Vec::new());
 pub(crate) enum DiskStep {
     CreateDir(PathBuf),
     Create(PathBuf),
+    /// A second name of a file.
+    Link(PathBuf, PathBuf),
     Append(PathBuf, Vec<u8>),
     /// Bytes that were written over those at an offset.
     Overwrite(PathBuf, u64, Vec<u8>),
@@ -252,6 +254,12 @@ impl DiskTrace {
                 return steps;
             }
             Change::Create(path) => DiskStep::Create(of(path)),
+            Change::Link(from, to) => DiskStep::Link(of(from), of(to)),
+            Change::Copy(from, len, to) => {
+                let mut bytes = super::read_regular(from).expect("is readable");
+                bytes.truncate(usize::try_from(len).expect("is in memory"));
+                DiskStep::Append(of(to), bytes)
+            }
             Change::Append(path, bytes) => DiskStep::Append(of(path), bytes.to_vec()),
             Change::Overwrite(path, at, bytes) => DiskStep::Overwrite(of(path), at, bytes.to_vec()),
             Change::SetLen(path, len) => DiskStep::SetLen(of(path), len),
@@ -295,6 +303,8 @@ impl DiskTrace {
             Change::SetMode(_) => "SetMode",
             Change::CreateDirs(_) => "CreateDirs",
             Change::Create(_) => "Create",
+            Change::Link(..) => "Link",
+            Change::Copy(..) => "Copy",
             Change::Append(..) => "Append",
             Change::Overwrite(..) => "Overwrite",
             Change::SetLen(..) => "SetLen",
@@ -318,6 +328,8 @@ fn path_of<'a>(change: &Change<'a>) -> &'a Path {
         | Change::SetLen(path, _)
         | Change::Sync(path)
         | Change::Rename(path, _)
+        | Change::Link(_, path)
+        | Change::Copy(_, _, path)
         | Change::Remove(path)
         | Change::RemoveTree(path)
         | Change::SyncDir(path)

@@ -4,7 +4,9 @@
 //! This file owns the packed shapes (FORMAT.md, "Catalog") and the traits by which sessions and a catalog exchange
 //! them; neither side knows the other.
 
-use ollm_protocol::content::{Part, Record, RecordBody, RecordKind, Role, Session, SnapshotMark};
+use ollm_protocol::content::{
+    GoalSource, Part, Record, RecordBody, RecordKind, Role, Session, SnapshotMark,
+};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 /// The packed `parent` of a record without parent.
@@ -49,6 +51,8 @@ impl IndexEntry {
 
     /// The record says that its session rests, and thereby that all records before it are synced.
     pub(crate) const REST_MARK: u16 = 128;
+    /// The record is a change of the goals by the markers of a message, and belongs to that message.
+    pub(crate) const BY_MARKER: u16 = 256;
 
     /// Returns the entry of a readable record.
     pub(crate) fn new(
@@ -86,6 +90,7 @@ impl IndexEntry {
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,
             RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST => Self::REST_MARK,
+            RecordBody::Goal(change) if change.source == GoalSource::Marker => Self::BY_MARKER,
             _ => 0,
         }
     }

@@ -87,6 +87,12 @@ impl OpenSession {
         Ok((Self { state, log, blobs, unreadable, draft: None, unsynced_from }, end))
     }
 
+    /// Returns a session whose log this process wrote and synced.
+    pub(super) fn created(state: SessionState, log: LogReader, blobs: PathBuf) -> Self {
+        let (log, unreadable) = (Some(Arc::new(log)), BTreeSet::new());
+        Self { state, log, blobs, unreadable, draft: None, unsynced_from: None }
+    }
+
     /// Sets the log that was created for a draft; the session is no draft any more.
     pub(super) fn set_log(&mut self, log: LogReader) {
         self.log = Some(Arc::new(log));

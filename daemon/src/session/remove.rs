@@ -10,6 +10,7 @@ use super::error::SessionError;
 use super::store::Sessions;
 use crate::fsutil::{self, FsError};
 
+const BLOBS_SUFFIX: &str = ".blobs";
 const DELETING_SUFFIX: &str = ".jsonl.deleting";
 
 impl Sessions {
@@ -74,11 +75,19 @@ impl Sessions {
         Ok(ids.collect())
     }
 
-    /// Removes the temporary files of documents and blobs that a crash left, because they may hold content.
+    /// Removes the temporary files of documents and blobs that a crash left, because they may hold content, and the blobs
+    /// of forks whose logs a crash prevented.
     pub(crate) fn sweep_temporaries(&self) -> Result<usize, FsError> {
         let dir = &self.shared.paths.dir;
         let mut swept = fsutil::sweep_temporaries(dir)?;
-        for name in self.file_names()?.iter().filter(|name| name.ends_with(".blobs")) {
+        for name in self.file_names()?.iter().filter(|name| name.ends_with(BLOBS_SUFFIX)) {
+            let id = name.strip_suffix(BLOBS_SUFFIX).and_then(|id| id.parse().ok());
+            let is_left = id.is_some_and(|id| !self.shared.paths.has_log(id));
+            if is_left && fsutil::is_marked_incomplete(&dir.join(name))? {
+                fsutil::remove_dir_all(&dir.join(name))?;
+                swept += 1;
+                continue;
+            }
             swept += fsutil::sweep_temporaries(&dir.join(name))?;
         }
         Ok(swept)

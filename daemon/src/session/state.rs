@@ -7,14 +7,15 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ollm_protocol::content::{
-    Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, Session, SessionHeader,
-    SessionStatus, SessionUsage,
+    LeafMove, Message, Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role,
+    Session, SessionHeader, SessionStatus, SessionUsage,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
 use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint, ScannedRecord};
 use super::log::recover::{ScanItem, ScanSink};
+use super::operations::FORK;
 use super::write::NewSession;
 use ollm_protocol::sanitize;
 
@@ -55,6 +56,8 @@ struct Carry {
     auto_description: Option<String>,
     leaf: Option<Seq>,
     mode_changes: Vec<(Seq, ModeChange)>,
+    /// The moves of the active leaf.
+    leaf_moves: Vec<(Seq, LeafMove)>,
     closed: bool,
     last_activity: Option<Timestamp>,
     last_at: Option<Timestamp>,
@@ -107,6 +110,37 @@ impl SessionState {
         Some(Self { id, entries, keys, by_key, point, carry, lacking: Vec::new() })
     }
 
+    /// Returns the state of a session whose log begins with the first `n_records` of this one, before its own header; `None`
+    /// if the log is damaged. The title and the description are left out, see [`SessionState::name_after`].
+    pub(super) fn beginning(&self, id: SessionId, n_records: usize) -> Option<Self> {
+        let entries = self.entries.get(..n_records)?;
+        let is_whole = self.carry.missing == 0 && self.lacking.is_empty() && !self.is_damaged();
+        if !is_whole {
+            return None;
+        }
+        let end = Seq(n_records as u64);
+        let mut state = Self::new(id);
+        for entry in entries {
+            state.count(entry.kind()?, entry);
+        }
+        state.entries = entries.to_vec();
+        let before = |(seq, _): &&(Seq, _)| *seq < end;
+        let modes = self.carry.mode_changes.iter().filter(before);
+        state.carry.mode_changes = modes.cloned().collect();
+        let moves = self.carry.leaf_moves.iter();
+        state.carry.leaf_moves = moves.filter(|(seq, _)| *seq < end).cloned().collect();
+        state.carry.first_at = self.carry.first_at;
+        Some(state)
+    }
+
+    /// Takes the automatic title and description from a message of the user; returns whether it has a text.
+    pub(super) fn name_after(&mut self, message: &Message) -> bool {
+        let text = message.plain_text();
+        self.carry.auto_title = excerpt(&text, TITLE_CHARS);
+        self.carry.auto_description = excerpt(&text, DESCRIPTION_CHARS);
+        self.carry.auto_title.is_some()
+    }
+
     /// Returns the part of the state that a catalog stores beside entries and keys; nothing if the fold lacks records, so
     /// that the log is read again.
     pub(super) fn carry_bytes(&self) -> Vec<u8> {
@@ -140,6 +174,9 @@ impl SessionState {
             }
             self.carry.leaf = Some(seq);
         }
+        if kind == RecordKind::Session {
+            self.begin_header();
+        }
         // A scan asks for the body before the records that it holds back are applied.
         let lacks_body = lacks_body && self.wants_body(kind, entry.role());
         self.count(kind, &entry);
@@ -153,6 +190,17 @@ impl SessionState {
         if let Some(body) = body {
             self.apply_body(seq, body);
         }
+    }
+
+    /// Ends what held before a header: a later one begins a fork, with fields and idempotency keys of its own.
+    fn begin_header(&mut self) {
+        if self.entries.is_empty() {
+            return;
+        }
+        self.keys.clear();
+        self.by_key.clear();
+        self.carry.create_key = None;
+        self.carry.patch = MetaPatch::default();
     }
 
     fn apply_hole(&mut self, entry: IndexEntry) {
@@ -189,19 +237,27 @@ impl SessionState {
     fn apply_body(&mut self, seq: Seq, body: &RecordBody) {
         let carry = &mut self.carry;
         match body {
-            RecordBody::Session(header) => carry.header = Some(header.clone()),
+            RecordBody::Session(header) => {
+                // An imported fork is itself imported; one of an imported session is not.
+                let own = carry.header.take().filter(|before| before.session_id == self.id);
+                let imported_from = own.and_then(|before| before.imported_from);
+                let mut header = header.clone();
+                header.imported_from = header.imported_from.or(imported_from);
+                carry.header = Some(header);
+            }
             RecordBody::Meta(patch) => {
                 carry.patch = merged(std::mem::take(&mut carry.patch), patch.clone());
             }
             RecordBody::ModeChange(change) => carry.mode_changes.push((seq, change.clone())),
-            RecordBody::Leaf(moved) => carry.leaf = moved.to,
+            RecordBody::Leaf(moved) => {
+                carry.leaf = moved.to;
+                carry.leaf_moves.push((seq, moved.clone()));
+            }
             RecordBody::Close(_) => carry.closed = true,
             RecordBody::Message(message)
                 if message.role == Role::User && carry.auto_title.is_none() =>
             {
-                let text = message.plain_text();
-                carry.auto_title = excerpt(&text, TITLE_CHARS);
-                carry.auto_description = excerpt(&text, DESCRIPTION_CHARS);
+                self.name_after(message);
             }
             _ => {}
         }
@@ -286,6 +342,39 @@ impl SessionState {
     /// Returns the active leaf.
     pub(crate) const fn leaf(&self) -> Option<Seq> {
         self.carry.leaf
+    }
+
+    /// Returns the target and the cause of a move of the leaf, by its record.
+    pub(crate) fn leaf_move(&self, seq: Seq) -> Option<(Option<Seq>, &str)> {
+        let moves = &self.carry.leaf_moves;
+        let at = moves.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+        let moved = &moves[at].1;
+        Some((moved.to, &moved.cause))
+    }
+
+    /// Returns the leaf with which a fork began; `None` for a session that is no fork.
+    pub(crate) fn forked_leaf(&self) -> Option<Seq> {
+        let moves = self.carry.leaf_moves.iter().rev();
+        moves.clone().find(|(_, moved)| moved.cause == FORK).and_then(|(_, moved)| moved.to)
+    }
+
+    /// Returns the header that a session with the fields of this one would have now.
+    pub(crate) fn current_header(&self, id: SessionId, now: Timestamp) -> SessionHeader {
+        let (header, patch) = (self.carry.header.as_ref(), &self.carry.patch);
+        let of_header = |get: fn(&SessionHeader) -> Option<String>| header.and_then(get);
+        SessionHeader {
+            project_path: self.project_path().map(str::to_owned),
+            model: self.model().map(str::to_owned),
+            provider: patch
+                .provider
+                .clone()
+                .or_else(|| of_header(|header| header.provider.clone())),
+            system_prompt: self.system_prompt().map(str::to_owned),
+            context_size: self.context_size(),
+            mode: of_header(|header| header.mode.clone()),
+            metadata: self.metadata(),
+            ..SessionHeader::new(id, now)
+        }
     }
 
     /// Returns the numbers from the root to the active leaf, oldest first.

@@ -187,6 +187,11 @@ impl Sessions {
         cell
     }
 
+    /// Adds a session whose log was just created.
+    pub(super) fn insert_open(&self, id: SessionId, session: OpenSession) {
+        self.insert(&mut self.cells(), id, None).set_open(session);
+    }
+
     /// Closes half of the unused sessions, the least recently used first; returns their number. For a process that has
     /// no free descriptor.
     pub(crate) fn close_half(&self) -> usize {

@@ -109,6 +109,12 @@ impl CrashDisk {
         match step {
             DiskStep::CreateDir(path) => self.add(path, DiskNode::Dir(DirNode::default())),
             DiskStep::Create(path) => self.add(path, DiskNode::File(FileNode::default())),
+            DiskStep::Link(from, to) => {
+                let node = self.number(from).expect("is on the disk");
+                let dir = self.dir(parent(to));
+                dir.visible.insert(name(to), node);
+                dir.unsynced.push(NameChange::Add(name(to), node));
+            }
             DiskStep::Append(path, bytes) => self.file(path).append(bytes),
             DiskStep::Overwrite(path, at, bytes) => self.file(path).overwrite(*at as usize, bytes),
             DiskStep::SetLen(path, len) => self.file(path).set_len(*len as usize),
@@ -157,6 +163,11 @@ impl CrashDisk {
     }
 
     fn find(&mut self, path: &Path) -> Option<&mut DiskNode> {
+        let number = self.number(path)?;
+        self.nodes.get_mut(number)
+    }
+
+    fn number(&self, path: &Path) -> Option<usize> {
         let mut at = 0;
         for part in path {
             let DiskNode::Dir(dir) = &self.nodes[at] else {
@@ -164,7 +175,7 @@ impl CrashDisk {
             };
             at = *dir.visible.get(Path::new(part))?;
         }
-        self.nodes.get_mut(at)
+        Some(at)
     }
 
     fn dir(&mut self, path: &Path) -> &mut DirNode {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::dice::Dice;
 use super::home::OpenHome;
-use super::model::{ExpectedRecord, ExpectedSession, Model, RecordContent};
+use super::model::{ExpectedFork, ExpectedRecord, ExpectedSession, Model, RecordContent};
 use super::workload::{Workload, of};
 use crate::app::error::AppError;
 use crate::app::sessions::{create, list};
@@ -44,6 +44,7 @@ pub(super) fn check(home: &OpenHome, model: &Model) -> Result<(), String> {
             check_gone(home, session)?;
         }
     }
+    check_forks(home, model, &mut existing)?;
     check_files_have_sessions(home, model)?;
     check_projects(home, model)?;
     home.wait_for_catalog()?;
@@ -117,6 +118,11 @@ fn check_records(
             let found = found.first().copied();
             law!(found == acked, "law 1: {token} of {marker} is at {found:?}, not at {acked:?}");
         }
+    }
+    for moved in &session.moves {
+        let found = records.iter().find(|record| record.seq == moved.seq);
+        let to = found.and_then(|record| record.leaf.as_ref()).map(|leaf| leaf.to);
+        law!(to == Some(moved.to), "law 1: the move {} of {marker} is lost", moved.seq);
     }
     if let Some(import) = &session.import {
         // Cut after any of its records until it is acknowledged.
@@ -211,10 +217,47 @@ fn is_blob(path: &Path) -> bool {
     path.parent().is_some_and(|dir| dir.to_string_lossy().ends_with(".blobs"))
 }
 
+/// Checks that every fork that was acknowledged is there, begins as its source does, and is not damaged. One whose reply
+/// was lost is whole or not there at all.
+fn check_forks(
+    home: &OpenHome,
+    model: &Model,
+    existing: &mut HashMap<SessionId, Session>,
+) -> Result<(), String> {
+    let sessions = &home.core.sessions;
+    let mut found: Vec<Session> = Vec::new();
+    for (id, _) in sessions.log_ids().map_err(|error| error.to_string())? {
+        if model.sessions.iter().all(|session| session.id != id) {
+            found.push(sessions.summary(id).map_err(|error| format!("law 10: {error}"))?);
+        }
+    }
+    for fork in &model.forks {
+        let ExpectedFork { source, title, created, .. } = fork;
+        let own: Vec<&Session> = found.iter().filter(|session| session.title == *title).collect();
+        law!(own.len() <= 1, "law 4: there are {} sessions {title}", own.len());
+        law!(created.is_none() || own.len() == 1, "law 1: {title} is lost");
+        let Some(session) = own.first() else { continue };
+        let id = session.session_id;
+        law!(created.is_none_or(|(known, _)| known == id), "law 4: {title} is another session");
+        law!(session.forked_from == Some(*source), "law 12: {title} has another source");
+        let is_damaged = session.status == SessionStatus::Corrupted || session.damaged_records > 0;
+        law!(!is_damaged, "law 2: {title} is damaged");
+        let seqs: Vec<Seq> = (0..created.map_or(1, |(_, n)| n as u64)).map(Seq).collect();
+        let read = |id| sessions.records(id, &seqs).map_err(|error| error.to_string());
+        let copied = read(id)?;
+        law!(copied.iter().all(Option::is_some), "law 12: records of {title} are damaged");
+        law!(copied == read(*source)?, "law 12: {title} has other records than its source");
+        existing.insert(id, (*session).clone());
+    }
+    Ok(())
+}
+
 /// Checks that every log belongs to a session that somebody created.
 fn check_files_have_sessions(home: &OpenHome, model: &Model) -> Result<(), String> {
     for (id, _) in home.core.sessions.log_ids().map_err(|error| error.to_string())? {
-        let is_known = model.sessions.iter().any(|session| session.id == id);
+        let is_fork = |title: &str| model.forks.iter().any(|fork| fork.title == title);
+        let title = home.core.sessions.summary(id).map(|session| session.title).unwrap_or_default();
+        let is_known = model.sessions.iter().any(|session| session.id == id) || is_fork(&title);
         law!(is_known, "law 7: the log of {id} belongs to no session");
     }
     Ok(())
@@ -273,7 +316,9 @@ fn check_catalog(
         };
         let params = json!({ "query": newest.token });
         let hits = read_catalog(home, || list::search(&home.core, of(&params)))?;
-        let found: Vec<_> = hits.data.iter().map(|hit| (hit.session_id, hit.seq)).collect();
+        // A fork has the same words.
+        let own = hits.data.iter().filter(|hit| hit.session_id == session.id);
+        let found: Vec<_> = own.map(|hit| (hit.session_id, hit.seq)).collect();
         let expected = newest.seq.map(|seq| (session.id, seq));
         law!(
             found.first().copied() == expected,
@@ -375,6 +420,9 @@ pub(super) fn continue_after_crash(daemon: &mut Workload, dice: &mut Dice) -> Re
         if dice.percent(70) {
             daemon.record_message(at, 1)?;
         }
+    }
+    for number in 0..daemon.model.forks.len() {
+        daemon.send_fork(number)?;
     }
     for key in daemon.model.entries.keys().cloned().collect::<Vec<_>>() {
         daemon.repeat_entry(&key)?;

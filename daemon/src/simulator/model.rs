@@ -100,6 +100,25 @@ pub(super) struct ExpectedImport {
     pub(super) span: Span,
 }
 
+/// A move of the leaf that was acknowledged: its record, and the new leaf.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpectedMove {
+    pub(super) seq: Seq,
+    pub(super) to: Option<Seq>,
+    pub(super) span: Span,
+}
+
+/// A fork that was asked for. It holds the words of its source, which is therefore never deleted.
+#[derive(Clone, Debug)]
+pub(super) struct ExpectedFork {
+    pub(super) source: SessionId,
+    pub(super) title: String,
+    pub(super) key: String,
+    pub(super) span: Span,
+    /// The reply: the id, and the records that the fork begins with.
+    pub(super) created: Option<(SessionId, usize)>,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedSession {
     pub(super) id: SessionId,
@@ -109,6 +128,7 @@ pub(super) struct ExpectedSession {
     pub(super) records: Vec<ExpectedRecord>,
     pub(super) import: Option<ExpectedImport>,
     pub(super) title: Register<Option<String>>,
+    pub(super) moves: Vec<ExpectedMove>,
     /// The number of acknowledged messages that a saved document must have.
     pub(super) saved: Vec<(usize, Span)>,
     pub(super) deletion: Option<Span>,
@@ -141,9 +161,14 @@ impl ExpectedSession {
             Some(ExpectedImport { span: import.span.after_crash(at)?, ..import.clone() })
         });
         let saved = self.saved.iter().filter_map(|(n, span)| Some((*n, span.after_crash(at)?)));
+        let moves = self.moves.iter().filter_map(|moved| {
+            let span = moved.span.after_crash(at).filter(|span| span.is_acked())?;
+            Some(ExpectedMove { span, ..*moved })
+        });
         let seen = Self {
             records: records.collect(),
             title: self.title.after_crash(at),
+            moves: moves.collect(),
             saved: saved.collect(),
             deletion: self.deletion.and_then(|span| span.after_crash(at)),
             import,
@@ -157,6 +182,7 @@ impl ExpectedSession {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) sessions: Vec<ExpectedSession>,
+    pub(super) forks: Vec<ExpectedFork>,
     /// The current session of the project.
     pub(super) current: Register<Option<SessionId>>,
     /// The global context entries by key.
@@ -173,8 +199,14 @@ impl Model {
         let sessions = self.sessions.iter().filter_map(|session| session.after_crash(at));
         let entries =
             self.entries.iter().map(|(key, values)| (key.clone(), values.after_crash(at)));
+        let forks = self.forks.iter().filter_map(|fork| {
+            let span = fork.span.after_crash(at)?;
+            let created = fork.created.filter(|_| span.is_acked());
+            Some(ExpectedFork { span, created, ..fork.clone() })
+        });
         Self {
             sessions: sessions.collect(),
+            forks: forks.collect(),
             current: self.current.after_crash(at),
             entries: entries.collect(),
         }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ollm_protocol::content::{ExportFormat, RecordBody};
+use ollm_protocol::content::{ExportFormat, RecordBody, RecordKind};
 use ollm_protocol::methods::session::SessionRecordResult;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::de::DeserializeOwned;
@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use super::dice::Dice;
 use super::home::{CatalogCopies, CatalogFiles, OpenHome, scratch};
 use super::model::{
-    ExpectedImport, ExpectedRecord, ExpectedSession, Model, Position, RecordContent, Register, Span,
+    ExpectedFork, ExpectedImport, ExpectedMove, ExpectedRecord, ExpectedSession, Model, Position,
+    RecordContent, Register, Span,
 };
+use crate::app::branches::{branch, fork, undo};
 use crate::app::context::{build, entries};
 use crate::app::core::Core;
 use crate::app::error::AppError;
@@ -25,6 +27,7 @@ use crate::app::sessions::{
 use crate::app::testing::scratch_core;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
+use crate::session::index::IndexEntry;
 
 /// The attempts at a call while the disk fails.
 const MAX_TRIES: usize = 12;
@@ -72,10 +75,12 @@ impl Workload {
         match self.dice.below(100) {
             0..10 => self.create(),
             10..30 => self.record_message(at, 1),
-            30..38 => self.record_message(at, 70_000),
+            30..36 => self.record_message(at, 70_000),
+            36..38 => self.fork(at),
             38..44 => self.record_tool_call(at),
             44..50 => self.retry_key(at),
-            50..62 => self.record_together(&usable),
+            50..59 => self.record_together(&usable),
+            59..62 => self.move_leaf(at),
             62..66 => self.rename(at),
             66..69 => self.save(at),
             69..72 => self.close(at),
@@ -156,6 +161,7 @@ impl Workload {
             records: Vec::new(),
             import: None,
             title: Register::start_with(None),
+            moves: Vec::new(),
             saved: Vec::new(),
             deletion: None,
         });
@@ -445,6 +451,83 @@ impl Workload {
         })
     }
 
+    /// Moves the leaf: back, forward, or to the first record.
+    fn move_leaf(&mut self, at: usize) -> Result<(), String> {
+        let (id, marker) = self.id_and_marker(at);
+        let move_name = self.dice.pick(&["undo", "redo", "branch"]);
+        let span = self.begin(format!("{move_name} in {marker}"));
+        let (step, to) = (json!({ "sessionId": id }), json!({ "sessionId": id, "toSeq": 1 }));
+        let moved = self.attempt(move_name, |home| {
+            let core = || Arc::clone(&home.core);
+            let result = match move_name {
+                "undo" => home.runtime.block_on(undo::undo(core(), of(&step))).map(drop),
+                "redo" => home.runtime.block_on(undo::redo(core(), of(&step))).map(drop),
+                _ => home.runtime.block_on(branch::branch(core(), of(&to))).map(drop),
+            };
+            match result {
+                Ok(()) => Ok(true),
+                // There is nothing to undo, or the first record is no part of the tree.
+                Err(
+                    AppError::Invalid { .. }
+                    | AppError::Session(SessionError::RecordNotFound { .. }),
+                ) => Ok(false),
+                Err(error) => Err(error),
+            }
+        })?;
+        if !moved {
+            return Ok(());
+        }
+        let newest = self.home.core.sessions.with(id, |live| {
+            let state = live.state();
+            let is_leaf = |entry: &IndexEntry| entry.kind() == Some(RecordKind::Leaf);
+            let seq = Seq(state.entries().iter().rposition(is_leaf)? as u64);
+            Some((seq, state.leaf_move(seq)?.0))
+        });
+        if let Some((seq, to)) = newest.map_err(|error| error.to_string())? {
+            let span = self.acked(span);
+            self.model.sessions[at].moves.push(ExpectedMove { seq, to, span });
+        }
+        Ok(())
+    }
+
+    /// Forks a session at its end.
+    fn fork(&mut self, at: usize) -> Result<(), String> {
+        let source = self.model.sessions[at].id;
+        let n_records = self.home.core.sessions.with(source, |live| live.state().leaf());
+        if n_records.is_ok_and(|leaf| leaf.is_none()) {
+            return Ok(());
+        }
+        let (title, key) = (format!("fork {}", self.word()), self.word());
+        let span = self.begin(format!("{title} of {}", self.model.sessions[at].marker));
+        self.model.forks.push(ExpectedFork { source, title, key, span, created: None });
+        self.send_fork(self.model.forks.len() - 1)
+    }
+
+    /// Asks for a fork, for the first time or again.
+    pub(super) fn send_fork(&mut self, number: usize) -> Result<(), String> {
+        let ExpectedFork { source, title, key, created, .. } = self.model.forks[number].clone();
+        let params = json!({ "sessionId": source, "title": title, "key": key });
+        let forked = self.attempt("fork", |home| fork::fork(&home.core, of(&params)))?;
+        let id = forked.session.session_id;
+        if created.is_some_and(|(known, _)| known != id) {
+            return Err(format!("law 4: the retry of {title} made another session"));
+        }
+        let n_records = self.home.core.sessions.with(id, |live| {
+            // Without its own header and move.
+            let leaf =
+                live.state().entries().iter().position(|entry| {
+                    entry.kind() == Some(RecordKind::Session) && entry.offset > 0
+                });
+            leaf.unwrap_or_default()
+        });
+        let n_records = n_records.map_err(|error| error.to_string())?;
+        let position = self.position();
+        let fork = &mut self.model.forks[number];
+        fork.created.get_or_insert((id, n_records));
+        fork.span.acked.get_or_insert(position);
+        Ok(())
+    }
+
     fn record_compaction(&mut self, at: usize) -> Result<(), String> {
         let (id, marker) = self.id_and_marker(at);
         let token = self.word();
@@ -469,6 +552,10 @@ impl Workload {
 
     fn delete(&mut self, at: usize) -> Result<(), String> {
         let (id, marker) = self.id_and_marker(at);
+        // The words of a deleted session may be nowhere, and a fork keeps them.
+        if self.model.forks.iter().any(|fork| fork.source == id) {
+            return self.move_leaf(at);
+        }
         let span = self.begin(format!("delete {marker}"));
         // An attempt that failed may have removed the session, so it may be absent since then.
         let span = *self.model.sessions[at].deletion.get_or_insert(span);
@@ -495,6 +582,9 @@ impl Workload {
     }
 
     fn clean_up(&mut self) -> Result<(), String> {
+        if !self.model.forks.is_empty() {
+            return Ok(());
+        }
         self.use_one_by_one()?;
         self.home.wait_for_quiet_sessions()?;
         let keep = 1 + self.dice.below(3);
@@ -571,6 +661,7 @@ impl Workload {
             records: Vec::new(),
             import: Some(ExpectedImport { file, tokens, span }),
             title: Register::start_with(None),
+            moves: Vec::new(),
             saved: Vec::new(),
             deletion: None,
         });

@@ -74,7 +74,7 @@ pub struct ModeChange {
 pub struct LeafMove {
     /// The new leaf; absent for the position before the first record.
     pub to: Option<Seq>,
-    /// The cause of the move, for example `retry` or `import`.
+    /// The cause of the move: `branch`, `undo`, `redo`, `restore`, `retry`, `fork` or `import`.
     pub cause: String,
 }
 
@@ -97,7 +97,7 @@ pub struct SnapshotMark {
     pub snapshot_id: SnapshotId,
     /// The active leaf at that time; null before the first record.
     pub leaf: Option<Seq>,
-    /// The change that follows: `compaction`, `epoch` or `modeChange`; or [`SnapshotMark::REST`].
+    /// The change that follows: `compaction`, `epoch`, `modeChange` or `branch`; or [`SnapshotMark::REST`].
     pub reason: String,
 }
 

@@ -3,7 +3,7 @@
 //! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal` and `document` are the same JSON on the wire,
 //!   in session logs, in exports and in session documents. A change there is a change of the file format, which frozen
 //!   fixtures guard.
-//! - **Results**: `session`, `context` and `daemon` are objects that several results share, or that modules of the
+//! - **Results**: `session`, `operation`, `context` and `daemon` are objects that several results share, or that modules of the
 //!   daemon make that know no method. A change there is a change of the wire only.
 //!
 //! [`Goal`] with its parts, [`ContextEntry`] and [`LoopCall`] are results too. They are beside the records that they
@@ -16,6 +16,7 @@ mod daemon;
 mod document;
 mod goal;
 mod message;
+mod operation;
 mod record;
 mod session;
 
@@ -41,6 +42,7 @@ pub use goal::{
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
 };
 pub use message::{Message, Part, Role, ToolCall, ToolResult};
+pub use operation::{Operation, OperationKind, OperationState, PathRecords, TreeCounts, TreeNode};
 pub use record::{Record, RecordBody, RecordKind, RecordScope, SessionHeader};
 pub use session::{
     ExportFormat, ImportLoss, ImportReport, SearchHit, SearchSort, Session, SessionStatus,

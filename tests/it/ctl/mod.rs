@@ -2,6 +2,7 @@
 //!
 //! Commands for goals, models, loops and compaction are tested beside the methods that they call.
 
+mod branches;
 mod chat;
 mod completions;
 mod daemon;

@@ -1,11 +1,14 @@
 //! `session.*`: recording, reading, lists, deletion, import and export, through the socket and on the disk.
 
+mod branches;
 mod delete;
+mod fork;
 mod import_export;
 mod list;
 mod nesting;
 mod record;
 mod rest;
+mod undo;
 
 use serde_json::{Value, json};
 

@@ -1,10 +1,11 @@
 //! A chat on a terminal: reads lines and runs them as messages or commands until the user leaves.
 
 use ollm_protocol::content::{GoalPriority, Record, RecordKind};
-use ollm_protocol::method::{ContextInspect, GoalCreate, ModelList};
+use ollm_protocol::method::{ContextInspect, GoalCreate, ModelList, SessionFork};
 use ollm_protocol::methods::chat::Think;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::goal::GoalCreateParams;
+use ollm_protocol::methods::session::branches::SessionForkParams;
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 
 use super::history::LineHistory;
@@ -24,7 +25,8 @@ use crate::commands::recall::recall;
 use crate::commands::remember::{RememberScope, remember, show_entries};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
-use crate::commands::{goal, sessions};
+use crate::commands::sessions::{branches, tree};
+use crate::commands::{goal, sessions, undo};
 use crate::error::ClientError;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
@@ -154,6 +156,13 @@ impl InteractiveChat<'_, '_> {
     fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> CommandResult {
         match input {
             SessionInput::Retry => self.ask(None),
+            SessionInput::Undo(steps) => undo::step_back(id, steps, self.ctx),
+            SessionInput::Redo(steps) => undo::step_forward(id, steps, self.ctx),
+            SessionInput::Tree => tree::show(id, false, self.ctx),
+            SessionInput::Branch(to) => {
+                branches::move_leaf(id, branches::BranchTarget(to), false, self.ctx)
+            }
+            SessionInput::Fork(at) => self.fork(id, at),
             SessionInput::History(number) => {
                 let text = self.last_messages(id, number)?;
                 self.ctx.print_text(&text)
@@ -180,6 +189,15 @@ impl InteractiveChat<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// Continues in a fork of the session.
+    fn fork(&mut self, session_id: SessionId, at_seq: Option<Seq>) -> CommandResult {
+        let params = SessionForkParams { session_id, at_seq, title: None, key: None };
+        let forked = self.ctx.call::<SessionFork>(&params)?.value;
+        let text = branches::render_fork(&forked);
+        self.session = self.session.continued_in(forked.session);
+        self.ctx.print_text(&text)
     }
 
     /// Lets the model answer a message, or the last message again.

@@ -89,6 +89,12 @@ impl ChatSession {
         }
     }
 
+    /// Returns the chat of another session with the same settings.
+    pub(super) fn continued_in(&self, session: Session) -> Self {
+        let (think, max_tokens, model) = (self.think, self.max_tokens, self.model.clone());
+        Self { think, max_tokens, model, ..Self::new(Some(session)) }
+    }
+
     /// Returns the session; `None` for a draft.
     pub(super) fn session(&self) -> Option<&Session> {
         self.session.as_ref().filter(|_| self.has_messages)

@@ -22,6 +22,11 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/think [LEVEL]", "show or set how the model thinks: on, off, low, medium, high or max"),
     ("/retry", "ask for an answer to the last message again"),
     ("/history [N]", "show the last messages of this session"),
+    ("/undo [N]", "undo the last turn or change, or N of them"),
+    ("/redo [N]", "redo what was undone"),
+    ("/tree", "show all branches of this session"),
+    ("/branch [N]", "continue after record N; without N, from the beginning"),
+    ("/fork [N]", "continue in a new session that begins as this one does, up to record N"),
     ("/goal [TEXT]", "show the goals of this session, or set a new one"),
     ("/remember [--project | --global] [TEXT]", "keep a text in every context, or show such texts"),
     ("/recall QUESTION", "find what was said about a question, in all sessions"),
@@ -67,11 +72,19 @@ pub(super) enum ChatInput {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SessionInput {
     Retry,
+    Undo(u32),
+    Redo(u32),
+    Tree,
+    /// The record to continue after; `None` for the beginning.
+    Branch(Option<Seq>),
+    Fork(Option<Seq>),
     History(u32),
     Context,
     Pin(Option<Seq>),
     Unpin(Option<Seq>),
-    Compact { apply: bool },
+    Compact {
+        apply: bool,
+    },
     DebugContext,
     Info,
     Export(Option<PathBuf>),
@@ -105,6 +118,7 @@ impl ChatInput {
             Some(skipped.trim()).filter(|rest| !rest.is_empty()).map(str::to_owned)
         };
         let record = |number: &str| number.trim_start_matches('#').parse().ok().map(Seq);
+        let steps = |number: &str| number.parse().ok().filter(|number| (1..=1000).contains(number));
         let on_session = match words.as_slice() {
             ["/help" | "/?"] => return Some(Self::Help),
             ["/model"] | ["/model", _] => return Some(Self::Model(rest(1))),
@@ -122,6 +136,15 @@ impl ChatInput {
             ["/new"] => return Some(Self::New),
             ["/exit" | "/quit"] => return Some(Self::Exit),
             ["/retry"] => SessionInput::Retry,
+            ["/undo"] => SessionInput::Undo(1),
+            ["/undo", number] => SessionInput::Undo(steps(number)?),
+            ["/redo"] => SessionInput::Redo(1),
+            ["/redo", number] => SessionInput::Redo(steps(number)?),
+            ["/tree"] => SessionInput::Tree,
+            ["/branch"] => SessionInput::Branch(None),
+            ["/branch", number] => SessionInput::Branch(Some(record(number)?)),
+            ["/fork"] => SessionInput::Fork(None),
+            ["/fork", number] => SessionInput::Fork(Some(record(number)?)),
             ["/history"] => SessionInput::History(HISTORY_MESSAGES),
             ["/history", number] => {
                 let number = number.parse().ok();
@@ -215,6 +238,10 @@ mod tests {
         check("/pin", on_session(SessionInput::Pin(None)));
         check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
         check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));
+        check("/undo", on_session(SessionInput::Undo(1)));
+        check("/redo 3", on_session(SessionInput::Redo(3)));
+        check("/branch #7", on_session(SessionInput::Branch(Some(Seq(7)))));
+        check("/fork", on_session(SessionInput::Fork(None)));
         check("/debug context", on_session(SessionInput::DebugContext));
         check("/compact", on_session(SessionInput::Compact { apply: false }));
         check("/compact  --apply", on_session(SessionInput::Compact { apply: true }));

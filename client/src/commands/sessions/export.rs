@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use ollm_protocol::content::ExportFormat;
 use ollm_protocol::method::SessionExport;
-use ollm_protocol::methods::session::SessionExportParams;
+use ollm_protocol::methods::session::{BranchFilter, SessionExportParams};
 use ollm_protocol::{SessionId, sanitize};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
 use crate::args::session::SessionArg;
-use crate::args::wire_enum_with_alias;
+use crate::args::{wire_enum, wire_enum_with_alias};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::render::escaped_json;
@@ -41,6 +41,9 @@ pub(crate) struct ExportArgs {
     /// The format [default: by the extension of the file, else markdown].
     #[arg(long, value_parser = wire_enum_with_alias::<ExportFormat>(&FORMAT_HELP, ("md", "markdown")))]
     format: Option<ExportFormat>,
+    /// The branches to write [default: all for json and jsonl, else active].
+    #[arg(long, value_parser = wire_enum::<BranchFilter>(&["All branches", "The active branch"]))]
+    branch: Option<BranchFilter>,
     /// The file [default: stdout].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -50,7 +53,7 @@ impl ExportArgs {
     /// Returns the arguments that export a session in the default format.
     pub(in crate::commands) fn of(session_id: SessionId, output: Option<PathBuf>) -> Self {
         let session = SessionArg { id: session_id.to_string() };
-        Self { session, format: None, output }
+        Self { session, format: None, branch: None, output }
     }
 
     /// Returns the output file; `None` for stdout.
@@ -63,7 +66,7 @@ pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) 
     let format = format(args, ctx.json())?;
     let session_id = ctx.session(&args.session.id)?;
     let Some(path) = args.file() else {
-        return to_stdout(session_id, format, ctx);
+        return to_stdout(session_id, (format, args.branch), ctx);
     };
     let failed = |source| CommandError::File { action: "write", path: path.to_owned(), source };
     let directory = match path.parent() {
@@ -73,7 +76,7 @@ pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) 
     // In the same directory, because a rename is atomic only within one file system.
     let mut file = BufWriter::new(temporary_file(&directory)?);
     let mut size = 0;
-    let records = export(session_id, format, ctx, |_, data| {
+    let records = export(session_id, (format, args.branch), ctx, |_, data| {
         size += data.len() as u64;
         file.write_all(data.as_bytes()).map_err(failed)
     })?;
@@ -109,11 +112,11 @@ fn temporary_file(directory: &Path) -> CommandResult<NamedTempFile> {
 /// Writes the export to stdout: unchanged to a pipe or a file, sanitized to a terminal.
 fn to_stdout(
     session_id: SessionId,
-    format: ExportFormat,
+    (format, branch): (ExportFormat, Option<BranchFilter>),
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let for_terminal = ctx.terminal.out_is_terminal();
-    export(session_id, format, ctx, |ctx, data| {
+    export(session_id, (format, branch), ctx, |ctx, data| {
         let safe = match (for_terminal, format) {
             (false, _) => None,
             (true, ExportFormat::Json | ExportFormat::Jsonl) => Some(escaped_json(data)),
@@ -127,12 +130,12 @@ fn to_stdout(
 /// Requests the export and passes each chunk to `write`; returns the number of records.
 fn export(
     session_id: SessionId,
-    format: ExportFormat,
+    (format, branch): (ExportFormat, Option<BranchFilter>),
     ctx: &mut CommandContext<'_>,
     mut write: impl FnMut(&mut CommandContext<'_>, &str) -> CommandResult,
 ) -> CommandResult<u64> {
     let mut progress = ProgressMeter::records("exporting");
-    let mut params = SessionExportParams { session_id, format, cursor: None };
+    let mut params = SessionExportParams { session_id, format, branch, cursor: None };
     loop {
         let chunk = ctx.call::<SessionExport>(&params)?.value;
         write(ctx, &chunk.data)?;
@@ -199,6 +202,7 @@ mod tests {
         ExportArgs {
             session: SessionArg { id: "last".to_owned() },
             format,
+            branch: None,
             output: output.map(PathBuf::from),
         }
     }

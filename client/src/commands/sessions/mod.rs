@@ -1,10 +1,12 @@
 //! `ollmctl sessions`: one file for each larger subcommand; the small ones are here.
 
+pub(super) mod branches;
 mod delete;
 pub(super) mod export;
 mod import;
 pub(super) mod list;
 mod search;
+pub(super) mod tree;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -25,7 +27,7 @@ use crate::project;
 use crate::render::session_table::{heading, outcome_line};
 use crate::render::transcript::Transcript;
 
-/// List, read, search, export, import and delete sessions.
+/// List, read, search, branch, fork, export, import and delete sessions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
     List(list::ListArgs),
@@ -33,6 +35,11 @@ pub(crate) enum SessionsCommand {
     Search(search::SearchArgs),
     Export(export::ExportArgs),
     Import(import::ImportArgs),
+    Tree(tree::TreeArgs),
+    Branch(branches::BranchArgs),
+    Fork(branches::ForkArgs),
+    Label(tree::LabelArgs),
+    Operations(branches::OperationsArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
@@ -74,6 +81,11 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Search(args) => search::run(&args, ctx),
         SessionsCommand::Export(args) => export::run(&args, ctx),
         SessionsCommand::Import(args) => import::run(&args, ctx),
+        SessionsCommand::Tree(args) => tree::run(&args, ctx),
+        SessionsCommand::Branch(args) => branches::branch(&args, ctx),
+        SessionsCommand::Fork(args) => branches::fork(&args, ctx),
+        SessionsCommand::Label(args) => tree::label(&args, ctx),
+        SessionsCommand::Operations(args) => branches::operations(&args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),

@@ -218,7 +218,7 @@ fn search(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepRepor
 
 fn export(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let format = ExportFormat::Markdown;
-    let mut params = SessionExportParams { session_id: id, format, cursor: None };
+    let mut params = SessionExportParams { session_id: id, format, branch: None, cursor: None };
     let mut markdown = String::new();
     loop {
         let chunk = client.call::<SessionExport>(&params)?;

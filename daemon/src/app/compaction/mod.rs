@@ -8,6 +8,7 @@
 //! again; automatic compactions yield to chats; recording and building never wait for a compaction.
 
 mod automatic;
+mod branch_summary;
 mod commit;
 mod events;
 pub(crate) mod request;
@@ -18,6 +19,7 @@ mod task;
 
 pub(super) use automatic::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 pub(crate) use automatic::{follow, run};
+pub(super) use branch_summary::summarize_branch;
 
 #[cfg(test)]
 mod tests;

@@ -17,8 +17,8 @@ use super::drafts::uncounted;
 use super::error::{AppError, Result};
 use crate::config::LoopDetectionConfig;
 use crate::loops::{Detector, look_back, observe};
-use crate::session::OpenSession;
 use crate::session::index::IndexEntry;
+use crate::session::{OpenSession, SessionState};
 
 /// Attempts to record a loop while other records move the leaf; each of their writers looks for the loop too.
 const MAX_TRIES: usize = 3;
@@ -233,15 +233,16 @@ fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<Lo
     Ok(watch)
 }
 
-/// Returns the records that may be part of a loop since the last user message on the active path, and every loop mark
-/// after it, in the order of the log.
+/// Returns the records that may be part of a loop since the last user message on the active path, and the loop marks
+/// that were recorded there, in the order of the log.
 fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
     let state = live.state();
     let mut found = Vec::new();
-    let mut user = Seq(0);
+    // From the leaf back to the message.
+    let mut path = Vec::new();
     for (seq, entry) in state.walk(state.leaf()).map_while(|(seq, entry)| Some((seq, entry?))) {
+        path.push(seq);
         if entry.role() == Some(Role::User) {
-            user = seq;
             break;
         }
         let kinds =
@@ -252,13 +253,26 @@ fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
             found.push((seq, entry));
         }
     }
-    // Marks are on no path.
-    let first = usize::try_from(user.0).map_or(usize::MAX, |seq| seq.saturating_add(1));
+    // Marks are on no path: those of a branch that was left, or undone, say nothing about this one.
+    let first = path.last().and_then(|first| usize::try_from(first.0).ok()).unwrap_or(usize::MAX);
     let after = state.entries().iter().enumerate().skip(first);
-    let marks = after.filter(|(_, entry)| entry.kind() == Some(RecordKind::Loop));
+    let marks = after.filter(|(at, entry)| {
+        let is_here = || leaf_at(state, *at).is_some_and(|leaf| path.contains(&leaf));
+        entry.kind() == Some(RecordKind::Loop) && is_here()
+    });
     found.extend(marks.map(|(at, entry)| (Seq(at as u64), *entry)));
     found.sort_unstable_by_key(|(seq, _)| *seq);
     found
+}
+
+/// Returns the leaf that was active when a record was written.
+fn leaf_at(state: &SessionState, at: usize) -> Option<Seq> {
+    let before = state.entries()[..at].iter().enumerate().rev();
+    before.map(|(at, entry)| (Seq(at as u64), entry.kind())).find_map(|(seq, kind)| match kind {
+        Some(RecordKind::Leaf) => state.leaf_move(seq).map(|(to, _)| to),
+        Some(kind) if kind.scope() == RecordScope::Path => Some(Some(seq)),
+        _ => None,
+    })?
 }
 
 #[cfg(test)]

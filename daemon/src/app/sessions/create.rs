@@ -30,7 +30,7 @@ pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Resul
 }
 
 /// Finds the session that a key started, among the open ones and in the catalog.
-fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>> {
+pub(in crate::app) fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>> {
     let found = match core.sessions.find_create_key(&key.digest.key) {
         Some(found) => Some(found),
         None => {

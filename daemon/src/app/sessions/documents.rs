@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::ExportFormat;
-use ollm_protocol::methods::session::{SessionIdParams, SessionSaveResult};
+use ollm_protocol::methods::session::{BranchFilter, SessionIdParams, SessionSaveResult};
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
@@ -115,7 +115,7 @@ fn write_text(
     id: SessionId,
     out: &mut impl Write,
 ) -> std::result::Result<(), DocumentError> {
-    let start = ExportProgress::start(core, id, ExportFormat::Json);
+    let start = ExportProgress::start(core, id, ExportFormat::Json, BranchFilter::All);
     let (mut progress, mut text) = (start.map_err(DocumentError::Read)?, String::new());
     loop {
         let page = progress.advance(core, id, &mut text).map_err(DocumentError::Read)?;

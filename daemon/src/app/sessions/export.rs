@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::ExportFormat;
 use ollm_protocol::limits::{MAX_PART_BYTES, part_of};
 use ollm_protocol::methods::session::{BranchFilter, SessionExportParams, SessionExportResult};
+use ollm_protocol::{Seq, SessionId};
 
-use super::read::{LargeRecords, RecordSlice, read};
+use super::read::{Branches, LargeRecords, RecordSlice, read};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::session::OpenSession;
@@ -17,15 +17,15 @@ use crate::session::index::IndexEntry;
 
 /// The most records in one chunk.
 const CHUNK_RECORDS: usize = 256;
-/// An export has the records of all branches, of any size.
-const EVERY_RECORD: (BranchFilter, LargeRecords) = (BranchFilter::All, LargeRecords::Whole);
-
 /// Reads the next chunk of an export (`session.export`). Blocks on the disk.
 pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<SessionExportResult> {
     let id = params.session_id;
     let mut progress = match &params.cursor {
         Some(cursor) => ExportProgress::parse(cursor, params.format)?,
-        None => ExportProgress::start(core, id, params.format)?,
+        None => {
+            let branch = params.branch.unwrap_or_else(|| default_branch(params.format));
+            ExportProgress::start(core, id, params.format, branch)?
+        }
     };
     let (data, page) = progress.next_chunk(core, id)?;
     let (done_records, total_records) = core
@@ -37,6 +37,15 @@ pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<Se
         done_records,
         total_records,
     })
+}
+
+/// Returns the branches of an export that does not name them: files for programs have all records, and those for readers
+/// the conversation as it is.
+const fn default_branch(format: ExportFormat) -> BranchFilter {
+    match format {
+        ExportFormat::Json | ExportFormat::Jsonl => BranchFilter::All,
+        ExportFormat::Markdown | ExportFormat::Html => BranchFilter::Active,
+    }
 }
 
 /// Returns the number of records before `end`, without the marks of a resting session, which are no records to a client.
@@ -53,6 +62,7 @@ pub(super) struct ExportProgress {
     /// The bytes of the text of the next record that earlier chunks have; 0 for most records.
     skip: usize,
     has_begun: bool,
+    branches: Branches,
     exporter: Exporter,
 }
 
@@ -65,9 +75,27 @@ pub(super) struct ExportedPage {
 
 impl ExportProgress {
     /// Starts an export.
-    pub(super) fn start(core: &Core, id: SessionId, format: ExportFormat) -> Result<Self> {
-        let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
-        Ok(Self { end, next: 0, skip: 0, has_begun: false, exporter: Exporter::new(format) })
+    pub(super) fn start(
+        core: &Core,
+        id: SessionId,
+        format: ExportFormat,
+        branch: BranchFilter,
+    ) -> Result<Self> {
+        let (end, leaf) = core
+            .sessions
+            .with(id, |live| (live.state().entries().len() as u64, live.state().leaf()))?;
+        // A move of the leaf between two chunks would join the parts of two paths.
+        let branches = match branch {
+            BranchFilter::All => Branches::All,
+            BranchFilter::Active => Branches::To(leaf),
+        };
+        let exporter = Exporter::new(format);
+        Ok(Self { end, next: 0, skip: 0, has_begun: false, branches, exporter })
+    }
+
+    /// Returns the records to read, of any size.
+    const fn records(&self) -> (Branches, LargeRecords) {
+        (self.branches, LargeRecords::Whole)
     }
 
     /// Writes the next page of records to `out`. Blocks on the disk.
@@ -105,7 +133,7 @@ impl ExportProgress {
     /// even if the session changes in between. The text after the last record is in a chunk of its own.
     fn next_part(&mut self, core: &Core, id: SessionId) -> Result<(String, ExportedPage)> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
-            read(core, id, self.next..self.end, 1, EVERY_RECORD)?;
+            read(core, id, self.next..self.end, 1, self.records())?;
         let mut page = ExportedPage { is_last: false, done_records: self.next };
         let mut text = String::new();
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -139,7 +167,7 @@ impl ExportProgress {
         out: &mut String,
     ) -> Result<ExportedPage> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
-            read(core, id, self.next..self.end, max_records, EVERY_RECORD)?;
+            read(core, id, self.next..self.end, max_records, self.records())?;
         let overview =
             SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -155,17 +183,28 @@ impl ExportProgress {
     }
 
     fn to_cursor(&self) -> String {
-        format!("{}:{}:{}:{}", self.end, self.next, self.skip, self.exporter.to_cursor())
+        let branches = match self.branches {
+            Branches::All | Branches::Active => "all".to_owned(),
+            Branches::To(None) => "none".to_owned(),
+            Branches::To(Some(leaf)) => leaf.0.to_string(),
+        };
+        let Self { end, next, skip, exporter, .. } = self;
+        format!("{end}:{next}:{skip}:{branches}:{}", exporter.to_cursor())
     }
 
     fn parse(cursor: &str, format: ExportFormat) -> Result<Self> {
         let parse = || {
-            let mut fields = cursor.splitn(4, ':');
+            let mut fields = cursor.splitn(5, ':');
             let end = fields.next()?.parse().ok()?;
             let next = fields.next()?.parse().ok()?;
             let skip = fields.next()?.parse().ok()?;
+            let branches = match fields.next()? {
+                "all" => Branches::All,
+                "none" => Branches::To(None),
+                leaf => Branches::To(Some(Seq(leaf.parse().ok()?))),
+            };
             let exporter = Exporter::from_cursor(fields.next()?)?;
-            let progress = Self { end, next, skip, has_begun: true, exporter };
+            let progress = Self { end, next, skip, has_begun: true, branches, exporter };
             (progress.exporter.format() == format).then_some(progress)
         };
         parse().ok_or_else(|| AppError::invalid("cursor", "is not a cursor of this export"))

@@ -27,7 +27,11 @@ pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionG
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     settle(core, id)?;
     let first = core.sessions.with(id, |live| first_of(live, from.unwrap_or_default()))??;
-    let found = read(core, id, first..u64::MAX, limit, (branch, LargeRecords::WithoutContent))?;
+    let branches = match branch {
+        BranchFilter::All => Branches::All,
+        BranchFilter::Active => Branches::Active,
+    };
+    let found = read(core, id, first..u64::MAX, limit, (branches, LargeRecords::WithoutContent))?;
     let more = found.next < found.len;
     let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
     Ok(SessionGetResult { session: found.session, records: found.records, next_from })
@@ -76,6 +80,16 @@ pub(super) struct RecordSlice {
     pub(super) len: u64,
 }
 
+/// The branches whose records are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Branches {
+    All,
+    /// The path to the active leaf, and the records that hold on every path.
+    Active,
+    /// The same for this leaf, whichever is active now.
+    To(Option<Seq>),
+}
+
 /// The form of records that are too large for a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LargeRecords {
@@ -89,11 +103,11 @@ pub(super) fn read(
     id: SessionId,
     range: Range<u64>,
     limit: usize,
-    (branch, large): (BranchFilter, LargeRecords),
+    (branches, large): (Branches, LargeRecords),
 ) -> Result<RecordSlice> {
     let now = core.clock.now();
     let (mut slice, reader, wanted) = core.sessions.with(id, |live| {
-        let (wanted, next) = select(live, range, limit, branch);
+        let (wanted, next) = select(live, range, limit, branches);
         let slice = RecordSlice {
             session: live.summary(now),
             system_prompt: live.state().system_prompt().map(str::to_owned),
@@ -153,10 +167,13 @@ fn select(
     live: &OpenSession,
     range: Range<u64>,
     limit: usize,
-    branch: BranchFilter,
+    branches: Branches,
 ) -> (Vec<(Seq, IndexEntry, bool)>, u64) {
     let state = live.state();
-    let path = state.path();
+    let path = match branches {
+        Branches::All | Branches::Active => state.path(),
+        Branches::To(leaf) => state.path_to(leaf),
+    };
     let mut wanted = Vec::new();
     let mut next = range.start;
     for entry in state.entries().iter().skip(usize::try_from(next).unwrap_or(usize::MAX)) {
@@ -169,7 +186,7 @@ fn select(
         next += 1;
         let active = state.is_on_path(seq, &path);
         let is_shown = !entry.is_damaged() && !entry.has(IndexEntry::REST_MARK);
-        if is_shown && (active || branch == BranchFilter::All) {
+        if is_shown && (active || branches == Branches::All) {
             wanted.push((seq, *entry, active));
         }
     }

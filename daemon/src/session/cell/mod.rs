@@ -89,6 +89,11 @@ impl SessionCell {
         })
     }
 
+    /// Opens the session with a fold that its creator made, before any other caller knows the id.
+    pub(super) fn set_open(&self, session: OpenSession) {
+        *self.open.write() = Some(session);
+    }
+
     /// Queues a request; its reply is sent by the writer, or here if it is refused.
     pub(super) fn submit(self: &Arc<Self>, request: WriteRequest) {
         let id = self.id;

@@ -141,7 +141,7 @@ impl JsonlReader {
     }
 
     fn finish(mut self, digest_hex: &str, fallback_id: SessionId) -> Result<Imported, ImportError> {
-        let header = self.header.take().unwrap_or_else(|| {
+        let mut header = self.header.take().unwrap_or_else(|| {
             self.losses.line = None;
             self.losses.add("header", "it is lost; only the id and the start time are known");
             let first = self.records.first_at();
@@ -153,6 +153,8 @@ impl JsonlReader {
                 )
             }
         });
+        // A fork begins with the records of another session, the header included.
+        header.session_id = self.session_id.unwrap_or(header.session_id);
         Imported::new("ollm export".to_owned(), self.n_lines, header, self.records, self.losses)
     }
 }

@@ -109,6 +109,12 @@ pub(crate) fn line_crc(line: &[u8]) -> Option<u32> {
     checked(line).map(|(_, crc)| crc)
 }
 
+/// Returns the hashes of the blobs of an intact line.
+pub(crate) fn line_blobs(line: &[u8]) -> Vec<String> {
+    let only = checked(line).and_then(|(json, _)| serde_json::from_slice::<BlobsOnly>(json).ok());
+    only.map(|only| only.blobs).unwrap_or_default()
+}
+
 /// The result of scanning one line.
 #[expect(clippy::large_enum_variant, reason = "nearly all are records, and none is kept")]
 pub(super) enum ScannedLine {
@@ -291,6 +297,8 @@ struct LineEnvelope<'a> {
     compaction: Option<CompactionEnvelope>,
     #[serde(borrow)]
     snapshot: Option<SnapshotEnvelope<'a>>,
+    #[serde(borrow)]
+    goal: Option<GoalEnvelope<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -319,6 +327,12 @@ struct SnapshotEnvelope<'a> {
 }
 
 #[derive(Deserialize)]
+struct GoalEnvelope<'a> {
+    #[serde(borrow, default)]
+    source: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
 struct CompactionEnvelope {
     epoch: Option<IgnoredAny>,
 }
@@ -344,12 +358,22 @@ impl LineEnvelope<'_> {
         if self.snapshot.as_ref().is_some_and(|mark| mark.reason == SnapshotMark::REST) {
             flags |= IndexEntry::REST_MARK;
         }
+        if self.goal.as_ref().is_some_and(|goal| goal.source == "marker") {
+            flags |= IndexEntry::BY_MARKER;
+        }
         let compaction_opens = self.compaction.as_ref().is_some_and(|body| body.epoch.is_some());
         if compaction_opens || self.kind == RecordKind::Epoch {
             flags |= IndexEntry::OPENS_EPOCH;
         }
         flags
     }
+}
+
+/// The blobs of a line.
+#[derive(Deserialize)]
+struct BlobsOnly {
+    #[serde(default)]
+    blobs: Vec<String>,
 }
 
 /// The version of a line, which can be read even when the other fields are unknown.

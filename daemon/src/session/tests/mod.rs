@@ -2,6 +2,8 @@
 
 mod faults;
 mod first_write;
+mod fork;
+mod operations;
 mod recovery;
 mod writing;
 

@@ -316,3 +316,39 @@ fn ctrl_c_cancels_a_compaction_and_not_the_chat() {
     terminal.send("\u{3}");
     terminal.wait_exit();
 }
+
+#[test]
+fn chat_undoes_branches_and_forks() {
+    let fake = FakeOllama::new();
+    for answer in ["first answer", "second answer", "answer in the fork"] {
+        fake.script(Answer::text(answer));
+    }
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    for (message, answer) in [("question one", "first answer"), ("question two", "second answer")] {
+        terminal.send(&format!("{message}\r"));
+        terminal.expect(answer);
+        terminal.expect("Context: ");
+    }
+    terminal.send("/undo\r");
+    terminal.expect("undone:");
+    terminal.expect("question two");
+    terminal.send("/redo\r");
+    terminal.expect("redone:");
+    terminal.send("/undo\r");
+    terminal.expect("1 can be undone, 1 redone");
+    terminal.send("/tree\r");
+    terminal.expect("#3 assistant: first answer  <- here");
+    terminal.send("/fork\r");
+    terminal.expect("(fork 1)");
+    terminal.send("question three\r");
+    terminal.expect("answer in the fork");
+    terminal.expect("Context: ");
+    terminal.send("/branch\r");
+    terminal.expect("continues after the beginning");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let sent = fake.requests("/api/chat").pop().unwrap().body["messages"].to_string();
+    assert!(sent.contains("first answer") && !sent.contains("question two"), "{sent}");
+}

@@ -1,4 +1,7 @@
 //! `session.*`: creating, recording, reading, searching, changing, deleting, exporting and importing sessions.
+//! [`branches`] has the methods for the paths of a session.
+
+pub mod branches;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -551,6 +554,10 @@ pub struct SessionExportParams {
     pub session_id: SessionId,
     /// The format of the file.
     pub format: ExportFormat,
+    /// The branches to export; default `all` for `json` and `jsonl`, and `active` for `markdown` and `html`. All chunks
+    /// have those of the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<BranchFilter>,
     /// The `nextCursor` of the chunk before; absent for the first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,

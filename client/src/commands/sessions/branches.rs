@@ -1,0 +1,175 @@
+//! `ollmctl sessions branch`, `fork` and `operations`.
+
+use clap::Args;
+use ollm_protocol::content::PathRecords;
+use ollm_protocol::method::{SessionBranch, SessionFork, SessionOperations};
+use ollm_protocol::methods::session::branches::{
+    SessionBranchParams, SessionBranchResult, SessionForkParams, SessionForkResult,
+    SessionOperationsParams, SessionOperationsResult, SummaryAuthor,
+};
+use ollm_protocol::{Seq, SessionId};
+
+use crate::args::session::SessionArg;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandResult;
+use crate::commands::undo::{operation_line, remaining_line};
+use crate::render::RenderOptions;
+use crate::render::session_table::outcome_line;
+use crate::render::units::counted;
+
+/// Continue the conversation after another record; what follows it stays in the log, on a branch of its own.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+`sessions tree` shows the numbers of the records, `undo` goes back to the branch that was left. Files are not touched.
+
+Examples:
+  ollmctl sessions branch last 12
+  ollmctl sessions branch last 12 --summarize
+  ollmctl sessions branch last start")]
+pub(crate) struct BranchArgs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// The number of the record, or `start` for the position before the first one.
+    #[arg(value_name = "N|start", value_parser = parse_target)]
+    to: BranchTarget,
+    /// Record a summary of the messages that are left; a model writes it, if one answers.
+    #[arg(long)]
+    summarize: bool,
+}
+
+/// A record to continue after; `None` for the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BranchTarget(pub(crate) Option<Seq>);
+
+/// Parses the number of a record, with or without `#`, or `start`.
+pub(crate) fn parse_target(text: &str) -> Result<BranchTarget, String> {
+    if text == "start" {
+        return Ok(BranchTarget(None));
+    }
+    let number = text.trim_start_matches('#').parse();
+    number
+        .map(|number| BranchTarget(Some(Seq(number))))
+        .map_err(|_| "write the number of a record, or `start`".to_owned())
+}
+
+/// Create a session that begins as another one does, and is independent of it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl sessions fork last
+  ollmctl sessions fork last --at 12 --title 'Another way'")]
+pub(crate) struct ForkArgs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// The number of the last record to copy [default: the end of the active branch].
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
+    /// The title of the new session [default: the same, with `(fork N)`].
+    #[arg(long)]
+    title: Option<String>,
+}
+
+/// List what can be undone and redone, the newest first.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl sessions operations last
+  ollmctl sessions operations last --limit 5 --json")]
+pub(crate) struct OperationsArgs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// The maximum number of operations.
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+}
+
+pub(super) fn branch(args: &BranchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    move_leaf(session_id, args.to, args.summarize, ctx)
+}
+
+/// Moves the active leaf and prints what changed.
+pub(in crate::commands) fn move_leaf(
+    session_id: SessionId,
+    to: BranchTarget,
+    summarize: bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let params = SessionBranchParams { session_id, to_seq: to.0, summarize, key: None };
+    ctx.show::<SessionBranch>(&params, render_branch)
+}
+
+fn render_branch(result: &SessionBranchResult, _: &RenderOptions) -> String {
+    let place = match result.leaf {
+        Some(leaf) if result.moved_to_unit_end => {
+            format!("#{leaf}, the end of a message with its tool calls")
+        }
+        Some(leaf) => format!("#{leaf}"),
+        None => "the beginning".to_owned(),
+    };
+    if result.seq.is_none() {
+        return format!("the conversation already continues after {place}\n");
+    }
+    let mut text = format!("the conversation continues after {place}\n");
+    for (verb, records) in [("left", &result.removed), ("back", &result.added)] {
+        if !records.is_empty() {
+            text.push_str(&format!("  {verb}: {}\n", path_records(records)));
+        }
+    }
+    match (result.summary_seq, result.summary_by) {
+        (Some(seq), Some(SummaryAuthor::Model)) => {
+            text.push_str(&format!("  summary of what was left: #{seq}\n"));
+        }
+        (Some(seq), _) => {
+            text.push_str(&format!("  lines of what was left, without a model: #{seq}\n"));
+        }
+        _ => {}
+    }
+    text
+}
+
+/// Returns numbers such as `2 messages, 1 tool call, 120 tokens`.
+pub(in crate::commands) fn path_records(records: &PathRecords) -> String {
+    let mut parts = Vec::new();
+    for (number, noun) in [
+        (records.messages, "message"),
+        (records.tool_calls, "tool call"),
+        (records.tokens, "token"),
+    ] {
+        if number > 0 {
+            parts.push(counted(number, noun));
+        }
+    }
+    if parts.is_empty() { counted(records.records, "record") } else { parts.join(", ") }
+}
+
+pub(super) fn fork(args: &ForkArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    let (at_seq, title) = (args.at.map(Seq), args.title.clone());
+    let params = SessionForkParams { session_id, at_seq, title, key: None };
+    ctx.show::<SessionFork>(&params, |result, _| render_fork(result))
+}
+
+/// Returns the new session and the record that it continues after.
+pub(in crate::commands) fn render_fork(result: &SessionForkResult) -> String {
+    let line = outcome_line("forked", &result.session);
+    format!("{line}  it continues after #{}\n", result.leaf)
+}
+
+pub(super) fn operations(args: &OperationsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    let params = SessionOperationsParams { session_id, limit: Some(args.limit), cursor: None };
+    ctx.show::<SessionOperations>(&params, render_operations)
+}
+
+fn render_operations(result: &SessionOperationsResult, options: &RenderOptions) -> String {
+    if result.data.is_empty() {
+        return "there are no operations yet\n".to_owned();
+    }
+    let mut text: String =
+        result.data.iter().map(|operation| operation_line(operation, options)).collect();
+    if result.next_cursor.is_some() {
+        text.push_str("...\n");
+    }
+    text + &remaining_line(result.undoable, result.redoable)
+}

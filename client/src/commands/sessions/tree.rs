@@ -1,0 +1,275 @@
+//! `ollmctl sessions tree` and `label`: all branches of a session, drawn with box characters, and names of records.
+
+use std::collections::HashMap;
+
+use clap::Args;
+use ollm_protocol::content::{RecordKind, TreeCounts, TreeNode};
+use ollm_protocol::method::{SessionLabel, SessionTree};
+use ollm_protocol::methods::session::branches::{
+    SessionLabelParams, SessionLabelResult, SessionTreeParams,
+};
+use ollm_protocol::{Seq, SessionId, sanitize};
+use serde_json::Value;
+
+use crate::args::session::SessionArg;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandResult;
+use crate::render::table::clip;
+use crate::render::units::counted;
+use crate::render::{RenderOptions, Style, wire_name};
+
+/// Nodes of one page.
+const PAGE_NODES: u32 = 1000;
+
+/// Show all branches of a session as a tree; a star marks the active branch.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each line has the number of a record, which `sessions branch`, `fork` and `label` take. The branch that goes on stays \
+in its column; the others are drawn before it.
+
+Examples:
+  ollmctl sessions tree last
+  ollmctl sessions tree last --all --json")]
+pub(crate) struct TreeArgs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// Show also what the daemon records for itself, such as context heads and token usage.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Name a record, so that `sessions tree` shows the name; an empty name removes it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl sessions label last 12 'before the rewrite'")]
+pub(crate) struct LabelArgs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// The number of the record, as in `sessions tree`.
+    #[arg(value_name = "N")]
+    seq: u64,
+    /// The name.
+    name: String,
+}
+
+pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    show(session_id, args.all, ctx)
+}
+
+pub(super) fn label(args: &LabelArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    let (seq, label) = (Seq(args.seq), Some(args.name.clone()));
+    ctx.show::<SessionLabel>(&SessionLabelParams { session_id, seq, label }, render_label)
+}
+
+fn render_label(result: &SessionLabelResult, _: &RenderOptions) -> String {
+    let SessionLabelResult { seq, label, changed } = result;
+    let already = if *changed { "" } else { " already" };
+    match label.as_deref().map(sanitize::one_line) {
+        Some(label) => format!("#{seq} is named{already}: {label}\n"),
+        None => format!("#{seq} has no name{already}\n"),
+    }
+}
+
+/// Prints the tree of a session.
+pub(in crate::commands) fn show(
+    session_id: SessionId,
+    all: bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let mut params = SessionTreeParams { session_id, limit: Some(PAGE_NODES), cursor: None };
+    let (mut nodes, mut joined): (Vec<TreeNode>, Vec<Value>) = (Vec::new(), Vec::new());
+    loop {
+        let reply = ctx.call::<SessionTree>(&params)?;
+        let mut json = if ctx.json() { reply.to_json() } else { Value::Null };
+        if let Some(Value::Array(page)) = json.get_mut("data").map(Value::take) {
+            joined.extend(page);
+        }
+        let page = reply.value;
+        nodes.extend(page.data);
+        params.cursor = page.next_cursor;
+        if params.cursor.is_some() {
+            continue;
+        }
+        if ctx.json() {
+            json["data"] = Value::Array(joined);
+            return ctx.print_json(&json);
+        }
+        let text = render(&nodes, page.leaf, &page.counts, all, &ctx.render_options());
+        return ctx.print_text(&text);
+    }
+}
+
+/// A line that is still to be drawn: a node, and what is left of it and of those behind it.
+struct PendingLine {
+    at: usize,
+    first: String,
+    rest: String,
+}
+
+/// Draws the tree. Records that the daemon wrote for itself are left out unless `all` is set.
+fn render(
+    nodes: &[TreeNode],
+    leaf: Option<Seq>,
+    counts: &TreeCounts,
+    all: bool,
+    options: &RenderOptions,
+) -> String {
+    let drawn = DrawnTree::new(nodes, leaf, all);
+    let mut out = String::new();
+    let mut pending = Vec::new();
+    drawn.push_children(&drawn.roots, "", &mut pending);
+    while let Some(PendingLine { mut at, mut first, rest }) = pending.pop() {
+        loop {
+            let line = drawn.line(at, options.width.saturating_sub(first.chars().count()));
+            out.push_str(&Style::Faint.paint(&first));
+            out.push_str(&line);
+            out.push('\n');
+            first.clone_from(&rest);
+            match drawn.children[at].as_slice() {
+                [only] => at = *only,
+                children => {
+                    drawn.push_children(children, &rest, &mut pending);
+                    break;
+                }
+            }
+        }
+    }
+    if nodes.is_empty() {
+        return "the session has no records yet\n".to_owned();
+    }
+    let branches = counts.branches;
+    let counted_branches =
+        if branches == 1 { "1 branch".to_owned() } else { format!("{branches} branches") };
+    let records = counted(counts.nodes, "record");
+    let end = if leaf.is_none() { "; the leaf is before the first record" } else { "" };
+    out.push_str(&Style::Faint.paint(&format!("{records} on {counted_branches}{end}")));
+    out.push('\n');
+    out
+}
+
+/// The nodes to draw, with the ones that follow each.
+struct DrawnTree<'a> {
+    nodes: Vec<&'a TreeNode>,
+    children: Vec<Vec<usize>>,
+    roots: Vec<usize>,
+    /// The drawn node that the leaf is at or directly behind.
+    leaf: Option<usize>,
+}
+
+impl<'a> DrawnTree<'a> {
+    fn new(all_nodes: &'a [TreeNode], leaf: Option<Seq>, all: bool) -> Self {
+        let mut tree =
+            Self { nodes: Vec::new(), children: Vec::new(), roots: Vec::new(), leaf: None };
+        // The drawn node that stands for each record: itself, or the nearest one before it.
+        let mut place: HashMap<Seq, Option<usize>> = HashMap::new();
+        for node in all_nodes {
+            let parent = node.parent.and_then(|parent| place.get(&parent).copied()).flatten();
+            if !all && node.label.is_none() && is_bookkeeping(node) {
+                place.insert(node.seq, parent);
+                continue;
+            }
+            let at = tree.nodes.len();
+            tree.nodes.push(node);
+            tree.children.push(Vec::new());
+            match parent {
+                Some(parent) => tree.children[parent].push(at),
+                None => tree.roots.push(at),
+            }
+            place.insert(node.seq, Some(at));
+        }
+        tree.leaf = leaf.and_then(|leaf| place.get(&leaf).copied()).flatten();
+        tree
+    }
+
+    /// Adds the lines of children so that the branch that goes on is drawn last, in the column of its parent.
+    fn push_children(&self, children: &[usize], prefix: &str, pending: &mut Vec<PendingLine>) {
+        let active = children.iter().position(|at| self.nodes[*at].active);
+        let Some(trunk) = active.or(children.len().checked_sub(1)) else { return };
+        let trunk_line = |at| PendingLine { at, first: prefix.to_owned(), rest: prefix.to_owned() };
+        pending.push(trunk_line(children[trunk]));
+        let side = |(_, at): (usize, &usize)| PendingLine {
+            at: *at,
+            first: format!("{prefix}├─ "),
+            rest: format!("{prefix}│  "),
+        };
+        let others = children.iter().enumerate().filter(|(place, _)| *place != trunk);
+        let mut others: Vec<PendingLine> = others.map(side).collect();
+        others.reverse();
+        pending.append(&mut others);
+    }
+
+    fn line(&self, at: usize, width: usize) -> String {
+        let node = self.nodes[at];
+        let star = if node.active { '*' } else { ' ' };
+        let name = node.role.map_or_else(|| wire_name(node.kind), |role| role.as_str().to_owned());
+        let label = node.label.as_deref().map(sanitize::one_line);
+        let label = label.map_or_else(String::new, |label| format!("  [{label}]"));
+        let here = if self.leaf == Some(at) { "  <- here" } else { "" };
+        let fixed = format!("{star} #{} {name}: ", node.seq);
+        let room = width
+            .saturating_sub(fixed.chars().count() + label.chars().count() + here.chars().count());
+        let text = clip(&sanitize::one_line(&node.text), room.max(8));
+        let style = node.role.map_or(Style::Faint, Style::of_role);
+        let name = style.paint(&name);
+        let (label, here) = (Style::Strong.paint(&label), Style::Strong.paint(here));
+        format!("{star} #{} {name}: {}{label}{here}", node.seq, text.trim_end())
+    }
+}
+
+/// Returns whether the daemon recorded a node for itself.
+fn is_bookkeeping(node: &TreeNode) -> bool {
+    matches!(node.kind, RecordKind::Epoch | RecordKind::Usage | RecordKind::Delta)
+        || node.kind == RecordKind::Custom && node.text.starts_with("ollm.")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::plain;
+
+    fn nodes(rows: &[(u64, Option<u64>, &str, &str, bool)]) -> Vec<TreeNode> {
+        let node = |(seq, parent, kind, text, active): &(u64, Option<u64>, &str, &str, bool)| {
+            let role = (*kind == "message").then_some("user");
+            serde_json::from_value(json!({
+                "seq": seq, "parent": parent, "type": kind, "role": role, "text": text,
+                "active": active, "children": 0,
+            }))
+            .unwrap()
+        };
+        rows.iter().map(node).collect()
+    }
+
+    #[test]
+    fn branch_that_goes_on_keeps_its_column() {
+        let mut nodes = nodes(&[
+            (1, None, "message", "one", true),
+            (2, Some(1), "epoch", "start", true),
+            (3, Some(2), "message", "two", true),
+            (4, Some(3), "message", "left", false),
+            (5, Some(4), "message", "left too", false),
+            (6, Some(4), "message", "right too", false),
+            (7, Some(3), "message", "three", true),
+            (8, None, "message", "another beginning", false),
+        ]);
+        nodes[2].label = Some("here\u{1b}[31m".to_owned());
+        let counts = TreeCounts { nodes: 8, active: 4, branches: 4, labels: 1 };
+        let text =
+            render(&nodes, Some(Seq(7)), &counts, false, &crate::testing::render_options(80));
+        let expected = "\
+├─   #8 user: another beginning
+* #1 user: one
+* #3 user: two  [here]
+├─   #4 user: left
+│  ├─   #5 user: left too
+│    #6 user: right too
+* #7 user: three  <- here
+8 records on 4 branches
+";
+        assert_eq!(plain(&text), expected);
+    }
+}

@@ -1,0 +1,117 @@
+//! `session.operations`: everything that an undo can take back, and what it took back, the newest first.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{Operation, OperationKind, OperationState, RecordKind, Role};
+use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionOperationsResult};
+use ollm_protocol::{Seq, SessionId};
+
+use super::lines::line_of;
+use super::{count, path_change};
+use crate::app::core::Core;
+use crate::app::error::{AppError, Result, page_limit};
+use crate::app::partial::settle;
+use crate::session::SessionState;
+use crate::session::operations::{OperationSpan, Operations};
+
+const DEFAULT_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 1000;
+
+/// Reads a page of operations (`session.operations`). Blocks on the disk.
+pub(crate) fn operations(
+    core: &Arc<Core>,
+    params: SessionOperationsParams,
+) -> Result<SessionOperationsResult> {
+    let SessionOperationsParams { session_id: id, limit, cursor } = params;
+    let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
+    let invalid = || AppError::invalid("cursor", "is not a cursor of operations");
+    let newest = match &cursor {
+        None => u64::MAX,
+        Some(cursor) => cursor.parse().map_err(|_| invalid())?,
+    };
+    settle(core, id)?;
+    let (drafts, undoable, redoable, next) = core.sessions.with(id, |live| {
+        let operations = Operations::of(live.state());
+        let end = operations.spans().partition_point(|span| span.first.0 <= newest);
+        let start = end.saturating_sub(limit);
+        let next = start.checked_sub(1).map(|next| operations.spans()[next].first);
+        let states = operations.states();
+        let draft = |at| draft(live.state(), &operations, &states, at);
+        let drafts: Vec<_> = (start..end).rev().map(draft).collect();
+        (drafts, operations.undoable().len(), operations.redoable().len(), next)
+    })?;
+    Ok(SessionOperationsResult {
+        data: with_contents(core, id, drafts)?,
+        undoable: undoable as u64,
+        redoable: redoable as u64,
+        next_cursor: next.map(|next| next.0.to_string()),
+    })
+}
+
+/// An operation whose time and text are not read yet.
+pub(super) struct OperationDraft {
+    operation: Operation,
+    /// The record that says what the operation is about.
+    subject: Seq,
+}
+
+/// Returns an operation without what only its records say.
+pub(super) fn draft(
+    state: &SessionState,
+    operations: &Operations,
+    states: &[Option<OperationState>],
+    at: usize,
+) -> OperationDraft {
+    let span = operations.spans()[at];
+    let target = operations.target(at);
+    let (added, removed) = path_change(state, span.before, span.after);
+    OperationDraft {
+        operation: Operation {
+            seq: span.first,
+            through_seq: span.last,
+            kind: span.kind,
+            state: states[at],
+            at: None,
+            text: String::new(),
+            target: target.map(|target| target.first),
+            leaf_before: span.before,
+            leaf_after: span.after,
+            added: count(state, &added),
+            removed: count(state, &removed),
+        },
+        subject: subject(state, target.unwrap_or(&span)),
+    }
+}
+
+/// Returns the record that says what an operation is about: of a turn, its first message or tool call.
+fn subject(state: &SessionState, span: &OperationSpan) -> Seq {
+    if span.kind != OperationKind::Turn {
+        return span.first;
+    }
+    let path = state.walk(span.after).take_while(|(seq, _)| *seq >= span.first);
+    let said = path.filter(|(_, entry)| {
+        entry.is_some_and(|entry| {
+            entry.role().is_some_and(|role| role != Role::System)
+                || entry.kind() == Some(RecordKind::ToolCall)
+        })
+    });
+    said.map(|(seq, _)| seq).last().unwrap_or(span.first)
+}
+
+/// Reads the times and the texts of operations. Blocks on the disk.
+pub(super) fn with_contents(
+    core: &Core,
+    id: SessionId,
+    drafts: Vec<OperationDraft>,
+) -> Result<Vec<Operation>> {
+    let firsts: Vec<Seq> = drafts.iter().map(|draft| draft.operation.seq).collect();
+    let subjects: Vec<Seq> = drafts.iter().map(|draft| draft.subject).collect();
+    let firsts = core.sessions.records(id, &firsts)?;
+    let subjects = core.sessions.bodies(id, &subjects)?;
+    let fill = |((draft, first), subject): ((OperationDraft, Option<_>), Option<_>)| {
+        let at = first.map(|record: ollm_protocol::content::Record| record.at);
+        let text = subject.map(|body| line_of(&body)).unwrap_or_default();
+        Operation { at, text, ..draft.operation }
+    };
+    Ok(drafts.into_iter().zip(firsts).zip(subjects).map(fill).collect())
+}

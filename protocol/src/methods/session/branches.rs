@@ -1,0 +1,218 @@
+//! `session.branch`, `tree`, `label`, `fork`, `undo`, `redo` and `operations`: the paths of a session, and moving between
+//! them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::content::{Operation, PathRecords, Session, TreeCounts, TreeNode};
+use crate::{Seq, SessionId};
+
+/// The params of `session.branch`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionBranchParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The record after which the conversation continues; null for the position before the first record.
+    #[serde(deserialize_with = "required")]
+    pub to_seq: Option<Seq>,
+    /// Whether a summary of the records that leave the path is recorded after the move. Default false.
+    #[serde(default)]
+    pub summarize: bool,
+    /// An idempotency key: a retry with the same key moves nothing again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// Reads a field that may be null and must not be absent: a forgotten one would move a session to its beginning.
+fn required<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Seq>, D::Error> {
+    Option::deserialize(input)
+}
+
+/// The result of `session.branch`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionBranchResult {
+    /// The record that the leaf moved to, without the summary; absent for the position before the first record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<Seq>,
+    /// Whether the leaf is not `toSeq` but the end of its unit: a message with its tool calls and results. Default
+    /// false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moved_to_unit_end: bool,
+    /// The record of the move; absent if the leaf was there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
+    /// The record with the summary of the branch that was left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary_seq: Option<Seq>,
+    /// The author of the summary; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary_by: Option<SummaryAuthor>,
+    /// The records that came onto the active path.
+    #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
+    pub added: PathRecords,
+    /// The records that left the active path.
+    #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
+    pub removed: PathRecords,
+    /// Whether the key was used before, so that nothing was written. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+/// The author of a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SummaryAuthor {
+    /// A model.
+    Model,
+    /// The daemon, which took lines from the records because no model answered.
+    Daemon,
+}
+
+/// The params of `session.tree`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionTreeParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The most nodes of the page, 1 to 1000; default 200. A page also ends when it has read 6 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the page before; absent for the first page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// The result of `session.tree`: a page of nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionTreeResult {
+    /// The nodes in the order of the log, so that a parent comes before its children.
+    pub data: Vec<TreeNode>,
+    /// The active leaf; absent for the position before the first record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<Seq>,
+    /// The counts of the whole tree.
+    pub counts: TreeCounts,
+    /// The cursor of the next page; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// The params of `session.label`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionLabelParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The record to label.
+    pub seq: Seq,
+    /// The label, at most 512 bytes; absent or empty to remove it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// The result of `session.label`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionLabelResult {
+    /// The labeled record.
+    pub seq: Seq,
+    /// Its label; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Whether the label changed.
+    pub changed: bool,
+}
+
+/// The params of `session.undo` and `session.redo`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionUndoParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The number of operations, 1 to 1000; default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+    /// An idempotency key: a retry with the same key moves nothing again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The result of `session.undo` and `session.redo`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionUndoResult {
+    /// The active leaf now; absent for the position before the first record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<Seq>,
+    /// The operations that were undone or redone, in the order in which that happened.
+    pub operations: Vec<Operation>,
+    /// The number of operations that can be undone now.
+    pub undoable: u64,
+    /// The number of operations that can be redone now.
+    pub redoable: u64,
+    /// Whether the key was used before, so that nothing was written. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+/// The params of `session.operations`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionOperationsParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The most operations of the page, 1 to 1000; default 50.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the page before; absent for the first page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// The result of `session.operations`: a page of operations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionOperationsResult {
+    /// The operations, the newest first.
+    pub data: Vec<Operation>,
+    /// The number of operations that can be undone.
+    pub undoable: u64,
+    /// The number of operations that can be redone.
+    pub redoable: u64,
+    /// The cursor of the next page; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// The params of `session.fork`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionForkParams {
+    /// The session to copy.
+    pub session_id: SessionId,
+    /// The last record to copy, with the rest of its unit; default the active leaf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_seq: Option<Seq>,
+    /// The title of the new session, at most 4 KiB; default that of the copied one with `(fork N)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// An idempotency key: a retry with the same key returns the same session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The result of `session.fork`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionForkResult {
+    /// The new session.
+    pub session: Session,
+    /// The active leaf of the new session: the last record that was copied onto its path.
+    pub leaf: Seq,
+    /// Whether the leaf is not the requested record but the end of its unit. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moved_to_unit_end: bool,
+}
