@@ -18,7 +18,6 @@ use super::error::{LogError, SessionError};
 use super::index::{IndexEntry, KeyEntry, ScanPoint, ScannedRecord};
 use super::log::{self, EncodedLine, LineFields, LogReader};
 use super::open_session::{OpenSession, RecordReader};
-use super::operations::FORK;
 use super::state::SessionState;
 use super::store::Sessions;
 use super::write::{IdempotencyKey, SessionChange};
@@ -199,7 +198,7 @@ fn own_lines(
     beginning: &Beginning,
     blobs: &Path,
 ) -> Result<(Vec<u8>, Vec<ScannedRecord>, ScanPoint), LogError> {
-    let moved = LeafMove { to: Some(fork.leaf), cause: FORK.to_owned() };
+    let moved = LeafMove { to: Some(fork.leaf), cause: LeafMove::FORK.to_owned() };
     let bodies = [RecordBody::Session(fork.header.clone()), RecordBody::Leaf(moved)];
     let (mut bytes, mut records) = (Vec::new(), Vec::new());
     let mut end = ScanPoint { bytes: beginning.n_bytes, records: beginning.n_records, last_crc: 0 };

@@ -8,23 +8,15 @@
 //! of another program or behind damage, is an operation too and can be undone. FORMAT.md, "Operations".
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{OperationKind, OperationState, RecordKind, RecordScope, Role};
+use ollm_protocol::content::{
+    LeafMove, OperationKind, OperationState, RecordKind, RecordScope, Role,
+};
 
 use super::index::IndexEntry;
 use super::state::SessionState;
 
 /// The causes of moves that are not operations: the records before them are on several paths, in the order of no user.
-const IMPORTS: [&str; 2] = ["import", FORK];
-/// The cause of the move at the beginning of a fork.
-pub(crate) const FORK: &str = "fork";
-/// The cause of a move that undoes an operation.
-pub(crate) const UNDO: &str = "undo";
-/// The cause of a move that redoes one.
-pub(crate) const REDO: &str = "redo";
-/// The cause of a move before an answer is given again.
-pub(crate) const RETRY: &str = "retry";
-/// The cause of a move to a snapshot.
-const RESTORE: &str = "restore";
+const IMPORTS: [&str; 2] = [LeafMove::IMPORT, LeafMove::FORK];
 
 /// A run of records that is undone as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,12 +206,12 @@ impl OperationFold {
         let last_undone = self.done.undo.last().filter(|at| self.done.spans[**at].before == to);
         let next_redone = self.done.redo.last().filter(|(_, leaf)| *leaf == to);
         let (kind, target) = match cause {
-            UNDO if last_undone.is_some() => (OperationKind::Undo, last_undone.copied()),
-            REDO if next_redone.is_some() => {
+            LeafMove::UNDO if last_undone.is_some() => (OperationKind::Undo, last_undone.copied()),
+            LeafMove::REDO if next_redone.is_some() => {
                 (OperationKind::Redo, next_redone.map(|(target, _)| *target))
             }
-            RETRY => (OperationKind::Retry, None),
-            RESTORE => (OperationKind::Restore, None),
+            LeafMove::RETRY => (OperationKind::Retry, None),
+            LeafMove::RESTORE => (OperationKind::Restore, None),
             _ if before == to => return,
             _ => (OperationKind::Branch, None),
         };

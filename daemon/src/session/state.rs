@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint, ScannedRecord};
 use super::log::recover::{ScanItem, ScanSink};
-use super::operations::FORK;
 use super::write::NewSession;
 use ollm_protocol::sanitize;
 
@@ -355,7 +354,10 @@ impl SessionState {
     /// Returns the leaf with which a fork began; `None` for a session that is no fork.
     pub(crate) fn forked_leaf(&self) -> Option<Seq> {
         let moves = self.carry.leaf_moves.iter().rev();
-        moves.clone().find(|(_, moved)| moved.cause == FORK).and_then(|(_, moved)| moved.to)
+        moves
+            .clone()
+            .find(|(_, moved)| moved.cause == LeafMove::FORK)
+            .and_then(|(_, moved)| moved.to)
     }
 
     /// Returns the header that a session with the fields of this one would have now.

@@ -74,8 +74,25 @@ pub struct ModeChange {
 pub struct LeafMove {
     /// The new leaf; absent for the position before the first record.
     pub to: Option<Seq>,
-    /// The cause of the move: `branch`, `undo`, `redo`, `restore`, `retry`, `fork` or `import`.
+    /// The cause of the move: one of the constants of this type, or that of a later version.
     pub cause: String,
+}
+
+impl LeafMove {
+    /// The conversation continues after another record.
+    pub const BRANCH: &str = "branch";
+    /// An operation is undone.
+    pub const UNDO: &str = "undo";
+    /// An operation is redone.
+    pub const REDO: &str = "redo";
+    /// The session returns to a snapshot.
+    pub const RESTORE: &str = "restore";
+    /// An answer is given again.
+    pub const RETRY: &str = "retry";
+    /// A fork begins where the copied records end.
+    pub const FORK: &str = "fork";
+    /// An import has recorded all branches.
+    pub const IMPORT: &str = "import";
 }
 
 /// A label of a record.

@@ -17,9 +17,6 @@ use crate::app::error::Result;
 use crate::app::partial::settle;
 use crate::session::{Appended, IdempotencyKey, NewRecord, OpenSession, SessionState};
 
-/// The cause of the leaf's move, in the log and in `branch-changed`.
-pub(super) const CAUSE: &str = "branch";
-
 /// A move of the leaf that was planned for a state of the session.
 struct BranchPlan {
     leaf: Option<Seq>,
@@ -62,7 +59,7 @@ pub(crate) async fn branch(
     };
     let mut drafts = vec![
         snapshot_mark(&core.clock, leaf, MarkedChange::Branch),
-        uncounted(RecordBody::Leaf(LeafMove { to, cause: CAUSE.to_owned() })),
+        uncounted(RecordBody::Leaf(LeafMove { to, cause: LeafMove::BRANCH.to_owned() })),
     ];
     if let Some((summary, by_model)) = summary {
         let body = RecordBody::BranchSummary(BranchSummary { from: leaf, summary });

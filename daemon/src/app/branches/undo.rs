@@ -16,7 +16,7 @@ use crate::app::core::{Core, blocking};
 use crate::app::drafts::{take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
-use crate::session::operations::{Operations, REDO, UNDO};
+use crate::session::operations::Operations;
 use crate::session::{IdempotencyKey, SessionError, SessionState};
 
 /// The most operations of one call.
@@ -98,7 +98,8 @@ async fn step(
                     // The client has not seen the operation that it would undo now.
                     return Err(SessionError::LeafMoved { id }.into());
                 }
-                let cause = if direction == Direction::Back { UNDO } else { REDO };
+                let cause =
+                    if direction == Direction::Back { LeafMove::UNDO } else { LeafMove::REDO };
                 let draft =
                     |to| uncounted(RecordBody::Leaf(LeafMove { to, cause: cause.to_owned() }));
                 let drafts = moves.into_iter().map(draft).collect();

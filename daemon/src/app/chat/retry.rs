@@ -15,7 +15,6 @@ use crate::app::drafts::{counted_for, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::before_pieces;
 use crate::session::index::IndexEntry;
-use crate::session::operations::RETRY;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// The result of a call that was never answered.
@@ -197,7 +196,7 @@ fn drafts(
     to: Option<Seq>,
     after: &[Seq],
 ) -> Result<Vec<NewRecord>> {
-    let moved = LeafMove { to, cause: RETRY.to_owned() };
+    let moved = LeafMove { to, cause: LeafMove::RETRY.to_owned() };
     let mut drafts = vec![uncounted(RecordBody::Leaf(moved))];
     let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();
     drafts.extend(bodies.filter(is_kept).map(|body| counted_for(core, id, body).0));

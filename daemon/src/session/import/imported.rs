@@ -113,7 +113,8 @@ impl Imported {
 /// Appends a record that moves the active leaf to `leaf`, unless the last record on a path is `leaf`.
 pub(super) fn move_leaf(records: &mut RecordSpool, leaf: Option<usize>, at: Timestamp) {
     if records.last_on_path() != leaf {
-        let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
+        let body =
+            RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: LeafMove::IMPORT.to_owned() });
         records.push(ImportedRecord { parent: leaf, at, body, key: None });
     }
 }

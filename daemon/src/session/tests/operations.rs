@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::new_session;
 use crate::session::index::{IndexEntry, ScannedRecord};
-use crate::session::operations::{FORK, Operations, REDO, RETRY, UNDO};
+use crate::session::operations::Operations;
 use crate::session::state::SessionState;
 
 /// A log in memory, whose records are kept to be folded again.
@@ -115,12 +115,12 @@ impl MemoryLog {
     /// Undoes the newest operation; returns false if there is none.
     fn undo(&mut self) -> bool {
         let to = self.operations().undoable().next().map(|span| span.before);
-        to.map(|to| self.move_leaf(to, UNDO)).is_some()
+        to.map(|to| self.move_leaf(to, LeafMove::UNDO)).is_some()
     }
 
     fn redo(&mut self) -> bool {
         let to = self.operations().redoable().next().map(|(_, to)| to);
-        to.map(|to| self.move_leaf(to, REDO)).is_some()
+        to.map(|to| self.move_leaf(to, LeafMove::REDO)).is_some()
     }
 
     fn kinds(&self) -> Vec<(Kind, u64, u64)> {
@@ -212,7 +212,7 @@ fn moves_are_operations_and_undone_like_others() {
     assert_eq!(log.state.leaf(), Some(Seq(6)));
     // An answer is given again: the one before comes back first.
     let mut log = MemoryLog::of(&[Step::User, Step::Answer]);
-    log.move_leaf(Some(Seq(1)), RETRY);
+    log.move_leaf(Some(Seq(1)), LeafMove::RETRY);
     log.record(PIN);
     log.record(Step::Answer);
     assert_eq!(log.kinds(), [(Kind::Turn, 1, 2), (Kind::Retry, 3, 5)]);
@@ -225,7 +225,7 @@ fn moves_are_operations_and_undone_like_others() {
 
 #[test]
 fn operations_before_an_import_or_a_fork_are_those_of_its_path() {
-    for cause in ["import", FORK] {
+    for cause in [LeafMove::IMPORT, LeafMove::FORK] {
         let mut log = MemoryLog::of(&[Step::User, Step::Answer, Step::User, Step::Answer]);
         log.move_leaf(Some(Seq(2)), "branch");
         log.record(Step::User);
@@ -248,7 +248,7 @@ fn operations_before_an_import_or_a_fork_are_those_of_its_path() {
 #[test]
 fn unexplained_undo_is_a_move_that_can_be_undone() {
     let mut log = MemoryLog::of(&[Step::User, Step::Answer, Step::User, Step::Answer, Step::User]);
-    log.move_leaf(Some(Seq(1)), UNDO);
+    log.move_leaf(Some(Seq(1)), LeafMove::UNDO);
     assert_eq!(log.kinds().last(), Some(&(Kind::Branch, 6, 6)));
     assert!(log.undo());
     assert_eq!(log.state.leaf(), Some(Seq(5)));
@@ -348,7 +348,7 @@ proptest! {
                 }
                 Action::Retry(pick) => {
                     let to = some_record(&log, pick);
-                    log.move_leaf(to, RETRY);
+                    log.move_leaf(to, LeafMove::RETRY);
                 }
                 Action::Undo(steps) => (0..steps).for_each(|_| {
                     log.undo();
