@@ -72,7 +72,7 @@ impl PathItem {
         matches!(self.kind, RecordKind::Message)
     }
 
-    pub(super) const fn is_user_message(&self) -> bool {
+    pub(crate) const fn is_user_message(&self) -> bool {
         matches!((self.kind, self.role), (RecordKind::Message, Some(Role::User)))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    CompactStrategy, CompactionMethod, ContextMessage, CountKind, OmittedItem,
+    CompactStrategy, CompactionMethod, ContextMessage, CountKind, OmittedItem, RecordKind,
 };
 use ollm_protocol::methods::context::ContextBuildParams;
 
@@ -14,7 +14,7 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
 use crate::app::models::window::learn_limits;
 use crate::config::CompressionStrategy;
-use crate::context::{self, BuildInput, Built, CutPlan};
+use crate::context::{self, BuildInput, Built, CutPlan, PathItem};
 use crate::tokens::Counter;
 
 /// The share of the trigger from which a conversation is compacted in a pause: the next message would otherwise have to
@@ -59,19 +59,22 @@ impl CompactionRequest {
 pub(super) struct Survey {
     pub(super) inputs: Inputs,
     pub(super) before: ContextBefore,
-    /// The prompt of the epoch in force, which the next call of a chat repeats; empty if it opens a new epoch.
+    /// The prompt of the epoch in force, which the next call of a chat repeats, or else the one before the newest message
+    /// of the user; empty if both open a new epoch.
     pub(super) chat: Vec<ContextMessage>,
     /// The records that this prompt does not show.
     missing: Vec<OmittedItem>,
+    /// The last record that it could show.
+    chat_end: Option<Seq>,
 }
 
 impl Survey {
-    /// Returns those of some records that the prompt of the epoch in force does not show.
+    /// Returns those of some records that the prompt in [`Self::chat`] does not show.
     pub(super) fn missing(&self, records: &[Seq]) -> Vec<Seq> {
         let is_missing = |seq: &&Seq| {
-            let ranges =
+            let mut ranges =
                 self.missing.iter().map(|one| one.seq..=one.through_seq.unwrap_or(one.seq));
-            ranges.into_iter().any(|range| range.contains(*seq))
+            Some(**seq) > self.chat_end || ranges.any(|range| range.contains(*seq))
         };
         records.iter().filter(is_missing).copied().collect()
     }
@@ -134,13 +137,47 @@ pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Res
         inputs.check_facts()?;
         let threshold = core.config().compression.threshold;
         let before = context_before(&input, &built, inputs.compaction_at(), threshold);
-        let is_shown = built.new_epoch.is_none() && before.fits;
-        let mut missing = built.result.omitted;
+        let (shown, chat_end) = if built.new_epoch.is_none() && before.fits {
+            (Some(built), inputs.leaf)
+        } else {
+            let end = end_before_newest(&inputs, &params);
+            (built_until(core, &params, &inputs, end)?, end)
+        };
+        let shown = shown.map(|built| (built.result.messages, built.result.omitted));
+        let (chat, mut missing) = shown.unwrap_or_default();
         missing.retain(|one| MISSING.contains(&one.reason.as_str()));
-        let chat = if is_shown { built.result.messages } else { Vec::new() };
-        Ok(Arc::new(Survey { inputs, before, chat, missing }))
+        Ok(Arc::new(Survey { inputs, before, chat, missing, chat_end }))
     })
     .await
+}
+
+/// Returns the last record before the newest message of the user and what was recalled for it.
+fn end_before_newest(inputs: &Inputs, params: &ContextBuildParams) -> Option<Seq> {
+    if params.pending.is_some() {
+        return inputs.leaf;
+    }
+    let items = &inputs.path.items;
+    let newest = items.iter().rposition(PathItem::is_user_message)?;
+    let before = items[..newest].iter().rfind(|item| item.kind != RecordKind::Delta);
+    before.map(|item| item.seq)
+}
+
+/// Returns the context as it was after an earlier record, which the server has read; `None` if it opened a new epoch.
+fn built_until(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    inputs: &Inputs,
+    end: Option<Seq>,
+) -> Result<Option<Built>> {
+    if end.is_none() {
+        return Ok(None);
+    }
+    let params = ContextBuildParams { pending: None, ..params.clone() };
+    let counter = Some(inputs.counter.clone());
+    let earlier = inputs::load(core, &params, counter, BuildLeaf::Earlier(end))?;
+    let input = earlier.build_input(&params, &earlier.checkpoints);
+    let built = context::build(&input, &earlier.contents(core))?;
+    Ok(built.new_epoch.is_none().then_some(built))
 }
 
 fn context_before(

@@ -443,6 +443,29 @@ async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
 }
 
 #[tokio::test]
+async fn summary_for_a_message_without_room_is_requested_behind_the_prompt_before_it() {
+    let session = LongSession::new().await;
+    let params =
+        ContextBuildParams { compact: CompactMode::Auto, ..ContextBuildParams::new(session.id) };
+    session.test.record("user", "the last question").await;
+    let built = build_with(&session.core, params, None).await.expect("fits");
+    session.test.record("assistant", "the last answer").await;
+    session.test.record("user", &"a line of a pasted file\n".repeat(500)).await;
+    assert!(!session.survey().await.before.fits);
+    session.backend.answer_text(SUMMARY);
+    let compacted = session.compact_in_turn().await;
+    assert_eq!(compacted.head.method, CompactionMethod::Summarized);
+    let [notes] = &*session.checkpoints() else { panic!("one is kept") };
+    assert!(!notes.provisional, "nothing is left to the background: {notes:?}");
+    let [request] = &*session.backend.requests() else { panic!("one request") };
+    assert!(request.messages[..built.messages.len()] == built.messages, "the prompt is repeated");
+    let behind = &request.messages[built.messages.len()..];
+    let [answer, task] = behind else { panic!("{behind:?}") };
+    assert_eq!(answer.content, "the last answer");
+    assert!(task.content.starts_with("Stop here.") && !task.content.contains("a pasted file"));
+}
+
+#[tokio::test]
 async fn many_decisions_leave_room_for_a_summary() {
     let session = LongSession::new().await;
     session.test.configure(&[("ollama.model", "m"), ("context.size", "4096")]);
