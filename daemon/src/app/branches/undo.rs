@@ -123,11 +123,14 @@ fn plan(state: &SessionState, n_steps: usize, direction: Direction) -> Result<Un
         Direction::Back => operations.undoable().map(|span| (span.first, span.before)).collect(),
         Direction::Forward => operations.redoable().map(|(span, to)| (span.first, to)).collect(),
     };
-    let done = if direction == Direction::Back { "undo" } else { "redo" };
+    let (verb, done) = match direction {
+        Direction::Back => ("undo", "undone"),
+        Direction::Forward => ("redo", "redone"),
+    };
     match steps.len() {
-        0 => return Err(AppError::invalid("steps", format!("there is nothing to {done}"))),
+        0 => return Err(AppError::invalid("steps", format!("there is nothing to {verb}"))),
         n if n < n_steps => {
-            let problem = format!("there are only {n} operations to {done}");
+            let problem = format!("only {n} can be {done}");
             return Err(AppError::invalid("steps", problem));
         }
         _ => steps.truncate(n_steps),
