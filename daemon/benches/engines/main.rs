@@ -31,7 +31,10 @@ fn main() -> Result<()> {
     };
     let chosen: Vec<String> = arguments.collect();
     let home = Home::new()?;
-    home.write_config(&format!("ollama: {{ host: '{host}' }}\ncontext: {{ size: {WINDOW} }}\n"))?;
+    // Without the daemon's own tools, `model.countTokens` counts the prompts that the chats send.
+    home.write_config(&format!(
+        "ollama: {{ host: '{host}' }}\ncontext: {{ size: {WINDOW} }}\nrecall: {{ tools: 'off' }}\n"
+    ))?;
     let daemon = Daemon::start(&home)?;
     let mut client = daemon.connect()?;
     let listed = client.call("model.list", &json!({}))?;
