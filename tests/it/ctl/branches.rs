@@ -44,7 +44,7 @@ fn branches_are_shown_named_left_and_taken_back() {
     assert_eq!((array(&json["data"]).len(), &json["leaf"]), (5, &json!(4)), "{json}");
     let refused = sandbox.ctl(["redo", "9", "--session", "last"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.stderr.contains("only 2 operations"), "{refused:?}");
+    assert!(refused.stderr.contains("only 2 can be redone"), "{refused:?}");
     assert_eq!(sandbox.ctl(["sessions", "branch", "last", "x"]).code, Some(2));
     assert_eq!(sandbox.ctl(["sessions", "branch", "last", "99"]).code, Some(3));
 }

@@ -63,7 +63,7 @@ fn undo_walks_back_and_redo_forward_until_a_new_operation() {
     }
     let error =
         wire.refused("session.redo", json!({ "sessionId": session, "steps": 9 }), "invalidParams");
-    assert!(error["message"].as_str().unwrap().contains("only 3 operations"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("only 3 can be redone"), "{error}");
     wire.refused("session.undo", json!({ "sessionId": UNKNOWN_SESSION }), "sessionNotFound");
 }
 
