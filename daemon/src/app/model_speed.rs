@@ -10,6 +10,10 @@ use crate::model::{ChatEnd, PromptCount, canonical_name};
 /// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
 const MIN_PROMPT_TOKENS: u64 = 64;
 
+/// The share of a prompt that must be new to a server that does not report what it had in its cache, as a divisor: its
+/// reading is then known to within this factor.
+const NEW_SHARE_DIVISOR: u64 = 2;
+
 /// Maximum number of models with observations, more than most servers have.
 const MAX_MODELS: usize = 256;
 
@@ -27,6 +31,8 @@ impl Default for MeasuredModels {
 pub(crate) struct MeasuredModel {
     /// The tokens of a prompt, and the time in which the model read them.
     reading: Option<(u64, Duration)>,
+    /// The tokens of the last answer, which are in the server's cache.
+    answer_tokens: u64,
     /// The window that the server gave the model, if it is smaller than requested.
     pub(crate) effective: Option<u32>,
     pub(crate) last_used: Option<Instant>,
@@ -47,10 +53,16 @@ impl MeasuredModels {
         self.change(model, |measured| measured.effective = effective);
     }
 
-    /// Adds the observations of one answer.
-    pub(crate) fn note(&self, model: &str, end: &ChatEnd, effective: Option<u32>) {
+    /// Adds the observations of one answer, to a prompt whose first `prefix_tokens` the model may have read before.
+    pub(crate) fn note(
+        &self,
+        model: &str,
+        end: &ChatEnd,
+        effective: Option<u32>,
+        prefix_tokens: u64,
+    ) {
         self.change(model, |measured| {
-            measured.note(end);
+            measured.note(end, prefix_tokens);
             measured.effective = effective;
         });
     }
@@ -72,16 +84,21 @@ impl MeasuredModel {
         Duration::try_from_secs_f64(took.as_secs_f64() * share).ok()
     }
 
-    fn note(&mut self, end: &ChatEnd) {
-        let read = match end.prompt {
-            PromptCount::Whole(tokens) => tokens.saturating_sub(end.cached_tokens.unwrap_or(0)),
-            PromptCount::Uncached(tokens) => tokens,
-            PromptCount::Unknown => 0,
+    fn note(&mut self, end: &ChatEnd, prefix_tokens: u64) {
+        let read = match (end.prompt, end.cached_tokens) {
+            (PromptCount::Whole(tokens), Some(cached)) => tokens.saturating_sub(cached),
+            // Most servers do not report what they had in their cache; it was at most this.
+            (PromptCount::Whole(tokens), None) => {
+                let new = tokens.saturating_sub(prefix_tokens + self.answer_tokens);
+                if new * NEW_SHARE_DIVISOR >= tokens { new } else { 0 }
+            }
+            (PromptCount::Uncached(tokens), _) => tokens,
+            (PromptCount::Unknown, _) => 0,
         };
-        // A server that does not report cached tokens seems to read faster than it does.
         if let Some(took) = end.prompt_time.filter(|_| read >= MIN_PROMPT_TOKENS) {
             self.reading = Some((read, took));
         }
+        self.answer_tokens = end.answer_tokens.unwrap_or_default();
         self.last_used = Some(Instant::now());
     }
 }
@@ -91,27 +108,46 @@ mod tests {
     use super::*;
     use crate::model::DoneReason;
 
+    /// Returns the end of an answer of 100 tokens to a prompt.
+    const fn end(prompt: PromptCount, cached_tokens: Option<u64>, seconds: u64) -> ChatEnd {
+        ChatEnd {
+            reason: DoneReason::Stop,
+            prompt,
+            cached_tokens,
+            answer_tokens: Some(100),
+            load_time: None,
+            prompt_time: Some(Duration::from_secs(seconds)),
+            answer_time: None,
+        }
+    }
+
     #[test]
     fn reading_time_is_proportional_to_the_last_long_prompt() {
         let models = MeasuredModels::default();
         assert_eq!(models.get("m").expected_reading(1000), None);
-        let mut end = ChatEnd {
-            reason: DoneReason::Stop,
-            prompt: PromptCount::Whole(600),
-            cached_tokens: Some(100),
-            answer_tokens: Some(5),
-            load_time: None,
-            prompt_time: Some(Duration::from_secs(1)),
-            answer_time: None,
-        };
-        models.note("m", &end, Some(2048));
+        models.note("m", &end(PromptCount::Whole(600), Some(100), 1), Some(2048), 500);
         assert_eq!(models.get("library/m:latest").effective, Some(2048));
         assert_eq!(models.get("m").expected_reading(1000), Some(Duration::from_secs(2)));
-        end.prompt = PromptCount::Uncached(5);
-        models.note("m", &end, None);
+        models.note("m", &end(PromptCount::Uncached(5), None, 1), None, 0);
         let measured = models.get("m");
         assert_eq!(measured.expected_reading(500), Some(Duration::from_secs(1)));
         assert_eq!(measured.effective, None);
+    }
+
+    #[test]
+    fn prompt_that_may_be_in_the_cache_measures_no_reading() {
+        let models = MeasuredModels::default();
+        let reads_1000_in = |tokens, prefix_tokens, seconds| {
+            models.note("m", &end(PromptCount::Whole(tokens), None, seconds), None, prefix_tokens);
+            models.get("m").expected_reading(1000).map(|time| time.as_secs())
+        };
+        assert_eq!(reads_1000_in(1000, 0, 10), Some(10));
+        // A turn whose prompt begins with the one before and its answer.
+        assert_eq!(reads_1000_in(1150, 1000, 1), Some(10));
+        assert_eq!(reads_1000_in(2400, 1150, 1), Some(10), "the last answer may be in the cache");
+        // A new head, and a pasted file.
+        assert_eq!(reads_1000_in(1200, 100, 20), Some(20));
+        assert_eq!(reads_1000_in(3000, 1200, 34), Some(20));
     }
 
     #[test]

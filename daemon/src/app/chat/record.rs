@@ -99,7 +99,8 @@ impl Turn {
         let num_ctx = call.request.num_ctx;
         let effective = self.effective_window(end, num_ctx).await;
         let smaller = effective.filter(|effective| *effective < num_ctx);
-        self.core.speeds.note(&self.request.model, end, smaller);
+        let prefix_tokens = call.built.prefix_tokens;
+        self.core.speeds.note(&self.request.model, end, smaller, prefix_tokens);
         effective
     }
 

@@ -356,7 +356,7 @@ async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads
         prompt_time: Some(reading),
         answer_time: None,
     };
-    session.core.speeds.note("m", &end, None);
+    session.core.speeds.note("m", &end, None, 0);
     let start = Instant::now();
     let outcome = session.compact_in_pause().await;
     assert!(matches!(outcome, CompactionOutcome::Done(_)));
