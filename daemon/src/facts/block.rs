@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use ollm_protocol::Seq;
 
+use super::candidate::FactValue;
 use super::fold::{KnownFact, RankedFact};
+use super::values::FactValueKind;
 
 /// The topic of the block, by which heads name it.
 pub(crate) const FACTS_TOPIC: &str = "facts";
@@ -164,6 +166,8 @@ impl SaidText {
     }
 
     /// Returns whether one line has all values of a fact, or most words of a fact without values.
+    ///
+    /// Values that mean little alone, such as numbers, dates and names, count only beside a word of the subject.
     pub(crate) fn says(&self, fact: &KnownFact) -> bool {
         let text = normalized(&fact.text);
         if fact.values.is_empty() {
@@ -174,15 +178,15 @@ impl SaidText {
         if !values.iter().all(|value| self.all.contains(value.trim())) {
             return false;
         }
-        let subject: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 3).collect();
-        // A short value alone may mean anything.
-        let is_short = values.iter().map(|value| value.chars().count()).sum::<usize>() < 8;
+        let subject: Vec<&str> = text
+            .split(' ')
+            .filter(|word| word.chars().count() > 3)
+            .filter(|word| !values.iter().any(|value| value.contains(*word)))
+            .collect();
+        let needs_subject = is_short(&values) || is_plain(&fact.values) && !subject.is_empty();
         self.lines().any(|line| {
-            let names_subject = |word: &&str| {
-                !values.iter().any(|value| value.contains(*word)) && has_word(line, word)
-            };
             values.iter().all(|value| has_word(line, value.trim()))
-                && (!is_short || subject.iter().any(names_subject))
+                && (!needs_subject || subject.iter().any(|word| has_word(line, word)))
         })
     }
 
@@ -199,6 +203,16 @@ impl SaidText {
                 .lines()
                 .any(|line| is_most(words.iter().filter(|word| has_word(line, word)).count()))
     }
+}
+
+/// Returns whether normalized values are too short to mean one thing.
+fn is_short(values: &[String]) -> bool {
+    values.iter().map(|value| value.chars().count()).sum::<usize>() < 8
+}
+
+/// Returns whether all values are numbers, dates or names, which other things may have as well.
+fn is_plain(values: &[FactValue]) -> bool {
+    values.iter().all(|value| matches!(value.kind, FactValueKind::Number | FactValueKind::Name))
 }
 
 /// Returns a text in lower case with single spaces in place of punctuation, with a space at both ends.

@@ -244,6 +244,9 @@ fn facts_that_something_else_shows_are_not_repeated() {
         "The vault code is 7731.",
         "Never deploy on Fridays.",
         "The team has 48 members.",
+        "We release on 18 March 2027, that date is fixed.",
+        "Our dentist is Dr. Weber in Linz.",
+        "Use /etc/relay/key.pem.",
     ]);
     let shows = |notes: &str, part: &str| !talk.block(notes, 1000).text.contains(part);
     assert!(shows("## Critical\n- vault: 7731 (user)", "7731"));
@@ -252,6 +255,11 @@ fn facts_that_something_else_shows_are_not_repeated() {
     assert!(!shows("- deploy often", "Never"));
     assert!(!shows("- line 48 of the file", "48 members"));
     assert!(shows("- 48 members in the team", "48 members"));
+    assert!(!shows("- I will deliver my launch on 18 March 2027", "18 March"));
+    assert!(shows("- release: 18 March 2027 (user)", "18 March"));
+    assert!(!shows("- met Dr. Weber in Linz", "Weber"));
+    assert!(shows("- dentist: Dr. Weber, Linz", "Weber"));
+    assert!(shows("- key: /etc/relay/key.pem", "key.pem"));
     let facts = talk.fold.ranked(&[]);
     let shown = ShownText { notes: "", has_record: &|seq| seq == Seq(0) };
     let block = fact_block(&facts, &shown, 1000, &|text| text.len() as u64);
