@@ -114,7 +114,9 @@ pub(crate) fn for_each_sentence_of_line(line: &str, visit: &mut impl FnMut(&str)
     for (at, piece) in line.split_sentence_bound_indices() {
         let end = at + piece.len();
         let is_last = end == line.len();
-        if is_last || !ends_with_abbreviation(piece) {
+        // The question mark of an address ends no sentence.
+        let is_within_word = piece.ends_with(['.', '!', '?']);
+        if is_last || !is_within_word && !ends_with_abbreviation(piece) {
             let sentence = line[start..end].trim();
             if !sentence.is_empty() {
                 visit(sentence);
@@ -161,6 +163,7 @@ mod tests {
             "Ask Dr. Weber, e.g. about v1.2.3 of no. 5.",
             &["Ask Dr. Weber, e.g. about v1.2.3 of no. 5."],
         );
+        check("See https://a.org/b?c=1. Then go!", &["See https://a.org/b?c=1.", "Then go!"]);
         check("- one\n- two\n1. three\n## Four", &["one", "two", "three", "Four"]);
         check("before\n```\nlet x = 5;\n```\nafter", &["before", "after"]);
         check("> quoted\nmine", &["mine"]);

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::lexicon::is_joined_script;
+use super::lexicon::{is_joined_script, is_unit};
+use super::sentences::for_each_sentence_of_line;
 
 /// Characters of the longest quoted text that counts as one value; longer quotes are prose.
 const MAX_QUOTE_CHARS: usize = 80;
@@ -15,7 +16,7 @@ const MAX_SMALL_COUNT: u64 = 12;
 pub(super) const MAX_VALUES: usize = 12;
 
 /// The kind of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum FactValueKind {
     /// A text in quotation marks or backticks.
     Quoted,
@@ -47,6 +48,23 @@ pub(super) struct FoundValue {
 pub(super) struct Orthography {
     /// Whether every noun is written with a capital.
     pub(super) has_capital_nouns: bool,
+}
+
+/// Returns the values of all sentences of a line, by their kind and their place in the line, in order.
+pub(crate) fn values_of_line(line: &str) -> Vec<(FactValueKind, Range<usize>)> {
+    let mut found = Vec::new();
+    let mut end = 0;
+    for_each_sentence_of_line(line, &mut |sentence| {
+        let start = end + line[end..].find(sentence).unwrap_or_default();
+        end = start + sentence.len();
+        let values = values_of(sentence, Orthography::default(), &is_unit).into_iter();
+        found.extend(
+            values.map(|FoundValue { range, kind, .. }| {
+                (kind, start + range.start..start + range.end)
+            }),
+        );
+    });
+    found
 }
 
 /// Returns the values of a sentence in order, without overlaps. `is_unit` says whether a lower-case word is a unit or a

@@ -1,17 +1,12 @@
-//! Values: the parts of a text that have to survive word for word: numbers, paths, identifiers, quoted words and names.
+//! The values of notes: what has to survive word for word, and what a line says it about.
 //!
-//! A value is recognized by its form alone, in any language. Small counts, the numbers of records (`#7`) and the first
-//! word of a sentence are no values. In a text that capitalizes many of its words, as German does, capitals say nothing,
-//! and names are not looked for.
+//! Values are found as in facts, by their form alone, in any language. In a text that capitalizes many of its words, as
+//! German does, capitals say nothing, and names are not looked for.
 
 use std::collections::BTreeSet;
 
-/// The largest number that is a count and no value.
-const LARGEST_COUNT: u32 = 12;
-/// Characters of the longest quoted value; a longer quote is prose.
-const MAX_QUOTED_CHARS: usize = 60;
-/// Bytes of the longest word that is a value; a longer one is data.
-const MAX_WORD_BYTES: usize = 120;
+use crate::facts::{FactValueKind, values_of_line};
+
 /// Words that a text must have before the share of its capitals says anything.
 const MIN_WORDS_FOR_CAPITALS: usize = 8;
 /// The divisor of the words within sentences that may be capitalized in a text whose capitals are names.
@@ -69,66 +64,80 @@ const STOP_WORDS: &[&str] = &[
     "assistant",
 ];
 
-/// The form of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ValueKind {
-    /// A number with its unit, a date, a time, a version.
-    Number,
-    Path,
-    /// A name from code, an address, an option of a command.
-    Identifier,
-    Quoted,
-    Name,
-}
-
-/// A value, in lower case.
+/// A value, in lower case, without the signs around a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Value {
-    pub(super) kind: ValueKind,
+    pub(super) kind: FactValueKind,
     pub(super) text: String,
 }
 
 /// Whether capitals within sentences are names in a text, because few words have them.
 pub(super) fn has_names(text: &str) -> bool {
     let (mut n_words, mut n_capitals) = (0_usize, 0_usize);
-    for word in text.lines().flat_map(scan).filter(|piece| !piece.is_first) {
-        n_words += 1;
-        n_capitals += usize::from(word.text.starts_with(char::is_uppercase));
+    for line in text.lines() {
+        for word in words(line).skip(1) {
+            n_words += 1;
+            n_capitals += usize::from(word.starts_with(char::is_uppercase));
+        }
     }
     n_words < MIN_WORDS_FOR_CAPITALS || n_capitals * CAPITALS_DIVISOR < n_words
 }
 
 /// Returns the distinct values of a text, sorted. `names`: whether capitals are names, see [`has_names`].
 pub(super) fn values(text: &str, names: bool) -> Vec<Value> {
-    let pieces = text.lines().flat_map(scan);
-    let found = pieces.filter_map(|piece| {
-        let kind = kind_of(&piece).filter(|kind| names || *kind != ValueKind::Name)?;
-        Some(Value { kind, text: piece.text.to_lowercase() })
+    let is_kept = |value: &Value| names || value.kind != FactValueKind::Name;
+    let found = text.lines().flat_map(|line| {
+        let values = values_of_line(line).into_iter();
+        values.filter_map(|(kind, range)| value(kind, &line[range]))
     });
-    found.collect::<BTreeSet<_>>().into_iter().collect()
+    found.filter(is_kept).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns whether a text has a value that is no name.
-pub(super) fn has_value(text: &str) -> bool {
-    text.lines().flat_map(scan).any(|piece| kind_of(&piece).is_some_and(|it| it != ValueKind::Name))
+/// Returns whether a line has a value that is no name.
+pub(super) fn has_value(line: &str) -> bool {
+    values_of_line(line)
+        .into_iter()
+        .any(|(kind, range)| kind != FactValueKind::Name && value(kind, &line[range]).is_some())
+}
+
+/// Returns the value that a part of a line is, or `None` for pictographs and the numbers of records, such as `#7`.
+fn value(kind: FactValueKind, text: &str) -> Option<Value> {
+    let is_record = || text.starts_with('#') && !text.contains(char::is_alphabetic);
+    if kind == FactValueKind::Symbol || is_record() {
+        return None;
+    }
+    let text = match kind {
+        FactValueKind::Number => {
+            text.trim_matches(|char: char| !char.is_alphanumeric() && char != '-')
+        }
+        _ => text,
+    };
+    Some(Value { kind, text: text.to_lowercase() })
 }
 
 /// Returns the words that say what a line is about, in lower case: all but stop words and the values of one kind. Of a
 /// script without spaces, pairs of characters take the place of words.
-pub(super) fn subject(line: &str, without: ValueKind) -> BTreeSet<String> {
-    let mut words = BTreeSet::new();
-    for piece in scan(line) {
-        let text = piece.text.to_lowercase();
-        let is_value = kind_of(&piece) == Some(without);
-        let says_something = text.chars().filter(|char| char.is_alphanumeric()).count() > 2;
-        if !is_value && says_something && !STOP_WORDS.contains(&text.as_str()) {
-            words.insert(text);
-        }
+pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
+    let mut rest = String::with_capacity(line.len());
+    let mut end = 0;
+    for (_, range) in values_of_line(line).into_iter().filter(|(kind, _)| *kind == without) {
+        rest.push_str(&line[end..range.start]);
+        rest.push(' ');
+        end = range.end;
     }
-    let chars: Vec<char> = line.chars().collect();
+    rest.push_str(&line[end..]);
+    let is_said = |word: &String| word.chars().count() > 2 && !STOP_WORDS.contains(&word.as_str());
+    let mut about: BTreeSet<String> = words(&rest).map(str::to_lowercase).filter(is_said).collect();
+    let chars: Vec<char> = rest.chars().collect();
     let pairs = chars.windows(2).filter(|pair| pair.iter().all(|char| is_unspaced(*char)));
-    words.extend(pairs.map(|pair| pair.iter().collect::<String>()));
-    words
+    about.extend(pairs.map(|pair| pair.iter().collect::<String>()));
+    about
+}
+
+/// Returns the words of a line. Scripts without spaces have none.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|char: char| !char.is_alphanumeric() || is_unspaced(char))
+        .filter(|word| !word.is_empty())
 }
 
 /// A text in which values are looked for.
@@ -162,157 +171,10 @@ fn ends_at(text: &str, at: usize) -> bool {
     !(before && after)
 }
 
-/// A word, or a quoted text.
-#[derive(Clone, Copy, Debug)]
-struct Piece<'a> {
-    text: &'a str,
-    is_quoted: bool,
-    /// A sentence begins with it, so that its capital says nothing.
-    is_first: bool,
-}
-
-/// Returns the words and the quoted texts of a line.
-fn scan(line: &str) -> impl Iterator<Item = Piece<'_>> {
-    let mut rest = line;
-    let mut is_first = true;
-    std::iter::from_fn(move || {
-        loop {
-            let next = rest.chars().next()?;
-            if let Some((inner, behind)) = quoted(rest) {
-                rest = behind;
-                let piece = Piece { text: inner, is_quoted: true, is_first };
-                is_first = false;
-                return Some(piece);
-            }
-            let len = rest.find(|char| !is_word_char(char)).unwrap_or(rest.len());
-            if len == 0 {
-                // Brackets and quotes begin no sentence of their own, but often a title.
-                is_first |= matches!(next, '。' | '!' | '?' | '？' | '！' | '(' | '"' | '“' | '|');
-                rest = &rest[next.len_utf8()..];
-                continue;
-            }
-            let word = &rest[..len];
-            rest = &rest[len..];
-            let was_first = is_first;
-            is_first = word.ends_with(['.', ':']);
-            let text = trimmed(word);
-            if text.chars().any(char::is_alphanumeric) {
-                return Some(Piece { text, is_quoted: false, is_first: was_first });
-            }
-            // A bullet or a dash.
-            is_first |= was_first;
-        }
-    })
-}
-
-/// Returns a word without the punctuation at its ends; a path keeps its beginning.
-fn trimmed(word: &str) -> &str {
-    let text = word.trim_end_matches(['.', ':', '-', '+', '&', '%', '/', '\\', '~', '@']);
-    let text = text.trim_start_matches([':', '+', '&', '%', '$']);
-    match text.strip_prefix('-') {
-        Some(_) if !text.starts_with("--") => text.trim_start_matches('-'),
-        _ => text,
-    }
-}
-
-/// Returns the text between the quotes that a text begins with, and the text behind them.
-fn quoted(text: &str) -> Option<(&str, &str)> {
-    let first = text.chars().next()?;
-    let last: &[char] = match first {
-        '`' => &['`'],
-        '"' => &['"'],
-        '“' => &['”'],
-        '„' => &['“', '”'],
-        '«' => &['»'],
-        '»' => &['«'],
-        '「' => &['」'],
-        '『' => &['』'],
-        '‹' => &['›'],
-        _ => return None,
-    };
-    let inside = &text[first.len_utf8()..];
-    let end = inside.find(last)?;
-    let inner = inside[..end].trim();
-    let n_chars = inner.chars().count();
-    let end_len = inside[end..].chars().next().map_or(0, char::len_utf8);
-    (2..=MAX_QUOTED_CHARS).contains(&n_chars).then_some((inner, &inside[end + end_len..]))
-}
-
-/// Whether a character belongs to a word. Scripts without spaces have no words.
-fn is_word_char(char: char) -> bool {
-    (char.is_alphanumeric() && !is_unspaced(char))
-        || matches!(
-            char,
-            '_' | '-' | '.' | '/' | '\\' | ':' | '@' | '#' | '+' | '%' | '$' | '~' | '&'
-        )
-}
-
 /// Whether a character belongs to a script that puts no spaces between words.
 fn is_unspaced(char: char) -> bool {
     matches!(u32::from(char), 0x0e00..=0x0eff | 0x1000..=0x109f | 0x1780..=0x17ff | 0x3040..=0x30ff
         | 0x3400..=0x9fff | 0xf900..=0xfaff | 0x2_0000..=0x3_ffff)
-}
-
-/// Returns the kind of a word or quote, or `None` if it is no value.
-fn kind_of(piece: &Piece<'_>) -> Option<ValueKind> {
-    let text = piece.text;
-    if piece.is_quoted {
-        return Some(ValueKind::Quoted);
-    }
-    if text.len() > MAX_WORD_BYTES || text.starts_with('#') && !has_letter(text) {
-        return None;
-    }
-    let has_digit = text.contains(char::is_numeric);
-    if is_path(text, has_digit) {
-        return Some(ValueKind::Path);
-    }
-    if has_digit {
-        let is_count = text.parse::<u32>().is_ok_and(|count| count <= LARGEST_COUNT);
-        let unversioned = text.strip_prefix(['v', 'V']).unwrap_or(text);
-        let is_number = unversioned.starts_with(char::is_numeric);
-        let kind = if is_number { ValueKind::Number } else { ValueKind::Identifier };
-        return (!is_count).then_some(kind);
-    }
-    if is_identifier(text) {
-        return Some(ValueKind::Identifier);
-    }
-    let mut chars = text.chars();
-    let begins_upper = chars.next().is_some_and(char::is_uppercase);
-    let is_acronym = begins_upper && text.len() > 1 && chars.all(|char| !char.is_lowercase());
-    let is_name = begins_upper && !piece.is_first && text.chars().count() > 1;
-    (is_acronym || is_name).then_some(ValueKind::Name)
-}
-
-fn has_letter(text: &str) -> bool {
-    text.contains(char::is_alphabetic)
-}
-
-/// Whether a word is a path or an address with slashes; `and/or` is none.
-fn is_path(text: &str, has_digit: bool) -> bool {
-    let n_slashes = text.matches(['/', '\\']).count();
-    let is_rooted = text.starts_with(['/', '~', '\\']) || text.starts_with("./");
-    n_slashes > 0
-        && has_letter(text)
-        && (is_rooted || n_slashes > 1 || has_digit || text.contains(['.', '_', ':']))
-}
-
-/// Whether a word is written as code, addresses and options are.
-fn is_identifier(text: &str) -> bool {
-    let is_inner = |mark: char| text.trim_matches(mark).contains(mark);
-    let is_dotted = || {
-        let mut parts = text.split('.');
-        text.len() > 3 && is_inner('.') && parts.all(|part| part.chars().count() != 1)
-    };
-    let is_mixed = || {
-        let pairs = text.chars().zip(text.chars().skip(1));
-        pairs.into_iter().any(|(before, after)| before.is_lowercase() && after.is_uppercase())
-    };
-    text.contains("::")
-        || text.starts_with("--")
-        || is_inner('_')
-        || is_inner('@')
-        || is_dotted()
-        || is_mixed()
 }
 
 #[cfg(test)]
@@ -341,7 +203,7 @@ mod tests {
         );
         check(
             "see https://example.com/a?b, mail to a@example.com",
-            &["a@example.com", "https://example.com/a"],
+            &["a@example.com", "https://example.com/a?b"],
         );
         check(
             "from 2026-03-05, at 12:30, v1.4.2 costs $49.99 and 85%",
@@ -360,7 +222,8 @@ mod tests {
     #[test]
     fn value_is_found_as_a_whole_word() {
         let has = |text: &str, value: &str| {
-            SearchedText::new(text).has(&Value { kind: ValueKind::Number, text: value.to_owned() })
+            SearchedText::new(text)
+                .has(&Value { kind: FactValueKind::Number, text: value.to_owned() })
         };
         assert!(has("localhost:48213/x", "48213") && has("端口是48213吧", "48213"));
         assert!(has("Uses TokenKind.", "tokenkind"));
@@ -374,8 +237,8 @@ mod tests {
             let found: Vec<String> = subject(line, without).into_iter().collect();
             assert_eq!(found, expect, "{line}");
         };
-        check("- the staging port: 48213 (user, #7)", ValueKind::Number, &["port", "staging"]);
-        check("- staging port in src/a.rs", ValueKind::Path, &["port", "staging"]);
-        check("- 端口是48213", ValueKind::Number, &["口是", "端口"]);
+        check("- the staging port: 48213 (user, #7)", FactValueKind::Number, &["port", "staging"]);
+        check("- staging port in src/a.rs", FactValueKind::Path, &["port", "staging"]);
+        check("- 端口是48213", FactValueKind::Number, &["口是", "端口"]);
     }
 }
