@@ -1,0 +1,73 @@
+//! The undo and the fork of the tour: a message and a compaction are taken back and repeated, and a copy of the session changes alone.
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{BuiltContext, Role};
+use ollm_protocol::method::{ContextBuild, SessionFork, SessionRecord, SessionRedo, SessionUndo};
+use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::methods::session::branches::{SessionForkParams, SessionUndoParams};
+use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
+use ollm_protocol::sanitize::one_line;
+use serde_json::json;
+
+use super::report::{StepReport, check};
+use super::session;
+use crate::command_error::CommandResult;
+use crate::connection::BlockingClient;
+use crate::error::ClientError;
+use crate::render::units::grouped;
+
+/// A message that a user takes back.
+const HASTY_MESSAGE: &str = "Throw it all away and start again in COBOL.";
+/// The operations that the tour undoes: the message and the compaction before it.
+const STEPS: u32 = 2;
+
+/// Records a message, takes it and the compaction before it back, and redoes both.
+pub(super) fn undo(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
+    record(client, id, HASTY_MESSAGE)?;
+    let before = build(client, id)?;
+    let params = SessionUndoParams { session_id: id, steps: Some(STEPS), key: None };
+    let undone = client.call::<SessionUndo>(&params)?.operations.len();
+    let without = build(client, id)?;
+    check(!has_message(&without), "the context shows a message that was undone")?;
+    check(without.transient, "the compaction is in force after it was undone")?;
+    let redone = client.call::<SessionRedo>(&params)?.operations.len();
+    let after = build(client, id)?;
+    let is_same = has_message(&before) && after.messages == before.messages;
+    check(is_same, "the context is another one after undo and redo")?;
+    let text = format!(
+        "{undone} operations undone, a message and the compaction, and {redone} redone:\nthe context is the same as before, byte for byte"
+    );
+    Ok((text, json!({ "undone": undone, "redone": redone })))
+}
+
+fn has_message(context: &BuiltContext) -> bool {
+    context.messages.iter().any(|message| message.content == HASTY_MESSAGE)
+}
+
+fn record(client: &mut BlockingClient, id: SessionId, text: &str) -> Result<(), ClientError> {
+    let message = MessageInput::text(Role::User, text);
+    let params = SessionRecordParams { session_id: id, message, key: None };
+    client.call::<SessionRecord>(&params).map(drop)
+}
+
+/// Forks a session and goes on in the copy.
+pub(super) fn fork(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
+    let before = session(client, id)?.message_count;
+    let params = SessionForkParams { session_id: id, at_seq: None, title: None, key: None };
+    let fork = client.call::<SessionFork>(&params)?.session;
+    record(client, fork.session_id, "Let us try the other design here.")?;
+    let copied = session(client, fork.session_id)?.message_count;
+    check(session(client, id)?.message_count == before, "the fork changed the original")?;
+    check(copied > fork.message_count, "the fork does not grow")?;
+    let text = format!(
+        "\"{}\"\ngrew to {} messages; the original keeps its {}",
+        one_line(&fork.title),
+        grouped(copied),
+        grouped(before),
+    );
+    Ok((text, json!({ "messages": copied, "messagesOfOriginal": before })))
+}
+
+fn build(client: &mut BlockingClient, id: SessionId) -> Result<BuiltContext, ClientError> {
+    client.call::<ContextBuild>(&ContextBuildParams::new(id))
+}
