@@ -80,11 +80,11 @@ fn fold_speed() -> Result<Row> {
 
 fn print_table(table: &[Measured]) -> Result<()> {
     let mut out = std::io::stderr();
-    writeln!(out, "\n window summarizer  shown  asked  whole  notes waited  read   reported %")?;
+    writeln!(out, "\n window summarizer  shown  asked  whole  notes waited tokens    read   reported %")?;
     for one in table {
         writeln!(
             out,
-            "{:>7} {:<10} {:>3}/{:<2} {:>3}/{:<2} {:>3}/{:<2} {:>5} {:>6} {:>6}   {}",
+            "{:>7} {:<10} {:>3}/{:<2} {:>3}/{:<2} {:>3}/{:<2} {:>5} {:>6} {:>6} {:>7}   {}",
             one.window,
             one.summarizer.name(),
             one.shown.len(),
@@ -95,6 +95,7 @@ fn print_table(table: &[Measured]) -> Result<()> {
             one.whole.1,
             one.notes,
             one.notes_waited_for,
+            one.notes_tokens,
             one.read_tokens,
             one.reported
         )?;
