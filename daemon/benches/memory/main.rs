@@ -80,7 +80,10 @@ fn fold_speed() -> Result<Row> {
 
 fn print_table(table: &[Measured]) -> Result<()> {
     let mut out = std::io::stderr();
-    writeln!(out, "\n window summarizer  shown  asked  whole  notes waited tokens    read   reported %")?;
+    writeln!(
+        out,
+        "\n window summarizer  shown  asked  whole  notes waited tokens    read   reported %"
+    )?;
     for one in table {
         writeln!(
             out,

@@ -14,6 +14,10 @@ const MIN_PROMPT_TOKENS: u64 = 64;
 /// reading is then known to within this factor.
 const NEW_SHARE_DIVISOR: u64 = 2;
 
+/// The readings of which the middle one counts, so that a single one says little: a computer that slept meanwhile, or
+/// that another program kept busy, would seem to have a model that is a thousand times slower.
+const N_READINGS: usize = 3;
+
 /// Maximum number of models with observations, more than most servers have.
 const MAX_MODELS: usize = 256;
 
@@ -29,8 +33,8 @@ impl Default for MeasuredModels {
 /// The observations of one model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeasuredModel {
-    /// The tokens of a prompt, and the time in which the model read them.
-    reading: Option<(u64, Duration)>,
+    /// The last prompts that were long enough, the newest first, in seconds per token.
+    readings: [Option<f64>; N_READINGS],
     /// The tokens of the last answer, which are in the server's cache.
     answer_tokens: u64,
     /// The window that the server gave the model, if it is smaller than requested.
@@ -78,10 +82,11 @@ impl MeasuredModels {
 impl MeasuredModel {
     /// Estimates how long the model reads a prompt.
     pub(crate) fn expected_reading(&self, tokens: u64) -> Option<Duration> {
-        let (read, took) = self.reading?;
+        let mut readings: Vec<f64> = self.readings.iter().copied().flatten().collect();
+        readings.sort_by(f64::total_cmp);
+        let middle = readings.get(readings.len().saturating_sub(1) / 2)?;
         #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-        let share = tokens as f64 / read as f64;
-        Duration::try_from_secs_f64(took.as_secs_f64() * share).ok()
+        Duration::try_from_secs_f64(middle * tokens as f64).ok()
     }
 
     fn note(&mut self, end: &ChatEnd, prefix_tokens: u64) {
@@ -96,7 +101,10 @@ impl MeasuredModel {
             (PromptCount::Unknown, _) => 0,
         };
         if let Some(took) = end.prompt_time.filter(|_| read >= MIN_PROMPT_TOKENS) {
-            self.reading = Some((read, took));
+            #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+            let reading = took.as_secs_f64() / read as f64;
+            self.readings.rotate_right(1);
+            self.readings[0] = Some(reading);
         }
         self.answer_tokens = end.answer_tokens.unwrap_or_default();
         self.last_used = Some(Instant::now());
@@ -122,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_time_is_proportional_to_the_last_long_prompt() {
+    fn reading_time_is_proportional_to_that_of_long_prompts() {
         let models = MeasuredModels::default();
         assert_eq!(models.get("m").expected_reading(1000), None);
         models.note("m", &end(PromptCount::Whole(600), Some(100), 1), Some(2048), 500);
@@ -139,15 +147,29 @@ mod tests {
         let models = MeasuredModels::default();
         let reads_1000_in = |tokens, prefix_tokens, seconds| {
             models.note("m", &end(PromptCount::Whole(tokens), None, seconds), None, prefix_tokens);
+            models.get("m").readings[0].map(|seconds| (seconds * 1000.0).round())
+        };
+        assert_eq!(reads_1000_in(1000, 0, 10), Some(10.0));
+        // A turn whose prompt begins with the one before and its answer.
+        assert_eq!(reads_1000_in(1150, 1000, 1), Some(10.0));
+        assert_eq!(reads_1000_in(2400, 1150, 1), Some(10.0), "the last answer may be in the cache");
+        // A new head, and a pasted file.
+        assert_eq!(reads_1000_in(1200, 100, 20), Some(20.0));
+        assert_eq!(reads_1000_in(3000, 1200, 34), Some(20.0));
+    }
+
+    #[test]
+    fn single_slow_reading_says_little() {
+        let models = MeasuredModels::default();
+        let reads_1000_in = |seconds| {
+            models.note("m", &end(PromptCount::Uncached(1000), None, seconds), None, 0);
             models.get("m").expected_reading(1000).map(|time| time.as_secs())
         };
-        assert_eq!(reads_1000_in(1000, 0, 10), Some(10));
-        // A turn whose prompt begins with the one before and its answer.
-        assert_eq!(reads_1000_in(1150, 1000, 1), Some(10));
-        assert_eq!(reads_1000_in(2400, 1150, 1), Some(10), "the last answer may be in the cache");
-        // A new head, and a pasted file.
-        assert_eq!(reads_1000_in(1200, 100, 20), Some(20));
-        assert_eq!(reads_1000_in(3000, 1200, 34), Some(20));
+        assert_eq!(reads_1000_in(3000), Some(3000), "nothing else is known");
+        assert_eq!(reads_1000_in(2), Some(2));
+        assert_eq!(reads_1000_in(3), Some(3));
+        assert_eq!(reads_1000_in(5000), Some(3), "the computer slept");
+        assert_eq!(reads_1000_in(20), Some(20), "the model runs on another processor now");
     }
 
     #[test]
