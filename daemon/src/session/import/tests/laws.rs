@@ -212,6 +212,8 @@ fn body_of(
             snapshot_id: SnapshotId::from_uuid(FALLBACK_ID),
             leaf: other,
             reason: text,
+            restores: None,
+            summary: maybe,
         }),
         RecordKind::Loop => RecordBody::Loop(LoopMark {
             pattern: maybe.map(|tool| LoopPattern {
