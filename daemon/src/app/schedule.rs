@@ -3,7 +3,7 @@
 //! The observer marks sessions here on the writers' threads; three tasks take the marks and do the work. A mark is a
 //! state and not a message: a session that is marked twice is worked on once, and no queue can grow.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -208,7 +208,8 @@ pub(crate) struct TakenSnapshot {
 /// Sessions with automatic snapshots whose files are not written yet; in memory only.
 #[derive(Default)]
 pub(crate) struct DueSnapshots {
-    state: Mutex<HashMap<SessionId, SessionDueSnapshots>>,
+    /// In an order, so that a simulation makes the same changes each time.
+    state: Mutex<BTreeMap<SessionId, SessionDueSnapshots>>,
     wake: Notify,
     /// Held from the moment at which work is taken until it is done.
     writing: Mutex<()>,

@@ -52,14 +52,14 @@ impl SnapshotMap {
         }
     }
 
-    /// Removes the snapshots of a session; returns whether there were any.
-    pub(super) fn remove_session(&mut self, session: SessionId) -> Result<bool, FsError> {
+    /// Removes the snapshots of a session.
+    pub(super) fn remove_session(&mut self, session: SessionId) -> Result<(), FsError> {
         let owners = self.owners()?;
         let n_before = owners.len();
         owners.retain(|_, owner| *owner != session);
         let is_removed = owners.len() < n_before;
         self.is_changed |= is_removed;
-        Ok(is_removed)
+        Ok(())
     }
 
     fn owners(&mut self) -> Result<&mut HashMap<SnapshotId, SessionId>, FsError> {

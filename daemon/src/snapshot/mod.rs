@@ -223,10 +223,9 @@ impl SnapshotWriter<'_> {
         fsutil::remove_dir_all(&dir)?;
         // Also of an earlier attempt, which may not have synced it.
         fsutil::sync_dir(&self.store.dir)?;
-        if self.store.map.lock().remove_session(session)? {
-            self.store.save_map();
-        }
-        Ok(())
+        let mut map = self.store.map.lock();
+        map.remove_session(session)?;
+        map.save()
     }
 
     /// Writes the index of a session if it does not describe the files. A failure is logged: the files themselves are
