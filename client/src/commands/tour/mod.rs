@@ -7,6 +7,7 @@ mod chat;
 mod crash;
 mod home;
 mod report;
+mod takeback;
 
 use std::time::Instant;
 
@@ -45,7 +46,7 @@ const SEARCHED_WORD: &str = "AgentSession";
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Imports a real session, records more, kills the daemon while it writes and shows that no acknowledged record is \
-missing, builds and compacts a context, searches, exports, lets the smallest model of a reachable Ollama answer, and \
+missing, builds and compacts a context, takes that back, forks the conversation, searches, exports, lets the smallest model of a reachable Ollama answer, and \
 cleans up, also after Ctrl-C. Your own sessions are not touched.
 
 Examples:
@@ -83,7 +84,10 @@ fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> CommandRes
     let (mut client, recovered) = crash.recover(home)?;
     report.step("recover", recovered)?;
     report.step("context", build(&mut client, id)?)?;
+    let before = takeback::snapshot(&mut client, id)?;
     report.step("compact", compact(&mut client, id)?)?;
+    report.step("undo", takeback::undo_and_restore(&mut client, id, &before)?)?;
+    report.step("fork", takeback::fork(&mut client, id)?)?;
     report.step("search", search(&mut client, id)?)?;
     report.step("export", export(&mut client, id)?)?;
     drop(client);
