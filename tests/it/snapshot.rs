@@ -230,7 +230,7 @@ fn commands_take_show_restore_pin_and_delete() {
     let id = said.split_whitespace().find(|word| word.len() == 36).expect("an id").to_owned();
     sandbox.ctl(["record", "--session", "last", "two"]).ok();
     let listed = sandbox.ctl(["snapshot", "list", "last"]).ok();
-    assert!(listed.contains(&id) && listed.contains("before the port"), "{listed}");
+    assert!(listed.contains(&id[24..]) && listed.contains("before the port"), "{listed}");
     let shown = sandbox.ctl(["snapshot", "show", &id[24..]]).ok();
     assert!(shown.contains("before the port") && shown.contains("manual"), "{shown}");
     let refused = sandbox.ctl(["snapshot", "restore", &id]);

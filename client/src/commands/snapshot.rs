@@ -399,9 +399,11 @@ fn table_of(snapshots: &[SnapshotInfo], options: &RenderOptions) -> String {
     let row = |info: &SnapshotInfo| {
         let reason = sanitize::one_line(&info.reason);
         let pinned = if info.pinned { " pinned" } else { "" };
+        let id = info.snapshot_id.to_string();
+        // The last group is random, and the first ones are a time.
+        let (_, end) = id.rsplit_once('-').unwrap_or_default();
         let fixed = format!(
-            "{}  {}  {:>7}  {:<10} ",
-            info.snapshot_id,
+            "{end}  {}  {:>7}  {:<10} ",
             options.minute(info.timestamp),
             grouped(info.token_count),
             reason + pinned,
@@ -573,7 +575,9 @@ mod tests {
         let list = serde_json::from_value(list).expect("a list");
         let text = crate::testing::plain(&render_list(&list, &render_options(100)));
         assert!(
-            text.contains("1,812  manual") && text.contains("skipped snapshot-x.json"),
+            text.starts_with("00000000abcd  2026")
+                && text.contains("1,812  manual")
+                && text.contains("skipped snapshot-x.json"),
             "{text}"
         );
     }
