@@ -19,6 +19,7 @@ use crate::commands::recall::RecallArgs;
 use crate::commands::record::RecordArgs;
 use crate::commands::remember::RememberArgs;
 use crate::commands::sessions::SessionsCommand;
+use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::tour::TourArgs;
 use crate::commands::undo::{RedoArgs, UndoArgs};
 use crate::completion::CompletionsArgs;
@@ -66,6 +67,8 @@ pub(crate) enum CliCommand {
     Record(RecordArgs),
     Undo(UndoArgs),
     Redo(RedoArgs),
+    #[command(subcommand, alias = "snapshots")]
+    Snapshot(SnapshotCommand),
     Remember(RememberArgs),
     Recall(RecallArgs),
     #[command(subcommand)]

@@ -1,7 +1,7 @@
 //! Shell completion: `ollmctl completions` prints the script that lets a shell ask this program, and the replies offer
 //! commands, flags and the values that the running daemon knows.
 //!
-//! For SESSION these values are `last` and the matching ids with their titles, for MODEL the names of the model server's
+//! For SESSION and SNAPSHOT these values are `last` and the matching ids with their titles, for MODEL the names of the model server's
 //! models. Never starts the daemon, and offers fewer values rather than delay the shell.
 
 use std::ffi::{OsStr, OsString};
@@ -13,10 +13,11 @@ use clap::builder::StyledStr;
 use clap_complete::env::Shells;
 use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompleteEnv, CompletionCandidate};
 use ollm_protocol::content::{Session, SessionStatus};
-use ollm_protocol::method::{ModelList, SessionList};
+use ollm_protocol::method::{ModelList, SessionList, SnapshotList};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::SessionListParams;
+use ollm_protocol::methods::snapshot::SnapshotListParams;
 use ollm_protocol::{METHODS, sanitize};
 
 use crate::address::{Address, Environment};
@@ -78,6 +79,11 @@ pub(crate) fn sessions() -> ArgValueCompleter {
     ArgValueCompleter::new(complete_session)
 }
 
+/// Returns the completer of snapshots.
+pub(crate) fn snapshots() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_snapshot)
+}
+
 /// Returns the candidates for the name of a method. Other names are accepted too, because a newer daemon may know more.
 pub(crate) fn methods() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
@@ -103,6 +109,25 @@ fn complete_session(current: &OsStr) -> Vec<CompletionCandidate> {
         let title = sanitize::one_line(&session.title);
         let title: String = title.chars().take(MAX_TITLE_CHARS).collect();
         candidate(&session.session_id.to_string(), &title)
+    }));
+    offered
+}
+
+fn complete_snapshot(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = current.to_str().map(str::to_ascii_lowercase) else { return Vec::new() };
+    let mut offered = Vec::new();
+    if "last".starts_with(&typed) {
+        offered.push(candidate("last", "the newest snapshot of the session"));
+    }
+    let found = in_time(|| {
+        let params = SnapshotListParams { limit: Some(1000), ..SnapshotListParams::default() };
+        Some(connect()?.call::<SnapshotList>(&params).ok()?.data)
+    });
+    let matching = found.iter().filter(|info| info.snapshot_id.to_string().starts_with(&typed));
+    offered.extend(matching.take(MAX_OFFERED as usize).map(|info| {
+        let summary = sanitize::one_line(&info.summary);
+        let summary: String = summary.chars().take(MAX_TITLE_CHARS).collect();
+        candidate(&info.snapshot_id.to_string(), &summary)
     }));
     offered
 }

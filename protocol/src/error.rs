@@ -116,6 +116,8 @@ error_kinds! {
     ModelFailed = 1015, "modelFailed", Internal;
     /// The session has no such goal, checkpoint or decision, or no active goal.
     GoalNotFound = 1016, "goalNotFound", Gone;
+    /// No session has a snapshot with this id.
+    SnapshotNotFound = 1017, "snapshotNotFound", Gone;
     /// The session repeats itself as `pattern` says, so its model is not called. A retry helps after `loop.reset` or a
     /// user message.
     LoopDetected = 1020, "loopDetected", Busy;

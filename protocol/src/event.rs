@@ -90,6 +90,18 @@ pub enum EventKind {
     ContextThreshold,
     /// A context rose to 95 % of its prompt limit. Data: as of `context-threshold`.
     BeforeOverflow,
+    /// A client took a snapshot; `seq` is its record. Data: `snapshotId`, `reason`, `leaf` (null before the first record),
+    /// and `file`: whether there is a file.
+    SnapshotCreated,
+    /// The daemon took a snapshot by itself. Data: as of `snapshot-created`.
+    AutoSnapshotCreated,
+    /// A session returned to a snapshot, or a new session was made of one. Data: `snapshotId`, `from`: the session of the
+    /// snapshot if another one was made of it.
+    SnapshotRestored,
+    /// The file of a snapshot was deleted. Data: `snapshotId`, `reason`: `client` or `cleanup`.
+    SnapshotDeleted,
+    /// The file of a snapshot was not written, or not removed by the cleanup. Data: `snapshotId`, `error`, a text.
+    SnapshotError,
     /// The subscriber was too slow and missed events. Passes every filter. Data: `missed`, their number.
     Lagged,
     /// Events cannot be continued from `since`, so the subscriber must read its state again. Passes every filter.

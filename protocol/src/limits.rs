@@ -126,6 +126,8 @@ bounded_fields! {
     Key = "key", 256;
     /// A text of a goal: a description, the kind of a decision, the path or type of an artifact, a next step.
     GoalText = "goalText", 4 * KIB;
+    /// The line for people of a snapshot.
+    SnapshotSummary = "summary", 4 * KIB;
 }
 
 /// Returns the limits by name, as `daemon.hello` does.
@@ -451,7 +453,10 @@ fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
         RecordBody::Custom(custom) => text(each, F::CustomName, &mut custom.name),
         RecordBody::Label(label) => optional(each, F::Label, &mut label.name),
         RecordBody::Leaf(moved) => text(each, F::Trigger, &mut moved.cause),
-        RecordBody::Snapshot(mark) => text(each, F::Trigger, &mut mark.reason),
+        RecordBody::Snapshot(mark) => {
+            text(each, F::Trigger, &mut mark.reason);
+            optional(each, F::SnapshotSummary, &mut mark.summary);
+        }
         RecordBody::Loop(mark) => {
             for tool in mark.pattern.iter_mut().flat_map(|pattern| &mut pattern.tools) {
                 text(each, F::ToolName, tool);

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::content::BuiltContext;
 use crate::event::Event;
 use crate::methods::session::branches;
-use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session};
+use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session, snapshot};
 
 /// The class of a method: it decides about a running call whose client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,12 @@ methods! {
     SessionRedo = "session.redo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Redoes the operations that were undone last.";
     SessionOperations = "session.operations", Read, branches::SessionOperationsParams => branches::SessionOperationsResult, "Lists the operations of a session, the newest first.";
     SessionFork = "session.fork", Write, branches::SessionForkParams => branches::SessionForkResult, "Creates a session that begins as another one does.";
+    SnapshotCreate = "snapshot.create", Write, snapshot::SnapshotCreateParams => snapshot::SnapshotResult, "Takes a snapshot of a session's context.";
+    SnapshotList = "snapshot.list", Read, snapshot::SnapshotListParams => snapshot::SnapshotListResult, "Lists snapshots, the newest first.";
+    SnapshotGet = "snapshot.get", Read, snapshot::SnapshotGetParams => snapshot::SnapshotGetResult, "Returns a snapshot with the content of its file.";
+    SnapshotUpdate = "snapshot.update", Write, snapshot::SnapshotUpdateParams => snapshot::SnapshotResult, "Pins or unpins a snapshot, or changes its summary.";
+    SnapshotRestore = "snapshot.restore", Write, snapshot::SnapshotRestoreParams => snapshot::SnapshotRestoreResult, "Returns a session to a snapshot, or makes a new session of it.";
+    SnapshotDelete = "snapshot.delete", Write, snapshot::SnapshotDeleteParams => snapshot::SnapshotDeleteResult, "Deletes the file of a snapshot.";
     ContextBuild = "context.build", Write, context::ContextBuildParams => BuiltContext, "Builds the messages to send to a model, within its context window.";
     ContextStatus = "context.status", Read, context::ContextStatusParams => context::ContextStatusResult, "Returns how full the context of a session is.";
     ContextInspect = "context.inspect", Read, context::ContextInspectParams => context::ContextInspectResult, "Explains a context: everything in it and everything left out, with the reason.";

@@ -163,6 +163,8 @@ fn check_method(method: &str, path: &Path) {
         {
             names.extend(result[field].as_str().map(|id| (name, id.to_owned())));
         }
+        let snapshot = result["snapshot"]["snapshotId"].as_str();
+        names.extend(snapshot.map(|id| ("<snapshot>", id.to_owned())));
     }
     let mut request = frozen["request"].clone();
     fill(&mut request, &names);

@@ -33,6 +33,7 @@ mod loops;
 mod model;
 mod search;
 mod session;
+mod snapshot;
 mod storage_faults;
 mod tidy;
 mod tokens;

@@ -16,6 +16,7 @@ pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
 pub(crate) mod sessions;
+pub(crate) mod snapshot;
 pub(crate) mod tour;
 pub(crate) mod undo;
 
@@ -88,6 +89,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
     match command {
         CliCommand::Chat(args) => chat::run(args, ctx),
         CliCommand::Sessions(command) => sessions::run(command, ctx),
+        CliCommand::Snapshot(command) => snapshot::run(command, ctx),
         CliCommand::Undo(args) => undo::undo(&args, ctx),
         CliCommand::Redo(args) => undo::redo(&args, ctx),
         CliCommand::Record(args) => record::run(args, ctx),

@@ -15,7 +15,7 @@ use super::error::{AppError, Result};
 use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
-use super::schedule::{DueCompactions, DueDocuments};
+use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
 use super::uploads::{RunningImports, Uploads};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -25,6 +25,7 @@ use crate::model::{ModelSettings, Models, Timeouts};
 use crate::projects::Projects;
 use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
 use crate::shutdown::Tasks;
+use crate::snapshot::SnapshotStore;
 
 /// The handles of the application layer; built once and shared by all calls.
 pub(crate) struct Core {
@@ -32,6 +33,7 @@ pub(crate) struct Core {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) projects: Projects,
     pub(crate) chat_history: ChatHistory,
+    pub(crate) snapshots: SnapshotStore,
     pub(crate) events: EventRing,
     pub(crate) clock: Arc<Clock>,
     pub(crate) models: Models,
@@ -43,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) compactions: Exclusive<RunningCompaction>,
     pub(crate) due_documents: DueDocuments,
     pub(crate) due_compactions: DueCompactions,
+    pub(crate) due_snapshots: DueSnapshots,
     pub(crate) uploads: Uploads,
     pub(crate) imports: RunningImports,
     /// Held while a session is created with a key, so that two concurrent retries create one.
@@ -69,6 +72,7 @@ impl Core {
             catalog,
             projects: Projects::new(dir),
             chat_history: ChatHistory::new(dir),
+            snapshots: SnapshotStore::new(dir),
             events,
             models: Models::new(models, Arc::clone(&clock), tasks.clone()),
             clock,
@@ -80,6 +84,7 @@ impl Core {
             compactions: Exclusive::default(),
             due_documents: DueDocuments::default(),
             due_compactions: DueCompactions::default(),
+            due_snapshots: DueSnapshots::default(),
             uploads: Uploads::new(dir.to_owned()),
             imports: RunningImports::default(),
             creating: Mutex::new(()),

@@ -122,19 +122,36 @@ pub(crate) enum MarkedChange {
     ModeChange,
     /// A move of the leaf to another branch.
     Branch,
+    Undo,
+    Redo,
+    /// A move of the leaf before an answer, which is given again.
+    Retry,
+    /// A return to a snapshot.
+    Restore(SnapshotId),
+    /// A context that is nearly full.
+    Threshold,
 }
 
 /// Returns the `snapshot` record that marks the state with `leaf` before a change.
 pub(crate) fn snapshot_mark(clock: &Clock, leaf: Option<Seq>, before: MarkedChange) -> NewRecord {
-    let reason = match before {
-        MarkedChange::Compaction => "compaction",
-        MarkedChange::Epoch => "epoch",
-        MarkedChange::ModeChange => "modeChange",
-        MarkedChange::Branch => "branch",
+    uncounted(RecordBody::Snapshot(mark_before(clock, leaf, before)))
+}
+
+/// Returns the content of that record.
+pub(crate) fn mark_before(clock: &Clock, leaf: Option<Seq>, before: MarkedChange) -> SnapshotMark {
+    let (reason, restores) = match before {
+        MarkedChange::Compaction => ("compaction", None),
+        MarkedChange::Epoch => ("epoch", None),
+        MarkedChange::ModeChange => ("modeChange", None),
+        MarkedChange::Branch => ("branch", None),
+        MarkedChange::Undo => ("undo", None),
+        MarkedChange::Redo => ("redo", None),
+        MarkedChange::Retry => ("retry", None),
+        MarkedChange::Restore(target) => ("restore", Some(target)),
+        MarkedChange::Threshold => (SnapshotMark::THRESHOLD, None),
     };
-    let snapshot_id = SnapshotId::from_uuid(clock.uuid());
-    let mark = SnapshotMark { snapshot_id, leaf, reason: reason.to_owned() };
-    uncounted(RecordBody::Snapshot(mark))
+    let mark = SnapshotMark::new(SnapshotId::from_uuid(clock.uuid()), leaf, reason);
+    SnapshotMark { restores, ..mark }
 }
 
 /// Takes the idempotency key out of params and digests it with the other fields, so that a retry differs from a reuse.

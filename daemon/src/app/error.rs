@@ -22,6 +22,7 @@ use crate::model::ModelError;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
+use crate::snapshot::SnapshotError;
 
 /// The result of a call of the application layer.
 pub(crate) type Result<T, E = AppError> = std::result::Result<T, E>;
@@ -48,6 +49,8 @@ pub(crate) enum AppError {
     #[error(transparent)]
     Compact(#[from] CompactError),
     #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    #[error(transparent)]
     Storage(#[from] FsError),
     /// A parameter is invalid. `field` is its name on the wire.
     #[error("{field}: {problem}")]
@@ -69,6 +72,9 @@ pub(crate) enum AppError {
         "build {build_id} cannot be repeated: the configuration or the tokenizer changed; build again"
     )]
     BuildChanged { build_id: String },
+    /// The configuration allows no snapshot files.
+    #[error("snapshots.enabled is false, so no snapshot is written; undo works without them")]
+    SnapshotsDisabled,
     /// The upload is unknown or too large.
     #[error("upload {id}: {problem}")]
     Upload { id: String, problem: &'static str },

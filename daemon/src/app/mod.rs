@@ -6,7 +6,8 @@
 //! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
-//! - [`models`], [`context`], [`sessions`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one module a noun.
+//! - [`models`], [`context`], [`sessions`], [`snapshots`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one
+//!   module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
 //! A function that implements a method takes the core and the params of the method and returns its result, so that
@@ -36,6 +37,7 @@ mod path;
 mod running;
 mod schedule;
 pub(crate) mod sessions;
+pub(crate) mod snapshots;
 mod uploads;
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::core::Core;
 use super::sessions::retention::RetentionTask;
-use super::{compaction, loops};
+use super::{compaction, loops, snapshots};
 use crate::events::EventDraft;
 use crate::session::{Observer, SessionChange};
 
@@ -92,6 +92,7 @@ impl Observer for SessionObserver {
                 }
                 core.due_documents.mark(id);
                 loops::follow(&core, id, *seq, body);
+                snapshots::automatic::follow(&core, id, *seq, *at, body);
                 compaction::follow(&core, id);
             }
             SessionChange::Recovered { torn_bytes, damaged } => {

@@ -1,13 +1,14 @@
-//! Sessions with background work: documents to write, and compactions to try.
+//! Sessions with background work: documents and snapshots to write, and compactions to try.
 //!
-//! The observer marks sessions here on the writers' threads; two tasks take the marks and do the work. A mark is a
+//! The observer marks sessions here on the writers' threads; three tasks take the marks and do the work. A mark is a
 //! state and not a message: a session that is marked twice is worked on once, and no queue can grow.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::content::SnapshotMark;
+use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -19,6 +20,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1800);
 /// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
 /// its document counts with its size on disk.
 const MAX_REMEMBERED: usize = 512;
+/// The most snapshots of a session that wait for their files. Of more, only the newest are written, as the cleanup would
+/// remove the others.
+const MAX_WAITING: usize = 32;
 
 /// Sessions whose document may be due.
 #[derive(Default)]
@@ -190,6 +194,81 @@ impl DueCompactions {
             state.sessions.clear();
         }
         change(state.sessions.entry(id).or_default())
+    }
+}
+
+/// A `snapshot` record that is durable.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TakenSnapshot {
+    pub(crate) seq: Seq,
+    pub(crate) at: Timestamp,
+    pub(crate) mark: SnapshotMark,
+}
+
+/// Sessions with automatic snapshots whose files are not written yet; in memory only.
+#[derive(Default)]
+pub(crate) struct DueSnapshots {
+    /// In an order, so that a simulation makes the same changes each time.
+    state: Mutex<BTreeMap<SessionId, SessionDueSnapshots>>,
+    wake: Notify,
+    /// Held from the moment at which work is taken until it is done.
+    writing: Mutex<()>,
+}
+
+/// What is due for the snapshots of one session.
+#[derive(Debug, Default)]
+pub(crate) struct SessionDueSnapshots {
+    /// The snapshots without a file, the oldest first.
+    pub(crate) taken: Vec<TakenSnapshot>,
+    /// Whether the context passed the threshold of an automatic snapshot.
+    pub(crate) is_full: bool,
+}
+
+impl DueSnapshots {
+    /// Marks the file of a snapshot as due.
+    pub(crate) fn mark(&self, id: SessionId, taken: TakenSnapshot) {
+        self.with(id, |due| {
+            if due.taken.len() == MAX_WAITING {
+                due.taken.remove(0);
+            }
+            due.taken.push(taken);
+        });
+    }
+
+    /// Marks a snapshot of a context that became full as due.
+    pub(crate) fn mark_full(&self, id: SessionId) {
+        self.with(id, |due| due.is_full = true);
+    }
+
+    fn with(&self, id: SessionId, change: impl FnOnce(&mut SessionDueSnapshots)) {
+        change(self.state.lock().entry(id).or_default());
+        self.wake.notify_one();
+    }
+
+    /// Waits until a session has something due. Cancel safe.
+    pub(crate) async fn next(&self) -> SessionId {
+        loop {
+            let next = self.state.lock().keys().next().copied();
+            match next {
+                Some(id) => return id,
+                None => self.wake.notified().await,
+            }
+        }
+    }
+
+    /// Waits until everything that was taken is done, and keeps others from taking more.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock()
+    }
+
+    /// Takes what is due for a session.
+    pub(crate) fn take(&self, id: SessionId) -> SessionDueSnapshots {
+        self.state.lock().remove(&id).unwrap_or_default()
+    }
+
+    /// Returns the sessions that have something due.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.state.lock().keys().copied().collect()
     }
 }
 

@@ -60,7 +60,7 @@ const fn key(
 }
 
 /// Sections, and keys by their full names, that are checked and not used yet.
-const NO_EFFECT_YET: &[&str] = &["snapshots", "files"];
+const NO_EFFECT_YET: &[&str] = &["files"];
 
 impl ConfigKey {
     /// Returns whether this version uses the key.

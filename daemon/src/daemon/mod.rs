@@ -27,6 +27,7 @@ use self::start::{HomeError, StartError};
 use crate::app::open::open_core;
 use crate::app::sessions::documents;
 use crate::app::sessions::retention::RetentionTask;
+use crate::app::snapshots;
 use crate::clock::Clock;
 use crate::flags::Flags;
 use crate::rpc::Handles;
@@ -175,6 +176,7 @@ impl Parts {
         }
         let core = Arc::clone(&control.core);
         let finished = tokio::task::spawn_blocking(move || {
+            snapshots::automatic::write_due(&core);
             core.rest_sessions(Timestamp::from_unix_ms(i64::MAX));
             documents::write_small(&core);
             core.catalog.shutdown();

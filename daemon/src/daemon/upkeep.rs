@@ -1,4 +1,5 @@
-//! Background work: signals, changes of the configuration, documents, compactions, retention, idle resources.
+//! Background work: signals, changes of the configuration, documents, compactions, snapshots, retention, idle
+//! resources.
 //!
 //! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they
 //! are woken.
@@ -18,6 +19,7 @@ use super::{heap, rights};
 use crate::app::compaction;
 use crate::app::core::Core;
 use crate::app::sessions::{delete, documents};
+use crate::app::snapshots;
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
 
@@ -43,6 +45,7 @@ pub(super) fn spawn(tasks: &Tasks, control: &Arc<Control>) {
     let core = &control.core;
     until_stopped(tasks, documents::run(Arc::clone(core)));
     until_stopped(tasks, compaction::run(Arc::clone(core)));
+    until_stopped(tasks, snapshots::automatic::run(Arc::clone(core)));
     until_stopped(tasks, Arc::clone(&control.retention).run(Arc::clone(core)));
     until_stopped(tasks, release_idle(Arc::clone(core)));
     until_stopped(tasks, after_start(Arc::clone(control)));

@@ -21,6 +21,7 @@ use crate::nesting::{MAX_LEVELS, MAX_PARSED_LEVELS};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
+use crate::snapshot::SnapshotError;
 
 /// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as
 /// long as a frame.
@@ -179,6 +180,27 @@ impl From<ContextError> for RpcError {
                 .with_field("available", available),
             ContextError::UnknownStrategy { .. } => reply(ErrorKind::InvalidParams),
             ContextError::Contents(error) => error.0.into(),
+        }
+    }
+}
+
+impl From<SnapshotError> for RpcError {
+    fn from(error: SnapshotError) -> Self {
+        let message = with_sources(&error);
+        let reply = |kind| Self::new(kind, message);
+        match error {
+            SnapshotError::NotFound { .. } => {
+                reply(ErrorKind::SnapshotNotFound).with_hint("ollmctl snapshot list --all")
+            }
+            SnapshotError::OtherSession { owner, .. } => reply(ErrorKind::InvalidParams)
+                .with_hint(format!("ollmctl snapshot list --session {owner}")),
+            SnapshotError::Damaged { path, .. } => {
+                reply(ErrorKind::Corrupted).with_field("path", path.to_string_lossy())
+            }
+            SnapshotError::Newer { found, supported, .. } => reply(ErrorKind::UnsupportedVersion)
+                .with_field("found", found)
+                .with_field("supported", supported),
+            SnapshotError::Storage(error) => error.into(),
         }
     }
 }
@@ -401,7 +423,9 @@ impl From<AppError> for RpcError {
             AppError::Goal(error) => error.into(),
             AppError::Chat(error) => error.into(),
             AppError::Compact(error) => error.into(),
+            AppError::Snapshot(error) => error.into(),
             AppError::Storage(error) => error.into(),
+            AppError::SnapshotsDisabled => reply(ErrorKind::Config),
             AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),
             AppError::TooLarge(over) => reply(ErrorKind::TooLarge)
                 .with_field("field", over.field.name())

@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::discover::document;
 use super::error::RpcError;
 use super::{Handles, Registry, streams};
-use crate::app::branches::{branch, fork, operations, tree, undo};
+use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
-use crate::app::{chat, loops, models};
+use crate::app::{chat, loops, models, snapshots};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
 
 /// Registers every method.
@@ -28,6 +28,7 @@ pub(super) fn register(registry: &mut Registry) {
     streams::register(registry);
     daemon(registry);
     session(registry);
+    snapshot(registry);
     context(registry);
     goal(registry);
 
@@ -84,6 +85,15 @@ fn session(registry: &mut Registry) {
     registry.app::<m::SessionRedo, _, _>(undo::redo);
     registry.app_blocking::<m::SessionOperations>(operations::operations);
     registry.app_blocking::<m::SessionFork>(fork::fork);
+}
+
+fn snapshot(registry: &mut Registry) {
+    registry.app::<m::SnapshotCreate, _, _>(snapshots::create::create);
+    registry.app_blocking::<m::SnapshotList>(snapshots::manage::list);
+    registry.app_blocking::<m::SnapshotGet>(snapshots::manage::get);
+    registry.app_blocking::<m::SnapshotUpdate>(snapshots::manage::update);
+    registry.app::<m::SnapshotRestore, _, _>(restore::restore);
+    registry.app_blocking::<m::SnapshotDelete>(snapshots::manage::delete);
 }
 
 fn context(registry: &mut Registry) {

@@ -88,7 +88,7 @@ impl DocumentWriter {
                     self.totals.tool_calls += 1;
                     self.totals.tokens += tokens;
                 } else if self.pass == DocumentPass::ToolCalls {
-                    self.element(&document_call(call, active, self.n_messages), out);
+                    self.element(&document_call(call, active, Some(self.n_messages)), out);
                 }
             }
             RecordBody::ModeChange(change) if active => {
@@ -179,7 +179,8 @@ fn field<T: Serialize + ?Sized>(out: &mut String, before: &str, name: &str, valu
     out.push_str(&json(value));
 }
 
-fn document_message(message: Message, active: bool) -> DocumentMessage {
+/// Returns a message as documents and snapshot files hold it.
+pub(crate) fn document_message(message: Message, active: bool) -> DocumentMessage {
     DocumentMessage {
         role: message.role,
         parts: message.parts,
@@ -193,7 +194,12 @@ fn document_message(message: Message, active: bool) -> DocumentMessage {
     }
 }
 
-fn document_call(call: ToolCall, active: bool, n_messages: u64) -> DocumentToolCall {
+/// Returns a tool call as documents and snapshot files hold it, with the number of messages before it if it is known.
+pub(crate) fn document_call(
+    call: ToolCall,
+    active: bool,
+    after_messages: Option<u64>,
+) -> DocumentToolCall {
     DocumentToolCall {
         id: call.id,
         name: call.name,
@@ -201,7 +207,7 @@ fn document_call(call: ToolCall, active: bool, n_messages: u64) -> DocumentToolC
         result: call.result,
         timestamp: call.timestamp,
         active: (!active).then_some(false),
-        after_messages: Some(n_messages),
+        after_messages,
         duration_ms: call.duration_ms,
     }
 }

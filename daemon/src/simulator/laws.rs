@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::dice::Dice;
 use super::home::OpenHome;
-use super::model::{ExpectedFork, ExpectedRecord, ExpectedSession, Model, RecordContent};
+use super::model::{ExpectedFork, ExpectedRecord, ExpectedSession, Model, RecordContent, Span};
 use super::workload::{Workload, of};
 use crate::app::error::AppError;
 use crate::app::sessions::{create, list};
@@ -38,6 +38,7 @@ pub(super) fn check(home: &OpenHome, model: &Model) -> Result<(), String> {
         if let Some((summary, records)) = read_session(home, session)? {
             check_records(session, &summary, &records)?;
             check_document(home, session, &records)?;
+            check_snapshots(home, session)?;
             existing.insert(session.id, summary);
         } else {
             law!(!session.must_exist(), "law 1: session {} is lost", session.marker);
@@ -189,6 +190,38 @@ fn check_document(
         must_have.is_none_or(|must_have| n_said >= must_have),
         "law 9: the document of {marker} has {n_said} of {must_have:?} records"
     );
+    Ok(())
+}
+
+/// Checks that every acknowledged snapshot is there and whole, that no deleted one is, and that no file is half-written.
+fn check_snapshots(home: &OpenHome, session: &ExpectedSession) -> Result<(), String> {
+    let (marker, store) = (&session.marker, &home.core.snapshots);
+    let found = store.list(session.id).map_err(|error| error.to_string())?;
+    law!(found.skipped.is_empty(), "law 28: {marker} has broken snapshots: {:?}", found.skipped);
+    let n_automatic = found.snapshots.iter().filter(|one| one.reason != "manual").count();
+    // A crash in the cleanup leaves one too many until the next one.
+    law!(n_automatic <= 6, "law 28: {marker} has {n_automatic} automatic snapshots");
+    for expected in &session.snapshots {
+        let summary = &expected.summary;
+        let own: Vec<_> = found.snapshots.iter().filter(|one| one.summary == *summary).collect();
+        law!(own.len() <= 1, "law 4: there are {} snapshots {summary}", own.len());
+        let is_deleted = expected.deletion.is_some_and(Span::is_acked);
+        law!(!is_deleted || own.is_empty(), "law 7: the deleted snapshot {summary} is there");
+        let Some((id, leaf)) = expected.taken else { continue };
+        let must_exist = expected.deletion.is_none();
+        law!(!must_exist || own.len() == 1, "law 1: the snapshot {summary} is lost");
+        let Some(info) = own.first() else { continue };
+        law!((info.snapshot_id, info.leaf) == (id, leaf), "law 4: {summary} is another snapshot");
+        let owner = store.session_of(id, None).map_err(|error| error.to_string())?;
+        law!(owner == session.id, "law 28: the map has {owner} for {summary}");
+        let (_, document) = store.read(owner, id).map_err(|error| error.to_string())?;
+        let said = document.user_messages.iter().chain(&document.messages);
+        let mut texts = said.flat_map(|one| &one.message.parts);
+        law!(
+            texts.all(|part| json!(part).to_string().contains(marker.as_str())),
+            "law 27: {summary} says what the session does not say"
+        );
+    }
     Ok(())
 }
 
@@ -415,6 +448,11 @@ pub(super) fn continue_after_crash(daemon: &mut Workload, dice: &mut Dice) -> Re
         for number in 0..session.records.len() {
             if session.records[number].key.is_some() {
                 daemon.retry_record(at, number)?;
+            }
+        }
+        for number in 0..session.snapshots.len() {
+            if session.snapshots[number].deletion.is_none() {
+                daemon.send_snapshot(at, number)?;
             }
         }
         if dice.percent(70) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::{Seq, SessionId, SnapshotId};
 
 /// A number of steps of the trace.
 pub(super) type Position = usize;
@@ -108,6 +108,18 @@ pub(super) struct ExpectedMove {
     pub(super) span: Span,
 }
 
+/// A snapshot that was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct ExpectedSnapshot {
+    /// A text with the marker of the session, which no other snapshot has.
+    pub(super) summary: String,
+    pub(super) key: String,
+    pub(super) span: Span,
+    /// The reply: the id, and the leaf.
+    pub(super) taken: Option<(SnapshotId, Option<Seq>)>,
+    pub(super) deletion: Option<Span>,
+}
+
 /// A fork that was asked for. It holds the words of its source, which is therefore never deleted.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedFork {
@@ -129,6 +141,7 @@ pub(super) struct ExpectedSession {
     pub(super) import: Option<ExpectedImport>,
     pub(super) title: Register<Option<String>>,
     pub(super) moves: Vec<ExpectedMove>,
+    pub(super) snapshots: Vec<ExpectedSnapshot>,
     /// The number of acknowledged messages that a saved document must have.
     pub(super) saved: Vec<(usize, Span)>,
     pub(super) deletion: Option<Span>,
@@ -165,7 +178,14 @@ impl ExpectedSession {
             let span = moved.span.after_crash(at).filter(|span| span.is_acked())?;
             Some(ExpectedMove { span, ..*moved })
         });
+        let snapshots = self.snapshots.iter().filter_map(|snapshot| {
+            let span = snapshot.span.after_crash(at)?;
+            let taken = snapshot.taken.filter(|_| span.is_acked());
+            let deletion = snapshot.deletion.and_then(|span| span.after_crash(at));
+            Some(ExpectedSnapshot { span, taken, deletion, ..snapshot.clone() })
+        });
         let seen = Self {
+            snapshots: snapshots.collect(),
             records: records.collect(),
             title: self.title.after_crash(at),
             moves: moves.collect(),

@@ -14,20 +14,22 @@ use serde_json::{Value, json};
 use super::dice::Dice;
 use super::home::{CatalogCopies, CatalogFiles, OpenHome, scratch};
 use super::model::{
-    ExpectedFork, ExpectedImport, ExpectedMove, ExpectedRecord, ExpectedSession, Model, Position,
-    RecordContent, Register, Span,
+    ExpectedFork, ExpectedImport, ExpectedMove, ExpectedRecord, ExpectedSession, ExpectedSnapshot,
+    Model, Position, RecordContent, Register, Span,
 };
-use crate::app::branches::{branch, fork, undo};
+use crate::app::branches::{branch, fork, restore, undo};
 use crate::app::context::{build, entries};
 use crate::app::core::Core;
 use crate::app::error::AppError;
 use crate::app::sessions::{
     create, delete, documents, export, import, input, list, retention, update,
 };
+use crate::app::snapshots;
 use crate::app::testing::scratch_core;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::index::IndexEntry;
+use crate::snapshot::SnapshotError;
 
 /// The attempts at a call while the disk fails.
 const MAX_TRIES: usize = 12;
@@ -88,8 +90,11 @@ impl Workload {
             74..77 => self.set_current(at),
             77..80 => self.set_entry(),
             80..82 => self.build_context(at),
-            82..84 => self.record_compaction(at),
-            84..88 => self.close_unused(),
+            82..83 => self.record_compaction(at),
+            83..85 => self.take_snapshot(at),
+            85..86 => self.restore_snapshot(at),
+            86..87 => self.delete_snapshot(at),
+            87..88 => self.close_unused(),
             88..93 => self.delete(at),
             93..96 => self.import(),
             96..97 => self.import_again(),
@@ -140,6 +145,7 @@ impl Workload {
             AppError::Storage(_)
                 | AppError::Session(SessionError::Storage { .. })
                 | AppError::Project(ProjectError::Storage(_))
+                | AppError::Snapshot(SnapshotError::Storage(_))
         );
         if self.may_fail && is_storage {
             self.begin(format!("  {what} failed: {error}"));
@@ -162,6 +168,7 @@ impl Workload {
             import: None,
             title: Register::start_with(None),
             moves: Vec::new(),
+            snapshots: Vec::new(),
             saved: Vec::new(),
             deletion: None,
         });
@@ -474,9 +481,12 @@ impl Workload {
                 Err(error) => Err(error),
             }
         })?;
-        if !moved {
-            return Ok(());
-        }
+        if moved { self.ack_move(at, span) } else { Ok(()) }
+    }
+
+    /// Notes that the newest move of the leaf was acknowledged.
+    fn ack_move(&mut self, at: usize, span: Span) -> Result<(), String> {
+        let id = self.model.sessions[at].id;
         let newest = self.home.core.sessions.with(id, |live| {
             let state = live.state();
             let is_leaf = |entry: &IndexEntry| entry.kind() == Some(RecordKind::Leaf);
@@ -487,6 +497,90 @@ impl Workload {
             let span = self.acked(span);
             self.model.sessions[at].moves.push(ExpectedMove { seq, to, span });
         }
+        Ok(())
+    }
+
+    fn take_snapshot(&mut self, at: usize) -> Result<(), String> {
+        let (_, marker) = self.id_and_marker(at);
+        let (summary, key) = (format!("{marker} {}", self.word()), self.word());
+        let span = self.begin(format!("take the snapshot {summary}"));
+        let snapshot = ExpectedSnapshot { summary, key, span, taken: None, deletion: None };
+        self.model.sessions[at].snapshots.push(snapshot);
+        let number = self.model.sessions[at].snapshots.len() - 1;
+        self.send_snapshot(at, number)?;
+        if self.dice.percent(50) {
+            self.begin("write the files of automatic snapshots");
+            snapshots::automatic::write_due(&self.home.core);
+        }
+        Ok(())
+    }
+
+    /// Asks for a snapshot, for the first time or again.
+    pub(super) fn send_snapshot(&mut self, at: usize, number: usize) -> Result<(), String> {
+        let session = &self.model.sessions[at];
+        let ExpectedSnapshot { summary, key, taken: known, .. } = session.snapshots[number].clone();
+        let params = json!({ "sessionId": session.id, "summary": summary, "key": key });
+        let taken = self.attempt("snapshot", |home| {
+            let taken = snapshots::create::create(Arc::clone(&home.core), of(&params));
+            home.runtime.block_on(taken)
+        })?;
+        let taken = (taken.snapshot.snapshot_id, taken.snapshot.leaf);
+        if known.is_some_and(|known| known != taken) {
+            return Err(format!("law 4: the retry of {summary} gave another snapshot"));
+        }
+        let position = self.position();
+        let snapshot = &mut self.model.sessions[at].snapshots[number];
+        snapshot.taken = Some(taken);
+        snapshot.span.acked.get_or_insert(position);
+        Ok(())
+    }
+
+    /// Returns the place of a snapshot of a session that is not deleted.
+    fn pick_snapshot(&mut self, at: usize) -> Option<usize> {
+        let snapshots = self.model.sessions[at].snapshots.iter().enumerate();
+        let usable = |one: &ExpectedSnapshot| one.taken.is_some() && one.deletion.is_none();
+        let usable: Vec<usize> =
+            snapshots.filter(|(_, one)| usable(one)).map(|(number, _)| number).collect();
+        (!usable.is_empty()).then(|| self.dice.pick(&usable))
+    }
+
+    fn restore_snapshot(&mut self, at: usize) -> Result<(), String> {
+        let Some(number) = self.pick_snapshot(at) else { return self.take_snapshot(at) };
+        let ExpectedSnapshot { summary, taken, .. } =
+            self.model.sessions[at].snapshots[number].clone();
+        let Some((id, leaf)) = taken else { return Ok(()) };
+        let span = self.begin(format!("restore {summary}"));
+        let params = json!({ "snapshotId": id, "key": self.word() });
+        let restored = self.attempt("restore", |home| {
+            let restored = restore::restore(Arc::clone(&home.core), of(&params));
+            home.runtime.block_on(restored)
+        })?;
+        let session = self.model.sessions[at].id;
+        let now = self.home.core.sessions.with(session, |live| live.state().leaf());
+        if now.map_err(|error| error.to_string())? != leaf {
+            return Err(format!("law 27: the restore of {summary} moved elsewhere"));
+        }
+        if restored.seq.is_some() { self.ack_move(at, span) } else { Ok(()) }
+    }
+
+    fn delete_snapshot(&mut self, at: usize) -> Result<(), String> {
+        let Some(number) = self.pick_snapshot(at) else { return self.take_snapshot(at) };
+        let snapshot = self.model.sessions[at].snapshots[number].clone();
+        let Some((id, _)) = snapshot.taken else { return Ok(()) };
+        let span = self.begin(format!("delete the snapshot {}", snapshot.summary));
+        self.model.sessions[at].snapshots[number].deletion = Some(span);
+        let params = json!({ "snapshotId": id });
+        self.attempt("delete a snapshot", |home| {
+            match snapshots::manage::delete(&home.core, of(&params)) {
+                // An attempt that failed at the end may have removed it.
+                Err(AppError::Snapshot(SnapshotError::NotFound { .. })) if has_failed(home) => {
+                    Ok(())
+                }
+                other => other.map(drop),
+            }
+        })?;
+        let span = self.acked(span);
+        self.model.sessions[at].snapshots[number].deletion = Some(span);
         Ok(())
     }
 
@@ -662,6 +756,7 @@ impl Workload {
             import: Some(ExpectedImport { file, tokens, span }),
             title: Register::start_with(None),
             moves: Vec::new(),
+            snapshots: Vec::new(),
             saved: Vec::new(),
             deletion: None,
         });

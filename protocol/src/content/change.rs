@@ -114,13 +114,30 @@ pub struct SnapshotMark {
     pub snapshot_id: SnapshotId,
     /// The active leaf at that time; null before the first record.
     pub leaf: Option<Seq>,
-    /// The change that follows: `compaction`, `epoch`, `modeChange` or `branch`; or [`SnapshotMark::REST`].
+    /// The change that follows: `compaction`, `epoch`, `modeChange`, `branch`, `undo`, `redo`, `retry` or `restore`; `manual`
+    /// for a request of a client, `threshold` for a full context; or [`SnapshotMark::REST`].
     pub reason: String,
+    /// For `restore`: the snapshot to which the session returns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restores: Option<SnapshotId>,
+    /// For `manual`: the line for people that the client gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
 }
 
 impl SnapshotMark {
+    /// Returns a mark of the state with this leaf.
+    #[must_use]
+    pub fn new(snapshot_id: SnapshotId, leaf: Option<Seq>, reason: &str) -> Self {
+        Self { snapshot_id, leaf, reason: reason.to_owned(), restores: None, summary: None }
+    }
+
     /// The reason of the mark that a log gets when its session rests. Clients do not receive such records.
     pub const REST: &str = "rest";
+    /// The reason of a snapshot that a client requested.
+    pub const MANUAL: &str = "manual";
+    /// The reason of a snapshot that was taken because the context became full.
+    pub const THRESHOLD: &str = "threshold";
 }
 
 /// A detected loop, or a reset of the loop detection.

@@ -1,7 +1,7 @@
 //! The vocabulary that several places share. It has two sorts of files:
 //!
-//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal` and `document` are the same JSON on the wire,
-//!   in session logs, in exports and in session documents. A change there is a change of the file format, which frozen
+//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `document` and `snapshot` are the same JSON on
+//!   the wire, in session logs, in exports, in session documents and in snapshot files. A change there is a change of the file format, which frozen
 //!   fixtures guard.
 //! - **Results**: `session`, `operation`, `context` and `daemon` are objects that several results share, or that modules of the
 //!   daemon make that know no method. A change there is a change of the wire only.
@@ -19,6 +19,7 @@ mod message;
 mod operation;
 mod record;
 mod session;
+mod snapshot;
 
 pub use change::{
     Close, CloseReason, ContextEntry, ContextEntryChange, ContextScope, Custom, Label, LeafMove,
@@ -47,6 +48,10 @@ pub use record::{Record, RecordBody, RecordKind, RecordScope, SessionHeader};
 pub use session::{
     ExportFormat, ImportLoss, ImportReport, SearchHit, SearchSort, Session, SessionStatus,
     SessionUsage,
+};
+pub use snapshot::{
+    ContextState, GoalStack, ReasoningStorage, ReasoningTrace, SkippedSnapshot, SnapshotDocument,
+    SnapshotInfo, SnapshotMessage, SnapshotMetadata, SnapshotToolCall,
 };
 
 /// Returns whether a counter is 0, for `skip_serializing_if`.

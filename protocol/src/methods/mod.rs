@@ -11,3 +11,4 @@ pub mod goal;
 pub mod loops;
 pub mod model;
 pub mod session;
+pub mod snapshot;

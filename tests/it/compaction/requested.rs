@@ -142,7 +142,9 @@ fn compact_command_prints_plan_result_and_checkpoints() {
 
 /// Returns for each snapshot record its reason, its leaf, and the kind of the record behind it.
 fn snapshots(chat: &mut ModelSession) -> Vec<(String, u64, String)> {
-    let records = chat.records();
+    let mut records = chat.records();
+    // A snapshot of a nearly full context is taken at any time.
+    records.retain(|record| record["snapshot"]["reason"] != "threshold");
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let pairs = records.windows(2).filter(|pair| pair[0]["type"] == "snapshot");
     let fields = pairs.map(|pair| {

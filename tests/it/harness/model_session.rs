@@ -95,7 +95,10 @@ impl ModelSession {
     /// Returns the number of records of a kind.
     #[track_caller]
     pub(crate) fn count(&mut self, kind: &str) -> usize {
-        self.records().iter().filter(|record| record["type"] == kind).count()
+        // A snapshot of a nearly full context is taken at any time.
+        let is_counted =
+            |record: &&Value| record["type"] == kind && record["snapshot"]["reason"] != "threshold";
+        self.records().iter().filter(is_counted).count()
     }
 
     /// Starts a chat turn; its events follow.

@@ -46,7 +46,7 @@ fn fork_begins_as_its_parent_and_is_independent() {
     let (forked, whole) = fork(&mut wire, &session, json!({}));
     assert_eq!(forked["session"]["forkedFrom"], session.as_str());
     let title = forked["session"]["title"].as_str().unwrap();
-    assert!(title.ends_with(" (fork 1)"), "{title}");
+    assert!(title.ends_with(" (fork 2)"), "{title}");
     assert_eq!(other.event()["sessionId"], whole.as_str());
     assert_eq!(context(&mut wire, &whole), before);
     assert_eq!(wire.session(&whole)["mode"], "planning");
@@ -57,7 +57,7 @@ fn fork_begins_as_its_parent_and_is_independent() {
     // Record 2 calls a tool, whose result is record 3.
     let (forked, early) = fork(&mut wire, &session, json!({ "atSeq": 2 }));
     assert_eq!((&forked["leaf"], &forked["movedToUnitEnd"]), (&json!(3), &json!(true)), "{forked}");
-    assert!(forked["session"]["title"].as_str().unwrap().ends_with(" (fork 2)"), "{forked}");
+    assert!(forked["session"]["title"].as_str().unwrap().ends_with(" (fork 3)"), "{forked}");
     assert_eq!(forked["session"]["mode"], "developer", "the mode of its path");
     wire.record(&early, "user", "only in the fork");
     wire.record(&session, "user", "only in the parent");

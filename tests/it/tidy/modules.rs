@@ -13,7 +13,7 @@ const LEVELS: &[&[&str]] = &[
     &["shutdown"],
     &["tokens", "model", "goal", "facts"],
     &["session"],
-    &["catalog", "context", "loops", "env", "events", "config", "projects"],
+    &["catalog", "context", "loops", "env", "events", "config", "projects", "snapshot"],
     &["app"],
     &["rpc"],
     &["server"],

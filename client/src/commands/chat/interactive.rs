@@ -26,7 +26,7 @@ use crate::commands::remember::{RememberScope, remember, show_entries};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
 use crate::commands::sessions::{branches, tree};
-use crate::commands::{goal, sessions, undo};
+use crate::commands::{goal, sessions, snapshot, undo};
 use crate::error::ClientError;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
@@ -168,6 +168,15 @@ impl InteractiveChat<'_, '_> {
                 self.ctx.print_text(&text)
             }
             SessionInput::Context => show_status(id, None, self.ctx),
+            SessionInput::Snapshot(summary) => snapshot::take(id, summary, self.ctx),
+            SessionInput::Snapshots => snapshot::list_of(id, self.ctx),
+            SessionInput::Restore(text) => {
+                let made = snapshot::restore_in_chat(id, text.as_deref(), self.ctx)?;
+                if let Some(session) = made {
+                    self.session = self.session.continued_in(session);
+                }
+                Ok(())
+            }
             SessionInput::DebugContext => {
                 let inspected = self.ctx.call::<ContextInspect>(&inspect_params(id))?.value;
                 let messages = render_messages(&inspected.build.messages);

@@ -33,6 +33,9 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/pin [N]", "keep the last message, or record N, in every later context"),
     ("/unpin [N]", "unpin the last message, or record N"),
     ("/context", "show how full the model's window is, part by part"),
+    ("/context snapshot [TEXT]", "take a snapshot of this session"),
+    ("/context snapshots", "list the snapshots of this session"),
+    ("/context restore [ID]", "return to the newest snapshot, or to another one, after asking"),
     ("/compact [--apply]", "show the effect of a compaction; with --apply, compact"),
     ("/debug context", "show the messages that the model is sent now, and the parts left out"),
     ("/sessions", "list the latest sessions"),
@@ -80,6 +83,11 @@ pub(super) enum SessionInput {
     Fork(Option<Seq>),
     History(u32),
     Context,
+    /// Takes a snapshot, with a line that says what it is for.
+    Snapshot(Option<String>),
+    Snapshots,
+    /// The snapshot to return to; `None` for the newest.
+    Restore(Option<String>),
     Pin(Option<Seq>),
     Unpin(Option<Seq>),
     Compact {
@@ -151,6 +159,9 @@ impl ChatInput {
                 SessionInput::History(number.filter(|number| (1..=1000).contains(number))?)
             }
             ["/context"] => SessionInput::Context,
+            ["/context", "snapshot", ..] => SessionInput::Snapshot(rest(2)),
+            ["/context", "snapshots"] => SessionInput::Snapshots,
+            ["/context", "restore"] | ["/context", "restore", _] => SessionInput::Restore(rest(2)),
             ["/pin"] => SessionInput::Pin(None),
             ["/pin", number] => SessionInput::Pin(Some(record(number)?)),
             ["/unpin"] => SessionInput::Unpin(None),
@@ -243,6 +254,9 @@ mod tests {
         check("/branch #7", on_session(SessionInput::Branch(Some(Seq(7)))));
         check("/fork", on_session(SessionInput::Fork(None)));
         check("/debug context", on_session(SessionInput::DebugContext));
+        let before = Some("before it".to_owned());
+        check("/context snapshot before it", on_session(SessionInput::Snapshot(before)));
+        check("/context restore", on_session(SessionInput::Restore(None)));
         check("/compact", on_session(SessionInput::Compact { apply: false }));
         check("/compact  --apply", on_session(SessionInput::Compact { apply: true }));
         check("/quit", ChatInput::Exit);

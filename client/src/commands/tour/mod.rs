@@ -46,8 +46,9 @@ const SEARCHED_WORD: &str = "AgentSession";
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Imports a real session, records more, kills the daemon while it writes and shows that no acknowledged record is \
-missing, builds and compacts a context, undoes that and redoes it, forks the session, searches, exports, lets the \
-smallest model of a reachable Ollama answer, and cleans up, also after Ctrl-C. Your own sessions are not touched.
+missing, builds and compacts a context, undoes that and redoes it, restores a snapshot, forks the session, searches, \
+exports, lets the smallest model of a reachable Ollama answer, and cleans up, also after Ctrl-C. Your own sessions are \
+not touched.
 
 Examples:
   ollmctl tour
@@ -86,6 +87,7 @@ fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> CommandRes
     report.step("context", build(&mut client, id)?)?;
     report.step("compact", compact(&mut client, id)?)?;
     report.step("undo", undo::undo(&mut client, id)?)?;
+    report.step("snapshot", undo::snapshot(&mut client, id)?)?;
     report.step("fork", undo::fork(&mut client, id)?)?;
     report.step("search", search(&mut client, id)?)?;
     report.step("export", export(&mut client, id)?)?;

@@ -37,8 +37,8 @@ impl<'a, 'ctx> TourReport<'a, 'ctx> {
             return Ok(());
         }
         let (number, seconds) = (self.steps.len(), duration.as_secs_f64());
-        let text = text.replace('\n', &format!("\n{:22}", ""));
-        self.ctx.print_text(&format!("{number}. {name:<8} {seconds:>6.2} s  {text}\n"))?;
+        let text = text.replace('\n', &format!("\n{:23}", ""));
+        self.ctx.print_text(&format!("{number:>2}. {name:<8} {seconds:>6.2} s  {text}\n"))?;
         Ok(self.ctx.terminal.flush()?)
     }
 }

@@ -1,11 +1,16 @@
-//! The undo and the fork of the tour: a message and a compaction are taken back and repeated, and a copy of the session changes alone.
+//! The undo, the snapshot and the fork of the tour: changes are taken back and repeated, a session returns to an earlier
+//! state, and a copy of it changes alone.
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{BuiltContext, Role};
-use ollm_protocol::method::{ContextBuild, SessionFork, SessionRecord, SessionRedo, SessionUndo};
+use ollm_protocol::method::{
+    ContextBuild, SessionFork, SessionRecord, SessionRedo, SessionUndo, SnapshotCreate,
+    SnapshotRestore,
+};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::session::branches::{SessionForkParams, SessionUndoParams};
 use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
+use ollm_protocol::methods::snapshot::{SnapshotCreateParams, SnapshotRestoreParams};
 use ollm_protocol::sanitize::one_line;
 use serde_json::json;
 
@@ -18,6 +23,8 @@ use crate::render::units::grouped;
 
 /// A message that a user takes back.
 const HASTY_MESSAGE: &str = "Throw it all away and start again in COBOL.";
+/// A message that leads away from what the user wants.
+const DETOUR: &str = "By the way, which editor do you like best?";
 /// The operations that the tour undoes: the message and the compaction before it.
 const STEPS: u32 = 2;
 
@@ -28,11 +35,11 @@ pub(super) fn undo(client: &mut BlockingClient, id: SessionId) -> CommandResult<
     let params = SessionUndoParams { session_id: id, steps: Some(STEPS), key: None };
     let undone = client.call::<SessionUndo>(&params)?.operations.len();
     let without = build(client, id)?;
-    check(!has_message(&without), "the context shows a message that was undone")?;
+    check(!has_message(&without, HASTY_MESSAGE), "the context shows a message that was undone")?;
     check(without.transient, "the compaction is in force after it was undone")?;
     let redone = client.call::<SessionRedo>(&params)?.operations.len();
     let after = build(client, id)?;
-    let is_same = has_message(&before) && after.messages == before.messages;
+    let is_same = has_message(&before, HASTY_MESSAGE) && after.messages == before.messages;
     check(is_same, "the context is another one after undo and redo")?;
     let text = format!(
         "{undone} operations undone, a message and the compaction, and {redone} redone:\nthe context is the same as before, byte for byte"
@@ -40,8 +47,33 @@ pub(super) fn undo(client: &mut BlockingClient, id: SessionId) -> CommandResult<
     Ok((text, json!({ "undone": undone, "redone": redone })))
 }
 
-fn has_message(context: &BuiltContext) -> bool {
-    context.messages.iter().any(|message| message.content == HASTY_MESSAGE)
+/// Takes a snapshot of a session, records a message, and returns to the snapshot.
+pub(super) fn snapshot(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
+    let before = build(client, id)?;
+    let summary = Some("before the detour".to_owned());
+    let params = SnapshotCreateParams { session_id: id, summary, key: None };
+    let snapshot_id = client.call::<SnapshotCreate>(&params)?.snapshot.snapshot_id;
+    record(client, id, DETOUR)?;
+    check(has_message(&build(client, id)?, DETOUR), "the context does not show a new message")?;
+    let params = SnapshotRestoreParams {
+        snapshot_id,
+        session_id: None,
+        new_session: false,
+        dry_run: false,
+        key: None,
+    };
+    let removed = client.call::<SnapshotRestore>(&params)?.removed;
+    let is_same = build(client, id)?.messages == before.messages;
+    check(is_same, "the context after a restore is not that of the snapshot")?;
+    let text = format!(
+        "taken, and restored after {} message more: again the same context, byte for byte",
+        grouped(removed.messages),
+    );
+    Ok((text, json!({ "snapshotId": snapshot_id, "removedMessages": removed.messages })))
+}
+
+fn has_message(context: &BuiltContext, text: &str) -> bool {
+    context.messages.iter().any(|message| message.content.contains(text))
 }
 
 fn record(client: &mut BlockingClient, id: SessionId, text: &str) -> Result<(), ClientError> {

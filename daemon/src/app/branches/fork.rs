@@ -83,13 +83,14 @@ fn n_forks(core: &Core, source: SessionId) -> Result<usize> {
     Ok(forks.len())
 }
 
-/// Returns the title of the next fork of a session with a title and a number of forks.
+/// Returns the title of the next fork of a session with a title and a number of forks. The session itself counts as the
+/// first.
 fn fork_title(title: &str, n_forks: usize) -> String {
     let numbered = title.rsplit_once(" (fork ").and_then(|(base, rest)| {
         let number: usize = rest.strip_suffix(')')?.parse().ok()?;
         Some((base, number))
     });
-    let (base, number) = numbered.unwrap_or((title, 0));
+    let (base, number) = numbered.unwrap_or((title, 1));
     let suffix = format!(" (fork {})", number.saturating_add(n_forks).saturating_add(1));
     let room = BoundedField::Title.max_bytes().saturating_sub(suffix.len());
     let end = (0..=room.min(base.len())).rev().find(|end| base.is_char_boundary(*end));
@@ -106,12 +107,12 @@ mod tests {
         let check = |title: &str, n_forks, expect: &str| {
             assert_eq!(fork_title(title, n_forks), expect);
         };
-        check("The parser", 0, "The parser (fork 1)");
-        check("The parser", 1, "The parser (fork 2)");
+        check("The parser", 0, "The parser (fork 2)");
+        check("The parser", 1, "The parser (fork 3)");
         check("The parser (fork 2)", 0, "The parser (fork 3)");
-        check("The parser (fork x)", 0, "The parser (fork x) (fork 1)");
-        check("", 0, "(fork 1)");
+        check("The parser (fork x)", 0, "The parser (fork x) (fork 2)");
+        check("", 0, "(fork 2)");
         let long = fork_title(&"é".repeat(4000), 0);
-        assert!(long.len() <= BoundedField::Title.max_bytes() && long.ends_with("é (fork 1)"));
+        assert!(long.len() <= BoundedField::Title.max_bytes() && long.ends_with("é (fork 2)"));
     }
 }

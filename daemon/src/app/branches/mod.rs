@@ -1,14 +1,16 @@
-//! The paths of a session: its tree, moving the active leaf to another record, undo and redo, and forks.
+//! The paths of a session: its tree, moving the active leaf to another record or to a snapshot, undo and redo, and forks.
 //!
 //! Nothing here changes a record. A move appends a `leaf` record, and only if the active leaf is still the one that the
 //! call saw.
 //!
-//! **Invariants**: a move never separates a tool call from its results; no move happens while a turn is answering.
+//! **Invariants**: a move never separates a tool call from its results, except a return to a snapshot that did; a snapshot
+//! is taken before every move; no move happens while a turn is answering.
 
 pub(crate) mod branch;
 pub(crate) mod fork;
 mod lines;
 pub(crate) mod operations;
+pub(crate) mod restore;
 pub(crate) mod tree;
 pub(crate) mod undo;
 mod unit;

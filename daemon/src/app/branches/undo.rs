@@ -1,11 +1,11 @@
 //! `session.undo` and `session.redo`: moving back and forth along the operations of a session.
 //!
-//! Each undone or redone operation is one `leaf` record, and all of a call are one write: after a crash either all of
-//! them are in the log or none.
+//! Each undone or redone operation is one `leaf` record, and all of a call are one write with a snapshot before them:
+//! after a crash either all of them are in the log or none.
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{LeafMove, RecordBody};
+use ollm_protocol::content::{LeafMove, RecordBody, RecordKind};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
 use ollm_protocol::{Seq, SessionId, method};
 
@@ -13,9 +13,10 @@ use super::branch::append;
 use super::check_no_turn;
 use super::operations::{draft, with_contents};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{take_key, uncounted};
+use crate::app::drafts::{MarkedChange, snapshot_mark, take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
+use crate::session::index::IndexEntry;
 use crate::session::operations::Operations;
 use crate::session::{IdempotencyKey, SessionError, SessionState};
 
@@ -98,11 +99,14 @@ async fn step(
                     // The client has not seen the operation that it would undo now.
                     return Err(SessionError::LeafMoved { id }.into());
                 }
-                let cause =
-                    if direction == Direction::Back { LeafMove::UNDO } else { LeafMove::REDO };
+                let (cause, change) = match direction {
+                    Direction::Back => (LeafMove::UNDO, MarkedChange::Undo),
+                    Direction::Forward => (LeafMove::REDO, MarkedChange::Redo),
+                };
                 let draft =
                     |to| uncounted(RecordBody::Leaf(LeafMove { to, cause: cause.to_owned() }));
-                let drafts = moves.into_iter().map(draft).collect();
+                let mark = snapshot_mark(&core.clock, leaf, change);
+                let drafts = [mark].into_iter().chain(moves.into_iter().map(draft)).collect();
                 wanted = Some(operations);
                 match append(core, id, leaf, drafts, key.clone()).await {
                     Err(AppError::Session(SessionError::LeafMoved { .. })) => continue,
@@ -139,7 +143,7 @@ fn plan(state: &SessionState, n_steps: usize, direction: Direction) -> Result<Un
     Ok(UndoPlan { leaf: state.leaf(), moves, operations })
 }
 
-/// Returns the result of a call that recorded its moves from `first` on. Blocks on the disk.
+/// Returns the result of a call whose records begin at `first`. Blocks on the disk.
 fn result(
     core: &Core,
     id: SessionId,
@@ -149,6 +153,10 @@ fn result(
     let (mut result, drafts) = core.sessions.with(id, |live| {
         let operations = Operations::of(live.state());
         let states = operations.states();
+        // Older logs have no snapshot before the moves.
+        let is_mark = |entry: IndexEntry| entry.kind() == Some(RecordKind::Snapshot);
+        let first =
+            if live.state().entry(first).is_some_and(is_mark) { first.next() } else { first };
         let moves = (0..n_steps).filter_map(|step| operations.find(Seq(first.0 + step as u64)));
         let targets = moves.filter_map(|at| operations.find(operations.target(at)?.first));
         let drafts: Vec<_> =

@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::answer::is_final_answer;
 use super::turn::Turn;
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{counted_for, uncounted};
+use crate::app::drafts::{MarkedChange, counted_for, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::before_pieces;
 use crate::session::index::IndexEntry;
@@ -51,7 +51,7 @@ pub(super) fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryIntent) ->
         let end = core.sessions.with(id, path_end)?;
         let Some((answer, parent)) = open_answer(core, id, &end, intent)? else { return Ok(()) };
         let before = before_pieces(core, id, parent)?;
-        let drafts = drafts(core, id, before, &end.after)?;
+        let drafts = drafts(core, id, (end.leaf, before), &end.after)?;
         if core.append_if_leaf_blocking(id, end.leaf, drafts)? {
             tracing::debug!(session = %id, %answer, "an answer left the active path");
         } else if tries == MAX_TRIES {
@@ -189,15 +189,16 @@ fn open_calls(core: &Arc<Core>, id: SessionId) -> Result<Vec<NewRecord>> {
     Ok(open.map(draft).collect())
 }
 
-/// Returns the move of the leaf, and the client records after the answer once more.
+/// Returns a snapshot, the move of the leaf, and the client records after the answer once more.
 fn drafts(
     core: &Arc<Core>,
     id: SessionId,
-    to: Option<Seq>,
+    (leaf, to): (Option<Seq>, Option<Seq>),
     after: &[Seq],
 ) -> Result<Vec<NewRecord>> {
     let moved = LeafMove { to, cause: LeafMove::RETRY.to_owned() };
-    let mut drafts = vec![uncounted(RecordBody::Leaf(moved))];
+    let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Retry);
+    let mut drafts = vec![mark, uncounted(RecordBody::Leaf(moved))];
     let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();
     drafts.extend(bodies.filter(is_kept).map(|body| counted_for(core, id, body).0));
     Ok(drafts)

@@ -136,7 +136,7 @@ fn has_model(core: &Core, id: SessionId) -> bool {
 
 /// Compacts sessions when they are due, several at a time and each one once at a time; never returns.
 ///
-/// **Cancel safety**: a compaction that is dropped before its record is queued leaves no more than a snapshot marker.
+/// **Cancel safety**: a compaction that is dropped before its record is queued leaves no more than a snapshot.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut busy = HashSet::new();
     let mut running = JoinSet::new();

@@ -13,8 +13,10 @@ use ollm_protocol::{CheckpointId, Seq, SessionId};
 
 use super::survey::{self, CompactionRequest, ContextBefore, Survey};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
+use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{CompactError, Result};
+use crate::app::schedule::TakenSnapshot;
+use crate::app::snapshots;
 use crate::context::compact::{MeasuredTexts, measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
 
@@ -72,11 +74,24 @@ pub(super) enum CommitOutcome {
     Superseded(Arc<Survey>),
 }
 
-/// Writes the snapshot marker before a compaction, so that it can be undone.
-pub(super) async fn mark_before(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<()> {
-    let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Compaction);
-    core.append(id, vec![mark], None).await?;
-    Ok(())
+/// Takes a snapshot before a compaction, record and file.
+///
+/// **Errors**: `Storage`; the compaction must not run then.
+pub(super) async fn snapshot_before(
+    core: &Arc<Core>,
+    id: SessionId,
+    leaf: Option<Seq>,
+) -> Result<()> {
+    let mark = mark_before(&core.clock, leaf, MarkedChange::Compaction);
+    let draft = uncounted(RecordBody::Snapshot(mark.clone()));
+    let appended = core.append(id, vec![draft], None).await?;
+    let taken = TakenSnapshot { seq: appended.seq, at: appended.at, mark };
+    blocking(core, move |core| {
+        snapshots::save(core, id, &taken)?;
+        core.snapshots.save_map();
+        Ok(())
+    })
+    .await
 }
 
 /// Plans the head and returns the result without writing it.

@@ -9,6 +9,7 @@ use crate::app::cache::ContextFill;
 use crate::app::core::Core;
 use crate::app::error::CompactError;
 use crate::app::running::CompactionTrigger;
+use crate::app::snapshots::automatic::follow_fill;
 use crate::context::compact::{retained_percent, tier};
 
 /// The share of the prompt limit at which `before-overflow` is published.
@@ -82,7 +83,7 @@ pub(super) fn failed(core: &Core, id: SessionId, error: &CompactError, provision
 }
 
 /// Returns how full the next context of a session is, and publishes each threshold that it passed upwards since the
-/// last call.
+/// last call. A snapshot becomes due at its own threshold.
 pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     let fill = core.sessions.peek(id, |live| {
         core.cache.peek(id, |session| session.builds.fill(live.state())).flatten()
@@ -95,6 +96,7 @@ pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     if share <= before {
         return Some(fill);
     }
+    follow_fill(core, id, before, share);
     let publish_if_passed = |kind, at: f64| {
         if before < at && share >= at {
             let limit = fill.prompt_limit;

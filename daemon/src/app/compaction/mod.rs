@@ -1,4 +1,4 @@
-//! Compaction as one transaction: survey, snapshot marker, summary, verification, and one record; or nothing at all.
+//! Compaction as one transaction: survey, snapshot, summary, verification, and one record; or nothing at all.
 //!
 //! `crate::context` plans, and this module carries out the plans. A compaction that fails leaves the context byte for
 //! byte as it was while it fits, and is tried again later. Only a context that no longer fits is summarized by

@@ -8,7 +8,7 @@ use ollm_protocol::{CheckpointId, Seq};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::commit::{NewHead, mark_before};
+use super::commit::{NewHead, snapshot_before};
 use super::events;
 use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
 use super::survey::{CompactionRequest, Survey};
@@ -50,7 +50,7 @@ pub(super) struct SummaryRange<'a> {
     cut: &'a CutPlan,
     /// A user waits, so that a model is asked for one summary only.
     in_turn: bool,
-    /// Set once the snapshot marker is in the log.
+    /// Set once the snapshot is in the log.
     marked: OnceCell<()>,
 }
 
@@ -65,11 +65,11 @@ impl<'a> SummaryRange<'a> {
         Self { core, request, survey, cut, in_turn, marked: OnceCell::new() }
     }
 
-    /// Writes the snapshot marker once. Called when a summarizer is ready: an attempt that never starts leaves no
+    /// Writes the snapshot once. Called when a summarizer is ready: an attempt that never starts leaves no
     /// trace.
     async fn mark(&self) -> Result<()> {
         let inputs = &self.survey.inputs;
-        let mark = || mark_before(self.core, inputs.id, inputs.leaf);
+        let mark = || snapshot_before(self.core, inputs.id, inputs.leaf);
         self.marked.get_or_try_init(mark).await.copied()
     }
 

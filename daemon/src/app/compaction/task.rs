@@ -9,7 +9,7 @@ use ollm_protocol::content::CompactionMethod;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::commit::{CommitOutcome, Compacted, NewHead, commit, mark_before};
+use super::commit::{CommitOutcome, Compacted, NewHead, commit, snapshot_before};
 use super::events;
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
@@ -74,7 +74,7 @@ impl CompactionTask<'_> {
 
     /// Runs the whole transaction.
     ///
-    /// **Cancel safety**: dropped before its record is queued, it leaves no more than a snapshot marker.
+    /// **Cancel safety**: dropped before its record is queued, it leaves no more than a snapshot.
     pub(super) async fn run(self) -> Result<CompactionOutcome> {
         let id = self.id();
         let claim = claim(self.core, id, self.trigger).await?;
@@ -140,7 +140,7 @@ impl CompactionTask<'_> {
         let head = match plan_head(self.core, &self.request, survey).await? {
             HeadPlan::Nothing => return skip("nothing"),
             HeadPlan::WithoutSummary(method) => {
-                mark_before(self.core, self.id(), survey.inputs.leaf).await?;
+                snapshot_before(self.core, self.id(), survey.inputs.leaf).await?;
                 NewHead::without_summary(method, &survey.inputs.checkpoints)
             }
             HeadPlan::Summary(cut) => {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Checkpoint, Delta, Epoch, RecalledRecord, RecordBody, Retention};
+use ollm_protocol::content::{
+    Checkpoint, ContextEntry, Delta, Epoch, RecalledRecord, RecordBody, Retention,
+};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
@@ -51,6 +53,7 @@ pub(crate) struct Inputs {
     /// The changes that were sent since the epoch was opened.
     sent: SentDeltas,
     settings: SessionSettings,
+    mode: Option<String>,
     mode_text: Option<String>,
     locked_decisions: Vec<String>,
     previous: Option<Arc<PreviousBuild>>,
@@ -119,6 +122,7 @@ pub(crate) fn load(
         additions,
         sent,
         mode_text: mode_text.map(str::to_owned),
+        mode,
         settings,
         previous: core.cache.with(id, |session| session.builds.last()),
         config,
@@ -146,6 +150,26 @@ impl Inputs {
     /// Returns the goals of the session.
     pub(crate) fn goals(&self) -> &GoalState {
         &self.folds.goals
+    }
+
+    /// Returns the context entries in force, in the order in which they are sent.
+    pub(crate) fn context_entries(&self) -> &[ContextEntry] {
+        &self.folds.entries
+    }
+
+    /// Returns the pinned records on the path, in the order of pinning.
+    pub(crate) fn pins(&self) -> &[Seq] {
+        &self.folds.pins
+    }
+
+    /// Returns the mode in force.
+    pub(crate) fn mode(&self) -> Option<&str> {
+        self.mode.as_deref()
+    }
+
+    /// Returns the system prompt of the session.
+    pub(crate) fn system_prompt(&self) -> Option<&str> {
+        self.settings.system_prompt.as_deref()
     }
 
     /// Returns the tokens that the goals may have in a prompt.
@@ -232,7 +256,7 @@ impl Contents for RecordContents<'_> {
 }
 
 /// Plans a context. Blocks on the disk.
-pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
+pub(crate) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
     let built = crate::context::build(&input, &inputs.contents(core))?;
     inputs.check_facts()?;

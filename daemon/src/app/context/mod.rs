@@ -15,4 +15,5 @@ pub(crate) mod inspect;
 pub(crate) mod pins;
 pub(super) mod quota;
 pub(crate) mod recall;
+pub(super) mod state;
 pub(crate) mod turn_recall;

@@ -1,4 +1,5 @@
-//! `session.delete`, `clear` and `cleanup`: deleting log, document, blobs, catalog rows and entries of projects.
+//! `session.delete`, `clear` and `cleanup`: deleting log, document, blobs, snapshots, catalog rows and entries
+//! of projects.
 //!
 //! A deletion is marked on the disk first: the next start finishes one that a crash interrupted.
 
@@ -54,11 +55,13 @@ pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<Sessio
 fn remove_content(core: &Core, id: SessionId) -> Result<()> {
     core.cache.forget(id);
     core.due_compactions.forget(id);
+    drop(core.due_snapshots.take(id));
     if let Some(compaction) = core.compactions.get(id) {
         compaction.cancel.cancel();
     }
     let _no_document = core.due_documents.forget(id);
     core.sessions.remove_contents(id)?;
+    core.snapshots.writer().remove_session(id)?;
     core.chat_history.forget(id)?;
     Ok(core.projects.forget(id)?)
 }
@@ -96,7 +99,8 @@ pub(crate) fn recover(core: &Arc<Core>) {
     let swept = core
         .sessions
         .sweep_temporaries()
-        .and_then(|swept| Ok(swept + core.projects.sweep_temporaries()?));
+        .and_then(|swept| Ok(swept + core.projects.sweep_temporaries()?))
+        .and_then(|swept| Ok(swept + core.snapshots.recover()?));
     match swept {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "removed half-written files"),

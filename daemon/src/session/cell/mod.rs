@@ -398,7 +398,7 @@ impl SessionCell {
         is_due.then(|| {
             let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
             let leaf = self.peek(|session| session.state.leaf()).flatten();
-            let mark = SnapshotMark { snapshot_id, leaf, reason: SnapshotMark::REST.to_owned() };
+            let mark = SnapshotMark::new(snapshot_id, leaf, SnapshotMark::REST);
             let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
             let (reply, result) = oneshot::channel();
             self.submit(WriteRequest { records, key: None, expected_leaf: None, reply });

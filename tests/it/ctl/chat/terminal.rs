@@ -341,7 +341,7 @@ fn chat_undoes_branches_and_forks() {
     terminal.send("/tree\r");
     terminal.expect("#3 assistant: first answer  <- here");
     terminal.send("/fork\r");
-    terminal.expect("(fork 1)");
+    terminal.expect("(fork 2)");
     terminal.send("question three\r");
     terminal.expect("answer in the fork");
     terminal.expect("Context: ");

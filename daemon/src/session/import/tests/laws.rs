@@ -209,9 +209,8 @@ fn body_of(
         RecordKind::Label => RecordBody::Label(Label { target: one, name: maybe }),
         RecordKind::Leaf => RecordBody::Leaf(LeafMove { to: other, cause: text }),
         RecordKind::Snapshot => RecordBody::Snapshot(SnapshotMark {
-            snapshot_id: SnapshotId::from_uuid(FALLBACK_ID),
-            leaf: other,
-            reason: text,
+            summary: maybe,
+            ..SnapshotMark::new(SnapshotId::from_uuid(FALLBACK_ID), other, &text)
         }),
         RecordKind::Loop => RecordBody::Loop(LoopMark {
             pattern: maybe.map(|tool| LoopPattern {

@@ -1,5 +1,7 @@
 //! Any sequence of records, moves, undos and redos on real logs: nothing is rewritten, and a restart changes nothing.
 
+mod restores;
+
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;

@@ -1,0 +1,584 @@
+//! `ollmctl snapshot`: takes, shows, restores, pins and deletes snapshots of a session's context.
+
+use clap::{Args, Subcommand};
+use ollm_protocol::content::{ContextState, PathRecords, SkippedSnapshot, SnapshotInfo};
+use ollm_protocol::method::{
+    SnapshotCreate, SnapshotDelete, SnapshotGet, SnapshotList, SnapshotRestore, SnapshotUpdate,
+};
+use ollm_protocol::methods::snapshot::{
+    SnapshotCreateParams, SnapshotDeleteParams, SnapshotGetParams, SnapshotGetResult,
+    SnapshotListParams, SnapshotListResult, SnapshotRestoreParams, SnapshotRestoreResult,
+    SnapshotResult, SnapshotUpdateParams,
+};
+use ollm_protocol::{SessionId, SnapshotId, sanitize};
+use serde_json::Value;
+
+use crate::args::session::{OPTIONAL_SESSION_HELP, OptionalSessionArg};
+use crate::command_context::CommandContext;
+use crate::command_error::{CommandError, CommandResult};
+use crate::commands::sessions::branches::path_records;
+use crate::completion;
+use crate::project::session_or_current;
+use crate::render::table::{self, clip};
+use crate::render::units::{bytes, counted, grouped};
+use crate::render::{RenderOptions, Style};
+
+/// The command that shows the ids of all snapshots.
+const LIST_HINT: &str = "ollmctl snapshot list --all";
+/// The help of a snapshot.
+const SNAPSHOT_HELP: &str =
+    "An id, a unique prefix or end of one, or `last` for the newest of the session";
+/// The shortest part of an id that is looked up.
+const MIN_PART_CHARS: usize = 4;
+/// Snapshots in one page.
+const PAGE: u32 = 1000;
+
+/// Take, show, restore, pin and delete snapshots of a session's context.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SnapshotCommand {
+    Create(SnapshotCreateArgs),
+    List(SnapshotListArgs),
+    Show(SnapshotShowArgs),
+    Restore(SnapshotRestoreArgs),
+    Pin(SnapshotPinArgs),
+    Delete(SnapshotDeleteArgs),
+}
+
+/// Take a snapshot; it stays until you delete it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Snapshots before compactions, changes of the mode and moves between branches are taken by themselves.
+
+Examples:
+  ollmctl snapshot create
+  ollmctl snapshot create 'before the port' --session last")]
+pub(crate) struct SnapshotCreateArgs {
+    /// A line that says what it is for [default: the last message of the user].
+    summary: Option<String>,
+    #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
+    session: Option<String>,
+}
+
+/// List the snapshots of a session, the newest first.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl snapshot list
+  ollmctl snapshot list last --json
+  ollmctl snapshot list --all")]
+pub(crate) struct SnapshotListArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// List the snapshots of all sessions, also of those whose logs are lost.
+    #[arg(long, conflicts_with_all = ["id", "session"])]
+    all: bool,
+}
+
+/// Show a snapshot.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl snapshot show last
+  ollmctl snapshot show 0192f0c1 --json")]
+pub(crate) struct SnapshotShowArgs {
+    #[command(flatten)]
+    snapshot: SnapshotArg,
+}
+
+/// Return a session to a snapshot: messages, checkpoints, goals, entries, pins and the mode.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Shows what changes and asks first; without a terminal --yes is needed. Nothing is removed: `undo` takes the return \
+back. If the log of the session is lost, the snapshot becomes a new session. Files are not touched.
+
+Examples:
+  ollmctl snapshot restore last
+  ollmctl snapshot restore 0192f0c1 --dry-run
+  ollmctl snapshot restore 0192f0c1 --yes")]
+pub(crate) struct SnapshotRestoreArgs {
+    #[command(flatten)]
+    snapshot: SnapshotArg,
+    /// Make a new session of the snapshot and leave its own session as it is.
+    #[arg(long)]
+    new_session: bool,
+    /// Only show what would change.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// Keep an automatic snapshot, which would otherwise make room for newer ones.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl snapshot pin last
+  ollmctl snapshot pin 0192f0c1 --off")]
+pub(crate) struct SnapshotPinArgs {
+    #[command(flatten)]
+    snapshot: SnapshotArg,
+    /// Unpin it instead.
+    #[arg(long)]
+    off: bool,
+}
+
+/// Delete the files of snapshots.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Asks first; without a terminal --yes is needed.
+
+Examples:
+  ollmctl snapshot delete 0192f0c1
+  ollmctl snapshot delete --yes 0192f0c1 0192f0d7")]
+pub(crate) struct SnapshotDeleteArgs {
+    #[arg(required = true, value_name = "SNAPSHOT", help = SNAPSHOT_HELP, add = completion::snapshots())]
+    ids: Vec<String>,
+    #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
+    session: Option<String>,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+// Without a doc comment: clap would print it instead of the help of the command that contains the struct.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArg {
+    #[arg(value_name = "SNAPSHOT", help = SNAPSHOT_HELP, add = completion::snapshots())]
+    id: String,
+    #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
+    session: Option<String>,
+}
+
+/// A snapshot, and its session if it is known.
+type FoundSnapshot = (SnapshotId, Option<SessionId>);
+
+pub(super) fn run(command: SnapshotCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
+    match command {
+        SnapshotCommand::Create(args) => {
+            let id = session_or_current(args.session.as_deref(), "snapshot create", ctx)?;
+            take(id, args.summary, ctx)
+        }
+        SnapshotCommand::List(args) => list(&args, ctx),
+        SnapshotCommand::Show(args) => show(&args.snapshot, ctx),
+        SnapshotCommand::Restore(args) => {
+            let found = find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
+            restore(found, &args, ctx)
+        }
+        SnapshotCommand::Pin(args) => {
+            let (snapshot_id, session_id) =
+                find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
+            let pinned = Some(!args.off);
+            let params = SnapshotUpdateParams { snapshot_id, session_id, pinned, summary: None };
+            let done = if args.off { "unpinned" } else { "pinned" };
+            ctx.show::<SnapshotUpdate>(&params, |result, options| {
+                line(done, &result.snapshot, options)
+            })
+        }
+        SnapshotCommand::Delete(args) => delete(&args, ctx),
+    }
+}
+
+/// Takes a snapshot and prints it.
+pub(super) fn take(
+    session_id: SessionId,
+    summary: Option<String>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let params = SnapshotCreateParams { session_id, summary, key: None };
+    ctx.show::<SnapshotCreate>(&params, |result: &SnapshotResult, options| {
+        line("snapshot", &result.snapshot, options)
+    })
+}
+
+/// Prints the snapshots of a session.
+pub(super) fn list_of(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let params = list_params(Some(session_id), None);
+    ctx.show::<SnapshotList>(&params, render_list)
+}
+
+fn list(args: &SnapshotListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    if args.all {
+        let params = list_params(None, None);
+        return ctx.show::<SnapshotList>(&params, render_list);
+    }
+    list_of(session_or_current(args.session.given(), "snapshot list", ctx)?, ctx)
+}
+
+const fn list_params(session_id: Option<SessionId>, cursor: Option<String>) -> SnapshotListParams {
+    SnapshotListParams { session_id, limit: Some(PAGE), cursor }
+}
+
+/// Finds the snapshot that a text identifies. A whole id is not looked up, because the call that uses it does that.
+fn find(
+    text: &str,
+    session: Option<&str>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<FoundSnapshot> {
+    let session = session.map(|session| ctx.session(session)).transpose()?;
+    if let Ok(id) = text.parse() {
+        return Ok((id, session));
+    }
+    if text == "last" {
+        let session = match session {
+            Some(session) => session,
+            None => session_or_current(None, "snapshot list", ctx)?,
+        };
+        let params = SnapshotListParams { limit: Some(1), ..list_params(Some(session), None) };
+        let newest = ctx.call::<SnapshotList>(&params)?.value.data;
+        let newest = newest.first().ok_or_else(|| {
+            CommandError::not_found("the session has no snapshots", "ollmctl snapshot create")
+        })?;
+        return Ok((newest.snapshot_id, Some(session)));
+    }
+    let part = text.to_ascii_lowercase();
+    let is_part = part.chars().all(|char| char.is_ascii_hexdigit() || char == '-');
+    if !is_part || part.len() < MIN_PART_CHARS {
+        let text = sanitize::one_line(text);
+        let problem = format!("{text:?} is not a snapshot id or at least 4 characters of one");
+        return Err(CommandError::usage(problem, LIST_HINT));
+    }
+    let mut found: Vec<FoundSnapshot> = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = ctx.call::<SnapshotList>(&list_params(session, cursor))?.value;
+        found.extend(page.data.iter().filter_map(|info| {
+            let id = info.snapshot_id.to_string();
+            let matches = id.starts_with(&part) || id.ends_with(&part);
+            matches.then_some((info.snapshot_id, Some(info.session_id)))
+        }));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    match found.as_slice() {
+        [only] => Ok(*only),
+        [] => {
+            Err(CommandError::not_found(format!("no snapshot id has the part {part:?}"), LIST_HINT))
+        }
+        many => {
+            let problem = format!("{} snapshot ids have the part {part:?}", many.len());
+            Err(CommandError::usage(problem, LIST_HINT))
+        }
+    }
+}
+
+fn show(args: &SnapshotArg, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let (snapshot_id, session_id) = find(&args.id, args.session.as_deref(), ctx)?;
+    let params = SnapshotGetParams { snapshot_id, session_id, offset: None };
+    ctx.show::<SnapshotGet>(&params, render_snapshot)
+}
+
+fn restore(
+    (snapshot_id, session_id): FoundSnapshot,
+    args: &SnapshotRestoreArgs,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let params = |dry_run| SnapshotRestoreParams {
+        snapshot_id,
+        session_id,
+        new_session: args.new_session,
+        dry_run,
+        key: None,
+    };
+    if args.dry_run {
+        return ctx.show::<SnapshotRestore>(&params(true), |result, _| render_plan(result));
+    }
+    if !args.yes && !confirm(&params(true), ctx)? {
+        return Ok(());
+    }
+    ctx.show::<SnapshotRestore>(&params(false), |result, _| render_restored(result))
+}
+
+/// Restores a snapshot of a session after asking, or the newest one, and returns the new session if one was made.
+pub(super) fn restore_in_chat(
+    session: SessionId,
+    text: Option<&str>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<Option<ollm_protocol::content::Session>> {
+    let own = session.to_string();
+    let (snapshot_id, session_id) = find(text.unwrap_or("last"), Some(&own), ctx)?;
+    let (new_session, key) = (false, None);
+    let params =
+        |dry_run| SnapshotRestoreParams { snapshot_id, session_id, new_session, dry_run, key };
+    let plan = params(true);
+    if !confirm(&plan, ctx)? {
+        return Ok(None);
+    }
+    let params = SnapshotRestoreParams { dry_run: false, ..plan };
+    let restored = ctx.call::<SnapshotRestore>(&params)?.value;
+    ctx.print_text(&render_restored(&restored))?;
+    Ok(restored.session)
+}
+
+/// Shows what a restore changes and asks whether to do it.
+///
+/// **Errors**: no person can be asked.
+fn confirm(params: &SnapshotRestoreParams, ctx: &mut CommandContext<'_>) -> CommandResult<bool> {
+    let plan = ctx.call::<SnapshotRestore>(params)?.value;
+    if !ctx.terminal.can_ask() {
+        let problem =
+            "this would restore a snapshot, and there is no terminal to ask on: add --yes";
+        return Err(CommandError::usage(problem, ""));
+    }
+    ctx.terminal.eprintln(render_plan(&plan).trim_end());
+    let confirmed = ctx.terminal.confirm("restore?")?;
+    if !confirmed {
+        ctx.terminal.eprintln("nothing was restored");
+    }
+    Ok(confirmed)
+}
+
+fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let mut found: Vec<FoundSnapshot> = Vec::new();
+    for text in &args.ids {
+        let one = find(text, args.session.as_deref(), ctx)?;
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    // All are read before the first is deleted, so that a typing error deletes none.
+    let mut snapshots = Vec::new();
+    for (snapshot_id, session_id) in found {
+        let params = SnapshotGetParams { snapshot_id, session_id, offset: None };
+        snapshots.push(ctx.call::<SnapshotGet>(&params)?.value.snapshot);
+    }
+    if !args.yes {
+        let number = counted(snapshots.len() as u64, "snapshot");
+        if !ctx.terminal.can_ask() {
+            let problem = format!(
+                "this would delete {number}, and there is no terminal to ask on: add --yes"
+            );
+            return Err(CommandError::usage(problem, ""));
+        }
+        ctx.terminal.eprintln(table_of(&snapshots, &ctx.render_options()).trim_end());
+        if !ctx.terminal.confirm(&format!("delete {number}?"))? {
+            ctx.terminal.eprintln("nothing was deleted");
+            return Ok(());
+        }
+    }
+    let mut results: Vec<Value> = Vec::new();
+    for info in &snapshots {
+        let (snapshot_id, session_id) = (info.snapshot_id, Some(info.session_id));
+        let reply =
+            ctx.call::<SnapshotDelete>(&SnapshotDeleteParams { snapshot_id, session_id })?;
+        if ctx.json() {
+            results.push(reply.to_json());
+        } else {
+            let text = line("deleted", info, &ctx.render_options());
+            ctx.print_text(&text)?;
+        }
+    }
+    if ctx.json() { ctx.print_json_list(&results) } else { Ok(()) }
+}
+
+/// Returns a snapshot on one line.
+fn line(done: &str, info: &SnapshotInfo, options: &RenderOptions) -> String {
+    let fixed = format!("{done} {}  ", info.snapshot_id);
+    let room = options.width.saturating_sub(fixed.chars().count()).max(8);
+    format!("{fixed}{}\n", clip(&sanitize::one_line(&info.summary), room).trim_end())
+}
+
+fn render_list(result: &SnapshotListResult, options: &RenderOptions) -> String {
+    if result.data.is_empty() && result.skipped.is_empty() {
+        return "there are no snapshots yet\n".to_owned();
+    }
+    let mut text = table_of(&result.data, options);
+    if result.next_cursor.is_some() {
+        text.push_str("...\n");
+    }
+    for SkippedSnapshot { file, reason, .. } in &result.skipped {
+        let (file, reason) = (sanitize::one_line(file), sanitize::one_line(reason));
+        text.push_str(&format!("{} {file}: {reason}\n", Style::Bad.paint("skipped")));
+    }
+    text
+}
+
+fn table_of(snapshots: &[SnapshotInfo], options: &RenderOptions) -> String {
+    let row = |info: &SnapshotInfo| {
+        let reason = sanitize::one_line(&info.reason);
+        let pinned = if info.pinned { " pinned" } else { "" };
+        let id = info.snapshot_id.to_string();
+        // The last group is random, and the first ones are a time.
+        let (_, end) = id.rsplit_once('-').unwrap_or_default();
+        let fixed = format!(
+            "{end}  {}  {:>7}  {:<10} ",
+            options.minute(info.timestamp),
+            grouped(info.token_count),
+            reason + pinned,
+        );
+        let room = options.width.saturating_sub(fixed.chars().count()).max(8);
+        format!("{fixed}{}\n", clip(&sanitize::one_line(&info.summary), room).trim_end())
+    };
+    snapshots.iter().map(row).collect()
+}
+
+fn render_snapshot(result: &SnapshotGetResult, options: &RenderOptions) -> String {
+    let info = &result.snapshot;
+    let mut rows = vec![
+        ("snapshot", info.snapshot_id.to_string()),
+        ("session", info.session_id.to_string()),
+        ("taken", options.minute(info.timestamp)),
+        ("reason", sanitize::one_line(&info.reason)),
+        ("summary", sanitize::one_line(&info.summary)),
+        ("tokens", grouped(info.token_count)),
+        ("messages", format!("{}, {} of the user", info.message_count, info.user_message_count)),
+    ];
+    if info.checkpoint_count > 0 {
+        rows.push(("checkpoints", grouped(info.checkpoint_count)));
+    }
+    rows.extend(info.goal.as_ref().map(|goal| ("goal", sanitize::one_line(goal))));
+    rows.extend(info.mode.as_ref().map(|mode| ("mode", sanitize::one_line(mode))));
+    if info.pinned {
+        rows.push(("pinned", "yes".to_owned()));
+    }
+    rows.push(("file", bytes(info.size_bytes)));
+    table::fields(&rows)
+}
+
+/// Returns what a restore would change.
+fn render_plan(result: &SnapshotRestoreResult) -> String {
+    if result.new_session {
+        return format!("a new session with {}\n", path_records(&result.added));
+    }
+    if result.added.is_empty() && result.removed.is_empty() {
+        return "nothing would change: the session is at the snapshot\n".to_owned();
+    }
+    let mut text = moved_records(&result.added, &result.removed);
+    if let (Some(before), Some(after)) = (&result.before, &result.after) {
+        text.push_str(&changes(before, after));
+    }
+    text
+}
+
+fn moved_records(added: &PathRecords, removed: &PathRecords) -> String {
+    let mut text = String::new();
+    for (verb, records) in [("left", removed), ("back", added)] {
+        if !records.is_empty() {
+            text.push_str(&format!("  {verb}: {}\n", path_records(records)));
+        }
+    }
+    text
+}
+
+/// Returns the properties that differ, one a line.
+fn changes(before: &ContextState, after: &ContextState) -> String {
+    let number = |number: u64| Some(grouped(number));
+    let rows = [
+        ("tokens", number(before.tokens), number(after.tokens)),
+        ("messages", number(before.messages), number(after.messages)),
+        ("checkpoints", number(before.checkpoints), number(after.checkpoints)),
+        ("goals", number(before.goals), number(after.goals)),
+        ("goal", before.goal.clone(), after.goal.clone()),
+        ("entries", number(before.entries), number(after.entries)),
+        ("pins", number(before.pins), number(after.pins)),
+        ("mode", before.mode.clone(), after.mode.clone()),
+    ];
+    let shown = |text: &Option<String>| {
+        text.as_deref().map_or_else(|| "none".to_owned(), sanitize::one_line)
+    };
+    let changed = rows.iter().filter(|(_, before, after)| before != after);
+    changed
+        .map(|(name, before, after)| format!("  {name}: {} -> {}\n", shown(before), shown(after)))
+        .collect()
+}
+
+fn render_restored(result: &SnapshotRestoreResult) -> String {
+    if let Some(session) = &result.session {
+        let title = sanitize::one_line(&session.title);
+        return format!("restored as a new session {}  {title}\n", session.session_id);
+    }
+    match (result.seq, result.duplicate) {
+        (None, _) => "the session is at the snapshot already\n".to_owned(),
+        (Some(_), true) => "restored before\n".to_owned(),
+        (Some(_), false) => {
+            let moved = moved_records(&result.added, &result.removed);
+            format!("restored {}\n{moved}", result.snapshot_id)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::error::Exit;
+    use crate::testing::{SESSION_ID, render_options, run_against};
+
+    const ID: &str = "0192f0c1-0000-7000-8000-00000000abcd";
+
+    fn info() -> Value {
+        json!({ "snapshotId": ID, "sessionId": SESSION_ID, "timestamp": "2026-01-27T10:00:00Z",
+            "reason": "manual", "summary": "before\u{1b}[2J the port", "tokenCount": 1812,
+            "messageCount": 7, "userMessageCount": 3, "sizeBytes": 9216 })
+    }
+
+    fn answer(method: &str, params: &Value) -> Option<Value> {
+        Some(match method {
+            "snapshot.list" => json!({ "data": [info()] }),
+            "snapshot.get" | "snapshot.update" | "snapshot.create" => json!({ "snapshot": info() }),
+            "snapshot.delete" => json!({ "snapshotId": ID, "sessionId": SESSION_ID }),
+            _ => {
+                let seq = (params["dryRun"] != true).then_some(9);
+                json!({ "snapshotId": ID, "sessionId": SESSION_ID, "seq": seq,
+                    "removed": { "records": 2, "messages": 2, "tokens": 40 } })
+            }
+        })
+    }
+
+    #[test]
+    fn snapshot_is_found_by_its_beginning_its_end_or_as_the_newest() {
+        for text in ["0192", "ABCD", "last", ID] {
+            let run = run_against(&["snapshot", "pin", text, "--session", SESSION_ID], answer);
+            assert!(run.error.is_none(), "{text}: {:?}", run.error);
+            assert_eq!(run.stdout, format!("pinned {ID}  before the port\n"), "{text}");
+        }
+        for (text, exit) in [("dead", Exit::NotFound), ("abc", Exit::Usage), ("../x", Exit::Usage)]
+        {
+            let run = run_against(&["snapshot", "show", text], answer);
+            assert_eq!(run.error.as_ref().map(CommandError::exit), Some(exit), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_terminal_and_yes_nothing_is_restored_or_deleted() {
+        for command in ["restore", "delete"] {
+            let run = run_against(&["snapshot", command, ID], answer);
+            let error = run.error.as_ref().expect("is refused");
+            assert!(error.to_string().contains("--yes"), "{error}");
+            let is_change = |(method, params): &(String, Value)| {
+                method == "snapshot.delete"
+                    || method == "snapshot.restore" && params["dryRun"] != true
+            };
+            assert!(!run.calls.iter().any(is_change), "{:?}", run.calls);
+        }
+        let run = run_against(&["snapshot", "restore", ID, "--yes"], answer);
+        assert_eq!(run.stdout, format!("restored {ID}\n  left: 2 messages, 40 tokens\n"));
+    }
+
+    #[test]
+    fn plan_names_what_changes() {
+        let before = json!({ "tokens": 90, "messages": 4, "checkpoints": 0, "goals": 1, "entries": 1,
+            "pins": 0, "mode": "developer" });
+        let after = json!({ "tokens": 50, "messages": 2, "checkpoints": 0, "goals": 1, "entries": 1,
+            "pins": 0 });
+        let result = json!({ "snapshotId": ID, "sessionId": SESSION_ID, "before": before, "after": after,
+            "removed": { "records": 2, "messages": 2, "tokens": 40 } });
+        assert_eq!(
+            render_plan(&serde_json::from_value(result).expect("a result")),
+            "  left: 2 messages, 40 tokens\n  tokens: 90 -> 50\n  messages: 4 -> 2\n  mode: developer -> none\n"
+        );
+        let list = json!({ "data": [info()], "skipped": [{ "sessionId": SESSION_ID, "file": "snapshot-x.json",
+            "reason": "it is not JSON" }] });
+        let list = serde_json::from_value(list).expect("a list");
+        let text = crate::testing::plain(&render_list(&list, &render_options(100)));
+        assert!(
+            text.starts_with("00000000abcd  2026")
+                && text.contains("1,812  manual")
+                && text.contains("skipped snapshot-x.json"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! Automatic snapshots: the one of a context that becomes full, the files of all of them, and their cleanup.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{RecordBody, RecordKind, SnapshotMark};
+use ollm_protocol::{EventKind, Seq, SessionId, SnapshotId, Timestamp};
+use serde_json::json;
+
+use super::create::{announce, publish_error, save};
+use crate::app::core::{Core, blocking};
+use crate::app::drafts::{MarkedChange, snapshot_mark};
+use crate::app::error::{AppError, Result};
+use crate::app::schedule::{SessionDueSnapshots, TakenSnapshot};
+use crate::session::SessionError;
+use crate::session::index::IndexEntry;
+
+/// The reasons of snapshots whose file is written by the call that takes them.
+const WRITTEN_BY_CALL: [&str; 2] = [SnapshotMark::MANUAL, "compaction"];
+
+/// Marks the file of an automatic snapshot as due. Called by the observer; never blocks.
+pub(crate) fn follow(core: &Core, id: SessionId, seq: Seq, at: Timestamp, body: &RecordBody) {
+    if let RecordBody::Snapshot(mark) = body
+        && !WRITTEN_BY_CALL.contains(&mark.reason.as_str())
+    {
+        core.due_snapshots.mark(id, TakenSnapshot { seq, at, mark: mark.clone() });
+    }
+}
+
+/// Marks a snapshot as due if the share of the prompt limit that a context takes rose to the threshold. Never blocks.
+pub(in crate::app) fn follow_fill(core: &Core, id: SessionId, before: f64, share: f64) {
+    let snapshots = &core.config().snapshots;
+    let at = snapshots.auto_threshold;
+    if snapshots.auto_create && before < at && share >= at {
+        core.due_snapshots.mark_full(id);
+    }
+}
+
+/// Takes and writes automatic snapshots when they are due; never returns.
+pub(crate) async fn run(core: Arc<Core>) {
+    loop {
+        let id = core.due_snapshots.next().await;
+        let written = blocking(&core, move |core| {
+            write_due_of(core, id);
+            core.snapshots.save_map();
+            Ok(())
+        });
+        if written.await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes everything that is due: at shutdown, and before snapshots are looked for. Blocks on the disk.
+pub(crate) fn write_due(core: &Arc<Core>) {
+    for id in core.due_snapshots.sessions() {
+        write_due_of(core, id);
+    }
+    // Another thread may still write what it took before.
+    drop(core.due_snapshots.lock());
+    core.snapshots.save_map();
+}
+
+/// Takes the snapshot of a session that is due, and writes the files of the newest ones. Errors are published. Blocks on
+/// the disk.
+pub(super) fn write_due_of(core: &Arc<Core>, id: SessionId) {
+    let _until_done = core.due_snapshots.lock();
+    let SessionDueSnapshots { mut taken, is_full } = core.due_snapshots.take(id);
+    if is_full {
+        match take_full(core, id) {
+            Ok(()) => taken.extend(core.due_snapshots.take(id).taken),
+            Err(AppError::Session(SessionError::NotFound { .. })) => return,
+            Err(error) => {
+                tracing::warn!(session = %id, "no snapshot of a full context: {error}");
+            }
+        }
+    }
+    let max_count = core.config().snapshots.max_count as usize;
+    let without_file = taken.len().saturating_sub(max_count);
+    for (at, taken) in taken.iter().enumerate() {
+        if at < without_file {
+            // The cleanup would remove it at once.
+            announce(core, id, taken, false);
+        } else if let Err(AppError::Session(SessionError::NotFound { .. })) = save(core, id, taken)
+        {
+            return;
+        }
+    }
+}
+
+/// Records a snapshot of a full context, unless the newest one has that reason: since then nothing was done about it, and
+/// only a restart made the daemon forget it.
+fn take_full(core: &Core, id: SessionId) -> Result<()> {
+    let (leaf, newest) = core.sessions.with(id, |live| {
+        let entries = live.state().entries();
+        let newest = entries.iter().rposition(|entry| {
+            entry.kind() == Some(RecordKind::Snapshot) && !entry.has(IndexEntry::REST_MARK)
+        });
+        (live.state().leaf(), newest.map(|at| Seq(at as u64)))
+    })?;
+    let newest = newest.map(|seq| core.body(id, seq)).transpose()?.flatten();
+    if matches!(newest, Some(RecordBody::Snapshot(mark)) if mark.reason == SnapshotMark::THRESHOLD)
+    {
+        return Ok(());
+    }
+    let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Threshold);
+    // The next record marks it again if the leaf moved.
+    core.append_if_leaf_blocking(id, leaf, vec![mark]).map(drop)
+}
+
+/// Removes the oldest automatic snapshots beyond their number, never `target`, to which the session is returning. Errors
+/// are published: the next cleanup tries again. Blocks on the disk.
+pub(super) fn clean_up(core: &Core, id: SessionId, target: Option<SnapshotId>) {
+    let writer = core.snapshots.writer();
+    let found = match core.snapshots.list(id) {
+        Ok(found) => found.snapshots,
+        Err(error) => {
+            return tracing::warn!(session = %id, "snapshots are cleaned up later: {error}");
+        }
+    };
+    let is_counted = |info: &&ollm_protocol::content::SnapshotInfo| {
+        !info.pinned && info.reason != SnapshotMark::MANUAL && info.seq.is_some()
+    };
+    let mut counted: Vec<_> =
+        found.iter().filter(is_counted).map(|info| info.snapshot_id).collect();
+    let max_count = core.config().snapshots.max_count as usize;
+    // The newest come first.
+    while counted.len() > max_count {
+        let Some(oldest) = counted.iter().rposition(|id| Some(*id) != target) else { return };
+        let oldest = counted.remove(oldest);
+        match writer.remove(id, oldest) {
+            Ok(()) => publish_deleted(core, id, oldest, "cleanup"),
+            Err(error) => publish_error(core, id, oldest, &error.into()),
+        }
+    }
+}
+
+pub(super) fn publish_deleted(core: &Core, id: SessionId, snapshot_id: SnapshotId, reason: &str) {
+    let data = json!({ "snapshotId": snapshot_id, "reason": reason });
+    core.publish(id, None, EventKind::SnapshotDeleted, data);
+}

@@ -1,0 +1,242 @@
+//! The files of snapshots: `context-snapshots/<sessionId>/snapshots/snapshot-<id>.json`, an index for each session, and a
+//! map from snapshots to sessions. FORMAT.md, "Snapshots".
+//!
+//! The names of the files decide which snapshots there are. The index and the map only save reading: each is compared with
+//! the names, and made again if it is missing or damaged. Reads and writes block on the disk.
+//!
+//! **Invariants**: a file is replaced as a whole or not at all; a file that cannot be read is reported and never changed; an
+//! id becomes part of a path only as a parsed UUID.
+
+mod file;
+mod index;
+mod map;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ollm_protocol::content::{SkippedSnapshot, SnapshotDocument, SnapshotInfo};
+use ollm_protocol::{SessionId, SnapshotId};
+use parking_lot::{Mutex, MutexGuard};
+
+use self::map::SnapshotMap;
+use crate::fsutil::{self, FsError};
+
+/// The directory of all snapshots, in the home.
+const DIRECTORY: &str = "context-snapshots";
+/// The directory of the files of one session, in the directory with its id.
+const FILES: &str = "snapshots";
+
+/// A snapshot file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SnapshotError {
+    /// There is no such file.
+    #[error("there is no snapshot {id}")]
+    NotFound { id: SnapshotId },
+    /// The file belongs to another session than the one that was named.
+    #[error("snapshot {id} belongs to session {owner}")]
+    OtherSession { id: SnapshotId, owner: SessionId },
+    /// The file is no snapshot, or not the one that its name says.
+    #[error("the snapshot file {} is damaged: {reason}", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    /// A newer version of the daemon wrote the file.
+    #[error("the snapshot file {} has version {found}; this version reads up to {supported}", path.display())]
+    Newer { path: PathBuf, found: u32, supported: u32 },
+    #[error(transparent)]
+    Storage(#[from] FsError),
+}
+
+/// The snapshots of one session that have files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionSnapshots {
+    /// The newest first.
+    pub(crate) snapshots: Vec<SnapshotInfo>,
+    /// The files that cannot be used.
+    pub(crate) skipped: Vec<SkippedSnapshot>,
+}
+
+/// The snapshot files of a home.
+pub(crate) struct SnapshotStore {
+    dir: PathBuf,
+    map: Mutex<SnapshotMap>,
+    /// Held while files of a session are written or removed.
+    writing: Mutex<()>,
+}
+
+/// The right to write and remove snapshot files, which one caller has at a time.
+pub(crate) struct SnapshotWriter<'a> {
+    store: &'a SnapshotStore,
+    _one_writer: MutexGuard<'a, ()>,
+}
+
+impl SnapshotStore {
+    /// Returns the snapshots of a home; the first write creates their directory.
+    pub(crate) fn new(home: &Path) -> Self {
+        let dir = home.join(DIRECTORY);
+        Self { map: Mutex::new(SnapshotMap::new(&dir)), dir, writing: Mutex::new(()) }
+    }
+
+    /// Waits until no other caller writes.
+    pub(crate) fn writer(&self) -> SnapshotWriter<'_> {
+        SnapshotWriter { store: self, _one_writer: self.writing.lock() }
+    }
+
+    fn files_of(&self, id: SessionId) -> PathBuf {
+        self.dir.join(id.to_string()).join(FILES)
+    }
+
+    /// Returns the snapshots of a session; those of a session without any are empty.
+    pub(crate) fn list(&self, id: SessionId) -> Result<SessionSnapshots, FsError> {
+        Ok(index::load(&self.files_of(id), id)?.0)
+    }
+
+    /// Reads a snapshot.
+    ///
+    /// **Errors**: `NotFound`, `Damaged`, `Newer`, `Storage`.
+    pub(crate) fn read(
+        &self,
+        session: SessionId,
+        id: SnapshotId,
+    ) -> Result<(SnapshotInfo, SnapshotDocument), SnapshotError> {
+        let path =
+            file::find(&self.files_of(session), id)?.ok_or(SnapshotError::NotFound { id })?;
+        file::read(&path, session)
+    }
+
+    /// Returns whether a snapshot has a file.
+    pub(crate) fn has(&self, session: SessionId, id: SnapshotId) -> Result<bool, FsError> {
+        Ok(file::find(&self.files_of(session), id)?.is_some())
+    }
+
+    /// Returns the session of a snapshot with a file.
+    ///
+    /// `session`: the only one that may have it.
+    ///
+    /// **Errors**: `NotFound`, `OtherSession`, `Storage`.
+    pub(crate) fn session_of(
+        &self,
+        id: SnapshotId,
+        session: Option<SessionId>,
+    ) -> Result<SessionId, SnapshotError> {
+        if let Some(session) = session
+            && self.has(session, id)?
+        {
+            return Ok(session);
+        }
+        let mut map = self.map.lock();
+        let mut owner = map.get(id)?;
+        let is_there = |owner: SessionId| self.has(owner, id);
+        if !owner.map_or(Ok(false), is_there)? {
+            map.rebuild()?;
+            owner = map.get(id)?;
+        }
+        match (owner, session) {
+            (Some(owner), Some(session)) if owner != session => {
+                Err(SnapshotError::OtherSession { id, owner })
+            }
+            (Some(owner), _) => Ok(owner),
+            (None, _) => Err(SnapshotError::NotFound { id }),
+        }
+    }
+
+    /// Returns the sessions that may have snapshots.
+    pub(crate) fn sessions(&self) -> Result<Vec<SessionId>, FsError> {
+        map::sessions(&self.dir)
+    }
+
+    /// Removes temporary files that another process left, and corrects the map; returns the number of files.
+    pub(crate) fn recover(&self) -> Result<usize, FsError> {
+        let _one_writer = self.writing.lock();
+        let mut swept = 0;
+        if self.dir.is_dir() {
+            swept += fsutil::sweep_temporaries(&self.dir)?;
+        }
+        for id in self.sessions()? {
+            let files = self.files_of(id);
+            if files.is_dir() {
+                swept += fsutil::sweep_temporaries(&files)?;
+            }
+        }
+        let mut map = self.map.lock();
+        map.rebuild()?;
+        map.save()?;
+        Ok(swept)
+    }
+
+    /// Writes the map if it changed. A failure is logged: the map is made again from the names of the files.
+    pub(crate) fn save_map(&self) {
+        if let Err(error) = self.map.lock().save() {
+            tracing::warn!("the map of snapshots is written later: {error}");
+        }
+    }
+}
+
+impl SnapshotWriter<'_> {
+    /// Writes the file of a snapshot and notes it in the index.
+    ///
+    /// **Errors**: nothing of the snapshot is left then.
+    pub(crate) fn write(
+        &self,
+        session: SessionId,
+        document: &SnapshotDocument,
+    ) -> Result<SnapshotInfo, FsError> {
+        let dir = self.store.files_of(session);
+        fsutil::create_private_dir(&dir)?;
+        let path = dir.join(file::name(&document.id));
+        let is_new = fsutil::file_len(&path).is_none();
+        let written = fsutil::replace_with(&path, |out| {
+            serde_json::to_writer(&mut *out, document).map_err(io::Error::from)
+        });
+        if let Err(error) = written {
+            // It may have its name already, and only the sync of that failed.
+            if is_new && let Err(error) = fsutil::remove_file(&path) {
+                tracing::warn!(%session, "a part of a failed snapshot stays: {error}");
+            }
+            return Err(error);
+        }
+        let size_bytes = fsutil::file_len(&path).unwrap_or_default();
+        let info = file::info(document, session, &path, size_bytes);
+        self.store.map.lock().insert(info.snapshot_id, session);
+        self.update_index(session);
+        Ok(info)
+    }
+
+    /// Removes the file of a snapshot, durably. Needs no free space on the disk.
+    ///
+    /// **Errors**: `NotFound`, `Storage`.
+    pub(crate) fn remove(&self, session: SessionId, id: SnapshotId) -> Result<(), SnapshotError> {
+        let dir = self.store.files_of(session);
+        let path = file::find(&dir, id)?.ok_or(SnapshotError::NotFound { id })?;
+        fsutil::remove_file(&path)?;
+        fsutil::sync_dir(&dir)?;
+        self.store.map.lock().remove(id);
+        self.update_index(session);
+        Ok(())
+    }
+
+    /// Removes everything of a session, durably. Needs no free space on the disk.
+    pub(crate) fn remove_session(&self, session: SessionId) -> Result<(), FsError> {
+        let dir = self.store.dir.join(session.to_string());
+        if !self.store.dir.is_dir() {
+            return Ok(());
+        }
+        fsutil::remove_leftovers(&dir.join(FILES))?;
+        fsutil::remove_dir_all(&dir)?;
+        // Also of an earlier attempt, which may not have synced it.
+        fsutil::sync_dir(&self.store.dir)?;
+        let mut map = self.store.map.lock();
+        map.remove_session(session)?;
+        map.save()
+    }
+
+    /// Writes the index of a session if it does not describe the files. A failure is logged: the files themselves are
+    /// examined then.
+    pub(crate) fn update_index(&self, session: SessionId) {
+        let dir = self.store.files_of(session);
+        let updated = index::load(&dir, session).and_then(|(snapshots, is_current)| {
+            if is_current { Ok(()) } else { index::save(&dir, session, &snapshots) }
+        });
+        if let Err(error) = updated {
+            tracing::warn!(%session, "the index of snapshots is written later: {error}");
+        }
+    }
+}
