@@ -236,7 +236,7 @@ fn commands_take_show_restore_pin_and_delete() {
     let refused = sandbox.ctl(["snapshot", "restore", &id]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     let plan = sandbox.ctl(["snapshot", "restore", &id, "--dry-run"]).ok();
-    assert!(plan.contains("left: 1 message") && plan.contains("messages: 3 -> 2"), "{plan}");
+    assert!(plan.contains("taken back: 1 message") && plan.contains("messages: 3 -> 2"), "{plan}");
     let restored = sandbox.ctl(["snapshot", "restore", &id, "--yes", "--json"]).json();
     assert_eq!(restored["removed"]["messages"], 1, "{restored}");
     let undone = sandbox.ctl(["undo", "--session", "last"]).ok();

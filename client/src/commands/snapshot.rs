@@ -1,7 +1,7 @@
 //! `ollmctl snapshot`: takes, shows, restores, pins and deletes snapshots of a session's context.
 
 use clap::{Args, Subcommand};
-use ollm_protocol::content::{ContextState, PathRecords, SkippedSnapshot, SnapshotInfo};
+use ollm_protocol::content::{ContextState, SkippedSnapshot, SnapshotInfo};
 use ollm_protocol::method::{
     SnapshotCreate, SnapshotDelete, SnapshotGet, SnapshotList, SnapshotRestore, SnapshotUpdate,
 };
@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::args::session::{OPTIONAL_SESSION_HELP, OptionalSessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::sessions::branches::path_records;
+use crate::commands::sessions::branches::{moved_records, path_records};
 use crate::completion;
 use crate::project::session_or_current;
 use crate::render::table::{self, clip};
@@ -452,16 +452,6 @@ fn render_plan(result: &SnapshotRestoreResult) -> String {
     text
 }
 
-fn moved_records(added: &PathRecords, removed: &PathRecords) -> String {
-    let mut text = String::new();
-    for (verb, records) in [("left", removed), ("back", added)] {
-        if !records.is_empty() {
-            text.push_str(&format!("  {verb}: {}\n", path_records(records)));
-        }
-    }
-    text
-}
-
 /// Returns the properties that differ, one a line.
 fn changes(before: &ContextState, after: &ContextState) -> String {
     let number = |number: u64| Some(grouped(number));
@@ -494,7 +484,7 @@ fn render_restored(result: &SnapshotRestoreResult) -> String {
         (Some(_), true) => "restored before\n".to_owned(),
         (Some(_), false) => {
             let moved = moved_records(&result.added, &result.removed);
-            format!("restored {}\n{moved}", result.snapshot_id)
+            format!("restored {}\n{moved}  `ollmctl undo` takes this back\n", result.snapshot_id)
         }
     }
 }
@@ -555,7 +545,12 @@ mod tests {
             assert!(!run.calls.iter().any(is_change), "{:?}", run.calls);
         }
         let run = run_against(&["snapshot", "restore", ID, "--yes"], answer);
-        assert_eq!(run.stdout, format!("restored {ID}\n  left: 2 messages, 40 tokens\n"));
+        assert_eq!(
+            run.stdout,
+            format!(
+                "restored {ID}\n  taken back: 2 messages, 40 tokens\n  `ollmctl undo` takes this back\n"
+            )
+        );
     }
 
     #[test]
@@ -568,7 +563,7 @@ mod tests {
             "removed": { "records": 2, "messages": 2, "tokens": 40 } });
         assert_eq!(
             render_plan(&serde_json::from_value(result).expect("a result")),
-            "  left: 2 messages, 40 tokens\n  tokens: 90 -> 50\n  messages: 4 -> 2\n  mode: developer -> none\n"
+            "  taken back: 2 messages, 40 tokens\n  tokens: 90 -> 50\n  messages: 4 -> 2\n  mode: developer -> none\n"
         );
         let list = json!({ "data": [info()], "skipped": [{ "sessionId": SESSION_ID, "file": "snapshot-x.json",
             "reason": "it is not JSON" }] });

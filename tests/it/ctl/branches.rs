@@ -22,7 +22,10 @@ fn branches_are_shown_named_left_and_taken_back() {
     let tree = || sandbox.ctl(["sessions", "tree", "last"]).ok();
     assert!(tree().contains("* #4 assistant: second  <- here"), "{}", tree());
     let said = sandbox.ctl(["sessions", "branch", "last", "2"]).ok();
-    assert!(said.contains("continues after #2") && said.contains("left: 2 messages"), "{said}");
+    assert!(
+        said.contains("continues after #2") && said.contains("taken back: 2 messages"),
+        "{said}"
+    );
     sandbox.ctl(["record", "--session", "last", "three"]).ok();
     sandbox.ctl(["sessions", "label", "last", "2", "before the port"]).ok();
     let drawn = tree();

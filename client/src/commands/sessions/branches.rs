@@ -9,10 +9,11 @@ use ollm_protocol::methods::session::branches::{
 };
 use ollm_protocol::{Seq, SessionId};
 
-use crate::args::session::SessionArg;
+use crate::args::session::{OptionalSessionArg, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::commands::undo::{operation_line, remaining_line};
+use crate::project::session_or_current;
 use crate::render::RenderOptions;
 use crate::render::session_table::outcome_line;
 use crate::render::units::counted;
@@ -56,11 +57,11 @@ pub(crate) fn parse_target(text: &str) -> Result<BranchTarget, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ollmctl sessions fork last
+  ollmctl sessions fork
   ollmctl sessions fork last --at 12 --title 'Another way'")]
 pub(crate) struct ForkArgs {
     #[command(flatten)]
-    session: SessionArg,
+    session: OptionalSessionArg,
     /// The number of the last record to copy [default: the end of the active branch].
     #[arg(long, value_name = "N")]
     at: Option<u64>,
@@ -73,11 +74,11 @@ pub(crate) struct ForkArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ollmctl sessions operations last
+  ollmctl sessions operations
   ollmctl sessions operations last --limit 5 --json")]
 pub(crate) struct OperationsArgs {
     #[command(flatten)]
-    session: SessionArg,
+    session: OptionalSessionArg,
     /// The maximum number of operations.
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
@@ -111,11 +112,7 @@ fn render_branch(result: &SessionBranchResult, _: &RenderOptions) -> String {
         return format!("the conversation already continues after {place}\n");
     }
     let mut text = format!("the conversation continues after {place}\n");
-    for (verb, records) in [("left", &result.removed), ("back", &result.added)] {
-        if !records.is_empty() {
-            text.push_str(&format!("  {verb}: {}\n", path_records(records)));
-        }
-    }
+    text.push_str(&moved_records(&result.added, &result.removed));
     match (result.summary_seq, result.summary_by) {
         (Some(seq), Some(SummaryAuthor::Model)) => {
             text.push_str(&format!("  summary of what was left: #{seq}\n"));
@@ -124,6 +121,17 @@ fn render_branch(result: &SessionBranchResult, _: &RenderOptions) -> String {
             text.push_str(&format!("  lines of what was left, without a model: #{seq}\n"));
         }
         _ => {}
+    }
+    text
+}
+
+/// Returns what a move of the active leaf took off the path and brought back, one line each.
+pub(in crate::commands) fn moved_records(added: &PathRecords, removed: &PathRecords) -> String {
+    let mut text = String::new();
+    for (verb, records) in [("taken back", removed), ("brought back", added)] {
+        if !records.is_empty() {
+            text.push_str(&format!("  {verb}: {}\n", path_records(records)));
+        }
     }
     text
 }
@@ -144,7 +152,7 @@ pub(in crate::commands) fn path_records(records: &PathRecords) -> String {
 }
 
 pub(super) fn fork(args: &ForkArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
+    let session_id = session_or_current(args.session.given(), "sessions fork", ctx)?;
     let (at_seq, title) = (args.at.map(Seq), args.title.clone());
     let params = SessionForkParams { session_id, at_seq, title, key: None };
     ctx.show::<SessionFork>(&params, |result, _| render_fork(result))
@@ -157,7 +165,7 @@ pub(in crate::commands) fn render_fork(result: &SessionForkResult) -> String {
 }
 
 pub(super) fn operations(args: &OperationsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
+    let session_id = session_or_current(args.session.given(), "sessions operations", ctx)?;
     let params = SessionOperationsParams { session_id, limit: Some(args.limit), cursor: None };
     ctx.show::<SessionOperations>(&params, render_operations)
 }

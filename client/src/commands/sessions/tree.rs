@@ -11,9 +11,10 @@ use ollm_protocol::methods::session::branches::{
 use ollm_protocol::{Seq, SessionId, sanitize};
 use serde_json::Value;
 
-use crate::args::session::SessionArg;
+use crate::args::session::{OptionalSessionArg, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
+use crate::project::session_or_current;
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style, wire_name};
@@ -28,11 +29,11 @@ Each line has the number of a record, which `sessions branch`, `fork` and `label
 in its column; the others are drawn before it.
 
 Examples:
-  ollmctl sessions tree last
+  ollmctl sessions tree
   ollmctl sessions tree last --all --json")]
 pub(crate) struct TreeArgs {
     #[command(flatten)]
-    session: SessionArg,
+    session: OptionalSessionArg,
     /// Show also what the daemon records for itself, such as context heads and token usage.
     #[arg(long)]
     all: bool,
@@ -54,7 +55,7 @@ pub(crate) struct LabelArgs {
 }
 
 pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
+    let session_id = session_or_current(args.session.given(), "sessions tree", ctx)?;
     show(session_id, args.all, ctx)
 }
 
