@@ -36,7 +36,8 @@ fn main() -> Result<()> {
     let report = Report::new("undo", &json!({ "records": RECORDS }));
     let home = Home::new()?;
     home.write_config("snapshots: { maxCount: 2 }\n")?;
-    let mut logs = LogWriter::new(&home.sessions());
+    let sessions = home.sessions();
+    let mut logs = LogWriter::new(&sessions);
     let text = "what was said and what was answered ".repeat(TEXT_BYTES / 36 + 1);
     let id = logs.write((0..RECORDS).map(|at| format!("{at}: {}", &text[..TEXT_BYTES])))?;
     let daemon = Daemon::start(&home)?;
@@ -51,8 +52,8 @@ fn main() -> Result<()> {
     };
     // Opens the session, and gives it a context of its own.
     on("context.build", json!({ "contextSize": 8192 }))?;
-    let leaf = on("session.tree", json!({ "limit": 1 }))?.0["leaf"].clone();
-    let leaf = leaf.as_u64().context("a session has a leaf")?;
+    let first = on("session.tree", json!({ "limit": 1 }))?.0;
+    let leaf = first["leaf"].as_u64().context("a session has a leaf")?;
     let names = ["snapshot.create", "branch", "restore", "undo", "redo", "tree", "operations"];
     let mut samples: Vec<Samples> = names.iter().map(|_| Samples::default()).collect();
     for round in 0..ROUNDS as u64 {

@@ -107,6 +107,11 @@ impl RunningImports {
         RunningImport { imports: self, id }
     }
 
+    /// Returns whether an import of the session runs.
+    pub(crate) fn is_running(&self, id: SessionId) -> bool {
+        self.sessions.lock().contains(&id)
+    }
+
     /// Returns whether any import runs.
     pub(crate) fn is_any(&self) -> bool {
         !self.sessions.lock().is_empty()

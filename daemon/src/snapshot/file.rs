@@ -121,8 +121,8 @@ pub(super) fn info(
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let nil = || SnapshotId::from_uuid(uuid::Uuid::nil());
     let metadata = &document.metadata;
-    let goals = document.goal_stack.iter().flat_map(|stack| &stack.goals);
-    let active = goals.filter(|goal| Some(goal.id) == metadata.active_goal_id).last();
+    let mut goals = document.goal_stack.iter().flat_map(|stack| &stack.goals);
+    let active = goals.find(|goal| Some(goal.id) == metadata.active_goal_id);
     let is_user = |message: &&ollm_protocol::content::SnapshotMessage| {
         message.message.role == ollm_protocol::content::Role::User
     };

@@ -256,7 +256,7 @@ impl Contents for RecordContents<'_> {
 }
 
 /// Plans a context. Blocks on the disk.
-pub(crate) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
+pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
     let built = crate::context::build(&input, &inputs.contents(core))?;
     inputs.check_facts()?;

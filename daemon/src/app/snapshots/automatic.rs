@@ -21,6 +21,8 @@ const WRITTEN_BY_CALL: [&str; 2] = [SnapshotMark::MANUAL, "compaction"];
 pub(crate) fn follow(core: &Core, id: SessionId, seq: Seq, at: Timestamp, body: &RecordBody) {
     if let RecordBody::Snapshot(mark) = body
         && !WRITTEN_BY_CALL.contains(&mark.reason.as_str())
+        // The snapshots of an imported session were taken elsewhere, and their records are enough.
+        && !core.imports.is_running(id)
     {
         core.due_snapshots.mark(id, TakenSnapshot { seq, at, mark: mark.clone() });
     }

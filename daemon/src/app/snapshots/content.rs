@@ -13,10 +13,10 @@ use ollm_protocol::{Seq, SessionId, sanitize};
 
 use crate::app::context::inputs::{self, BuildLeaf, Inputs, params_like_last};
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result};
+use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::app::schedule::TakenSnapshot;
-use crate::context::{Built, ContextError};
+use crate::context::PathItem;
 use crate::session::document::{document_call, document_message};
 
 /// The most characters of a summary that the daemon makes.
@@ -25,8 +25,6 @@ const SUMMARY_CHARS: usize = 100;
 const SUMMARY_BYTES: usize = 4096;
 /// The records behind a head that are still its context, in windows.
 const MAX_GROWTH: u64 = 2;
-/// The most records of a context that cannot be built, because it does not fit even with the smallest head: the newest.
-const UNBUILT_RECORDS: usize = 200;
 
 /// Makes the content of the file of a snapshot. Blocks on the disk.
 pub(super) fn document(
@@ -36,12 +34,7 @@ pub(super) fn document(
 ) -> Result<SnapshotDocument> {
     let params = params_like_last(core, id);
     let inputs = inputs::load(core, &params, None, BuildLeaf::Earlier(taken.mark.leaf))?;
-    let built = match inputs::plan(core, &params, &inputs) {
-        Ok(built) => Some(built),
-        Err(AppError::Context(ContextError::Overflow { .. })) => None,
-        Err(error) => return Err(error),
-    };
-    let seqs = shown_records(&inputs, built.as_ref());
+    let (seqs, tokens) = shown_records(&inputs);
     let records = core.sessions.records(id, &seqs)?.into_iter().flatten();
     let session = core.summary(id)?;
     let mut document = empty(id, taken);
@@ -59,7 +52,7 @@ pub(super) fn document(
     document.pins = inputs.pins().to_vec();
     document.mode = inputs.mode().map(str::to_owned);
     let whole: u64 = inputs.path.items.iter().map(|item| u64::from(item.tokens)).sum();
-    document.token_count = built.as_ref().map_or(whole, |built| built.result.tokens_used);
+    document.token_count = tokens;
     let is_completed = |goal: &&ollm_protocol::content::Goal| goal.status == GoalStatus::Completed;
     let thinking: u64 =
         traces.iter().map(|one| u64::from(inputs.counter.count_user_text(&one.text))).sum();
@@ -109,31 +102,38 @@ fn empty(id: SessionId, taken: &TakenSnapshot) -> SnapshotDocument {
     }
 }
 
-/// Returns the records of which a context shows anything of the content, and the record with its head.
-fn shown_records(inputs: &Inputs, built: Option<&Built>) -> Vec<Seq> {
+/// Returns the records of which the context shows anything of the content, with the record of its head, and their tokens in
+/// the context.
+///
+/// Plans no head: that reads every message of the user. Without a head that is in force, these are the newest records
+/// that fit into the window, and the pinned ones.
+fn shown_records(inputs: &Inputs) -> (Vec<Seq>, u64) {
     let path = &inputs.path;
-    let Some(built) = built else {
-        let newest = path.items.iter().rev().take(UNBUILT_RECORDS);
-        let mut newest: Vec<Seq> = newest.map(|item| item.seq).collect();
-        newest.reverse();
-        return newest;
-    };
-    // Before a compaction, what follows the head in force has outgrown the window; but without builds it can grow for ever.
-    let has_grown = |at: Seq| {
-        let later: u64 = path.after(at).iter().map(|item| u64::from(item.tokens)).sum();
-        later > MAX_GROWTH * u64::from(inputs.window.size)
-    };
-    let mut shown = BTreeSet::new();
-    match (&built.new_epoch, &inputs.epoch) {
-        (new, Some((at, epoch))) if new.is_none() || !has_grown(*at) => {
-            shown.extend(head_records(path, &epoch.head));
+    let window = u64::from(inputs.window.size);
+    let sum = |items: &[PathItem]| items.iter().map(|item| u64::from(item.tokens)).sum::<u64>();
+    if let Some((at, epoch)) = &inputs.epoch {
+        let later = path.after(*at);
+        let tokens = sum(later);
+        // Before a compaction, it has outgrown the window; but without builds it can grow for ever.
+        if tokens <= MAX_GROWTH * window {
+            let mut shown = head_records(path, &epoch.head);
             shown.insert(*at);
-            shown.extend(path.after(*at).iter().map(|item| item.seq));
+            shown.extend(later.iter().map(|item| item.seq));
+            return (shown.into_iter().collect(), epoch.head_tokens + tokens);
         }
-        (Some(epoch), _) => shown.extend(head_records(path, &epoch.head)),
-        (None, _) => shown.extend(path.items.iter().map(|item| item.seq)),
     }
-    shown.into_iter().collect()
+    let mut tokens = 0;
+    let newest = path.items.iter().rev().take_while(|item| {
+        // A message that is larger than the window is there nevertheless.
+        let is_newest = tokens == 0;
+        tokens += u64::from(item.tokens);
+        is_newest || tokens <= window
+    });
+    let first = newest.last().map_or(Seq(u64::MAX), |item| item.seq);
+    let from = path.items.partition_point(|item| item.seq < first);
+    let mut shown: BTreeSet<Seq> = path.items[from..].iter().map(|item| item.seq).collect();
+    shown.extend(inputs.pins());
+    (shown.into_iter().collect(), sum(&path.items[from..]))
 }
 
 fn head_records(path: &ActivePath, head: &[HeadItem]) -> BTreeSet<Seq> {
