@@ -69,7 +69,7 @@ pub(super) fn step_back(
     steps: u32,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    let params = SessionUndoParams { session_id, steps: Some(steps), key: None };
+    let params = SessionUndoParams::new(session_id, steps);
     ctx.show::<SessionUndo>(&params, |result, options| render("undone", result, options))
 }
 
@@ -79,7 +79,7 @@ pub(super) fn step_forward(
     steps: u32,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    let params = SessionUndoParams { session_id, steps: Some(steps), key: None };
+    let params = SessionUndoParams::new(session_id, steps);
     ctx.show::<SessionRedo>(&params, |result, options| render("redone", result, options))
 }
 

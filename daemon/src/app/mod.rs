@@ -5,7 +5,7 @@
 //!
 //! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
-//! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
+//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
@@ -37,6 +37,7 @@ mod running;
 mod schedule;
 pub(crate) mod sessions;
 mod uploads;
+mod writes;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -197,11 +197,23 @@ pub(crate) fn replace_with(
     path: &Path,
     write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
 ) -> Result<(), FsError> {
+    replace_synced(path, write)?;
+    sync_dir(parent_of(path))
+}
+
+/// Replaces the content of a file like [`replace_atomically`]; the caller syncs the directory.
+pub(crate) fn replace_with_unsynced_name(path: &Path, content: &[u8]) -> Result<(), FsError> {
+    replace_synced(path, |out| out.write_all(content))
+}
+
+fn replace_synced(
+    path: &Path,
+    write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
+) -> Result<(), FsError> {
     let fail = |source| FsError::new("write", path, source);
     let temporary = TemporaryFile::write(path, write).map_err(fail)?;
     temporary.file.sync_all().map_err(fail)?;
-    temporary.rename(path).map_err(fail)?;
-    sync_dir(parent_of(path))
+    temporary.rename(path).map_err(fail)
 }
 
 /// Replaces the content of a file without syncing it; a power cut may leave neither the old nor the new content.
@@ -399,6 +411,20 @@ pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
 pub(crate) fn file_len(path: &Path) -> Option<u64> {
     let metadata = fs::symlink_metadata(path).ok()?;
     metadata.is_file().then_some(metadata.len())
+}
+
+/// Returns the size of all regular files in a directory in bytes; 0 if there is no such directory.
+pub(crate) fn size_of_files(dir: &Path) -> Result<u64, FsError> {
+    let fail = |source| FsError::new("list", dir, source);
+    let files = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        files => files.map_err(fail)?,
+    };
+    let mut bytes = 0;
+    for file in files {
+        bytes += file_len(&file.map_err(fail)?.path()).unwrap_or_default();
+    }
+    Ok(bytes)
 }
 
 /// Removes a file if it exists.

@@ -1,6 +1,6 @@
 //! The vocabulary that several places share. It has two sorts of files:
 //!
-//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal` and `document` are the same JSON on the wire,
+//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `document` and the records of `files` are the same JSON on the wire,
 //!   in session logs, in exports and in session documents. A change there is a change of the file format, which frozen
 //!   fixtures guard.
 //! - **Results**: `session`, `operation`, `context` and `daemon` are objects that several results share, or that modules of the
@@ -14,6 +14,7 @@ mod compaction;
 mod context;
 mod daemon;
 mod document;
+mod files;
 mod goal;
 mod message;
 mod operation;
@@ -37,6 +38,11 @@ pub use daemon::{
     CatalogStatus, FailedWrite, ModelServerStatus, RemovedVariable, StoreStatus, Variables,
 };
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
+pub use files::{
+    FileAction, FileCounts, FileHash, FileModes, FilePlan, FileState, FileStateInput, FileStatus,
+    FileWrite, FileWriteInput, FilesMode, NotKept, NotKeptFile, NotKeptReason, PlannedFile,
+    PutBack, PutBackFile, UnrecordedCall,
+};
 pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,

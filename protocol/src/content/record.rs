@@ -11,6 +11,7 @@ use super::change::{
     SnapshotMark,
 };
 use super::compaction::{BranchSummary, Compaction, Delta, Epoch, Usage};
+use super::files::PutBack;
 use super::goal::GoalChange;
 use super::message::{Message, ToolCall};
 use crate::{Seq, SessionId, Timestamp};
@@ -205,6 +206,8 @@ record_kinds! {
     Loop = 17, r#loop: LoopMark, Session;
     /// The session was closed.
     Close = 18, close: Close, Session;
+    /// Files were put back.
+    PutBack = 19, put_back: PutBack, Session;
 }
 
 /// The header of a session: its fields at creation.

@@ -9,6 +9,7 @@ mod nesting;
 mod record;
 mod rest;
 mod undo;
+mod writes;
 
 use serde_json::{Value, json};
 

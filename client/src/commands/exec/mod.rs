@@ -234,6 +234,8 @@ fn record(
         timestamp: Some(tool_run.started_at),
         duration_ms: Some(tool_run.duration_ms()),
         message_seq: None,
+        writes: None,
+        writes_omitted: 0,
     };
     let key = Some(tool_run.id.clone());
     target.record(None, key.clone(), ctx, |session_id, ctx| {

@@ -158,6 +158,7 @@ fn result(
             operations: Vec::new(),
             undoable: operations.undoable().len() as u64,
             redoable: operations.redoable().len() as u64,
+            files: None,
             duplicate,
         };
         (result, drafts)
