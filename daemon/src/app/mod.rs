@@ -5,7 +5,7 @@
 //!
 //! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
-//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
+//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`put_back`]: files that follow a move of the leaf; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
@@ -33,6 +33,7 @@ pub(crate) mod observer;
 pub(crate) mod open;
 mod partial;
 mod path;
+pub(crate) mod put_back;
 mod running;
 mod schedule;
 pub(crate) mod sessions;

@@ -3,9 +3,12 @@
 //! Directories are created with mode 0700 and files with 0600. A crash leaves the old content of a replaced file or
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
 //!
+//! [`beneath`] has the files of projects.
+//!
 //! **Invariant**: every file of the home is opened by [`open_file`] or [`open_regular`], so no link is followed, and a
 //! pipe or a device in place of a file is an error and never makes the process wait.
 
+pub(crate) mod beneath;
 mod disk;
 #[cfg(test)]
 pub(crate) mod trace;

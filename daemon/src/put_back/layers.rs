@@ -5,9 +5,10 @@
 //! Pure.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{FileModes, FileState, PutBack, ToolCall};
+use ollm_protocol::{Seq, Timestamp};
 
 /// What a session wrote beneath one directory.
 #[derive(Debug)]
@@ -27,13 +28,24 @@ struct FileLayers {
 }
 
 /// What one call made of a file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Layer {
     call: Seq,
+    /// The copies of the record of the call on other branches, as a retry writes them.
+    copies: Vec<Seq>,
+    /// What a copy has in common with the record.
+    origin: CallOrigin,
     before: FileState,
     after: FileState,
     modes: FileModes,
     in_place: bool,
+}
+
+/// The identity of a call, whichever record it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CallOrigin {
+    id: Arc<str>,
+    timestamp: Timestamp,
 }
 
 /// The change of a file for which layers are taken off or put on, as far as the log says.
@@ -53,12 +65,12 @@ pub(crate) struct StateChange {
     pub(crate) expected: FileState,
     pub(crate) wanted: FileState,
     /// The permissions that it gets; `None` to keep them.
-    pub(crate) mode: Option<ModeChange>,
+    pub(crate) mode: Option<PermissionChange>,
 }
 
 /// A change of permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ModeChange {
+pub(crate) struct PermissionChange {
     /// The permissions that the file must have; `None` if they are not known.
     pub(crate) expected: Option<u32>,
     pub(crate) wanted: u32,
@@ -85,15 +97,24 @@ impl<'a> WrittenFiles<'a> {
 
     /// Adds the writes of a tool call. Records come in the order of the log.
     pub(crate) fn tool_call(&mut self, seq: Seq, call: &ToolCall) {
+        let origin = CallOrigin { id: call.id.as_str().into(), timestamp: call.timestamp };
         for write in call.writes.iter().flatten() {
             if call.writes_root.as_deref() != Some(self.root) {
                 self.elsewhere.push((seq, write.path.clone()));
                 continue;
             }
             let modes = write.mode.unwrap_or_default();
-            let (before, after) = (write.before, write.after);
-            let layer = Layer { call: seq, before, after, modes, in_place: true };
+            let (before, after, origin) = (write.before, write.after, origin.clone());
             let file = self.file(&write.path, after);
+            let is_same = |layer: &&mut Layer| {
+                layer.origin == origin && (layer.before, layer.after) == (before, after)
+            };
+            if let Some(layer) = file.layers.iter_mut().find(is_same) {
+                layer.copies.push(seq);
+                continue;
+            }
+            let (copies, in_place) = (Vec::new(), true);
+            let layer = Layer { call: seq, copies, origin, before, after, modes, in_place };
             file.layers.push(layer);
             file.last = after;
         }
@@ -129,13 +150,10 @@ impl<'a> WrittenFiles<'a> {
     }
 
     /// Returns what changes if the layers of some calls are taken off, and those of others put on, by path.
-    pub(crate) fn changes(
-        &self,
-        removed: &HashSet<Seq>,
-        added: &HashSet<Seq>,
-    ) -> Vec<LayerChange> {
+    pub(crate) fn changes(&self, removed: &HashSet<Seq>, added: &HashSet<Seq>) -> Vec<LayerChange> {
         let elsewhere = self.elsewhere.iter();
-        let elsewhere = elsewhere.filter(|(call, _)| removed.contains(call) || added.contains(call));
+        let elsewhere =
+            elsewhere.filter(|(call, _)| removed.contains(call) || added.contains(call));
         let elsewhere = elsewhere.map(|(_, path)| LayerChange {
             path: path.clone(),
             back: Vec::new(),
@@ -150,6 +168,12 @@ impl<'a> WrittenFiles<'a> {
     }
 }
 
+impl Layer {
+    fn is_in(&self, calls: &HashSet<Seq>) -> bool {
+        calls.contains(&self.call) || self.copies.iter().any(|copy| calls.contains(copy))
+    }
+}
+
 impl FileLayers {
     /// Returns the change of this file; `None` if no layer moves.
     fn change(
@@ -158,19 +182,16 @@ impl FileLayers {
         removed: &HashSet<Seq>,
         added: &HashSet<Seq>,
     ) -> Option<LayerChange> {
-        let of = |is_in_place: bool, calls: &HashSet<Seq>| -> Vec<Layer> {
-            let layers = self.layers.iter();
-            layers
-                .filter(|layer| layer.in_place == is_in_place && calls.contains(&layer.call))
-                .copied()
-                .collect()
-        };
-        let (mut taken_off, put_on) = (of(true, removed), of(false, added));
-        taken_off.reverse();
+        // A call whose copy stays on the path, or comes onto it, stays in the file.
+        let is_taken =
+            |layer: &&Layer| layer.in_place && layer.is_in(removed) && !layer.is_in(added);
+        let is_put = |layer: &&Layer| !layer.in_place && layer.is_in(added);
+        let taken_off: Vec<&Layer> = self.layers.iter().rev().filter(is_taken).collect();
+        let put_on: Vec<&Layer> = self.layers.iter().filter(is_put).collect();
         if taken_off.is_empty() && put_on.is_empty() {
             return None;
         }
-        let calls = |layers: &[Layer]| layers.iter().map(|layer| layer.call).collect();
+        let calls = |layers: &[&Layer]| layers.iter().map(|layer| layer.call).collect();
         Some(LayerChange {
             path: path.to_owned(),
             back: calls(&taken_off),
@@ -181,38 +202,38 @@ impl FileLayers {
 
     fn move_layers(
         &self,
-        taken_off: &[Layer],
-        put_on: &[Layer],
+        taken_off: &[&Layer],
+        put_on: &[&Layer],
     ) -> Result<StateChange, LayerProblem> {
         let in_place: Vec<&Layer> = self.layers.iter().filter(|layer| layer.in_place).collect();
-        let n_staying = in_place.len() - taken_off.len();
         // The layers that are taken off must be the newest ones.
-        let highest_staying = in_place.iter().rev().find(|layer| {
-            !taken_off.iter().any(|taken| taken.call == layer.call)
-        });
+        let highest_staying = in_place
+            .iter()
+            .rev()
+            .find(|layer| !taken_off.iter().any(|taken| taken.call == layer.call));
         let lowest_taken = taken_off.last().map(|layer| layer.call);
         if let (Some(staying), Some(lowest)) = (highest_staying, lowest_taken)
             && staying.call > lowest
         {
             return Err(LayerProblem::LaterCall(staying.call));
         }
-        debug_assert!(n_staying <= in_place.len(), "layers that are taken off are in place");
         let mut state = self.last;
         let (mut mode, mut expected_mode) = (None, None);
         for layer in taken_off {
             step(&mut state, layer.after, layer.before)?;
             expected_mode = expected_mode.or(mode.is_none().then_some(layer.modes.after).flatten());
-            mode = layer.modes.before.or(mode);
+            mode = layer.modes.before.or(mode).filter(|_| state != FileState::Absent);
         }
         for layer in put_on {
             step(&mut state, layer.before, layer.after)?;
-            expected_mode = expected_mode.or(mode.is_none().then_some(layer.modes.before).flatten());
-            mode = layer.modes.after.or(mode);
+            expected_mode =
+                expected_mode.or(mode.is_none().then_some(layer.modes.before).flatten());
+            mode = layer.modes.after.or(mode).filter(|_| state != FileState::Absent);
         }
         if self.last == FileState::Unknown {
             return Err(LayerProblem::Unknown);
         }
-        let mode = mode.map(|wanted| ModeChange { expected: expected_mode, wanted });
+        let mode = mode.map(|wanted| PermissionChange { expected: expected_mode, wanted });
         Ok(StateChange { expected: self.last, wanted: state, mode })
     }
 }

@@ -13,6 +13,4 @@ pub(crate) mod journal;
 pub(crate) mod layers;
 pub(crate) mod plan;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

@@ -1,15 +1,16 @@
 //! Plans: which files are put back, and why the others are not.
 //!
 //! The log says what each file must have and what it gets; the disk says what it has. Pure, except for
-//! [`FilePlanner::observe`], which reads the files.
+//! [`find_beneath`], which reads files.
 
+use std::io;
 use std::path::Path;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{FileAction, FileHash, FileState, FileStatus, PlannedFile};
 
-use super::layers::{LayerChange, LayerProblem, StateChange};
-use crate::fsutil::beneath::{Found, RootDir};
+use super::layers::{LayerChange, LayerProblem, PermissionChange, StateChange};
+use crate::fsutil::beneath::{Dir, PlaceState};
 
 /// A file of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub(crate) enum FileFate {
 /// What a plan is made of, besides the log.
 pub(crate) struct FilePlanner<'a> {
     /// The directory of the project; an error says why it cannot be used.
-    pub(crate) root: Result<&'a RootDir, String>,
+    pub(crate) root: Result<&'a Dir, String>,
     /// Directories of the daemon, in which nothing is put back.
     pub(crate) private: &'a [&'a Path],
     /// Whether the content of a hash is kept.
@@ -99,10 +100,12 @@ fn problem_fate(problem: LayerProblem) -> FileFate {
 }
 
 /// Compares a change with what is on the disk. Reads the file.
-fn observe(root: &RootDir, path: &str, change: StateChange) -> FileFate {
-    let found = match root.find(path) {
+fn observe(root: &Dir, path: &str, change: StateChange) -> FileFate {
+    let found = match find_beneath(root, path) {
         Ok(found) => found,
-        Err(error) => return FileFate::Left(FileStatus::Failed, format!("cannot read it: {error}")),
+        Err(error) => {
+            return FileFate::Left(FileStatus::Failed, format!("cannot read it: {error}"));
+        }
     };
     let state = match conflict_of(&found, change.expected) {
         None => change.expected,
@@ -112,33 +115,55 @@ fn observe(root: &RootDir, path: &str, change: StateChange) -> FileFate {
         }
         Some(reason) => return FileFate::Left(FileStatus::Conflict, reason),
     };
-    let mode_changes = match (&found, change.mode) {
-        (Found::File(file), Some(mode)) => {
-            file.mode != mode.wanted && mode.expected.is_none_or(|expected| expected == file.mode)
+    // Permissions that somebody else changed stay.
+    let mode = change.mode.filter(|_| change.wanted != FileState::Absent);
+    let mode = mode.and_then(|mode| match &found {
+        PlaceState::File(file) => {
+            let is_expected = mode.expected.is_none_or(|expected| expected == file.mode);
+            let changes = is_expected && file.mode != mode.wanted;
+            changes.then_some(PermissionChange { expected: Some(file.mode), ..mode })
         }
-        _ => false,
-    };
-    if change.wanted == state && !mode_changes {
+        _ => Some(mode),
+    });
+    if change.wanted == state && mode.is_none() {
         return FileFate::Same(state);
     }
-    FileFate::Change(StateChange { mode: change.mode, ..change })
+    FileFate::Change(StateChange { mode, ..change })
+}
+
+/// Reads what is at a path; a missing directory on the way means an absent file.
+pub(super) fn find_beneath(root: &Dir, path: &str) -> io::Result<PlaceState> {
+    let (dir, name) = split(path);
+    match root.open_beneath(dir) {
+        Ok(dir) => dir.find(name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PlaceState::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Ok(PlaceState::Other("a link or a file in place of a directory"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Splits a path into its directory, which may be empty, and its name.
+pub(super) fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
 }
 
 /// Returns why a file is not what the session left, or `None` if it is.
-pub(super) fn conflict_of(found: &Found, expected: FileState) -> Option<String> {
+pub(super) fn conflict_of(found: &PlaceState, expected: FileState) -> Option<String> {
     let reason = match (found, expected) {
-        (Found::Absent, FileState::Absent) => return None,
-        (Found::Absent, _) => "the file was removed",
-        (Found::File(file), _) if !file.is_own => "the file belongs to another user",
-        (Found::File(file), FileState::Hash(hash)) if file.hash == hash.0 => return None,
-        (Found::File(_), FileState::Absent) => "there is another file",
-        (Found::File(_), _) => "the file was changed",
-        (Found::Other(what), _) => return Some(format!("there is {what}")),
+        (PlaceState::Absent, FileState::Absent) => return None,
+        (PlaceState::Absent, _) => "the file was removed",
+        (PlaceState::File(file), _) if !file.is_own => "the file belongs to another user",
+        (PlaceState::File(file), FileState::Hash(hash)) if file.hash == hash.0 => return None,
+        (PlaceState::File(_), FileState::Absent) => "there is another file",
+        (PlaceState::File(_), _) => "the file was changed",
+        (PlaceState::Other(what), _) => return Some(format!("there is {what}")),
     };
     Some(reason.to_owned())
 }
 
-impl Found {
+impl PlaceState {
     /// Returns the state; `None` for anything but a file.
     pub(super) const fn state(&self) -> Option<FileState> {
         match self {
@@ -154,9 +179,7 @@ impl Found {
 /// Some file systems ignore the case of letters, and certain invisible characters.
 fn is_in_git(root: &Path, path: &str) -> bool {
     let is_git = |part: &str| {
-        let is_ignored = |char: char| {
-            matches!(char, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}')
-        };
+        let is_ignored = |char: char| matches!(char, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
         let seen: String = part.chars().filter(|char| !is_ignored(*char)).collect();
         seen.trim_end_matches([' ', '.']).eq_ignore_ascii_case(".git")
     };

@@ -9,8 +9,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
 
+use super::store::Sessions;
 use super::write::NewRecord;
 use crate::fsutil::{self, FsError};
 
@@ -45,11 +47,15 @@ pub(super) fn keep(
     let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
         RecordBody::ToolCall(call) => {
             let Some(writes) = &mut call.writes else { return Ok(()) };
-            call.writes_root = project.map(str::to_owned);
+            // A copy of an earlier record has it already.
+            if call.writes_root.is_none() {
+                call.writes_root = project.map(str::to_owned);
+            }
             writes.iter_mut().map(|write| (write.path.as_str(), &mut write.before)).collect()
         }
         RecordBody::PutBack(put_back) => {
-            let files = put_back.files.iter_mut();
+            // A file that stays needs no content.
+            let files = put_back.files.iter_mut().filter(|file| file.before != file.after);
             files.map(|file| (file.path.as_str(), &mut file.before)).collect()
         }
         _ => return Ok(()),
@@ -70,8 +76,27 @@ pub(super) fn keep(
     store.sync()
 }
 
+impl Sessions {
+    /// Returns whether a session keeps the content of a file.
+    pub(crate) fn keeps_file(&self, id: SessionId, hash: FileHash) -> bool {
+        fsutil::file_len(&path_of(&self.shared.paths.blobs(id), hash)).is_some()
+    }
+
+    /// Reads a content that a session keeps. Blocks on the disk.
+    ///
+    /// **Errors**: also if the content is damaged.
+    pub(crate) fn read_kept_file(&self, id: SessionId, hash: FileHash) -> Result<Vec<u8>, FsError> {
+        let path = path_of(&self.shared.paths.blobs(id), hash);
+        let read = fsutil::read_regular(&path).and_then(|bytes| {
+            let is_whole = blake3::hash(&bytes).as_bytes() == &hash.0;
+            is_whole.then_some(bytes).ok_or_else(|| std::io::Error::other("it is damaged"))
+        });
+        read.map_err(|source| FsError::new("read", &path, source))
+    }
+}
+
 /// Returns the path of a kept content.
-pub(super) fn path_of(blobs: &Path, hash: FileHash) -> PathBuf {
+fn path_of(blobs: &Path, hash: FileHash) -> PathBuf {
     blobs.join(hash.to_string())
 }
 

@@ -378,7 +378,6 @@ named_enum! {
 impl FilesMode {
     /// Returns whether files are not examined, for `skip_serializing_if`.
     #[must_use]
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     pub const fn is_skip(&self) -> bool {
         matches!(self, Self::Skip)
     }

@@ -59,7 +59,6 @@ macro_rules! record_kinds {
 
         /// The content of a record.
         #[derive(Clone, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "bodies are read one by one, and compactions are rare")]
         pub enum RecordBody {
             $($(#[$doc])* $kind($body),)*
         }

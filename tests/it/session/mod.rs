@@ -2,6 +2,7 @@
 
 mod branches;
 mod delete;
+mod files;
 mod fork;
 mod import_export;
 mod list;
