@@ -36,6 +36,7 @@ mod loops;
 mod model;
 mod nesting;
 mod projects;
+mod put_back;
 mod rpc;
 mod server;
 mod session;

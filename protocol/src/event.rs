@@ -37,6 +37,8 @@ pub enum EventKind {
     ModeChanged,
     /// The active leaf moved. Data: `to` (null for before the first record), `cause`.
     BranchChanged,
+    /// Files were put back, together with a move of the leaf. Data: `cause`, `putBack`, `left`: numbers of files.
+    FilesPutBack,
     /// A change of the goals was recorded, or the markers of a model. Data: `source`, `actions`, and `messageSeq` for
     /// the markers in a recorded message.
     GoalUpdated,

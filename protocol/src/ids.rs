@@ -106,6 +106,11 @@ uuid_id!(
     "sessionId"
 );
 uuid_id!(
+    /// The id of a plan to put files back: a UUID of version 7.
+    PlanId,
+    "planId"
+);
+uuid_id!(
     /// The id of a snapshot: a UUID of version 7.
     SnapshotId,
     "snapshotId"

@@ -25,7 +25,8 @@ pub mod time;
 pub use error::{ErrorClass, ErrorData, ErrorKind};
 pub use event::{Event, EventKind};
 pub use ids::{
-    CheckpointId, DecisionId, GoalCheckpointId, GoalId, InvalidId, Seq, SessionId, SnapshotId,
+    CheckpointId, DecisionId, GoalCheckpointId, GoalId, InvalidId, PlanId, Seq, SessionId,
+    SnapshotId,
 };
 pub use method::{Class, METHODS, Method, MethodInfo};
 pub use time::Timestamp;

@@ -124,6 +124,8 @@ bounded_fields! {
     EntryContent = "content", 1024 * KIB;
     /// An idempotency key.
     Key = "key", 256;
+    /// The path of a file that a tool call wrote.
+    WritePath = "writePath", 4 * KIB;
     /// A text of a goal: a description, the kind of a decision, the path or type of an artifact, a next step.
     GoalText = "goalText", 4 * KIB;
     /// The line for people of a snapshot.
@@ -438,6 +440,10 @@ fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
         RecordBody::ToolCall(call) => {
             text(each, F::ToolCallId, &mut call.id);
             text(each, F::ToolName, &mut call.name);
+            for write in call.writes.iter_mut().flatten() {
+                text(each, F::WritePath, &mut write.path);
+                optional(each, F::WritePath, &mut write.renamed_from);
+            }
         }
         RecordBody::Goal(change) => goal_fields(change, each),
         RecordBody::ContextEntry(entry) => {
@@ -468,6 +474,7 @@ fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
         | RecordBody::BranchSummary(_)
         | RecordBody::Usage(_)
         | RecordBody::Pin(_)
+        | RecordBody::PutBack(_)
         | RecordBody::Close(_) => {}
     }
 }

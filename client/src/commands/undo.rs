@@ -1,28 +1,40 @@
 //! `ollmctl undo` and `ollmctl redo`, and operations as lines.
 
 use clap::Args;
-use ollm_protocol::content::{Operation, OperationState};
+use ollm_protocol::content::{
+    FileAction, FilePlan, FileStatus, FilesMode, Operation, OperationState, PlannedFile,
+    UnrecordedCall,
+};
 use ollm_protocol::method::{SessionRedo, SessionUndo};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
 use ollm_protocol::{SessionId, sanitize};
 
 use crate::args::session::OPTIONAL_SESSION_HELP;
-use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_context::{CallReply, CommandContext};
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
+use crate::error::ClientError;
 use crate::project::session_or_current;
 use crate::render::table::clip;
+use crate::render::units::counted;
 use crate::render::{RenderOptions, Style};
 
 /// Undo the newest operations of a session: turns, compactions, branches, and changes of goals, pins, entries and mode.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Undoing again goes further back; `redo` goes forward until something new is recorded. Nothing is removed from the log, \
-and files are not touched. `sessions operations` lists what can be undone.
+Undoing again goes further back; `redo` goes forward until something new is recorded. Nothing is removed from the log. \
+`sessions operations` lists what can be undone.
+
+Files stay as they are unless --files is given. It shows what would happen to each file that the tool calls of the \
+operations wrote, asks, and puts back those that are exactly as the session left them. A file that somebody else \
+changed since, whose earlier content was not kept, or that belongs to git stays, and so does what a command wrote \
+without a record of it.
 
 Examples:
   ollmctl undo
-  ollmctl undo 3 --session last")]
+  ollmctl undo 3 --session last
+  ollmctl undo --files preview
+  ollmctl undo 2 --files")]
 pub(crate) struct UndoArgs {
     #[command(flatten)]
     step: StepArgs,
@@ -31,9 +43,12 @@ pub(crate) struct UndoArgs {
 /// Redo the operations that were undone last.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+With --files, the files that an undo put back change again, as far as they are exactly as the undo left them.
+
 Examples:
   ollmctl redo
-  ollmctl redo 3 --session last")]
+  ollmctl redo 3 --session last
+  ollmctl redo --files")]
 pub(crate) struct RedoArgs {
     #[command(flatten)]
     step: StepArgs,
@@ -51,36 +66,141 @@ struct StepArgs {
         add = completion::sessions()
     )]
     session: Option<String>,
+    /// Put files back as well: `preview` only shows what would happen to them.
+    #[arg(long, value_name = "ACTION", num_args = 0..=1, default_missing_value = "apply", value_parser = ["preview", "apply"])]
+    files: Option<String>,
+    /// Put files back without asking.
+    #[arg(long, short, requires = "files")]
+    yes: bool,
+}
+
+/// A direction along the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StepDirection {
+    Back,
+    Forward,
+}
+
+impl StepDirection {
+    /// Returns the word for operations that were taken in this direction.
+    const fn done(self) -> &'static str {
+        match self {
+            Self::Back => "undone",
+            Self::Forward => "redone",
+        }
+    }
+
+    fn call(
+        self,
+        params: &SessionUndoParams,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<CallReply<SessionUndoResult>, ClientError> {
+        match self {
+            Self::Back => ctx.call::<SessionUndo>(params),
+            Self::Forward => ctx.call::<SessionRedo>(params),
+        }
+    }
 }
 
 pub(super) fn undo(args: &UndoArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.step.session.as_deref(), "undo", ctx)?;
-    step_back(session_id, args.step.steps, ctx)
+    run(&args.step, StepDirection::Back, ctx)
 }
 
 pub(super) fn redo(args: &RedoArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.step.session.as_deref(), "redo", ctx)?;
-    step_forward(session_id, args.step.steps, ctx)
+    run(&args.step, StepDirection::Forward, ctx)
 }
 
-/// Undoes operations and prints them.
-pub(super) fn step_back(
+fn run(args: &StepArgs, direction: StepDirection, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let command = if direction == StepDirection::Back { "undo" } else { "redo" };
+    let session_id = session_or_current(args.session.as_deref(), command, ctx)?;
+    match args.files.as_deref() {
+        None => step(session_id, args.steps, direction, ctx),
+        Some("preview") => {
+            let params = preview_params(session_id, args.steps);
+            let reply = direction.call(&params, ctx)?;
+            ctx.print(&reply, |result, options| render_preview(direction, result, options))
+        }
+        Some(_) => step_with_files(session_id, args.steps, direction, args.yes, ctx),
+    }
+}
+
+/// Undoes or redoes operations, and prints them.
+pub(super) fn step(
+    session_id: SessionId,
+    steps: u32,
+    direction: StepDirection,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let reply = direction.call(&SessionUndoParams::new(session_id, steps), ctx)?;
+    ctx.print(&reply, |result, options| render(direction.done(), result, options))
+}
+
+/// Shows what would happen to files, asks, and undoes or redoes operations with their files.
+pub(super) fn step_with_files(
+    session_id: SessionId,
+    steps: u32,
+    direction: StepDirection,
+    yes: bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let preview = direction.call(&preview_params(session_id, steps), ctx)?.value;
+    let Some(plan) = &preview.files else {
+        let problem = "the daemon is older and does not put files back".to_owned();
+        return Err(CommandError::usage(problem, "ollmctl daemon restart"));
+    };
+    if !yes {
+        if !ctx.terminal.can_ask() {
+            let problem = format!(
+                "this would put back {}, and there is no terminal to ask on: add --yes",
+                counted(plan.counts.put_back, "file")
+            );
+            return Err(CommandError::usage(problem, ""));
+        }
+        let shown = render_preview(direction, &preview, &ctx.render_options());
+        ctx.terminal.eprintln(shown.trim_end());
+        let question = format!(
+            "{} {} and put back {}?",
+            if direction == StepDirection::Back { "undo" } else { "redo" },
+            counted(preview.operations.len() as u64, "operation"),
+            counted(plan.counts.put_back, "file")
+        );
+        if !ctx.terminal.confirm(&question)? {
+            ctx.terminal.eprintln("nothing was changed");
+            return Ok(());
+        }
+    }
+    let params = SessionUndoParams {
+        files: FilesMode::Apply,
+        plan_id: Some(plan.plan_id),
+        ..SessionUndoParams::new(session_id, steps)
+    };
+    let reply = direction.call(&params, ctx)?;
+    ctx.print(&reply, |result, options| render(direction.done(), result, options))
+}
+
+/// Returns the number of files that an undo could put back; 0 if that cannot be found out.
+pub(super) fn files_to_put_back(
     session_id: SessionId,
     steps: u32,
     ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let params = SessionUndoParams { session_id, steps: Some(steps), key: None };
-    ctx.show::<SessionUndo>(&params, |result, options| render("undone", result, options))
+) -> Vec<PlannedFile> {
+    let reply = StepDirection::Back.call(&preview_params(session_id, steps), ctx);
+    let plan = reply.ok().and_then(|reply| reply.value.files);
+    let files = plan.map(|plan| plan.files).unwrap_or_default();
+    files.into_iter().filter(|file| file.status == FileStatus::PutBack).collect()
 }
 
-/// Redoes operations and prints them.
-pub(super) fn step_forward(
-    session_id: SessionId,
-    steps: u32,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let params = SessionUndoParams { session_id, steps: Some(steps), key: None };
-    ctx.show::<SessionRedo>(&params, |result, options| render("redone", result, options))
+fn preview_params(session_id: SessionId, steps: u32) -> SessionUndoParams {
+    let files = FilesMode::Preview;
+    SessionUndoParams { files, ..SessionUndoParams::new(session_id, steps) }
+}
+
+fn render_preview(
+    direction: StepDirection,
+    result: &SessionUndoResult,
+    options: &RenderOptions,
+) -> String {
+    render(&format!("would be {}", direction.done()), result, options)
 }
 
 fn render(done: &str, result: &SessionUndoResult, options: &RenderOptions) -> String {
@@ -88,7 +208,74 @@ fn render(done: &str, result: &SessionUndoResult, options: &RenderOptions) -> St
     for operation in &result.operations {
         text.push_str(&operation_line(operation, options));
     }
+    if let Some(plan) = &result.files {
+        text.push_str(&plan_lines(plan));
+    }
     text + &remaining_line(result.undoable, result.redoable)
+}
+
+/// Returns what happens or happened to each file, one a line.
+fn plan_lines(plan: &FilePlan) -> String {
+    let mut text = String::new();
+    for file in &plan.files {
+        let (verb, path) = (verb_of(file, plan.applied), sanitize::one_line(&file.path));
+        let reason =
+            file.reason.as_deref().map(|reason| format!(" ({})", sanitize::one_line(reason)));
+        text.push_str(&format!(
+            "  {verb:<11} {path}{}\n",
+            Style::Faint.paint(&reason.unwrap_or_default())
+        ));
+    }
+    if plan.unlisted > 0 {
+        text.push_str(&format!("  ... and {}\n", counted(plan.unlisted, "more file")));
+    }
+    for (tool, seqs, omitted) in by_tool(&plan.unrecorded) {
+        let tool = sanitize::one_line(&tool);
+        let what = match omitted {
+            Some(count) => format!("{} that {tool} wrote without a record", counted(count, "file")),
+            None => format!("what {tool} wrote, if anything: it left no record"),
+        };
+        text.push_str(&format!("  not undoable  {what} {}\n", Style::Faint.paint(&seqs)));
+    }
+    if plan.files.is_empty() && plan.unrecorded.is_empty() {
+        text.push_str("  no files\n");
+    }
+    text
+}
+
+fn verb_of(file: &PlannedFile, applied: bool) -> &'static str {
+    match (file.status, file.action) {
+        (FileStatus::PutBack, Some(FileAction::Remove)) if applied => "removed",
+        (FileStatus::PutBack, Some(FileAction::Remove)) => "remove",
+        (FileStatus::PutBack, Some(FileAction::Create)) if applied => "recreated",
+        (FileStatus::PutBack, Some(FileAction::Create)) => "recreate",
+        (FileStatus::PutBack, _) => "put back",
+        (FileStatus::Unchanged, _) => "unchanged",
+        (FileStatus::Conflict, _) => "conflict",
+        (FileStatus::Unknown, _) => "unknown",
+        (FileStatus::Outside, _) => "outside",
+        (FileStatus::InGit, _) => "in .git",
+        (FileStatus::Failed, _) => "failed",
+    }
+}
+
+/// Returns the calls of each tool: their records, and the number of files that they left out, if they said so.
+fn by_tool(calls: &[UnrecordedCall]) -> Vec<(String, String, Option<u64>)> {
+    let mut tools: Vec<(String, String, Option<u64>)> = Vec::new();
+    for call in calls {
+        let same = |(tool, _, omitted): &&mut (String, String, Option<u64>)| {
+            *tool == call.tool && omitted.is_some() == call.omitted.is_some()
+        };
+        let seq = format!("#{}", call.seq);
+        match tools.iter_mut().find(same) {
+            Some((_, seqs, omitted)) => {
+                seqs.push_str(&format!(", {seq}"));
+                *omitted = omitted.map(|count| count + call.omitted.unwrap_or_default());
+            }
+            None => tools.push((call.tool.clone(), seq, call.omitted)),
+        }
+    }
+    tools
 }
 
 /// Returns an operation on one line.

@@ -289,6 +289,14 @@ fn in_one_line(body: &RecordBody) -> String {
             let action = if pin.pinned { "pinned" } else { "unpinned" };
             format!("{action} #{}", pin.target)
         }
+        RecordBody::PutBack(files) => {
+            let left = if files.left.is_empty() {
+                String::new()
+            } else {
+                format!(", left {} as they were", files.left.len())
+            };
+            format!("put back {} files ({}){left}", files.files.len(), clean(&files.cause))
+        }
         RecordBody::Snapshot(snapshot) => format!("snapshot ({})", clean(&snapshot.reason)),
         other => wire_name(other.kind()),
     }

@@ -14,6 +14,7 @@ use super::counts::Counts;
 use super::error::{AppError, Result};
 use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
+use super::put_back::Previews;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
 use super::uploads::{RunningImports, Uploads};
@@ -23,6 +24,7 @@ use crate::config::{Config, OllamaConfig};
 use crate::events::{EventDraft, EventRing};
 use crate::model::{ModelSettings, Models, Timeouts};
 use crate::projects::Projects;
+use crate::put_back::journal::Journals;
 use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
 use crate::shutdown::Tasks;
 use crate::snapshot::SnapshotStore;
@@ -43,6 +45,10 @@ pub(crate) struct Core {
     pub(crate) cache: SessionCache,
     pub(crate) turns: Exclusive<RunningTurn>,
     pub(crate) compactions: Exclusive<RunningCompaction>,
+    /// The sessions whose files are being put back.
+    pub(crate) putting_back: Exclusive<()>,
+    pub(crate) previews: Previews,
+    pub(crate) journals: Journals,
     pub(crate) due_documents: DueDocuments,
     pub(crate) due_compactions: DueCompactions,
     pub(crate) due_snapshots: DueSnapshots,
@@ -82,6 +88,9 @@ impl Core {
             cache: SessionCache::default(),
             turns: Exclusive::default(),
             compactions: Exclusive::default(),
+            putting_back: Exclusive::default(),
+            previews: Previews::default(),
+            journals: Journals::new(dir),
             due_documents: DueDocuments::default(),
             due_compactions: DueCompactions::default(),
             due_snapshots: DueSnapshots::default(),

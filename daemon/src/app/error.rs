@@ -78,6 +78,9 @@ pub(crate) enum AppError {
     /// The upload is unknown or too large.
     #[error("upload {id}: {problem}")]
     Upload { id: String, problem: &'static str },
+    /// Files of the session are being put back, or an interrupted change of them is being finished.
+    #[error("files of session {id} are being put back")]
+    PuttingBack { id: SessionId },
     /// Loop detection stopped the session.
     #[error("session {id} repeats itself ({pattern}), so the model is not called")]
     LoopDetected { id: SessionId, pattern: LoopPattern },

@@ -5,7 +5,8 @@
 //!
 //! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
-//! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
+//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`put_back`]: files
+//!   that follow a move of the leaf; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`snapshots`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one
 //!   module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
@@ -34,11 +35,13 @@ pub(crate) mod observer;
 pub(crate) mod open;
 mod partial;
 mod path;
+pub(crate) mod put_back;
 mod running;
 mod schedule;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;
 mod uploads;
+mod writes;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -134,6 +134,11 @@ fn event_of(body: &RecordBody, tokens: u32) -> Option<(EventKind, Value)> {
         RecordBody::Leaf(LeafMove { to, cause }) => {
             (EventKind::BranchChanged, json!({ "to": to, "cause": cause }))
         }
+        RecordBody::PutBack(record) => {
+            let (put_back, left) = (record.files.len(), record.left.len());
+            let data = json!({ "cause": record.cause, "putBack": put_back, "left": left });
+            (EventKind::FilesPutBack, data)
+        }
         RecordBody::Label(label) => {
             (EventKind::SessionUpdated, json!({ "fields": ["labels"], "target": label.target }))
         }

@@ -210,6 +210,9 @@ mod tests {
             timestamp: at,
             duration_ms: None,
             message_seq: None,
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         };
         assert_eq!(
             text_of(RecordBody::ToolCall(call.clone())).as_deref(),

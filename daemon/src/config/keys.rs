@@ -25,6 +25,8 @@ pub(super) enum KeyKind {
     Share,
     /// A duration up to a number of seconds.
     Duration(u64),
+    /// A number of bytes up to a bound.
+    Size(u64),
     /// One of some words.
     Choice(&'static [&'static str]),
     /// A list of texts.
@@ -80,6 +82,11 @@ impl ConfigKey {
 const DAY: u64 = 86_400;
 /// The upper limit of counts: no machine has more of anything that is counted.
 const MANY: u32 = 1_000_000;
+/// The largest file whose content can be kept: a frame has no larger one.
+const MAX_FILE: u64 = 16 * MIB;
+/// The most bytes of contents that a session can be allowed to keep.
+const MAX_FILES: u64 = 1024 * 1024 * MIB;
+const MIB: u64 = 1024 * 1024;
 /// The largest context window that can be configured; model servers reject far smaller ones.
 const MAX_WINDOW: u32 = 16_777_216;
 
@@ -105,6 +112,8 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("snapshots", "maxCount", KeyKind::Count(1, 10_000), "5"),
     key("snapshots", "autoCreate", KeyKind::Switch, "true"),
     key("snapshots", "autoThreshold", KeyKind::Share, "0.85"),
+    key("snapshots", "fileLimit", KeyKind::Size(MAX_FILE), "1MiB"),
+    key("snapshots", "fileQuota", KeyKind::Size(MAX_FILES), "256MiB"),
     key("compression", "enabled", KeyKind::Switch, "true"),
     key("compression", "strategy", KeyKind::Choice(&["summarize", "truncate", "hybrid"]), "hybrid"),
     key("compression", "threshold", KeyKind::Share, "0.8"),
@@ -160,6 +169,10 @@ impl KeyKind {
                 (duration <= Duration::from_secs(max_seconds))
                     .then(|| json!(format_duration(duration)))
             }
+            Self::Size(max) => {
+                let bytes = parse_size(text)?;
+                (bytes <= max).then(|| json!(format_size(bytes)))
+            }
             Self::Choice(words) => words.contains(&text).then(|| json!(text)),
             Self::List => {
                 let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -189,6 +202,9 @@ impl fmt::Display for KeyKind {
                 let max = format_duration(Duration::from_secs(*max_seconds));
                 write!(out, "a duration such as 500ms, 30s or 5m, up to {max}")
             }
+            Self::Size(max) => {
+                write!(out, "a size such as 512KiB or 1MiB, up to {}", format_size(*max))
+            }
             Self::Choice(words) => write!(out, "one of {}", words.join(", ")),
             Self::List => out.write_str("a list of texts"),
         }
@@ -217,6 +233,24 @@ fn format_duration(duration: Duration) -> String {
     unit.map_or_else(|| "0s".to_owned(), |(name, unit_ms)| format!("{}{name}", ms / unit_ms))
 }
 
+/// The units of a size in bytes, the largest first.
+const SIZE_UNITS: &[(&str, u64)] =
+    &[("GiB", 1024 * MIB), ("MiB", MIB), ("KiB", 1024), ("B", 1), ("", 1)];
+
+/// Parses a whole number with its unit; bytes need none.
+pub(super) fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let (_, bytes) = SIZE_UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*bytes)
+}
+
+/// Formats a size in the largest unit that divides it.
+fn format_size(bytes: u64) -> String {
+    let unit = SIZE_UNITS.iter().find(|(_, size)| bytes > 0 && bytes.is_multiple_of(*size));
+    unit.map_or_else(|| "0B".to_owned(), |(name, size)| format!("{}{name}", bytes / size))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +270,24 @@ mod tests {
             let twin = KEYS[..at].iter().find(|other| other.to_string() == key.to_string());
             assert!(twin.is_none(), "{key} occurs twice");
         }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let check = |text: &str, bytes: Option<u64>| {
+            assert_eq!(parse_size(text), bytes, "{text}");
+            if let Some(bytes) = bytes {
+                assert_eq!(parse_size(&format_size(bytes)), Some(bytes));
+            }
+        };
+        check("1MiB", Some(1024 * 1024));
+        check("512KiB", Some(512 * 1024));
+        check("1000", Some(1000));
+        check("0", Some(0));
+        check("1MB", None);
+        check("MiB", None);
+        check("-1", None);
+        check("99999999999999999999GiB", None);
     }
 
     #[test]

@@ -115,11 +115,19 @@ fn check_yaml(kind: KeyKind, value: &Value) -> Option<Value> {
         (KeyKind::Switch, Value::Bool(_)) => Some(value.clone()),
         // A duration needs a unit; only 0 is a duration without one.
         (
-            KeyKind::Count(..) | KeyKind::OptionalCount(..) | KeyKind::Duration(_) | KeyKind::Share,
+            KeyKind::Count(..)
+            | KeyKind::OptionalCount(..)
+            | KeyKind::Duration(_)
+            | KeyKind::Size(_)
+            | KeyKind::Share,
             Value::Number(number),
         ) => kind.parse(&number.to_string()),
         (
-            KeyKind::Text | KeyKind::Path | KeyKind::Duration(_) | KeyKind::Choice(_),
+            KeyKind::Text
+            | KeyKind::Path
+            | KeyKind::Duration(_)
+            | KeyKind::Size(_)
+            | KeyKind::Choice(_),
             Value::String(text),
         ) => kind.parse(text),
         _ => None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::keys::parse_duration;
+use super::keys::{parse_duration, parse_size};
 
 /// The context window of a session, in tokens, if neither the session, the configuration nor the model sets one: a
 /// common size for local models.
@@ -61,6 +61,12 @@ impl std::fmt::Debug for ApiKey {
 fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(input)?;
     parse_duration(&text).ok_or_else(|| D::Error::custom("not a duration"))
+}
+
+/// Reads the text of a checked size.
+fn size<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(input)?;
+    parse_size(&text).ok_or_else(|| D::Error::custom("not a size"))
 }
 
 /// Reads a key without a value as the default of its type.
@@ -115,6 +121,12 @@ pub(crate) struct SnapshotsConfig {
     pub auto_create: bool,
     /// The threshold as a share of the prompt limit.
     pub auto_threshold: f64,
+    /// The largest file whose content is kept, so that it can be put back.
+    #[serde(rename = "fileLimit", deserialize_with = "size")]
+    pub file_limit_bytes: u64,
+    /// The most bytes of contents that a session keeps.
+    #[serde(rename = "fileQuota", deserialize_with = "size")]
+    pub file_quota_bytes: u64,
 }
 
 /// The method by which a compaction makes room.

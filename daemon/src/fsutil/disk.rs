@@ -17,7 +17,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 #[cfg(test)]
-use super::trace::carry_out;
+pub(super) use super::trace::carry_out;
 use super::{note_leftover, open_file};
 
 /// Bytes that are written over themselves at once.
@@ -41,7 +41,13 @@ pub(super) enum Change<'a> {
     SetLen(&'a Path, u64),
     Sync(&'a Path),
     Rename(&'a Path, &'a Path),
+    /// A file that moves to another directory.
+    Move(&'a Path, &'a Path),
+    /// Two files that take each other's place.
+    Exchange(&'a Path, &'a Path),
     Remove(&'a Path),
+    /// An empty directory.
+    RemoveDir(&'a Path),
     /// A directory with all its content.
     RemoveTree(&'a Path),
     SyncDir(&'a Path),
@@ -50,7 +56,7 @@ pub(super) enum Change<'a> {
 
 /// Makes a change.
 #[cfg(not(test))]
-fn carry_out<T>(_: Change<'_>, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(super) fn carry_out<T>(_: Change<'_>, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     make()
 }
 

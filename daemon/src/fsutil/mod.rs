@@ -3,9 +3,12 @@
 //! Directories are created with mode 0700 and files with 0600. A crash leaves the old content of a replaced file or
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
 //!
+//! [`beneath`] has the files of projects.
+//!
 //! **Invariant**: every file of the home is opened by [`open_file`] or [`open_regular`], so no link is followed, and a
 //! pipe or a device in place of a file is an error and never makes the process wait.
 
+pub(crate) mod beneath;
 mod disk;
 #[cfg(test)]
 pub(crate) mod trace;
@@ -197,11 +200,23 @@ pub(crate) fn replace_with(
     path: &Path,
     write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
 ) -> Result<(), FsError> {
+    replace_synced(path, write)?;
+    sync_dir(parent_of(path))
+}
+
+/// Replaces the content of a file like [`replace_atomically`]; the caller syncs the directory.
+pub(crate) fn replace_with_unsynced_name(path: &Path, content: &[u8]) -> Result<(), FsError> {
+    replace_synced(path, |out| out.write_all(content))
+}
+
+fn replace_synced(
+    path: &Path,
+    write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
+) -> Result<(), FsError> {
     let fail = |source| FsError::new("write", path, source);
     let temporary = TemporaryFile::write(path, write).map_err(fail)?;
     temporary.file.sync_all().map_err(fail)?;
-    temporary.rename(path).map_err(fail)?;
-    sync_dir(parent_of(path))
+    temporary.rename(path).map_err(fail)
 }
 
 /// Replaces the content of a file without syncing it; a power cut may leave neither the old nor the new content.
@@ -399,6 +414,20 @@ pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
 pub(crate) fn file_len(path: &Path) -> Option<u64> {
     let metadata = fs::symlink_metadata(path).ok()?;
     metadata.is_file().then_some(metadata.len())
+}
+
+/// Returns the size of all regular files in a directory in bytes; 0 if there is no such directory.
+pub(crate) fn size_of_files(dir: &Path) -> Result<u64, FsError> {
+    let fail = |source| FsError::new("list", dir, source);
+    let files = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        files => files.map_err(fail)?,
+    };
+    let mut bytes = 0;
+    for file in files {
+        bytes += file_len(&file.map_err(fail)?.path()).unwrap_or_default();
+    }
+    Ok(bytes)
 }
 
 /// Removes a file if it exists.

@@ -267,7 +267,11 @@ impl DiskTrace {
             Change::Rename(from, to) => DiskStep::Rename(of(from), of(to)),
             Change::Remove(path) => DiskStep::Remove(of(path)),
             Change::SyncDir(path) => DiskStep::SyncDir(of(path)),
-            Change::Open(_) | Change::SetMode(_) => DiskStep::Nothing(self.shown(&change)),
+            Change::RemoveDir(path) => DiskStep::RemoveDir(of(path)),
+            // Only files of projects move between directories, and they are not on a simulated disk.
+            Change::Open(_) | Change::SetMode(_) | Change::Move(..) | Change::Exchange(..) => {
+                DiskStep::Nothing(self.shown(&change))
+            }
         }]
     }
 
@@ -310,11 +314,20 @@ impl DiskTrace {
             Change::SetLen(..) => "SetLen",
             Change::Sync(_) => "Sync",
             Change::Rename(..) => "Rename",
+            Change::Move(..) => "Move",
+            Change::Exchange(..) => "Exchange",
+            Change::RemoveDir(_) => "RemoveDir",
             Change::Remove(_) => "Remove",
             Change::RemoveTree(_) => "RemoveTree",
             Change::SyncDir(_) => "SyncDir",
         };
-        format!("{name} {}", path.display())
+        let other = match change {
+            Change::Move(_, to) | Change::Exchange(_, to) => {
+                format!(" {}", self.relative(to).display())
+            }
+            _ => String::new(),
+        };
+        format!("{name} {}{other}", path.display())
     }
 }
 
@@ -330,6 +343,9 @@ fn path_of<'a>(change: &Change<'a>) -> &'a Path {
         | Change::Rename(path, _)
         | Change::Link(_, path)
         | Change::Copy(_, _, path)
+        | Change::Move(path, _)
+        | Change::Exchange(path, _)
+        | Change::RemoveDir(path)
         | Change::Remove(path)
         | Change::RemoveTree(path)
         | Change::SyncDir(path)

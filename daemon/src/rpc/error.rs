@@ -440,6 +440,9 @@ impl From<AppError> for RpcError {
                 .with_field("sessionId", id.to_string())
                 .with_field("buildId", build_id),
             AppError::BuildChanged { .. } => reply(ErrorKind::Conflict),
+            AppError::PuttingBack { .. } => {
+                reply(ErrorKind::Conflict).with_field("holder", "files are being put back")
+            }
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),

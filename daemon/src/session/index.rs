@@ -53,6 +53,8 @@ impl IndexEntry {
     pub(crate) const REST_MARK: u16 = 128;
     /// The record is a change of the goals by the markers of a message, and belongs to that message.
     pub(crate) const BY_MARKER: u16 = 256;
+    /// The record is a tool call that says which files it wrote.
+    pub(crate) const LISTS_WRITES: u16 = 512;
 
     /// Returns the entry of a readable record.
     pub(crate) fn new(
@@ -86,6 +88,7 @@ impl IndexEntry {
                     _ => flags,
                 })
             }
+            RecordBody::ToolCall(call) if call.writes.is_some() => Self::LISTS_WRITES,
             RecordBody::Custom(custom) if custom.context_text.is_some() => Self::IN_CONTEXT,
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,

@@ -14,6 +14,7 @@ pub(crate) mod export;
 mod fork;
 pub(crate) mod import;
 pub(crate) mod index;
+mod kept_files;
 mod log;
 mod open_session;
 pub(crate) mod operations;
@@ -28,6 +29,7 @@ mod write;
 
 pub(crate) use error::SessionError;
 pub(crate) use fork::NewFork;
+pub(crate) use kept_files::{KeptContent, KeptFiles};
 pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, SessionState, project_hash};
 pub(crate) use store::Sessions;

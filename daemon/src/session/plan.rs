@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{GoalSource, RecordBody, RecordScope};
+use ollm_protocol::content::{GoalSource, NotKept, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
 use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
 use super::index::{IndexEntry, KeyEntry, ScanPoint, ScannedRecord};
+use super::kept_files;
 use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
 use super::shared::StoreShared;
@@ -37,8 +38,8 @@ pub(super) struct WriteRequest {
 
 /// The result of a request, known before its records are durable.
 pub(super) enum WriteOutcome {
-    /// The records are in the plan; the first one has this number and time.
-    Written(Seq, Timestamp),
+    /// The records are in the plan; the first one has this number and time. Some contents of files may not be kept.
+    Written(Seq, Timestamp, NotKept),
     /// The key had created this record before.
     Known(KeyEntry),
     /// The request was refused; other requests of the batch are not affected.
@@ -48,9 +49,9 @@ pub(super) enum WriteOutcome {
 impl WriteOutcome {
     /// Returns the reply, after the records were applied to the fold.
     pub(super) fn into_reply(self, session: &OpenSession) -> Result<Appended, SessionError> {
-        let (seq, at, duplicate) = match self {
-            Self::Written(seq, at) => (seq, Some(at), false),
-            Self::Known(key) => (Seq(u64::from(key.seq)), None, true),
+        let (seq, at, duplicate, not_kept) = match self {
+            Self::Written(seq, at, not_kept) => (seq, Some(at), false, not_kept),
+            Self::Known(key) => (Seq(u64::from(key.seq)), None, true, NotKept::default()),
             Self::Refused(error) => return Err(error),
         };
         let (id, state) = (session.state.id(), &session.state);
@@ -63,7 +64,7 @@ impl WriteOutcome {
                 record.ok_or(SessionError::Damaged { id, seq })?.at
             }
         };
-        Ok(Appended { seq, at, tokens: entry.tokens, usage: state.usage(), duplicate })
+        Ok(Appended { seq, at, tokens: entry.tokens, usage: state.usage(), duplicate, not_kept })
     }
 }
 
@@ -136,9 +137,9 @@ impl<'a> WritePlanner<'a> {
             let (end, leaf, last_at) = (self.plan.end, self.leaf, self.last_at);
             let (n_bytes, n_writes) = (self.plan.bytes.len(), self.plan.writes.len());
             match self.begin_log().and_then(|()| self.encode_all(records, key)) {
-                Ok((first, records)) => {
+                Ok((first, records, not_kept)) => {
                     let at = records.first().map_or(self.last_at, |record| record.at);
-                    (records, WriteOutcome::Written(first, at))
+                    (records, WriteOutcome::Written(first, at, not_kept))
                 }
                 Err(error) => {
                     (self.plan.end, self.leaf, self.last_at) = (end, leaf, last_at);
@@ -189,8 +190,9 @@ impl<'a> WritePlanner<'a> {
         &mut self,
         records: Vec<NewRecord>,
         mut key: Option<IdempotencyKey>,
-    ) -> Result<(Seq, Vec<ScannedRecord>), LogError> {
+    ) -> Result<(Seq, Vec<ScannedRecord>, NotKept), LogError> {
         let first = Seq(self.plan.end.records);
+        let mut not_kept = NotKept::default();
         let mut encoded: Vec<ScannedRecord> = Vec::with_capacity(records.len());
         for mut record in records {
             let parent = match record.parent {
@@ -207,9 +209,19 @@ impl<'a> WritePlanner<'a> {
             {
                 change.message_seq.get_or_insert(first);
             }
+            self.keep_files(&mut record, &mut not_kept)?;
             encoded.push(self.encode(record, parent)?);
         }
-        Ok((first, encoded))
+        Ok((first, encoded, not_kept))
+    }
+
+    /// Stores the contents of files that a record refers to, and notes in the record which are not kept.
+    fn keep_files(&self, record: &mut NewRecord, not_kept: &mut NotKept) -> Result<(), LogError> {
+        let state = &self.session.state;
+        let blobs = self.shared.paths.blobs(state.id());
+        self.shared.with_descriptors(|| {
+            kept_files::keep(record, state.project_path(), &blobs, not_kept).map_err(LogError::from)
+        })
     }
 
     fn encode(

@@ -90,6 +90,9 @@ pub(super) fn tool_call(name: &str, args: Value, result: ToolResult, at: Timesta
         timestamp: at,
         duration_ms: None,
         message_seq: None,
+        writes: None,
+        writes_root: None,
+        writes_omitted: 0,
     })
 }
 

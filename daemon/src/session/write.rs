@@ -5,12 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use ollm_protocol::content::{RecordBody, Session, SessionHeader, SessionUsage};
+use ollm_protocol::content::{NotKept, RecordBody, Session, SessionHeader, SessionUsage};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use tokio::sync::oneshot;
 
 use super::error::SessionError;
 use super::index::KeyEntry;
+use super::kept_files::KeptFiles;
 
 /// A session to be created.
 #[derive(Clone, Debug)]
@@ -31,12 +32,15 @@ pub(crate) struct NewRecord {
     pub parent: Parent,
     /// The key that an imported record had in its file.
     pub key: Option<IdempotencyKey>,
+    /// The contents of files that the record refers to.
+    pub files: KeptFiles,
 }
 
 impl NewRecord {
     /// Returns a record that follows the active leaf and is recorded now.
     pub(crate) fn new(body: RecordBody, tokens: Option<(u32, Arc<str>)>) -> Self {
-        Self { body, tokens, at: None, parent: Parent::Leaf, key: None }
+        let files = KeptFiles::default();
+        Self { body, tokens, at: None, parent: Parent::Leaf, key: None, files }
     }
 }
 
@@ -106,6 +110,8 @@ pub(crate) struct Appended {
     pub usage: SessionUsage,
     /// Whether nothing was written, because the key was known.
     pub duplicate: bool,
+    /// The files whose contents were not kept.
+    pub not_kept: NotKept,
 }
 
 /// A change of a session, announced when it is durable and before the caller receives its reply.

@@ -2,17 +2,17 @@
 
 /// The generator `SplitMix64`: small, fast, and the same on every machine.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// Returns the dice for one part of what a seed decides, independent of those for other parts.
-    pub(super) fn of(seed: u64, part: u64) -> Self {
+    pub(crate) fn of(seed: u64, part: u64) -> Self {
         let mixed = Self(seed).next() ^ Self(!part).next();
         Self(mixed)
     }
 
     /// Returns dice that are independent of these from now on.
-    pub(super) fn split(&mut self) -> Self {
+    pub(crate) fn split(&mut self) -> Self {
         Self::of(self.next(), 0)
     }
 
@@ -25,16 +25,16 @@ impl Dice {
     }
 
     /// Returns a number below `limit`, or 0.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
 
     /// Returns true in `percent` of all cases.
-    pub(super) fn percent(&mut self, percent: usize) -> bool {
+    pub(crate) fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 }

@@ -13,7 +13,7 @@
 //! `OLLM_SIM_STATES=100000` checks this many states instead of a few, and begins with the seed `OLLM_SIM_SEED`.
 
 mod crash_disk;
-mod dice;
+pub(crate) mod dice;
 mod failed_sync;
 mod home;
 mod laws;

@@ -377,6 +377,9 @@ mod tests {
             timestamp: at(),
             duration_ms: None,
             message_seq: None,
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         };
         let body = RecordBody::ToolCall(call);
         assert!(

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::files::FileWrite;
+use super::is_zero;
 use crate::{Seq, Timestamp};
 
 /// The author of a message.
@@ -180,6 +182,15 @@ pub struct ToolCall {
     /// The record of the assistant message that requested the call, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
+    /// The files that the call wrote; absent if the client did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes: Option<Vec<FileWrite>>,
+    /// The directory that the paths of `writes` are relative to: the session's project when the call was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes_root: Option<String>,
+    /// The number of files that the call wrote beyond those in `writes`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub writes_omitted: u64,
 }
 
 /// The result of a tool call.

@@ -1,8 +1,8 @@
 //! The vocabulary that several places share. It has two sorts of files:
 //!
-//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `document` and `snapshot` are the same JSON on
-//!   the wire, in session logs, in exports, in session documents and in snapshot files. A change there is a change of the file format, which frozen
-//!   fixtures guard.
+//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `document`, `snapshot` and the records of
+//!   `files` are the same JSON on the wire, in session logs, in exports, in session documents and in snapshot files. A
+//!   change there is a change of the file format, which frozen fixtures guard.
 //! - **Results**: `session`, `operation`, `context` and `daemon` are objects that several results share, or that modules of the
 //!   daemon make that know no method. A change there is a change of the wire only.
 //!
@@ -14,6 +14,7 @@ mod compaction;
 mod context;
 mod daemon;
 mod document;
+mod files;
 mod goal;
 mod message;
 mod operation;
@@ -38,6 +39,11 @@ pub use daemon::{
     CatalogStatus, FailedWrite, ModelServerStatus, RemovedVariable, StoreStatus, Variables,
 };
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
+pub use files::{
+    FileAction, FileCounts, FileHash, FileModes, FilePlan, FileState, FileStateInput, FileStatus,
+    FileWrite, FileWriteInput, FilesMode, NotKept, NotKeptFile, NotKeptReason, PlannedFile,
+    PutBack, PutBackFile, UnrecordedCall,
+};
 pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,

@@ -11,6 +11,7 @@ use super::change::{
     SnapshotMark,
 };
 use super::compaction::{BranchSummary, Compaction, Delta, Epoch, Usage};
+use super::files::PutBack;
 use super::goal::GoalChange;
 use super::message::{Message, ToolCall};
 use crate::{Seq, SessionId, Timestamp};
@@ -58,7 +59,6 @@ macro_rules! record_kinds {
 
         /// The content of a record.
         #[derive(Clone, Debug, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "bodies are read one by one, and compactions are rare")]
         pub enum RecordBody {
             $($(#[$doc])* $kind($body),)*
         }
@@ -205,6 +205,8 @@ record_kinds! {
     Loop = 17, r#loop: LoopMark, Session;
     /// The session was closed.
     Close = 18, close: Close, Session;
+    /// Files were put back.
+    PutBack = 19, put_back: PutBack, Session;
 }
 
 /// The header of a session: its fields at creation.

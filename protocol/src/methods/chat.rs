@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::session::MessageInput;
-use crate::content::{CountKind, CutRecord, Reliability, ToolResult};
+use crate::content::{
+    CountKind, CutRecord, FileWriteInput, NotKept, Reliability, ToolResult, is_zero,
+};
 use crate::{Seq, SessionId};
 
 /// The params of `chat.send`.
@@ -222,7 +224,7 @@ pub struct ChatUsage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_tokens: Option<u64>,
     /// The number of compactions on the active path. Default 0.
-    #[serde(default, skip_serializing_if = "crate::content::is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub compression_count: u64,
     /// The reliability of the conversation; absent without a compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -294,6 +296,12 @@ pub struct ChatToolResult {
     /// The run time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// The files that the call wrote, an empty list if none; absent if the client does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes: Option<Vec<FileWriteInput>>,
+    /// The number of files that the call wrote beyond those in `writes`. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub writes_omitted: u64,
 }
 
 /// The result of `chat.submitToolResults`: the tool results are on disk.
@@ -304,6 +312,9 @@ pub struct ChatSubmitToolResultsResult {
     pub seqs: Vec<Seq>,
     /// The ids of the calls whose results are still missing.
     pub missing: Vec<String>,
+    /// The files whose content before a call was not kept, so that they cannot be put back; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_kept: Option<NotKept>,
 }
 
 /// The result of `chat.cancel`.

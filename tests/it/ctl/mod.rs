@@ -7,6 +7,7 @@ mod chat;
 mod completions;
 mod daemon;
 mod exec;
+mod files;
 mod scripting;
 mod sessions;
 mod tour;

@@ -2,6 +2,7 @@
 
 mod branches;
 mod delete;
+mod files;
 mod fork;
 mod import_export;
 mod list;
@@ -9,6 +10,7 @@ mod nesting;
 mod record;
 mod rest;
 mod undo;
+mod writes;
 
 use serde_json::{Value, json};
 

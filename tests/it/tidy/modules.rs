@@ -11,7 +11,7 @@ use crate::harness::files_under;
 const LEVELS: &[&[&str]] = &[
     &["clock", "error_chain", "flags", "fsutil", "nesting"],
     &["shutdown"],
-    &["tokens", "model", "goal", "facts"],
+    &["tokens", "model", "goal", "facts", "put_back"],
     &["session"],
     &["catalog", "context", "loops", "env", "events", "config", "projects", "snapshot"],
     &["app"],

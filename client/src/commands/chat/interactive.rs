@@ -26,12 +26,15 @@ use crate::commands::remember::{RememberScope, remember, show_entries};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
 use crate::commands::sessions::{branches, tree};
+use crate::commands::undo::StepDirection;
 use crate::commands::{goal, sessions, snapshot, undo};
 use crate::error::ClientError;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
 use crate::render::{Style, table};
 
+/// Files that are named after an undo that leaves them as they are.
+const NAMED_FILES: usize = 5;
 /// Messages shown of a session that is continued: enough to remember its subject.
 const SHOWN_MESSAGES: u32 = 4;
 /// Sessions listed by `/sessions`.
@@ -156,8 +159,8 @@ impl InteractiveChat<'_, '_> {
     fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> CommandResult {
         match input {
             SessionInput::Retry => self.ask(None),
-            SessionInput::Undo(steps) => undo::step_back(id, steps, self.ctx),
-            SessionInput::Redo(steps) => undo::step_forward(id, steps, self.ctx),
+            SessionInput::Undo(steps, files) => self.step(id, steps, StepDirection::Back, files),
+            SessionInput::Redo(steps, files) => self.step(id, steps, StepDirection::Forward, files),
             SessionInput::Tree => tree::show(id, false, self.ctx),
             SessionInput::Branch(to) => {
                 branches::move_leaf(id, branches::BranchTarget(to), false, self.ctx)
@@ -198,6 +201,35 @@ impl InteractiveChat<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// Undoes or redoes operations, with or without their files. Without, it says which files could be put back.
+    fn step(
+        &mut self,
+        id: SessionId,
+        steps: u32,
+        direction: StepDirection,
+        with_files: bool,
+    ) -> CommandResult {
+        if with_files {
+            return undo::step_with_files(id, steps, direction, false, self.ctx);
+        }
+        let stay = match direction {
+            StepDirection::Back => undo::files_to_put_back(id, steps, self.ctx),
+            StepDirection::Forward => Vec::new(),
+        };
+        undo::step(id, steps, direction, self.ctx)?;
+        if !stay.is_empty() {
+            let names: Vec<String> =
+                stay.iter().take(NAMED_FILES).map(|file| sanitize::one_line(&file.path)).collect();
+            let more = stay.len().saturating_sub(NAMED_FILES);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let names = names.join(", ");
+            self.remark(&format!(
+                "these files could be put back: {names}{more}; do it with /redo {steps}, then /undo {steps} --files"
+            ));
+        }
+        Ok(())
     }
 
     /// Continues in a fork of the session.

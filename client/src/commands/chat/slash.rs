@@ -22,8 +22,11 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/think [LEVEL]", "show or set how the model thinks: on, off, low, medium, high or max"),
     ("/retry", "ask for an answer to the last message again"),
     ("/history [N]", "show the last messages of this session"),
-    ("/undo [N]", "undo the last turn or change, or N of them"),
-    ("/redo [N]", "redo what was undone"),
+    (
+        "/undo [N] [--files]",
+        "undo the last turn or change, or N of them; with --files, put files back too",
+    ),
+    ("/redo [N] [--files]", "redo what was undone"),
     ("/tree", "show all branches of this session"),
     ("/branch [N]", "continue after record N; without N, from the beginning"),
     ("/fork [N]", "continue in a new session that begins as this one does, up to record N"),
@@ -75,8 +78,9 @@ pub(super) enum ChatInput {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SessionInput {
     Retry,
-    Undo(u32),
-    Redo(u32),
+    /// Operations to undo, with or without their files.
+    Undo(u32, bool),
+    Redo(u32, bool),
     Tree,
     /// The record to continue after; `None` for the beginning.
     Branch(Option<Seq>),
@@ -144,10 +148,14 @@ impl ChatInput {
             ["/new"] => return Some(Self::New),
             ["/exit" | "/quit"] => return Some(Self::Exit),
             ["/retry"] => SessionInput::Retry,
-            ["/undo"] => SessionInput::Undo(1),
-            ["/undo", number] => SessionInput::Undo(steps(number)?),
-            ["/redo"] => SessionInput::Redo(1),
-            ["/redo", number] => SessionInput::Redo(steps(number)?),
+            ["/undo"] => SessionInput::Undo(1, false),
+            ["/undo", "--files"] => SessionInput::Undo(1, true),
+            ["/undo", number] => SessionInput::Undo(steps(number)?, false),
+            ["/undo", number, "--files"] => SessionInput::Undo(steps(number)?, true),
+            ["/redo"] => SessionInput::Redo(1, false),
+            ["/redo", "--files"] => SessionInput::Redo(1, true),
+            ["/redo", number] => SessionInput::Redo(steps(number)?, false),
+            ["/redo", number, "--files"] => SessionInput::Redo(steps(number)?, true),
             ["/tree"] => SessionInput::Tree,
             ["/branch"] => SessionInput::Branch(None),
             ["/branch", number] => SessionInput::Branch(Some(record(number)?)),
@@ -249,8 +257,9 @@ mod tests {
         check("/pin", on_session(SessionInput::Pin(None)));
         check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
         check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));
-        check("/undo", on_session(SessionInput::Undo(1)));
-        check("/redo 3", on_session(SessionInput::Redo(3)));
+        check("/undo", on_session(SessionInput::Undo(1, false)));
+        check("/undo 2 --files", on_session(SessionInput::Undo(2, true)));
+        check("/redo 3", on_session(SessionInput::Redo(3, false)));
         check("/branch #7", on_session(SessionInput::Branch(Some(Seq(7)))));
         check("/fork", on_session(SessionInput::Fork(None)));
         check("/debug context", on_session(SessionInput::DebugContext));

@@ -5,10 +5,12 @@
 
 mod capture;
 mod process;
+mod track;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -29,8 +31,10 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::error::ClientError;
 use crate::project::{self, RecordTarget};
+use crate::render::units::counted;
 
 use process::{FinishedProcess, StdoutTarget};
+use track::{TrackedDir, TrackedWrites};
 
 /// The exit code of a command that was stopped at its time limit; `timeout` uses the same.
 const TIMED_OUT: i32 = 124;
@@ -46,6 +50,12 @@ The command runs in the current directory and reads stdin itself. Its output pas
 length, without escape sequences, is recorded: with --session in that session, else in the project's current one. \
 Nothing runs if the daemon cannot be asked which variables may pass (ollmctl call env.rules).
 
+--track records which files below the current directory the command writes, so that `ollmctl undo --files` can put \
+them back. It reads the directory before and after the command, and what anybody else writes there meanwhile counts as \
+written by the command. Limits: 20,000 files; contents of files up to 1 MiB, 64 MiB in all before and 8 MiB in all of \
+changed files; a larger file is recorded and cannot be put back. Links, and directories named .git, node_modules, \
+target, dist, build, .venv and __pycache__, are not read.
+
 --timeout also limits the time that the command may run. With --json its stdout goes to stderr, and stdout gets one \
 JSON value at the end.
 
@@ -55,7 +65,8 @@ if the command does not exist, 126 if it cannot be run.
 Examples:
   ollmctl exec -- cargo test
   ollmctl exec --session last -- sh -c 'git log | head -3'
-  ollmctl exec --timeout 60 --json -- ./slow.sh")]
+  ollmctl exec --timeout 60 --json -- ./slow.sh
+  ollmctl exec --track -- ./generate.sh")]
 pub(crate) struct ExecArgs {
     /// The session to record in: an id, a unique prefix of one, or `last` [default: the current session of this
     /// directory's project, else a new one].
@@ -64,6 +75,9 @@ pub(crate) struct ExecArgs {
     /// The name of the tool in the record.
     #[arg(long, value_name = "NAME", default_value = "shell", value_parser = NonEmptyStringValueParser::new())]
     tool_name: String,
+    /// Record the files below the current directory that the command writes.
+    #[arg(long)]
+    track: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -80,10 +94,12 @@ pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     for warning in &judged.warnings {
         ctx.terminal.eprintln(&format!("warning: {}", sanitize::one_line(warning)));
     }
+    let tracked = if args.track { Some(tracked_dir(&target, ctx)?) } else { None };
     // The command may run for hours; the recording call gets a new connection.
     ctx.disconnect();
     let tool_run = ToolRun::start(args, allowed(variables, &judged), ctx);
-    let recorded = record(args, target, &tool_run, ctx);
+    let writes = tracked.and_then(|tracked| written(tracked, ctx));
+    let recorded = record(args, target, &tool_run, writes, ctx);
     report(&tool_run, &judged, &recorded, ctx)?;
     match u8::try_from(tool_run.code) {
         Ok(0) => Ok(()),
@@ -124,6 +140,48 @@ fn record_target(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult
     }
     let project_path = project::of_current_directory("exec")?;
     RecordTarget::in_project(project_path, ctx)
+}
+
+/// Reads the current directory before the command.
+///
+/// **Errors**: it cannot be tracked, so nothing runs.
+fn tracked_dir(target: &RecordTarget, ctx: &mut CommandContext<'_>) -> CommandResult<TrackedDir> {
+    let refuse = |problem: String| {
+        let problem = format!("--track does not work here: {problem}");
+        CommandError::usage(problem, "ollmctl exec -- CMD  # without --track")
+    };
+    let project = match target {
+        RecordTarget::NewSession { project_path } => project_path.clone(),
+        RecordTarget::Session(session_id) => {
+            let (session_id, branch) = (*session_id, BranchFilter::All);
+            let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
+            let session = ctx.call::<SessionGet>(&params)?.value.session;
+            let project = session.project_path;
+            project.ok_or_else(|| refuse("the session has no project".to_owned()))?
+        }
+    };
+    let dir = project::of_current_directory("exec")?;
+    TrackedDir::read(Path::new(&dir), &project).map_err(refuse)
+}
+
+/// Returns the files that the command wrote, and reports those that cannot be put back.
+fn written(tracked: TrackedDir, ctx: &CommandContext<'_>) -> Option<TrackedWrites> {
+    let writes = match tracked.writes() {
+        Ok(writes) => writes,
+        Err(problem) => {
+            let problem = sanitize::one_line(&problem);
+            let note =
+                format!("warning: the files that the command wrote are not recorded: {problem}");
+            ctx.terminal.eprintln(&note);
+            return None;
+        }
+    };
+    let n_lost = writes.omitted + writes.n_unknown() as u64;
+    if n_lost > 0 {
+        let files = counted(n_lost, "file");
+        ctx.terminal.eprintln(&format!("note: {files} that the command wrote cannot be put back"));
+    }
+    Some(writes)
 }
 
 /// A command that has ended.
@@ -213,8 +271,13 @@ fn record(
     args: &ExecArgs,
     target: RecordTarget,
     tool_run: &ToolRun,
+    tracked: Option<TrackedWrites>,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult<RecordedCall> {
+    let (writes, writes_omitted) = match tracked {
+        Some(TrackedWrites { writes, omitted }) => (Some(writes), omitted),
+        None => (None, 0),
+    };
     let words: Vec<String> = args
         .command
         .iter()
@@ -234,6 +297,8 @@ fn record(
         timestamp: Some(tool_run.started_at),
         duration_ms: Some(tool_run.duration_ms()),
         message_seq: None,
+        writes,
+        writes_omitted,
     };
     let key = Some(tool_run.id.clone());
     target.record(None, key.clone(), ctx, |session_id, ctx| {

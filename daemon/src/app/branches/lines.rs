@@ -63,6 +63,7 @@ pub(super) fn line_of(body: &RecordBody) -> String {
         | RecordBody::Label(_)
         | RecordBody::Snapshot(_)
         | RecordBody::Loop(_)
+        | RecordBody::PutBack(_)
         | RecordBody::Close(_) => String::new(),
     }
 }

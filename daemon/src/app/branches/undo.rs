@@ -1,35 +1,51 @@
 //! `session.undo` and `session.redo`: moving back and forth along the operations of a session.
 //!
 //! Each undone or redone operation is one `leaf` record, and all of a call are one write with a snapshot before them:
-//! after a crash either all of them are in the log or none.
+//! after a crash either all of them are in the log or none. With `files`, the files that the operations wrote follow
+//! (`app::put_back`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ollm_protocol::content::{LeafMove, RecordBody, RecordKind};
+use ollm_protocol::content::{FilePlan, FilesMode, LeafMove, RecordBody, RecordKind};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
-use ollm_protocol::{Seq, SessionId, method};
+use ollm_protocol::{PlanId, Seq, SessionId, method};
 
 use super::branch::append;
-use super::check_no_turn;
 use super::operations::{draft, with_contents};
+use super::{check_no_turn, path_change};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark, take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
+use crate::app::put_back::{self, FileMove};
 use crate::session::index::IndexEntry;
 use crate::session::operations::Operations;
-use crate::session::{IdempotencyKey, SessionError, SessionState};
+use crate::session::{IdempotencyKey, NewRecord, SessionError, SessionState};
 
 /// The most operations of one call.
 const MAX_STEPS: u32 = 1000;
 /// Attempts to move the leaf while the daemon's own records, such as context heads, move it.
 const MAX_TRIES: usize = 8;
 
+/// The longest wait for another change of the session's files.
+const FILES_WAIT: Duration = Duration::from_secs(5);
+
 /// The direction along the operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Back,
     Forward,
+}
+
+impl Direction {
+    /// Returns the cause of the moves, which is also that of the files.
+    const fn cause(self) -> &'static str {
+        match self {
+            Self::Back => LeafMove::UNDO,
+            Self::Forward => LeafMove::REDO,
+        }
+    }
 }
 
 /// A move that was planned for a state of the session.
@@ -39,6 +55,29 @@ struct UndoPlan {
     moves: Vec<Option<Seq>>,
     /// The operation of each step, by its first record.
     operations: Vec<Seq>,
+}
+
+impl UndoPlan {
+    /// Returns the records of the move, with a snapshot before them.
+    fn drafts(&self, core: &Core, direction: Direction) -> Vec<NewRecord> {
+        let (cause, change) = match direction {
+            Direction::Back => (LeafMove::UNDO, MarkedChange::Undo),
+            Direction::Forward => (LeafMove::REDO, MarkedChange::Redo),
+        };
+        let draft = |to: &Option<Seq>| {
+            uncounted(RecordBody::Leaf(LeafMove { to: *to, cause: cause.to_owned() }))
+        };
+        let mark = snapshot_mark(&core.clock, self.leaf, change);
+        [mark].into_iter().chain(self.moves.iter().map(draft)).collect()
+    }
+
+    /// Returns the move that the files follow.
+    fn file_move(&self, state: &SessionState, direction: Direction) -> FileMove {
+        let to = self.moves.last().copied().flatten();
+        let (added, removed) = path_change(state, self.leaf, to);
+        let (id, leaf, cause) = (state.id(), self.leaf, direction.cause());
+        FileMove { id, leaf, to, removed, added, cause }
+    }
 }
 
 /// Undoes operations (`session.undo`).
@@ -70,12 +109,33 @@ async fn step(
     direction: Direction,
     key: Option<IdempotencyKey>,
 ) -> Result<SessionUndoResult> {
-    let SessionUndoParams { session_id: id, steps, .. } = params;
+    let SessionUndoParams { session_id: id, steps, files, plan_id, .. } = params;
     let n_steps = steps.unwrap_or(1);
     if !(1..=MAX_STEPS).contains(&n_steps) {
         return Err(AppError::invalid("steps", format!("must lie between 1 and {MAX_STEPS}")));
     }
     let n_steps = n_steps as usize;
+    if files != FilesMode::Skip {
+        // Another call, or the start of the daemon, may just be finishing its changes.
+        let free = core.putting_back.wait_until_free(id);
+        drop(tokio::time::timeout(FILES_WAIT, free).await);
+    }
+    match (files, plan_id) {
+        (FilesMode::Skip, None) => {}
+        (FilesMode::Preview, None) => {
+            return blocking(core, move |core| preview(core, id, n_steps, direction)).await;
+        }
+        (FilesMode::Apply, Some(plan_id)) => {
+            let step = (id, n_steps, direction);
+            return blocking(core, move |core| apply(core, step, plan_id, key)).await;
+        }
+        (FilesMode::Apply, None) => {
+            return Err(AppError::invalid("planId", "is missing: preview the files first"));
+        }
+        (_, Some(_)) => {
+            return Err(AppError::invalid("planId", "belongs to `files: \"apply\"`"));
+        }
+    }
     let mut wanted: Option<Vec<Seq>> = None;
     for _ in 0..MAX_TRIES {
         let used = key.clone();
@@ -94,19 +154,13 @@ async fn step(
         let appended = match planned {
             // Without records, the write only compares the key and its payload.
             None => core.sessions.append(id, Vec::new(), key.clone())?.await?,
-            Some(UndoPlan { leaf, moves, operations }) => {
+            Some(plan) => {
+                let drafts = plan.drafts(core, direction);
+                let UndoPlan { leaf, operations, .. } = plan;
                 if wanted.as_ref().is_some_and(|wanted| *wanted != operations) {
                     // The client has not seen the operation that it would undo now.
                     return Err(SessionError::LeafMoved { id }.into());
                 }
-                let (cause, change) = match direction {
-                    Direction::Back => (LeafMove::UNDO, MarkedChange::Undo),
-                    Direction::Forward => (LeafMove::REDO, MarkedChange::Redo),
-                };
-                let draft =
-                    |to| uncounted(RecordBody::Leaf(LeafMove { to, cause: cause.to_owned() }));
-                let mark = snapshot_mark(&core.clock, leaf, change);
-                let drafts = [mark].into_iter().chain(moves.into_iter().map(draft)).collect();
                 wanted = Some(operations);
                 match append(core, id, leaf, drafts, key.clone()).await {
                     Err(AppError::Session(SessionError::LeafMoved { .. })) => continue,
@@ -115,9 +169,72 @@ async fn step(
             }
         };
         let (first, duplicate) = (appended.seq, appended.duplicate);
-        return blocking(core, move |core| result(core, id, (first, n_steps), duplicate)).await;
+        return blocking(core, move |core| result(core, id, (first, n_steps), (duplicate, None)))
+            .await;
     }
     Err(SessionError::LeafMoved { id }.into())
+}
+
+/// Plans a call with its files, and changes nothing. Blocks on the disk.
+fn preview(
+    core: &Arc<Core>,
+    id: SessionId,
+    n_steps: usize,
+    direction: Direction,
+) -> Result<SessionUndoResult> {
+    settle(core, id)?;
+    let (file_move, mut result, drafts) = core.sessions.with(id, |live| {
+        let state = live.state();
+        let plan = plan(state, n_steps, direction)?;
+        let operations = Operations::of(state);
+        let states = operations.states();
+        let targets = plan.operations.iter().filter_map(|first| operations.find(*first));
+        let drafts: Vec<_> = targets.map(|at| draft(state, &operations, &states, at)).collect();
+        let (undoable, redoable) = (operations.undoable().len(), operations.redoable().len());
+        let (undoable, redoable) = match direction {
+            Direction::Back => (undoable - n_steps, redoable + n_steps),
+            Direction::Forward => (undoable + n_steps, redoable - n_steps),
+        };
+        let file_move = plan.file_move(state, direction);
+        let result = SessionUndoResult {
+            leaf: file_move.to,
+            operations: Vec::new(),
+            undoable: undoable as u64,
+            redoable: redoable as u64,
+            files: None,
+            duplicate: false,
+        };
+        Ok::<_, AppError>((file_move, result, drafts))
+    })??;
+    result.operations = with_contents(core, id, drafts)?;
+    result.files = Some(put_back::preview(core, file_move)?);
+    Ok(result)
+}
+
+/// Carries a call out together with the files of a preview. Blocks on the disk.
+fn apply(
+    core: &Arc<Core>,
+    (id, n_steps, direction): (SessionId, usize, Direction),
+    plan_id: PlanId,
+    key: Option<IdempotencyKey>,
+) -> Result<SessionUndoResult> {
+    settle(core, id)?;
+    let is_known =
+        |state: &SessionState| key.as_ref().is_some_and(|key| state.key(&key.digest.key).is_some());
+    if core.sessions.with(id, |live| is_known(live.state()))? {
+        // Without records, the write only compares the key and its payload.
+        let known = core.sessions.append(id, Vec::new(), key)?.wait()?;
+        return result(core, id, (known.seq, n_steps), (true, None));
+    }
+    check_no_turn(core, id)?;
+    let (plan, file_move) = core.sessions.with(id, |live| {
+        let plan = plan(live.state(), n_steps, direction)?;
+        let file_move = plan.file_move(live.state(), direction);
+        Ok::<_, AppError>((plan, file_move))
+    })??;
+    let (appended, files) =
+        put_back::apply(core, &file_move, plan_id, plan.drafts(core, direction), key)?;
+    result(core, id, (appended.seq, n_steps), (appended.duplicate, Some(files)))
 }
 
 /// Plans the moves of a call.
@@ -148,7 +265,7 @@ fn result(
     core: &Core,
     id: SessionId,
     (first, n_steps): (Seq, usize),
-    duplicate: bool,
+    (duplicate, files): (bool, Option<FilePlan>),
 ) -> Result<SessionUndoResult> {
     let (mut result, drafts) = core.sessions.with(id, |live| {
         let operations = Operations::of(live.state());
@@ -166,6 +283,7 @@ fn result(
             operations: Vec::new(),
             undoable: operations.undoable().len() as u64,
             redoable: operations.redoable().len() as u64,
+            files,
             duplicate,
         };
         (result, drafts)

@@ -18,14 +18,14 @@ mod turn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use ollm_protocol::content::{Delta, Part, RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{Delta, NotKept, Part, RecordBody, RecordKind, Role, ToolCall};
 use ollm_protocol::methods::chat::{
     ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
     ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
 };
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::session::{MessageInput, SessionIdParams};
-use ollm_protocol::{Seq, SessionId, method};
+use ollm_protocol::{Seq, SessionId, limits, method};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +40,8 @@ use super::models::window::describe_soon;
 use super::partial::settle_now;
 use super::running::{Claim, PendingCalls, RunningTurn, TakenCalls};
 use super::sessions::input::checked_message;
+use super::writes::add_writes;
+use crate::session::NewRecord;
 use crate::session::index::IndexEntry;
 use crate::shutdown::Tasks;
 
@@ -121,16 +123,17 @@ pub(crate) async fn submit_tool_results(
     let written = record_results(&core, id, &taken, results).await;
     let failed = if written.is_ok() { Vec::new() } else { taken.calls };
     let missing = turn.pending_calls.finish(failed);
-    Ok(ChatSubmitToolResultsResult { seqs: written?, missing })
+    let (seqs, not_kept) = written?;
+    Ok(ChatSubmitToolResultsResult { seqs, missing, not_kept })
 }
 
-/// Records the results and returns their seqs, in the order of `results`.
+/// Records the results and returns their seqs, in the order of `results`, and the files that were not kept.
 async fn record_results(
     core: &Arc<Core>,
     id: SessionId,
     taken: &TakenCalls,
     results: Vec<ChatToolResult>,
-) -> Result<Vec<Seq>> {
+) -> Result<(Vec<Seq>, Option<NotKept>)> {
     let order: Vec<usize> = results
         .iter()
         .filter_map(|result| taken.calls.iter().position(|call| call.id == result.id))
@@ -139,7 +142,7 @@ async fn record_results(
     // Recorded in the order of the calls, by which models without call ids match them.
     results.sort_by_key(|(at, _)| *at);
     let draft = |(call, (_, result)): (&ChatToolCall, (usize, ChatToolResult))| {
-        let body = RecordBody::ToolCall(ToolCall {
+        let mut tool_call = ToolCall {
             id: result.id,
             name: call.name.clone(),
             args: call.args.clone(),
@@ -147,12 +150,19 @@ async fn record_results(
             timestamp: core.clock.now(),
             duration_ms: result.duration_ms,
             message_seq: taken.message,
-        });
-        counted_for(core, id, body).0
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
+        };
+        let files = add_writes(core, &mut tool_call, result.writes, result.writes_omitted)?;
+        let mut body = RecordBody::ToolCall(tool_call);
+        limits::check_record(&mut body)?;
+        Ok(NewRecord { files, ..counted_for(core, id, body).0 })
     };
-    let drafts = taken.calls.iter().zip(results).map(draft).collect();
-    let first = core.append(id, drafts, None).await?.seq;
-    Ok(order.into_iter().map(|at| Seq(first.0 + at as u64)).collect())
+    let drafts: Result<Vec<_>> = taken.calls.iter().zip(results).map(draft).collect();
+    let appended = core.append(id, drafts?, None).await?;
+    let not_kept = Some(appended.not_kept).filter(|not_kept| not_kept.count > 0);
+    Ok((order.into_iter().map(|at| Seq(appended.seq.0 + at as u64)).collect(), not_kept))
 }
 
 /// Fails if there is no such session.

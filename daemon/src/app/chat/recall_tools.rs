@@ -112,6 +112,9 @@ impl<'a> RecallReader<'a> {
             timestamp: self.core.clock.now(),
             duration_ms: Some(as_ms(started.elapsed())),
             message_seq: Some(message),
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         }
     }
 

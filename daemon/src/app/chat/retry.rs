@@ -183,6 +183,9 @@ fn open_calls(core: &Arc<Core>, id: SessionId) -> Result<Vec<NewRecord>> {
             timestamp: core.clock.now(),
             duration_ms: None,
             message_seq: Some(message_seq),
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         });
         counted_for(core, id, body).0
     };

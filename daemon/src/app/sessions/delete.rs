@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, limit_page};
+use crate::app::put_back;
 use crate::catalog::ListQuery;
 use crate::error_chain::with_sources;
 
@@ -41,6 +42,7 @@ pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<Sessio
     let id = params.session_id;
     let _one_at_a_time = core.deleting.lock();
     let forks = core.catalog.forks_of(id).unwrap_or_default();
+    settle_files(core, id);
     core.sessions.begin_delete(id)?;
     remove_content(core, id)?;
     let rows = forget(core, &[id]);
@@ -49,6 +51,14 @@ pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<Sessio
         rows == DeletedRows::Removed && core.catalog.wait_clean(Instant::now() + CLEANUP_WAIT);
     let index_cleanup = (!is_clean).then_some(IndexCleanup::Pending);
     Ok(SessionDeleteResult { session_id: id, forks, index_cleanup })
+}
+
+/// Takes files back that an interrupted call put back, while the log says whether it was interrupted. What cannot be
+/// taken back, as of a project that is gone, is forgotten with the session.
+fn settle_files(core: &Core, id: SessionId) {
+    if let Err(error) = put_back::settle(core, id) {
+        tracing::warn!(session = %id, "an interrupted change of files is left: {error}");
+    }
 }
 
 /// Removes the content of a session, before any step that needs space: sessions are deleted when the disk is full.
@@ -63,6 +73,7 @@ fn remove_content(core: &Core, id: SessionId) -> Result<()> {
     core.sessions.remove_contents(id)?;
     core.snapshots.writer().remove_session(id)?;
     core.chat_history.forget(id)?;
+    put_back::forget(core, id)?;
     Ok(core.projects.forget(id)?)
 }
 
@@ -107,6 +118,7 @@ pub(crate) fn recover(core: &Arc<Core>) {
         Err(error) => tracing::warn!("half-written files may be left: {error}"),
     }
     finish_deletions(core);
+    put_back::recover(core);
     if let Err(error) = core.chat_history.sweep(&core.sessions) {
         tracing::warn!("lines typed in deleted sessions may be left: {}", with_sources(&error));
     }
@@ -208,6 +220,7 @@ pub(super) fn delete_batch(
     let mut failed = Vec::new();
     let mut removed = Vec::new();
     for id in ids.iter().copied() {
+        settle_files(core, id);
         let begun = core.sessions.begin_delete(id).map_err(AppError::from);
         match begun.and_then(|()| remove_content(core, id)) {
             Ok(()) => removed.push(id),

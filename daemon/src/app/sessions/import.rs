@@ -297,6 +297,6 @@ fn draft(counter: &Counter, numbers: &StoredSeqs, record: ImportedRecord) -> New
         at: Some(at),
         parent: parent.map_or(Parent::Root, |at| Parent::Record(numbers.seq(at))),
         key: key.map(|key| IdempotencyKey::new("session.import", key, &[])),
-        body,
+        ..NewRecord::new(body, None)
     }
 }

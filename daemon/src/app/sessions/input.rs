@@ -15,6 +15,7 @@ use crate::app::core::Core;
 use crate::app::drafts::{counted_for, key_use, message_drafts, take_key};
 use crate::app::error::{AppError, Result};
 use crate::app::loops;
+use crate::app::writes::add_writes;
 use crate::session::{IdempotencyKey, NewRecord};
 
 /// Records a message (`session.record`).
@@ -39,7 +40,7 @@ pub(crate) async fn record_tool_call(
     if input.id.is_empty() || input.name.is_empty() {
         return Err(AppError::invalid("toolCall", "id and name must not be empty"));
     }
-    let mut body = RecordBody::ToolCall(ToolCall {
+    let mut call = ToolCall {
         id: input.id,
         name: input.name,
         args: input.args,
@@ -47,10 +48,15 @@ pub(crate) async fn record_tool_call(
         timestamp: input.timestamp.unwrap_or_else(|| core.clock.now()),
         duration_ms: input.duration_ms,
         message_seq: input.message_seq,
-    });
+        writes: None,
+        writes_root: None,
+        writes_omitted: 0,
+    };
+    let files = add_writes(&core, &mut call, input.writes, input.writes_omitted)?;
+    let mut body = RecordBody::ToolCall(call);
     limits::check_record(&mut body)?;
     let (draft, kind) = counted_for(&core, session_id, body);
-    write(&core, session_id, (vec![draft], kind), key).await
+    write(&core, session_id, (vec![NewRecord { files, ..draft }], kind), key).await
 }
 
 /// Records data of a client (`session.recordCustom`).
@@ -89,6 +95,7 @@ async fn write(
         usage: appended.usage,
         duplicate: appended.duplicate,
         r#loop,
+        not_kept: Some(appended.not_kept).filter(|not_kept| not_kept.count > 0),
     })
 }
 

@@ -160,6 +160,10 @@ fn records(document: SnapshotDocument, counter: &Counter) -> Vec<NewRecord> {
                 timestamp: call.timestamp,
                 duration_ms: call.duration_ms,
                 message_seq,
+                // As with imports, no file is ever put back for another session's writes.
+                writes: None,
+                writes_root: None,
+                writes_omitted: 0,
             };
             (Some(seq), Some(call.timestamp), RecordBody::ToolCall(call))
         },

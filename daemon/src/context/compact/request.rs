@@ -450,6 +450,9 @@ mod tests {
             timestamp: Timestamp::from_unix_ms(0),
             duration_ms: None,
             message_seq: None,
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         };
         let text = record_text(Seq(7), &RecordBody::ToolCall(call)).expect("has a text");
         assert!(text.starts_with("[#7 shell {\"command\":\"ls\"}] xxx"), "{text}");

@@ -88,6 +88,9 @@ impl Session {
             timestamp: at(),
             duration_ms: None,
             message_seq: None,
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         }))
     }
 

@@ -102,6 +102,7 @@ impl SeqMap {
             | RecordBody::Usage(_)
             | RecordBody::Meta(_)
             | RecordBody::Loop(_)
+            | RecordBody::PutBack(_)
             | RecordBody::Close(_) => {}
         }
         Ok(())

@@ -37,6 +37,21 @@ pub(in crate::session) const fn seq_of(index: usize) -> Seq {
     Seq(index as u64 + 1)
 }
 
+/// Drops what would make an imported record lead to a write of a file: nobody here knows who wrote the file.
+fn drop_writes(body: &mut RecordBody) {
+    match body {
+        RecordBody::ToolCall(call) => {
+            (call.writes, call.writes_root, call.writes_omitted) = (None, None, 0);
+        }
+        RecordBody::PutBack(put_back) => {
+            put_back.root.clear();
+            put_back.files.clear();
+            put_back.left.clear();
+        }
+        _ => {}
+    }
+}
+
 /// The file of a spool.
 pub(crate) trait SpoolFile: Read + Write + Seek + Send {}
 
@@ -81,6 +96,7 @@ impl RecordSpool {
             return index;
         }
         let ImportedRecord { parent, at, mut body, key } = record;
+        drop_writes(&mut body);
         let mut fields = shorten_record(&mut body);
         // The beginning of a key would be another key.
         let is_short = |key: &String| BoundedField::Key.check(key.len()).is_ok();

@@ -293,6 +293,7 @@ struct LineEnvelope<'a> {
     blobs: Option<IgnoredAny>,
     #[serde(borrow)]
     message: Option<MessageEnvelope<'a>>,
+    tool_call: Option<ToolCallEnvelope>,
     custom: Option<CustomEnvelope>,
     compaction: Option<CompactionEnvelope>,
     #[serde(borrow)]
@@ -312,6 +313,11 @@ struct MessageEnvelope<'a> {
 struct PartEnvelope<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct ToolCallEnvelope {
+    writes: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -351,6 +357,9 @@ impl LineEnvelope<'_> {
                     _ => {}
                 }
             }
+        }
+        if self.tool_call.as_ref().is_some_and(|call| call.writes.is_some()) {
+            flags |= IndexEntry::LISTS_WRITES;
         }
         if self.custom.as_ref().is_some_and(|custom| custom.context_text.is_some()) {
             flags |= IndexEntry::IN_CONTEXT;

@@ -4,8 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::content::{Operation, PathRecords, Session, TreeCounts, TreeNode};
-use crate::{Seq, SessionId};
+use crate::content::{FilePlan, FilesMode, Operation, PathRecords, Session, TreeCounts, TreeNode};
+use crate::{PlanId, Seq, SessionId};
 
 /// The params of `session.branch`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -135,24 +135,42 @@ pub struct SessionUndoParams {
     /// The number of operations, 1 to 1000; default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
+    /// What to do with the files that the operations wrote; default `skip`.
+    #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
+    pub files: FilesMode,
+    /// For `files: "apply"`: the plan of a preview with the same steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_id: Option<PlanId>,
     /// An idempotency key: a retry with the same key moves nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+impl SessionUndoParams {
+    /// Returns the params that undo or redo a number of operations and do not examine files.
+    #[must_use]
+    pub const fn new(session_id: SessionId, steps: u32) -> Self {
+        let (steps, files, plan_id, key) = (Some(steps), FilesMode::Skip, None, None);
+        Self { session_id, steps, files, plan_id, key }
+    }
 }
 
 /// The result of `session.undo` and `session.redo`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionUndoResult {
-    /// The active leaf now; absent for the position before the first record.
+    /// The active leaf now, for a preview after the call; absent for the position before the first record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
-    /// The operations that were undone or redone, in the order in which that happened.
+    /// The operations that were undone or redone, or would be, in the order in which that happens.
     pub operations: Vec<Operation>,
     /// The number of operations that can be undone now.
     pub undoable: u64,
     /// The number of operations that can be redone now.
     pub redoable: u64,
+    /// The plan of a preview, or what became of the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilePlan>,
     /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,

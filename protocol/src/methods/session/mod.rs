@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::content::{
-    CountKind, ExportFormat, ImportReport, LoopPattern, Meta, Part, Record, Role, SearchHit,
-    SearchSort, Session, SessionStatus, SessionUsage, ToolResult,
+    CountKind, ExportFormat, FileWriteInput, ImportReport, LoopPattern, Meta, NotKept, Part,
+    Record, Role, SearchHit, SearchSort, Session, SessionStatus, SessionUsage, ToolResult, is_zero,
 };
 use crate::{Seq, SessionId, Timestamp};
 
@@ -339,6 +339,12 @@ pub struct ToolCallInput {
     /// The record of the assistant message that requested the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
+    /// The files that the call wrote, an empty list if none; absent if the client does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes: Option<Vec<FileWriteInput>>,
+    /// The number of files that the call wrote beyond those in `writes`. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub writes_omitted: u64,
 }
 
 /// The params of `session.recordCustom`.
@@ -380,6 +386,10 @@ pub struct SessionRecordResult {
     /// The loop that keeps the session from calling its model; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#loop: Option<LoopPattern>,
+    /// The files of a tool call whose content before the call was not kept, so that they cannot be put back; absent if
+    /// there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_kept: Option<NotKept>,
 }
 
 /// The params of `session.get`.

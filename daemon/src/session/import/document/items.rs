@@ -112,6 +112,9 @@ pub(super) fn tool_call(value: Value, losses: &mut Losses) -> Option<DocumentIte
         timestamp: or_unknown(timestamp),
         duration_ms: fields.count("durationMs"),
         message_seq: None,
+        writes: None,
+        writes_root: None,
+        writes_omitted: 0,
     };
     fields.report_remaining(losses, "toolCall");
     Some(DocumentItem { after_messages, active, timestamp, body: RecordBody::ToolCall(body) })

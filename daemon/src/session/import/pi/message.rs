@@ -115,6 +115,9 @@ impl PiReader {
                 timestamp,
                 duration_ms: None,
                 message_seq: None,
+                writes: None,
+                writes_root: None,
+                writes_omitted: 0,
             };
             self.push(RecordBody::ToolCall(body));
             return;
@@ -167,6 +170,9 @@ impl PiReader {
             timestamp,
             duration_ms: None,
             message_seq: None,
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         };
         self.push(RecordBody::ToolCall(body));
     }

@@ -4,10 +4,10 @@ use ollm_protocol::content::{
     BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
     Delta, Epoch, EpochBasis, ExportFormat, GoalChange, GoalMarker, GoalSource, GoalStep, HeadItem,
     Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange, Part, Pin,
-    Record, RecordBody, RecordKind, Retention, Role, SessionDocument, SessionHeader, SnapshotMark,
-    ToolCall, ToolResult, Usage,
+    PutBack, Record, RecordBody, RecordKind, Retention, Role, SessionDocument, SessionHeader,
+    SnapshotMark, ToolCall, ToolResult, Usage,
 };
-use ollm_protocol::{GoalId, Seq, SessionId, SnapshotId, Timestamp};
+use ollm_protocol::{GoalId, PlanId, Seq, SessionId, SnapshotId, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -82,6 +82,9 @@ fn tool_call(before: u64) -> impl Strategy<Value = ToolCall> {
             timestamp,
             duration_ms: exit_code.map(|code| code.unsigned_abs().into()),
             message_seq: message_seq.map(Seq),
+            writes: None,
+            writes_root: None,
+            writes_omitted: 0,
         },
     )
 }
@@ -135,6 +138,12 @@ type Large = (Message, ToolCall, ModeChange, SessionHeader);
 
 fn delta_of(text: String) -> Delta {
     Delta { topic: text.clone(), text, recalled: Vec::new() }
+}
+
+/// Returns the record of a plan as an import leaves it: without files.
+fn put_back(cause: String) -> PutBack {
+    let plan_id = PlanId::from_uuid(FALLBACK_ID);
+    PutBack { plan_id, cause, root: String::new(), files: Vec::new(), left: Vec::new() }
 }
 
 fn body_of(
@@ -220,6 +229,7 @@ fn body_of(
             }),
         }),
         RecordKind::Close => RecordBody::Close(Close { reason: CloseReason::Client }),
+        RecordKind::PutBack => RecordBody::PutBack(put_back(text)),
     }
 }
 

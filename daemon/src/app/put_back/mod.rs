@@ -1,0 +1,403 @@
+//! Putting files back together with a move of the leaf: previews, applications, and what a crash interrupted.
+//!
+//! A caller that moves the leaf names the records that leave the path and those that come onto it; the files follow.
+//! `session.undo` and `session.redo` do so. The moves, the record of the files and a delta that tells the model what
+//! changed are one write, so the log decides whether an application happened.
+//!
+//! **Invariants**: nothing is put back that a preview did not show; only calls that this session recorded itself count,
+//! neither imported ones nor those of a session that it was forked from. A session puts files back once at a time.
+
+mod survey;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+
+use ollm_protocol::content::{
+    Delta, FileCounts, FilePlan, FileState, FileStatus, NotKept, PlannedFile, PutBack, PutBackFile,
+    RecordBody, RecordKind,
+};
+use ollm_protocol::{PlanId, Seq, SessionId, sanitize};
+use parking_lot::Mutex;
+
+use self::survey::{FileSurvey, survey};
+use super::core::Core;
+use super::drafts::{counted_for, uncounted};
+use super::error::{AppError, Result, limit_page};
+use crate::put_back::apply::{self, FileOutcome};
+use crate::put_back::journal::{Journal, JournaledChange};
+use crate::put_back::plan::{FileFate, PlanItem};
+use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord};
+
+/// The previews that are remembered; an older one must be made again.
+const MAX_PREVIEWS: usize = 16;
+/// The files of all remembered previews, each with about 300 bytes; the newest one may have more.
+const MAX_PREVIEWED_FILES: usize = 20_000;
+/// The most bytes of the paths of a plan: its record must fit beside other things into the largest record.
+const MAX_PLAN_BYTES: usize = 24 * 1024 * 1024;
+/// The bytes that a file of a plan takes besides its path.
+const FILE_BYTES: usize = 400;
+/// The files of each kind that a delta names.
+const MAX_NAMED: usize = 20;
+
+/// A move of the leaf that files follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileMove {
+    pub(crate) id: SessionId,
+    /// The active leaf.
+    pub(crate) leaf: Option<Seq>,
+    /// The leaf after the move.
+    pub(crate) to: Option<Seq>,
+    /// The records that leave the path.
+    pub(crate) removed: Vec<Seq>,
+    /// The records that come onto the path.
+    pub(crate) added: Vec<Seq>,
+    /// The call, as the record names it: `undo`, `redo` or `restore`.
+    pub(crate) cause: &'static str,
+}
+
+/// The previews that can be applied.
+#[derive(Default)]
+pub(crate) struct Previews(Mutex<VecDeque<Arc<Preview>>>);
+
+struct Preview {
+    plan_id: PlanId,
+    file_move: FileMove,
+    items: Vec<PlanItem>,
+}
+
+impl Previews {
+    fn add(&self, preview: Preview) {
+        let mut previews = self.0.lock();
+        previews.push_back(Arc::new(preview));
+        let n_files = |previews: &VecDeque<Arc<Preview>>| -> usize {
+            previews.iter().map(|preview| preview.items.len()).sum()
+        };
+        while previews.len() > MAX_PREVIEWS
+            || (previews.len() > 1 && n_files(&previews) > MAX_PREVIEWED_FILES)
+        {
+            previews.pop_front();
+        }
+    }
+
+    fn find(&self, plan_id: PlanId) -> Option<Arc<Preview>> {
+        self.0.lock().iter().find(|preview| preview.plan_id == plan_id).cloned()
+    }
+}
+
+/// Plans what happens to the files of a move, and changes nothing. Blocks on the disk.
+///
+/// **Errors**: `PuttingBack` while files of the session are put back; `Storage`.
+pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
+    settle(core, file_move.id)?;
+    let survey = survey(core, &file_move)?;
+    let plan_id = PlanId::from_uuid(core.clock.uuid());
+    let files = survey.items.iter().map(PlanItem::planned).collect();
+    let plan = file_plan(plan_id, &survey, files);
+    core.previews.add(Preview { plan_id, file_move, items: survey.items });
+    Ok(plan)
+}
+
+/// Puts the files of a preview back as far as they are unchanged, and appends `moves`, which move the leaf. After an
+/// error nothing has changed. Blocks on the disk.
+///
+/// **Errors**: `Invalid` for an unknown plan or one of another move; `PuttingBack` while files of the session are put
+/// back; `LeafMoved`, `Storage`.
+pub(crate) fn apply(
+    core: &Arc<Core>,
+    file_move: &FileMove,
+    plan_id: PlanId,
+    moves: Vec<NewRecord>,
+    key: Option<IdempotencyKey>,
+) -> Result<(Appended, FilePlan)> {
+    let id = file_move.id;
+    let claim = core.putting_back.claim(id, ()).map_err(|_| AppError::PuttingBack { id })?;
+    settle_claimed(core, id)?;
+    let preview = core.previews.find(plan_id).filter(|preview| preview.file_move == *file_move);
+    let preview = preview.ok_or_else(|| {
+        let problem = "is not the plan of a preview of this change, or something was recorded since; preview it again";
+        AppError::invalid("planId", problem)
+    })?;
+    let mut survey = survey(core, file_move)?;
+    approve(&mut survey.items, &preview.items);
+    let applied = apply_claimed(core, file_move, plan_id, &survey, moves, key);
+    drop(claim);
+    applied
+}
+
+/// Keeps the changes that a preview showed. Others stay out.
+fn approve(items: &mut [PlanItem], shown: &[PlanItem]) {
+    let shown: HashMap<&str, &FileFate> =
+        shown.iter().map(|item| (item.path.as_str(), &item.fate)).collect();
+    for item in items {
+        let is_shown = shown.get(item.path.as_str()) == Some(&&item.fate);
+        if !is_shown && !matches!(item.fate, FileFate::Left(..)) {
+            let reason = "the file changed since the preview".to_owned();
+            item.fate = FileFate::Left(FileStatus::Conflict, reason);
+        }
+    }
+}
+
+fn apply_claimed(
+    core: &Arc<Core>,
+    file_move: &FileMove,
+    plan_id: PlanId,
+    survey: &FileSurvey,
+    mut moves: Vec<NewRecord>,
+    key: Option<IdempotencyKey>,
+) -> Result<(Appended, FilePlan)> {
+    let id = file_move.id;
+    let n_bytes: usize = survey.items.iter().map(|item| item.path.len() + FILE_BYTES).sum();
+    if n_bytes > MAX_PLAN_BYTES {
+        return Err(AppError::invalid("steps", "concerns too many files; take fewer steps"));
+    }
+    let journal = journal(file_move.id, plan_id, survey);
+    let outcomes = match journal.changes.is_empty() {
+        true => Vec::new(),
+        false => {
+            core.journals.write(&journal)?;
+            let read = |hash| core.sessions.read_kept_file(id, hash);
+            let applied = apply::apply(&journal, &read);
+            applied.inspect_err(|_| take_back(core, &journal))?.outcomes
+        }
+    };
+    let (record, files) = put_back_record(file_move, plan_id, survey, &journal, outcomes);
+    let mut plan = file_plan(plan_id, survey, files);
+    plan.applied = true;
+    let n_moves = moves.len() as u64;
+    if let Some(record) = record {
+        let quota_bytes = core.config().snapshots.file_quota_bytes;
+        let contents = kept_contents(&journal, &record);
+        let files = KeptFiles { contents, quota_bytes, not_kept: NotKept::default() };
+        moves.push(NewRecord { files, ..uncounted(RecordBody::PutBack(record)) });
+        plan.seq = Some(Seq(n_moves));
+    }
+    if let Some(text) = delta_text(file_move.cause, &plan) {
+        let delta = Delta { topic: "files".to_owned(), text, recalled: Vec::new() };
+        moves.push(counted_for(core, id, RecordBody::Delta(delta)).0);
+    }
+    let appended = core
+        .sessions
+        .append_after(id, file_move.leaf, moves, key)
+        .and_then(|pending| pending.wait())
+        .inspect_err(|_| take_back(core, &journal))?;
+    plan.seq = plan.seq.map(|at| Seq(appended.seq.0 + at.0));
+    finish(core, &journal);
+    Ok((appended, plan))
+}
+
+fn journal(id: SessionId, plan_id: PlanId, survey: &FileSurvey) -> Journal {
+    let changes = survey.items.iter().filter_map(|item| {
+        let FileFate::Change(change) = &item.fate else { return None };
+        Some(JournaledChange {
+            path: item.path.clone(),
+            expected: change.expected,
+            wanted: change.wanted,
+            mode: change.mode.map(|mode| mode.wanted),
+            expected_mode: change.mode.and_then(|mode| mode.expected),
+        })
+    });
+    let root = survey.root.as_deref().unwrap_or_default();
+    Journal::new(id, plan_id, root.into(), changes.collect())
+}
+
+/// Returns the record of what was done, or `None` if the plan has no files, and what became of each file.
+fn put_back_record(
+    file_move: &FileMove,
+    plan_id: PlanId,
+    survey: &FileSurvey,
+    journal: &Journal,
+    outcomes: Vec<FileOutcome>,
+) -> (Option<PutBack>, Vec<PlannedFile>) {
+    let paths = journal.changes.iter().map(|change| change.path.as_str());
+    let mut outcomes: HashMap<&str, FileOutcome> = paths.zip(outcomes).collect();
+    let (mut files, mut left, mut planned) = (Vec::new(), Vec::new(), Vec::new());
+    for item in &survey.items {
+        let mut shown = item.planned();
+        let done = match (&item.fate, outcomes.remove(item.path.as_str())) {
+            (FileFate::Change(change), Some(FileOutcome::Done(mode))) => {
+                Some((change.expected, change.wanted, mode))
+            }
+            (FileFate::Same(state), _) => Some((*state, *state, None)),
+            (_, Some(FileOutcome::Left(status, reason))) => {
+                (shown.status, shown.action, shown.reason) = (status, None, Some(reason));
+                None
+            }
+            _ => None,
+        };
+        match done {
+            Some((before, after, mode)) => {
+                let (back, forward) = (item.back.clone(), item.forward.clone());
+                let path = item.path.clone();
+                files.push(PutBackFile { path, before, after, mode, back, forward });
+            }
+            None => left.push(shown.clone()),
+        }
+        planned.push(shown);
+    }
+    let root = survey.root.clone().unwrap_or_default();
+    let cause = file_move.cause.to_owned();
+    let record = PutBack { plan_id, cause, root, files, left };
+    ((!survey.items.is_empty()).then_some(record), planned)
+}
+
+/// Returns where the contents are that the files had before, so that this can be undone as well.
+fn kept_contents(
+    journal: &Journal,
+    record: &PutBack,
+) -> HashMap<ollm_protocol::content::FileHash, KeptContent> {
+    let places: HashMap<&str, usize> =
+        journal.changes.iter().enumerate().map(|(at, change)| (change.path.as_str(), at)).collect();
+    let mut contents = HashMap::new();
+    for file in record.files.iter().filter(|file| file.before != file.after) {
+        if let FileState::Hash(hash) = file.before
+            && let Some(at) = places.get(file.path.as_str())
+        {
+            contents.insert(hash, KeptContent::File(apply::staged_path(journal, *at)));
+        }
+    }
+    contents
+}
+
+fn file_plan(plan_id: PlanId, survey: &FileSurvey, mut files: Vec<PlannedFile>) -> FilePlan {
+    let (counts, n_files) = (FileCounts::of(&files), files.len());
+    limit_page(&mut files);
+    FilePlan {
+        plan_id,
+        root: survey.root.clone(),
+        applied: false,
+        seq: None,
+        counts,
+        unlisted: (n_files - files.len()) as u64,
+        files,
+        unrecorded: survey.unrecorded.clone(),
+        unrecorded_calls: survey.unrecorded_calls,
+    }
+}
+
+/// Returns the text that tells the model what happened to files; `None` if nothing did.
+fn delta_text(cause: &str, plan: &FilePlan) -> Option<String> {
+    let named = |statuses: &[FileStatus]| {
+        let files = plan.files.iter().filter(|file| statuses.contains(&file.status));
+        let mut names: Vec<String> = files.map(|file| sanitize::one_line(&file.path)).collect();
+        let more = names.len().saturating_sub(MAX_NAMED);
+        names.truncate(MAX_NAMED);
+        if more > 0 {
+            names.push(format!("and {more} more"));
+        }
+        names.join(", ")
+    };
+    let done = named(&[FileStatus::PutBack]);
+    let left = named(&[
+        FileStatus::Conflict,
+        FileStatus::Unknown,
+        FileStatus::Outside,
+        FileStatus::InGit,
+        FileStatus::Failed,
+    ]);
+    let verb = if cause == "redo" { "changed again as before the undo" } else { "put back" };
+    let mut lines = Vec::new();
+    if !done.is_empty() {
+        lines.push(format!("These files were {verb}: {done}"));
+    }
+    if !left.is_empty() {
+        lines.push(format!("These files stayed as they are: {left}"));
+    }
+    if plan.unrecorded_calls > 0 {
+        lines.push(format!(
+            "Files that {} tool calls may have written without saying which stayed as they are.",
+            plan.unrecorded_calls
+        ));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Takes an application back whose record is not in the log. What fails is repeated later.
+fn take_back(core: &Core, journal: &Journal) {
+    let taken_back =
+        apply::take_back(journal).and_then(|()| core.journals.remove(journal.session_id));
+    report(journal, "files are taken back later", taken_back);
+}
+
+/// Removes what an application left. What fails is repeated later.
+fn finish(core: &Core, journal: &Journal) {
+    if !journal.changes.is_empty() {
+        let finished =
+            apply::finish(journal).and_then(|()| core.journals.remove(journal.session_id));
+        report(journal, "staged files are removed later", finished);
+    }
+}
+
+fn report(journal: &Journal, problem: &str, done: Result<(), crate::fsutil::FsError>) {
+    if let Err(error) = done {
+        tracing::warn!(session = %journal.session_id, "{problem}: {}", crate::error_chain::with_sources(&error));
+    }
+}
+
+/// Finishes or takes back what a crash or an error interrupted in a session. Blocks on the disk.
+///
+/// **Errors**: `PuttingBack` while files of the session are put back; `Storage`.
+pub(crate) fn settle(core: &Core, id: SessionId) -> Result<()> {
+    let claim = core.putting_back.claim(id, ()).map_err(|_| AppError::PuttingBack { id })?;
+    let settled = settle_claimed(core, id);
+    drop(claim);
+    settled
+}
+
+fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
+    let Some(journal) = core.journals.read(id)? else { return Ok(()) };
+    if is_recorded(core, id, journal.plan_id)? {
+        apply::finish(&journal)?;
+    } else {
+        apply::take_back(&journal)?;
+        tracing::info!(session = %id, "took back files that an interrupted call had put back");
+    }
+    Ok(core.journals.remove(id)?)
+}
+
+/// Returns whether the record of a plan is in the log.
+fn is_recorded(core: &Core, id: SessionId, plan_id: PlanId) -> Result<bool> {
+    let records = core.sessions.with(id, |live| {
+        let entries = live.state().entries().iter().enumerate();
+        let records = entries.filter(|(_, entry)| entry.kind() == Some(RecordKind::PutBack));
+        records.map(|(at, _)| Seq(at as u64)).collect::<Vec<_>>()
+    })?;
+    // The newest one is the likeliest.
+    for seq in records.into_iter().rev() {
+        if let Some(RecordBody::PutBack(record)) = core.body(id, seq)?
+            && record.plan_id == plan_id
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Finishes or takes back what a crash interrupted, in all sessions. Blocks on the disk.
+pub(crate) fn recover(core: &Core) {
+    let sessions = core.journals.sweep().and_then(|_| core.journals.sessions());
+    let sessions = match sessions {
+        Ok(sessions) => sessions,
+        Err(error) => return tracing::warn!("interrupted changes of files may be left: {error}"),
+    };
+    for id in sessions {
+        if let Err(error) = settle(core, id) {
+            tracing::warn!(session = %id, "an interrupted change of files is left: {error}");
+        }
+    }
+}
+
+/// Settles a session that will be deleted, as far as possible, and forgets what is left. Blocks on the disk.
+pub(crate) fn forget(core: &Core, id: SessionId) -> Result<()> {
+    Ok(core.journals.remove(id)?)
+}
+
+/// Returns the directories of the daemon, in which nothing is put back.
+fn private_dirs(core: &Core) -> Vec<std::path::PathBuf> {
+    let dirs = [core.journals.home().to_owned(), core.config().sessions.data_dir.clone()];
+    let canonical = |dir: &std::path::PathBuf| Path::new(dir).canonicalize().ok();
+    dirs.iter().cloned().chain(dirs.iter().filter_map(canonical)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! What a move of the leaf means for files: the log is read as far as it concerns them, and the files are examined.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use ollm_protocol::content::{Message, RecordBody, RecordKind, Role, ToolCall, UnrecordedCall};
+use ollm_protocol::{Seq, SessionId};
+
+use super::{FileMove, private_dirs};
+use crate::app::core::Core;
+use crate::app::error::Result;
+use crate::catalog::{RECALL_READ, RECALL_SEARCH};
+use crate::fsutil::beneath::Dir;
+use crate::put_back::layers::WrittenFiles;
+use crate::put_back::plan::{FilePlanner, PlanItem};
+use crate::session::SessionState;
+use crate::session::index::IndexEntry;
+
+/// The records that are read at once.
+const PAGE: usize = 256;
+/// The calls that a plan lists because they did not say what they wrote.
+const MAX_UNRECORDED: usize = 100;
+
+/// The files of a move.
+pub(super) struct FileSurvey {
+    /// The project of the session.
+    pub(super) root: Option<String>,
+    pub(super) items: Vec<PlanItem>,
+    pub(super) unrecorded: Vec<UnrecordedCall>,
+    pub(super) unrecorded_calls: u64,
+}
+
+/// The records that concern a move.
+struct Concerned {
+    root: Option<String>,
+    /// The calls that say what they wrote, and the records of files that were put back, from the first call of the move on.
+    writers: Vec<Seq>,
+    /// The calls and results of the move that do not say it, or that another session recorded.
+    silent: Vec<Seq>,
+}
+
+/// Examines the files of a move. Blocks on the disk.
+pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
+    let id = file_move.id;
+    let Concerned { root, writers, silent } =
+        core.sessions.with(id, |live| concerned(live.state(), file_move))?;
+    let set = |seqs: &[Seq]| seqs.iter().copied().collect::<HashSet<Seq>>();
+    let (removed, added) = (set(&file_move.removed), set(&file_move.added));
+    let mut files = WrittenFiles::new(root.as_deref().unwrap_or_default());
+    let mut unrecorded = Unrecorded::default();
+    for page in writers.chunks(PAGE) {
+        for (seq, body) in page.iter().zip(core.sessions.bodies(id, page)?) {
+            match body {
+                Some(RecordBody::ToolCall(call)) => {
+                    files.tool_call(*seq, &call);
+                    if removed.contains(seq) || added.contains(seq) {
+                        unrecorded.recorded_call(*seq, &call);
+                    }
+                }
+                Some(RecordBody::PutBack(record)) => files.put_back(&record),
+                _ => {}
+            }
+        }
+    }
+    unrecorded.read(core, id, &silent)?;
+    let items = plan(core, id, root.as_deref(), &files, (&removed, &added));
+    let mut calls = unrecorded.calls;
+    let unrecorded_calls = calls.len() as u64;
+    calls.sort_by_key(|call| call.seq);
+    calls.truncate(MAX_UNRECORDED);
+    Ok(FileSurvey { root, items, unrecorded: calls, unrecorded_calls })
+}
+
+fn concerned(state: &SessionState, file_move: &FileMove) -> Concerned {
+    let entries = state.entries();
+    let kind_at = |at: &usize| entries[*at].kind();
+    // The records before a later header are those of the session that this one was forked from.
+    let own = (0..entries.len()).rev().find(|at| kind_at(at) == Some(RecordKind::Session));
+    let own = own.unwrap_or_default() as u64;
+    let moved = || file_move.removed.iter().chain(&file_move.added).copied();
+    let lists = |seq: Seq| {
+        seq.0 > own && state.entry(seq).is_some_and(|entry| entry.has(IndexEntry::LISTS_WRITES))
+    };
+    let is_silent = |seq: &Seq| {
+        let Some(entry) = state.entry(*seq) else { return false };
+        let is_call = entry.kind() == Some(RecordKind::ToolCall);
+        (is_call || entry.role() == Some(Role::Tool)) && !lists(*seq)
+    };
+    let silent = moved().filter(is_silent).collect();
+    let first = moved().filter(|seq| lists(*seq)).min();
+    let writers = first.map_or_else(Vec::new, |first| {
+        let after = (first.0..entries.len() as u64).map(Seq);
+        let concerns = |seq: &Seq| {
+            let kind = state.entry(*seq).and_then(|entry| entry.kind());
+            lists(*seq) || kind == Some(RecordKind::PutBack)
+        };
+        after.filter(concerns).collect()
+    });
+    Concerned { root: state.project_path().map(str::to_owned), writers, silent }
+}
+
+fn plan(
+    core: &Core,
+    id: SessionId,
+    root: Option<&str>,
+    files: &WrittenFiles<'_>,
+    (removed, added): (&HashSet<Seq>, &HashSet<Seq>),
+) -> Vec<PlanItem> {
+    let opened = match root {
+        Some(root) => open_root(root),
+        None => Err("the session has no project".to_owned()),
+    };
+    let private = private_dirs(core);
+    let private: Vec<&Path> = private.iter().map(std::path::PathBuf::as_path).collect();
+    let planner = FilePlanner {
+        root: opened.as_ref().map_err(Clone::clone),
+        private: &private,
+        is_kept: &|hash| core.sessions.keeps_file(id, hash),
+    };
+    planner.plan(files.changes(removed, added))
+}
+
+/// Opens the directory of a project, unless a link leads to it now.
+fn open_root(root: &str) -> Result<Dir, String> {
+    let path = Path::new(root);
+    let problem = |error: std::io::Error| format!("the project cannot be opened: {error}");
+    if path.canonicalize().map_err(problem)? != path {
+        return Err("a link leads to the project now".to_owned());
+    }
+    Dir::open(path).map_err(problem)
+}
+
+/// The calls that may have written files without saying which.
+#[derive(Default)]
+struct Unrecorded {
+    calls: Vec<UnrecordedCall>,
+    /// The calls whose results are recorded as tool calls.
+    known_ids: HashSet<String>,
+}
+
+impl Unrecorded {
+    fn recorded_call(&mut self, seq: Seq, call: &ToolCall) {
+        self.known_ids.insert(call.id.clone());
+        if call.writes_omitted > 0 {
+            self.add(seq, &call.name, Some(call.writes_omitted));
+        }
+    }
+
+    /// Adds the calls that do not list their writes. Blocks on the disk.
+    fn read(&mut self, core: &Core, id: SessionId, silent: &[Seq]) -> Result<()> {
+        let mut results: Vec<(Seq, Message)> = Vec::new();
+        for page in silent.chunks(PAGE) {
+            for (seq, body) in page.iter().zip(core.sessions.bodies(id, page)?) {
+                match body {
+                    Some(RecordBody::ToolCall(call)) => {
+                        self.known_ids.insert(call.id);
+                        // The tools of the daemon read only.
+                        if ![RECALL_READ, RECALL_SEARCH].contains(&call.name.as_str()) {
+                            self.add(*seq, &call.name, None);
+                        }
+                    }
+                    Some(RecordBody::Message(message)) => results.push((*seq, message)),
+                    _ => {}
+                }
+            }
+        }
+        for (seq, message) in results {
+            // A result can be recorded in two forms.
+            let is_known = message.tool_call_id.is_some_and(|id| self.known_ids.contains(&id));
+            if !is_known {
+                self.add(seq, message.tool_name.as_deref().unwrap_or("tool"), None);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, seq: Seq, tool: &str, omitted: Option<u64>) {
+        self.calls.push(UnrecordedCall { seq, tool: tool.to_owned(), omitted });
+    }
+}

@@ -1,0 +1,167 @@
+//! `session.undo` with files on a real log: the daemon ends, or the disk is full, at every change of a file.
+#![expect(clippy::disallowed_methods, reason = "these tests write files as tools and editors do")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{FileStatus, RecordBody};
+use ollm_protocol::methods::session::branches::SessionUndoResult;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::{recover, settle};
+use crate::app::branches::undo;
+use crate::app::core::Core;
+use crate::app::error::Result;
+use crate::app::sessions::{create, input};
+use crate::app::testing::configured_core;
+use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
+
+/// More changes than any run makes.
+const ALL: usize = usize::MAX / 2;
+
+/// A session that wrote files in a project.
+struct Scene {
+    scratch: tempfile::TempDir,
+    core: Arc<Core>,
+    id: SessionId,
+}
+
+fn params<T: serde::de::DeserializeOwned>(params: Value) -> T {
+    serde_json::from_value(params).expect("params")
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let scratch = tempfile::tempdir_in(parent).expect("a scratch directory");
+        let project = scratch.path().canonicalize().expect("is there").join("project");
+        fs::create_dir(&project).expect("creates");
+        fs::create_dir(scratch.path().join("home")).expect("creates");
+        let core = configured_core(&scratch.path().join("home"), &[]);
+        let created = create::create(&core, params(json!({ "projectPath": project })));
+        let id = created.expect("creates").session.session_id;
+        let scene = Self { scratch, core, id };
+        let message = json!({ "role": "user", "content": "write" });
+        let message = params(json!({ "sessionId": id, "message": message }));
+        input::record(Arc::clone(&scene.core), message).await.expect("records");
+        let text = |text: &str| json!({ "text": text });
+        let writes = json!([
+            { "path": "a", "before": text("1"), "after": text("2") },
+            { "path": "dir/gone", "before": text("g"), "after": "absent" },
+            { "path": "new", "before": "absent", "after": text("n") },
+        ]);
+        let call = json!({ "id": "c", "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
+        let call = params(json!({ "sessionId": id, "toolCall": call }));
+        input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");
+        fs::write(scene.path("a"), "2").expect("writes");
+        fs::write(scene.path("new"), "n").expect("writes");
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join("project").join(name)
+    }
+
+    async fn undo(&self, more: Value) -> Result<SessionUndoResult> {
+        let mut all = json!({ "sessionId": self.id, "steps": 2 });
+        all.as_object_mut().expect("is one").extend(more.as_object().expect("is one").clone());
+        undo::undo(Arc::clone(&self.core), params(all)).await
+    }
+
+    /// Previews an undo and applies it with a failing disk.
+    async fn undo_with(&self, fault: DiskFault) -> (Arc<DiskTrace>, Result<SessionUndoResult>) {
+        let plan = self.undo(json!({ "files": "preview" })).await.expect("plans");
+        let plan_id = plan.files.expect("has files").plan_id;
+        let trace = DiskTrace::new(self.scratch.path());
+        trace.set_fault(Some(fault));
+        (trace, self.undo(json!({ "files": "apply", "planId": plan_id })).await)
+    }
+
+    /// Opens the home as the next start does.
+    fn restart(self) -> Self {
+        let Self { scratch, core, id } = self;
+        drop(core);
+        let core = configured_core(&scratch.path().join("home"), &[]);
+        recover(&core);
+        Self { scratch, core, id }
+    }
+
+    /// Checks that the conversation and the files agree; returns whether they were undone.
+    fn check(&self, at: usize) -> bool {
+        let len = |live: &crate::session::OpenSession| live.state().entries().len() as u64;
+        let len = self.core.sessions.with(self.id, len).expect("opens");
+        let seqs: Vec<_> = (0..len).map(ollm_protocol::Seq).collect();
+        let bodies = self.core.sessions.bodies(self.id, &seqs).expect("reads");
+        let has = |is: &dyn Fn(&RecordBody) -> bool| bodies.iter().flatten().any(is);
+        let is_recorded = has(&|body| matches!(body, RecordBody::PutBack(_)));
+        assert_eq!(has(&|body| matches!(body, RecordBody::Leaf(_))), is_recorded, "change {at}");
+        let text = |name: &str| fs::read_to_string(self.path(name)).ok();
+        let found = [text("a"), text("dir/gone"), text("new")];
+        let expect = match is_recorded {
+            true => [Some("1".to_owned()), Some("g".to_owned()), None],
+            false => [Some("2".to_owned()), None, Some("n".to_owned())],
+        };
+        assert_eq!(found, expect, "change {at}, recorded: {is_recorded}");
+        let project = self.path("");
+        let names: Vec<_> = fs::read_dir(project)
+            .expect("lists")
+            .map(|file| file.expect("lists").file_name())
+            .collect();
+        assert!(names.iter().all(|name| !name.to_string_lossy().starts_with(".ollm")), "{names:?}");
+        assert!(self.core.journals.read(self.id).expect("reads").is_none(), "change {at}");
+        is_recorded
+    }
+}
+
+#[tokio::test]
+async fn daemon_that_ends_at_any_change_leaves_conversation_and_files_in_agreement() {
+    let kind = FaultKind::Error(Errno::IO.raw_os_error());
+    let mut n_undone = 0;
+    for at in 0.. {
+        let scene = Scene::new().await;
+        let (trace, undone) = scene.undo_with(DiskFault { at, count: ALL, kind }).await;
+        let n_failed = trace.counts().1;
+        let (path, is_acknowledged) = (scene.scratch.path().to_owned(), undone.is_ok());
+        // The faults end with the process.
+        let Scene { scratch, core, id } = scene;
+        drop(core);
+        trace.set_fault(None);
+        let core = configured_core(&path.join("home"), &[]);
+        let scene = Scene { scratch, core, id }.restart();
+        let is_undone = scene.check(at);
+        assert!(is_undone || !is_acknowledged, "change {at}");
+        n_undone += usize::from(is_undone);
+        if n_failed == 0 {
+            assert!(at > 40 && n_undone < at, "{at} changes, {n_undone} undone");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn full_disk_at_any_change_fails_the_call_or_not_and_works_again() {
+    let kind = FaultKind::Error(Errno::NOSPC.raw_os_error());
+    for at in 0.. {
+        let scene = Scene::new().await;
+        let (trace, undone) = scene.undo_with(DiskFault { at, count: 1, kind }).await;
+        trace.set_fault(None);
+        settle(&scene.core, scene.id).expect("settles");
+        let is_undone = scene.check(at);
+        assert_eq!(is_undone, undone.is_ok(), "change {at}");
+        if !is_undone {
+            let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+            let plan_id = plan.files.expect("has files").plan_id;
+            let applied = scene.undo(json!({ "files": "apply", "planId": plan_id })).await;
+            let files = applied.expect("applies").files.expect("has files");
+            assert!(files.files.iter().all(|file| file.status == FileStatus::PutBack), "{files:?}");
+            assert!(scene.check(at), "change {at}");
+        }
+        if trace.counts().1 == 0 {
+            break;
+        }
+    }
+}

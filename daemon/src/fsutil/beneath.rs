@@ -1,0 +1,349 @@
+//! Directories that other programs write too, such as a project, and files beneath them.
+//!
+//! A [`Dir`] is an open handle. What lies beneath it is opened from the handle, part by part and without following
+//! links, so that a link that appears at any moment leads nowhere else. Files change places and are never overwritten:
+//! what was in a place can be examined after the change, and put back.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::disk::{Change, carry_out};
+
+/// Larger files are not compared, in bytes: reading one would take seconds.
+const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
+/// The bytes that are read at once.
+const BUFFER_BYTES: u64 = 64 * 1024;
+/// The nine bits of permissions.
+const MODE_BITS: u32 = 0o777;
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// What is in a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceState {
+    Absent,
+    File(FoundFile),
+    /// Something that is not a regular file, or that cannot be compared, in words.
+    Other(&'static str),
+}
+
+/// A regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FoundFile {
+    /// The blake3 of the content.
+    pub(crate) hash: [u8; 32],
+    /// The permissions: nine bits.
+    pub(crate) mode: u32,
+    /// Whether it belongs to the user of this process.
+    pub(crate) is_own: bool,
+}
+
+impl Dir {
+    /// Opens a directory, which is not a link itself.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let fd = rustix::fs::openat(CWD, path, dir_flags(), Mode::empty())?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a directory beneath this one; an empty path is this one.
+    ///
+    /// **Errors**: of kind `NotFound` if there is none; `NotADirectory` for a link or a file on the way.
+    pub(crate) fn open_beneath(&self, path: &str) -> io::Result<Self> {
+        let joined = if path.is_empty() { self.path.clone() } else { self.path.join(path) };
+        let fd = match self.resolve(path) {
+            Some(resolved) => resolved,
+            None => self.walk(path),
+        };
+        match fd {
+            Ok(fd) => Ok(Self { fd, path: joined }),
+            Err(Errno::LOOP | Errno::XDEV) => Err(io::ErrorKind::NotADirectory.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Resolves a path in one call of the system; `None` if it cannot do so.
+    #[cfg(target_os = "linux")]
+    fn resolve(&self, path: &str) -> Option<Result<OwnedFd, Errno>> {
+        use rustix::fs::ResolveFlags;
+        let path = if path.is_empty() { "." } else { path };
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&self.fd, path, dir_flags(), Mode::empty(), resolve) {
+            // An old kernel, a sandbox, or a directory that was renamed meanwhile.
+            Err(Errno::NOSYS | Errno::PERM | Errno::INVAL | Errno::AGAIN) => None,
+            opened => Some(opened),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn resolve(&self, _: &str) -> Option<Result<OwnedFd, Errno>> {
+        None
+    }
+
+    /// Resolves a path part by part.
+    fn walk(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let mut fd = self.fd.try_clone().map_err(|_| Errno::MFILE)?;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            if part == ".." {
+                return Err(Errno::XDEV);
+            }
+            fd = rustix::fs::openat(&fd, part, dir_flags(), Mode::empty())?;
+        }
+        Ok(fd)
+    }
+
+    /// Reads what is in a place. Never waits for a pipe.
+    pub(crate) fn find(&self, name: &str) -> io::Result<PlaceState> {
+        let mut file = match self.open_file(name) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(PlaceState::Absent),
+            Err(Errno::LOOP | Errno::MLINK) => return Ok(PlaceState::Other("a symbolic link")),
+            Err(Errno::NXIO) => return Ok(PlaceState::Other("a special file")),
+            Err(error) => return Err(error.into()),
+        };
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Ok(PlaceState::Other("a directory"));
+        }
+        if !metadata.is_file() {
+            return Ok(PlaceState::Other("a special file"));
+        }
+        if metadata.len() > MAX_COMPARED_BYTES {
+            return Ok(PlaceState::Other("a file of more than 1 GiB"));
+        }
+        let (hash, mode) = (hash_of(&mut file, metadata.len())?, mode_of(&file)?);
+        let is_own = owner_of(&file)? == rustix::process::geteuid().as_raw();
+        Ok(PlaceState::File(FoundFile { hash, mode, is_own }))
+    }
+
+    fn open_file(&self, name: &str) -> Result<File, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.fd, name, flags | OFlags::NOCTTY, Mode::empty()).map(File::from)
+    }
+
+    /// Reads a whole file of this directory.
+    pub(crate) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open_file(name)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Creates a file, durably except for its name.
+    pub(crate) fn create(&self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let path = self.path.join(name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let open = || {
+            let opened = rustix::fs::openat(
+                &self.fd,
+                name,
+                flags | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o600),
+            );
+            opened.map(File::from).map_err(io::Error::from)
+        };
+        let mut file = carry_out(Change::Create(&path), open)?;
+        carry_out(Change::Append(&path, bytes), || file.write_all(bytes))?;
+        set_file_mode(&file, &path, mode)?;
+        carry_out(Change::Sync(&path), || file.sync_all())
+    }
+
+    /// Sets the permissions of a regular file.
+    pub(crate) fn set_mode(&self, name: &str, mode: u32) -> io::Result<()> {
+        let file = self.open_file(name)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set_file_mode(&file, &self.path.join(name), mode)
+    }
+
+    /// Exchanges two files in one step.
+    ///
+    /// **Errors**: of kind `Unsupported` if the system or the file system cannot do it.
+    pub(crate) fn exchange(&self, name: &str, other: &Self, other_name: &str) -> io::Result<()> {
+        let (path, other_path) = (self.path.join(name), other.path.join(other_name));
+        carry_out(Change::Exchange(&path, &other_path), || {
+            rename_with(&self.fd, name, &other.fd, other_name, RenameFlags::EXCHANGE)
+        })
+    }
+
+    /// Moves a file to a place that must be empty.
+    ///
+    /// **Errors**: of kind `AlreadyExists` if it is not, and then nothing changes.
+    pub(crate) fn move_to(&self, name: &str, other: &Self, other_name: &str) -> io::Result<()> {
+        let (path, other_path) = (self.path.join(name), other.path.join(other_name));
+        carry_out(Change::Move(&path, &other_path), || {
+            match rename_with(&self.fd, name, &other.fd, other_name, RenameFlags::NOREPLACE) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    let flags = AtFlags::empty();
+                    rustix::fs::linkat(&self.fd, name, &other.fd, other_name, flags)?;
+                    Ok(rustix::fs::unlinkat(&self.fd, name, flags)?)
+                }
+                renamed => renamed,
+            }
+        })
+    }
+
+    /// Creates a directory; one that exists stays.
+    pub(crate) fn create_dir(&self, name: &str, mode: u32) -> io::Result<()> {
+        let path = self.path.join(name);
+        let made = carry_out(Change::CreateDirs(&path), || {
+            Ok(rustix::fs::mkdirat(&self.fd, name, mode_from(mode))?)
+        });
+        made.or_else(
+            |error| {
+                if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
+            },
+        )
+    }
+
+    /// Removes an empty directory; returns whether it is gone.
+    pub(crate) fn remove_dir(&self, name: &str) -> io::Result<bool> {
+        let path = self.path.join(name);
+        let removed = carry_out(Change::RemoveDir(&path), || {
+            Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+        });
+        match removed {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path.join(name);
+        carry_out(Change::Remove(&path), || {
+            Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+        })
+    }
+
+    /// Makes creations, moves and removals in this directory durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        carry_out(Change::SyncDir(&self.path), || Ok(rustix::fs::fsync(&self.fd)?))
+    }
+}
+
+fn dir_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn mode_from(mode: u32) -> Mode {
+    Mode::from_bits_truncate(mode & MODE_BITS)
+}
+
+fn set_file_mode(file: &File, path: &Path, mode: u32) -> io::Result<()> {
+    carry_out(Change::SetMode(path), || Ok(rustix::fs::fchmod(file, mode_from(mode))?))
+}
+
+fn mode_of(file: &File) -> io::Result<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    Ok(file.metadata()?.permissions().mode() & MODE_BITS)
+}
+
+fn owner_of(file: &File) -> io::Result<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+    Ok(file.metadata()?.uid())
+}
+
+/// Returns the hash of a file of about `len` bytes.
+fn hash_of(file: &mut File, len: u64) -> io::Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    // One byte more finds the end of a small file in one read.
+    let mut buffer = vec![0; (len + 1).min(BUFFER_BYTES) as usize];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(*hasher.finalize().as_bytes()),
+            Ok(n_read) => hasher.update(&buffer[..n_read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+    }
+}
+
+/// Renames with flags.
+///
+/// **Errors**: of kind `Unsupported` for an old kernel or a file system that cannot do it.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn rename_with(
+    from: impl AsFd,
+    name: &str,
+    to: impl AsFd,
+    to_name: &str,
+    flags: RenameFlags,
+) -> io::Result<()> {
+    match rustix::fs::renameat_with(from, name, to, to_name, flags) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Err(io::ErrorKind::Unsupported.into()),
+        renamed => Ok(renamed?),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests make files of somebody else")]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn no_link_is_followed_on_any_way() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let (root, other) = (scratch.path().join("root"), scratch.path().join("other"));
+        fs::create_dir_all(root.join("a/b")).expect("creates");
+        fs::create_dir_all(other.join("b")).expect("creates");
+        fs::write(other.join("b/secret"), "x").expect("writes");
+        symlink(&other, root.join("link")).expect("links");
+        symlink(other.join("b/secret"), root.join("a/file")).expect("links");
+        let dir = Dir::open(&root).expect("opens");
+        for resolve in [true, false] {
+            let open = |path: &str| match resolve {
+                true => dir.open_beneath(path).map(drop),
+                false => dir.walk(path).map(drop).map_err(io::Error::from),
+            };
+            open("").expect("is itself");
+            open("a/b").expect("is beneath");
+            for path in ["link", "link/b", "a/../../other", ".."] {
+                open(path).expect_err("leads outside");
+            }
+        }
+        let a = dir.open_beneath("a").expect("opens");
+        assert_eq!(a.find("file").expect("looks"), PlaceState::Other("a symbolic link"));
+        assert_eq!(a.find("b").expect("looks"), PlaceState::Other("a directory"));
+        assert_eq!(a.find("missing").expect("looks"), PlaceState::Absent);
+        Dir::open(&root.join("link")).expect_err("is a link");
+    }
+
+    #[test]
+    fn files_change_places_and_are_never_overwritten() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let dir = Dir::open(scratch.path()).expect("opens");
+        dir.create("one", b"1", 0o640).expect("creates");
+        dir.create("two", b"2", 0o600).expect("creates");
+        dir.create("one", b"3", 0o600).expect_err("is taken");
+        dir.move_to("one", &dir, "two").expect_err("is taken");
+        dir.exchange("one", &dir, "two").expect("exchanges");
+        assert_eq!(dir.read("one").expect("reads"), b"2");
+        let PlaceState::File(file) = dir.find("two").expect("looks") else { panic!("a file") };
+        assert_eq!((file.hash, file.mode), (*blake3::hash(b"1").as_bytes(), 0o640));
+        dir.move_to("two", &dir, "three").expect("moves");
+        dir.create_dir("dir", 0o755).expect("creates");
+        dir.create_dir("dir", 0o755).expect("is there");
+        dir.move_to("three", &dir.open_beneath("dir").expect("opens"), "x").expect("moves");
+        assert!(!dir.remove_dir("dir").expect("is not empty"));
+    }
+}

@@ -1,0 +1,16 @@
+//! Putting files back: what the tool calls of a session wrote, taken out of the files again, or put in again.
+//!
+//! [`layers`] folds what a session wrote into layers for each file, [`plan`] decides from them and from what is on the
+//! disk which files can be put back, and [`apply`] does it, with a [`journal`] that a crash leaves behind.
+//!
+//! **Invariants**: a file is changed only if it has exactly the bytes that the session left in it, checked again when it
+//! is changed, beneath the directory of the project and without following links. No byte of anybody else is lost:
+//! a file takes the place of another one, which is examined before it is removed. An interrupted change is taken back,
+//! unless the record of its plan is in the log. FORMAT.md, "Putting files back".
+
+pub(crate) mod apply;
+pub(crate) mod journal;
+pub(crate) mod layers;
+pub(crate) mod plan;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Plans: which files are put back, and why the others are not.
+//!
+//! The log says what each file must have and what it gets; the disk says what it has. Pure, except for
+//! [`find_beneath`], which reads files.
+
+use std::io;
+use std::path::Path;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{FileAction, FileHash, FileState, FileStatus, PlannedFile};
+
+use super::layers::{LayerChange, LayerProblem, PermissionChange, StateChange};
+use crate::fsutil::beneath::{Dir, PlaceState};
+
+/// A file of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlanItem {
+    pub(crate) path: String,
+    pub(crate) back: Vec<Seq>,
+    pub(crate) forward: Vec<Seq>,
+    pub(crate) fate: FileFate,
+}
+
+/// What happens to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FileFate {
+    /// The file changes.
+    Change(StateChange),
+    /// The file has the same state before and after, so only its layers move.
+    Same(FileState),
+    /// The file stays as it is.
+    Left(FileStatus, String),
+}
+
+/// What a plan is made of, besides the log.
+pub(crate) struct FilePlanner<'a> {
+    /// The directory of the project; an error says why it cannot be used.
+    pub(crate) root: Result<&'a Dir, String>,
+    /// Directories of the daemon, in which nothing is put back.
+    pub(crate) private: &'a [&'a Path],
+    /// Whether the content of a hash is kept.
+    pub(crate) is_kept: &'a dyn Fn(FileHash) -> bool,
+}
+
+impl FilePlanner<'_> {
+    /// Plans the changes that the log asks for.
+    pub(crate) fn plan(&self, changes: Vec<LayerChange>) -> Vec<PlanItem> {
+        let item = |change: LayerChange| {
+            let fate = self.fate(&change);
+            let LayerChange { path, back, forward, .. } = change;
+            PlanItem { path, back, forward, fate }
+        };
+        changes.into_iter().map(item).collect()
+    }
+
+    fn fate(&self, change: &LayerChange) -> FileFate {
+        let left = |status, reason: &str| FileFate::Left(status, reason.to_owned());
+        let root = match &self.root {
+            Ok(root) => *root,
+            Err(reason) => return left(FileStatus::Outside, reason),
+        };
+        if is_in_git(root.path(), &change.path) {
+            return left(FileStatus::InGit, "git owns this file");
+        }
+        let path = root.path().join(&change.path);
+        if self.private.iter().any(|dir| path.starts_with(dir)) {
+            return left(FileStatus::Outside, "the file belongs to the daemon");
+        }
+        let state = match change.change {
+            Ok(state) => state,
+            Err(problem) => return problem_fate(problem),
+        };
+        match state.wanted {
+            FileState::Hash(hash) if state.wanted != state.expected && !(self.is_kept)(hash) => {
+                left(FileStatus::Unknown, "the earlier content was not kept")
+            }
+            _ => observe(root, &change.path, state),
+        }
+    }
+}
+
+fn problem_fate(problem: LayerProblem) -> FileFate {
+    let (status, reason) = match problem {
+        LayerProblem::Unknown => {
+            (FileStatus::Unknown, "a content of the file was not recorded".to_owned())
+        }
+        LayerProblem::LaterCall(seq) => {
+            (FileStatus::Conflict, format!("call #{seq}, which stays, wrote the file later"))
+        }
+        LayerProblem::ChangedBetween => {
+            let reason = "something else changed the file between the calls of the session";
+            (FileStatus::Conflict, reason.to_owned())
+        }
+        LayerProblem::Elsewhere => {
+            let reason = "the session had another project when the file was written";
+            (FileStatus::Outside, reason.to_owned())
+        }
+    };
+    FileFate::Left(status, reason)
+}
+
+/// Compares a change with what is on the disk. Reads the file.
+fn observe(root: &Dir, path: &str, change: StateChange) -> FileFate {
+    let found = match find_beneath(root, path) {
+        Ok(found) => found,
+        Err(error) => {
+            return FileFate::Left(FileStatus::Failed, format!("cannot read it: {error}"));
+        }
+    };
+    let state = match conflict_of(&found, change.expected) {
+        None => change.expected,
+        Some(_) if found.state() == Some(change.wanted) => {
+            let reason = "the file has this content already".to_owned();
+            return FileFate::Left(FileStatus::Unchanged, reason);
+        }
+        Some(reason) => return FileFate::Left(FileStatus::Conflict, reason),
+    };
+    // Permissions that somebody else changed stay.
+    let mode = change.mode.filter(|_| change.wanted != FileState::Absent);
+    let mode = mode.and_then(|mode| match &found {
+        PlaceState::File(file) => {
+            let is_expected = mode.expected.is_none_or(|expected| expected == file.mode);
+            let changes = is_expected && file.mode != mode.wanted;
+            changes.then_some(PermissionChange { expected: Some(file.mode), ..mode })
+        }
+        _ => Some(mode),
+    });
+    if change.wanted == state && mode.is_none() {
+        return FileFate::Same(state);
+    }
+    FileFate::Change(StateChange { mode, ..change })
+}
+
+/// Reads what is at a path; a missing directory on the way means an absent file.
+pub(super) fn find_beneath(root: &Dir, path: &str) -> io::Result<PlaceState> {
+    let (dir, name) = split(path);
+    match root.open_beneath(dir) {
+        Ok(dir) => dir.find(name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PlaceState::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Ok(PlaceState::Other("a link or a file in place of a directory"))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Splits a path into its directory, which may be empty, and its name.
+pub(super) fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+/// Returns why a file is not what the session left, or `None` if it is.
+pub(super) fn conflict_of(found: &PlaceState, expected: FileState) -> Option<String> {
+    let reason = match (found, expected) {
+        (PlaceState::Absent, FileState::Absent) => return None,
+        (PlaceState::Absent, _) => "the file was removed",
+        (PlaceState::File(file), _) if !file.is_own => "the file belongs to another user",
+        (PlaceState::File(file), FileState::Hash(hash)) if file.hash == hash.0 => return None,
+        (PlaceState::File(_), FileState::Absent) => "there is another file",
+        (PlaceState::File(_), _) => "the file was changed",
+        (PlaceState::Other(what), _) => return Some(format!("there is {what}")),
+    };
+    Some(reason.to_owned())
+}
+
+impl PlaceState {
+    /// Returns the state; `None` for anything but a file.
+    pub(super) const fn state(&self) -> Option<FileState> {
+        match self {
+            Self::Absent => Some(FileState::Absent),
+            Self::File(file) => Some(FileState::Hash(FileHash(file.hash))),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// Returns whether a path is inside of a directory `.git`, or is one.
+///
+/// Some file systems ignore the case of letters, and certain invisible characters.
+fn is_in_git(root: &Path, path: &str) -> bool {
+    let is_git = |part: &str| {
+        let is_ignored = |char: char| matches!(char, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+        let seen: String = part.chars().filter(|char| !is_ignored(*char)).collect();
+        seen.trim_end_matches([' ', '.']).eq_ignore_ascii_case(".git")
+    };
+    let above = root.components().filter_map(|part| part.as_os_str().to_str());
+    above.chain(path.split('/')).any(is_git)
+}
+
+impl PlanItem {
+    /// Returns the file as results show it.
+    pub(crate) fn planned(&self) -> PlannedFile {
+        let path = self.path.clone();
+        match &self.fate {
+            FileFate::Change(change) => {
+                let (status, action) = (FileStatus::PutBack, Some(action_of(change)));
+                PlannedFile { path, status, action, reason: None }
+            }
+            FileFate::Same(_) => {
+                let reason = Some("the calls left the file as it was".to_owned());
+                PlannedFile { path, status: FileStatus::Unchanged, action: None, reason }
+            }
+            FileFate::Left(status, reason) => {
+                let reason = Some(reason.clone());
+                PlannedFile { path, status: *status, action: None, reason }
+            }
+        }
+    }
+}
+
+/// Returns the change of a file by its kind.
+pub(super) fn action_of(change: &StateChange) -> FileAction {
+    match (change.expected, change.wanted) {
+        (FileState::Absent, _) => FileAction::Create,
+        (_, FileState::Absent) => FileAction::Remove,
+        (one, other) if one == other => FileAction::SetMode,
+        _ => FileAction::Replace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_git_are_recognized_in_all_their_forms() {
+        let check = |path: &str, expect: bool| {
+            assert_eq!(is_in_git(Path::new("/home/ada/engine"), path), expect, "{path}");
+        };
+        check(".git/config", true);
+        check("sub/.git/hooks/pre-commit", true);
+        check(".git", true);
+        check(".GIT/config", true);
+        check(".g\u{200c}it/config", true);
+        check(".git./config", true);
+        check(".gitignore", false);
+        check("git/config", false);
+        check("src/.github/x", false);
+        assert!(is_in_git(Path::new("/home/ada/engine/.git"), "config"));
+    }
+}

@@ -1,0 +1,180 @@
+//! Contents of files that records refer to by hash, so that a file can be put back.
+//!
+//! They are blobs of their session, beside those of large texts: `<sessionId>.blobs/<blake3>`, each content once. A line
+//! does not list them, because it can be read without them. They are durable before the line is written. FORMAT.md,
+//! "Blobs".
+//!
+//! **Invariant**: a record of a session names the hash of an earlier content only if the content is kept.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
+
+use super::store::Sessions;
+use super::write::NewRecord;
+use crate::fsutil::{self, FsError};
+
+/// Contents to keep with a record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeptFiles {
+    /// The contents by hash.
+    pub(crate) contents: HashMap<FileHash, KeptContent>,
+    /// The most bytes that all blobs of the session may have.
+    pub(crate) quota_bytes: u64,
+    /// The files of the record that are not kept for reasons that the caller knows.
+    pub(crate) not_kept: NotKept,
+}
+
+/// The content of a file.
+#[derive(Clone, Debug)]
+pub(crate) enum KeptContent {
+    Bytes(Vec<u8>),
+    /// The content of another file, which has the hash.
+    File(PathBuf),
+}
+
+/// Stores the contents of a record. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
+///
+/// A tool call gets the project of its session, to which its paths belong.
+pub(super) fn keep(
+    record: &mut NewRecord,
+    project: Option<&str>,
+    blobs: &Path,
+    not_kept: &mut NotKept,
+) -> Result<(), FsError> {
+    let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
+        RecordBody::ToolCall(call) => {
+            let Some(writes) = &mut call.writes else { return Ok(()) };
+            // A copy of an earlier record has it already.
+            if call.writes_root.is_none() {
+                call.writes_root = project.map(str::to_owned);
+            }
+            writes.iter_mut().map(|write| (write.path.as_str(), &mut write.before)).collect()
+        }
+        RecordBody::PutBack(put_back) => {
+            // A file that stays needs no content.
+            let files = put_back.files.iter_mut().filter(|file| file.before != file.after);
+            files.map(|file| (file.path.as_str(), &mut file.before)).collect()
+        }
+        _ => return Ok(()),
+    };
+    not_kept.merge(&record.files.not_kept);
+    let mut store = BlobStore::new(blobs, record.files.quota_bytes);
+    for (path, state) in &mut states {
+        let FileState::Hash(hash) = **state else { continue };
+        let kept = match project {
+            Some(_) => store.keep(hash, record.files.contents.get(&hash))?,
+            None => Err(NotKeptReason::NoProject),
+        };
+        if let Err(reason) = kept {
+            **state = FileState::Unknown;
+            not_kept.add(path, reason);
+        }
+    }
+    store.sync()
+}
+
+impl Sessions {
+    /// Returns whether a session keeps the content of a file.
+    pub(crate) fn keeps_file(&self, id: SessionId, hash: FileHash) -> bool {
+        fsutil::file_len(&path_of(&self.shared.paths.blobs(id), hash)).is_some()
+    }
+
+    /// Reads a content that a session keeps. Blocks on the disk.
+    ///
+    /// **Errors**: also if the content is damaged.
+    pub(crate) fn read_kept_file(&self, id: SessionId, hash: FileHash) -> Result<Vec<u8>, FsError> {
+        let path = path_of(&self.shared.paths.blobs(id), hash);
+        let read = fsutil::read_regular(&path).and_then(|bytes| {
+            let is_whole = blake3::hash(&bytes).as_bytes() == &hash.0;
+            is_whole.then_some(bytes).ok_or_else(|| std::io::Error::other("it is damaged"))
+        });
+        read.map_err(|source| FsError::new("read", &path, source))
+    }
+}
+
+/// Returns the path of a kept content.
+fn path_of(blobs: &Path, hash: FileHash) -> PathBuf {
+    blobs.join(hash.to_string())
+}
+
+/// The blobs of a session, to which contents are added.
+struct BlobStore<'a> {
+    dir: &'a Path,
+    quota_bytes: u64,
+    /// The size of all blobs; `None` before it was needed.
+    used_bytes: Option<u64>,
+    /// The contents that were written or found, each once.
+    known: HashMap<FileHash, Result<(), NotKeptReason>>,
+    has_written: bool,
+}
+
+impl<'a> BlobStore<'a> {
+    fn new(dir: &'a Path, quota_bytes: u64) -> Self {
+        Self { dir, quota_bytes, used_bytes: None, known: HashMap::new(), has_written: false }
+    }
+
+    fn keep(
+        &mut self,
+        hash: FileHash,
+        content: Option<&KeptContent>,
+    ) -> Result<Result<(), NotKeptReason>, FsError> {
+        if let Some(known) = self.known.get(&hash) {
+            return Ok(*known);
+        }
+        let path = path_of(self.dir, hash);
+        let size = fsutil::file_len(&path);
+        let kept = match content {
+            None if size.is_some() => Ok(()),
+            None => Err(NotKeptReason::Missing),
+            Some(content) => self.write(hash, &path, size, content)?,
+        };
+        self.known.insert(hash, kept);
+        Ok(kept)
+    }
+
+    fn write(
+        &mut self,
+        hash: FileHash,
+        path: &Path,
+        size: Option<u64>,
+        content: &KeptContent,
+    ) -> Result<Result<(), NotKeptReason>, FsError> {
+        let read;
+        let bytes = match content {
+            KeptContent::Bytes(bytes) => bytes,
+            KeptContent::File(path) => {
+                let fail = |source| FsError::new("read", path, source);
+                read = fsutil::read_regular(path).map_err(fail)?;
+                &read
+            }
+        };
+        if blake3::hash(bytes).as_bytes() != &hash.0 {
+            return Ok(Err(NotKeptReason::Missing));
+        }
+        let used = match self.used_bytes {
+            Some(used) => used,
+            None => fsutil::size_of_files(self.dir)?,
+        };
+        let used = used.saturating_sub(size.unwrap_or_default());
+        let after = used.saturating_add(bytes.len() as u64);
+        if size.is_none() && after > self.quota_bytes {
+            self.used_bytes = Some(used);
+            return Ok(Err(NotKeptReason::FileQuota));
+        }
+        if !self.has_written {
+            fsutil::create_private_dir(self.dir)?;
+        }
+        // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
+        fsutil::replace_with_unsynced_name(path, bytes)?;
+        (self.used_bytes, self.has_written) = (Some(after), true);
+        Ok(Ok(()))
+    }
+
+    /// Makes the names of the written blobs durable.
+    fn sync(&self) -> Result<(), FsError> {
+        if self.has_written { fsutil::sync_dir(self.dir) } else { Ok(()) }
+    }
+}

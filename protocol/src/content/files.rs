@@ -1,0 +1,408 @@
+//! Files: what tool calls wrote, what the daemon put back, and plans to put files back.
+//!
+//! A path is relative to the project's directory, in UTF-8, with `/` between its parts.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{is_zero, named_enum};
+use crate::ids::json_string;
+use crate::{PlanId, Seq};
+
+/// The blake3 of the content of a file, 64 lower-case hex digits in JSON.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileHash(pub [u8; 32]);
+
+/// A text is not the hash of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a hash of a file has 64 hex digits (blake3)")]
+pub struct InvalidFileHash;
+
+impl FromStr for FileHash {
+    type Err = InvalidFileHash;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFileHash> {
+        let is_hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let mut bytes = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate().filter(|_| is_hex) {
+            *byte =
+                u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).map_err(|_| InvalidFileHash)?;
+        }
+        if is_hex { Ok(Self(bytes)) } else { Err(InvalidFileHash) }
+    }
+}
+
+impl fmt::Display for FileHash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
+}
+
+json_string!(FileHash, "blake3");
+
+/// The state of a file at one time.
+///
+/// **Shape**: `"absent"`, `"unknown"` or `{"hash":"..."}`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum FileState {
+    /// There was no file.
+    Absent,
+    /// The content is not known, or was not kept.
+    Unknown,
+    /// A regular file with this content.
+    Hash(FileHash),
+}
+
+/// The permissions of a file before and after a write that changed them: nine bits, such as 420 for `rw-r--r--`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileModes {
+    /// Before the write; absent for a file that did not exist, or if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u32>,
+    /// After the write; absent for a file that does not exist any more, or if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u32>,
+}
+
+/// A file that a tool call wrote, created or removed.
+///
+/// **Shape**: `{"path":"src/a.rs","before":{"hash":"..."},"after":{"hash":"..."}}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileWrite {
+    /// The file.
+    pub path: String,
+    /// The file before the call. The daemon keeps the content of a hash.
+    pub before: FileState,
+    /// The file after the call.
+    pub after: FileState,
+    /// The permissions, if the call changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileModes>,
+    /// The file that the call renamed to this one, for information.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<String>,
+}
+
+/// The state of a file as a client reports it.
+///
+/// **Shape**: `"absent"`, `"unknown"`, `{"hash":"..."}`, `{"text":"..."}` or `{"base64":"..."}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum FileStateInput {
+    /// There is no file.
+    Absent,
+    /// The content is not known.
+    Unknown,
+    /// A regular file with a content that the session has already, or, after a call, any.
+    Hash(FileHash),
+    /// A regular file with this text.
+    Text(String),
+    /// A regular file with these bytes, in base64 with padding.
+    Base64(String),
+}
+
+/// A file that a tool call wrote, as a client reports it.
+///
+/// **Shape**: `{"path":"src/a.rs","before":{"text":"old\n"},"after":{"hash":"..."}}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileWriteInput {
+    /// The file, at most 4 KiB. A path occurs once in a call.
+    pub path: String,
+    /// The file before the call.
+    pub before: FileStateInput,
+    /// The file after the call.
+    pub after: FileStateInput,
+    /// The permissions, if the call changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileModes>,
+    /// The file that the call renamed to this one, for information.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<String>,
+}
+
+named_enum! {
+    /// The reason why the daemon did not keep the content of a file before a call, which therefore cannot be put back.
+    pub enum NotKeptReason {
+        /// It is larger than `snapshots.fileLimit`.
+        FileLimit = "fileLimit",
+        /// The session would have more than `snapshots.fileQuota`.
+        FileQuota = "fileQuota",
+        /// The client named a hash whose content the session does not have.
+        Missing = "missing",
+        /// The session has no project, so the path says nothing.
+        NoProject = "noProject",
+    }
+}
+
+/// A file whose content before a call was not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NotKeptFile {
+    /// The file.
+    pub path: String,
+    /// The reason.
+    pub reason: NotKeptReason,
+}
+
+/// The files of one call whose contents were not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NotKept {
+    /// Their number.
+    pub count: u64,
+    /// The first 100 of them.
+    pub files: Vec<NotKeptFile>,
+}
+
+impl NotKept {
+    /// The most files that are listed.
+    pub const MAX_FILES: usize = 100;
+
+    /// Adds the files of another call.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        let room = Self::MAX_FILES.saturating_sub(self.files.len());
+        self.files.extend(other.files.iter().take(room).cloned());
+    }
+
+    /// Adds a file.
+    pub fn add(&mut self, path: &str, reason: NotKeptReason) {
+        self.count += 1;
+        if self.files.len() < Self::MAX_FILES {
+            self.files.push(NotKeptFile { path: path.to_owned(), reason });
+        }
+    }
+}
+
+/// Files that the daemon put back: the record of an applied plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PutBack {
+    /// The plan.
+    pub plan_id: PlanId,
+    /// The call: `undo`, `redo` or `restore`.
+    pub cause: String,
+    /// The directory of the project.
+    pub root: String,
+    /// The files that have another state now, or for which the calls only changed sides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PutBackFile>,
+    /// The files that stayed as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<PlannedFile>,
+}
+
+/// A file that the daemon put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PutBackFile {
+    /// The file.
+    pub path: String,
+    /// The file before; its content is kept, so that this can be undone.
+    pub before: FileState,
+    /// The file after.
+    pub after: FileState,
+    /// The permissions, if they changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileModes>,
+    /// The tool calls whose writes are not in the file any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub back: Vec<Seq>,
+    /// The tool calls whose writes are in the file again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forward: Vec<Seq>,
+}
+
+named_enum! {
+    /// What a plan does with a file, or what became of it.
+    pub enum FileStatus {
+        /// The file is put back, or was.
+        PutBack = "putBack",
+        /// The file is not as the session left it, so it stays.
+        Conflict = "conflict",
+        /// The content to put back is not known.
+        Unknown = "unknown",
+        /// The file has the wanted content already.
+        Unchanged = "unchanged",
+        /// The file is not in the project of the session.
+        Outside = "outside",
+        /// The file belongs to a repository of git.
+        InGit = "inGit",
+        /// The system refused the change.
+        Failed = "failed",
+    }
+}
+
+named_enum! {
+    /// The change of a file that is put back.
+    pub enum FileAction {
+        /// The file gets an earlier content, or a later one with `session.redo`.
+        Replace = "replace",
+        /// The file comes back.
+        Create = "create",
+        /// The file is removed.
+        Remove = "remove",
+        /// The file gets other permissions.
+        SetMode = "setMode",
+    }
+}
+
+/// A file of a plan.
+///
+/// **Shape**: `{"path":"src/a.rs","status":"putBack","action":"replace"}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlannedFile {
+    /// The file.
+    pub path: String,
+    /// The status.
+    pub status: FileStatus,
+    /// For `putBack`: the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<FileAction>,
+    /// For other statuses: the reason, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A tool call that may have written files without saying which, so that they cannot be put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnrecordedCall {
+    /// The record of the call.
+    pub seq: Seq,
+    /// The tool.
+    pub tool: String,
+    /// The number of files that the client left out; absent if the call has no list of writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<u64>,
+}
+
+/// The numbers of files of a plan by status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileCounts {
+    /// Put back.
+    pub put_back: u64,
+    /// Not as the session left them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub conflict: u64,
+    /// Without a known content.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown: u64,
+    /// As wanted already.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unchanged: u64,
+    /// Outside of the project.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub outside: u64,
+    /// In a repository of git.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_git: u64,
+    /// Refused by the system.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed: u64,
+}
+
+impl FileCounts {
+    /// Counts files.
+    #[must_use]
+    pub fn of(files: &[PlannedFile]) -> Self {
+        let mut counts = Self::default();
+        for file in files {
+            *match file.status {
+                FileStatus::PutBack => &mut counts.put_back,
+                FileStatus::Conflict => &mut counts.conflict,
+                FileStatus::Unknown => &mut counts.unknown,
+                FileStatus::Unchanged => &mut counts.unchanged,
+                FileStatus::Outside => &mut counts.outside,
+                FileStatus::InGit => &mut counts.in_git,
+                FileStatus::Failed => &mut counts.failed,
+            } += 1;
+        }
+        counts
+    }
+}
+
+/// A plan to put files back, or the result of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FilePlan {
+    /// The plan, which the call that applies it names.
+    pub plan_id: PlanId,
+    /// The directory of the project; absent if the session has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// Whether the files were put back. Default false: nothing was changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub applied: bool,
+    /// The record with the results of all files, if files were put back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
+    /// The numbers of files.
+    pub counts: FileCounts,
+    /// The files by path; a list of more than 6 MiB is cut.
+    pub files: Vec<PlannedFile>,
+    /// The number of files that are not listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unlisted: u64,
+    /// The tool calls that may have written files without saying which: the first 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unrecorded: Vec<UnrecordedCall>,
+    /// The number of all such calls.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unrecorded_calls: u64,
+}
+
+named_enum! {
+    /// What `session.undo` and `session.redo` do with files.
+    #[derive(Default)]
+    pub enum FilesMode {
+        /// Files are not examined.
+        #[default]
+        Skip = "skip",
+        /// Nothing changes; the result has the plan.
+        Preview = "preview",
+        /// The files of a plan are put back together with the conversation.
+        Apply = "apply",
+    }
+}
+
+impl FilesMode {
+    /// Returns whether files are not examined, for `skip_serializing_if`.
+    #[must_use]
+    pub const fn is_skip(&self) -> bool {
+        matches!(self, Self::Skip)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn states_of_files_are_words_or_hashes() {
+        let hash = FileHash([0xab; 32]);
+        let check = |state: FileState, expect: serde_json::Value| {
+            assert_eq!(serde_json::to_value(state).unwrap(), expect);
+            assert_eq!(serde_json::from_value::<FileState>(expect).unwrap(), state);
+        };
+        check(FileState::Absent, json!("absent"));
+        check(FileState::Unknown, json!("unknown"));
+        check(FileState::Hash(hash), json!({ "hash": "ab".repeat(32) }));
+        for wrong in ["", "ab", &"g".repeat(64), &"é".repeat(32)] {
+            assert_eq!(wrong.parse::<FileHash>(), Err(InvalidFileHash), "{wrong}");
+        }
+        let input: FileStateInput = serde_json::from_value(json!({ "text": "x" })).unwrap();
+        assert_eq!(input, FileStateInput::Text("x".to_owned()));
+    }
+}

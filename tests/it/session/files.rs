@@ -1,0 +1,298 @@
+//! Files put back together with `session.undo` and `session.redo`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, Sandbox, Wire, array};
+
+/// A project in which a session writes files.
+struct Project {
+    sandbox: Sandbox,
+    daemon: Daemon,
+    wire: Wire,
+    session: String,
+    root: PathBuf,
+}
+
+impl Project {
+    fn new() -> Self {
+        let sandbox = Sandbox::new();
+        let (daemon, mut wire) = sandbox.daemon_and_wire();
+        let root = sandbox.project_dir("p");
+        let session = wire.create(json!({ "projectPath": root }));
+        let root = root.into();
+        Self { sandbox, daemon, wire, session, root }
+    }
+
+    /// Lets a turn of the session write files: a question, a tool call, an answer.
+    fn turn(&mut self, question: &str, files: &[(&str, Option<&str>)]) {
+        let session = self.session.clone();
+        self.wire.record(&session, "user", question);
+        let writes: Vec<Value> =
+            files.iter().map(|(path, after)| write(&self.root, path, *after)).collect();
+        self.wire.ok(
+            "session.recordToolCall",
+            json!({ "sessionId": session, "toolCall": { "id": question, "name": "write_file",
+                "result": { "llmContent": "ok" }, "writes": writes } }),
+        );
+        self.wire.record(&session, "assistant", &format!("did {question}"));
+    }
+
+    fn step(&mut self, method: &str, steps: u64, more: Value) -> Result<Value, Value> {
+        let mut params = json!({ "sessionId": self.session, "steps": steps });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.wire.call(method, params)
+    }
+
+    fn preview(&mut self, method: &str, steps: u64) -> Value {
+        self.step(method, steps, json!({ "files": "preview" })).unwrap()
+    }
+
+    /// Previews a step and applies it.
+    fn apply(&mut self, method: &str, steps: u64) -> Value {
+        let plan = self.preview(method, steps);
+        let plan_id = &plan["files"]["planId"];
+        self.step(method, steps, json!({ "files": "apply", "planId": plan_id })).unwrap()
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok()
+    }
+
+    /// Returns the records of a kind.
+    fn records(&mut self, kind: &str) -> Vec<Value> {
+        let session = self.session.clone();
+        let records = self.wire.records(&session);
+        records.into_iter().filter(|record| record["type"] == kind).collect()
+    }
+}
+
+/// Writes or removes a file, and returns the write as a client reports it.
+fn write(root: &Path, path: &str, after: Option<&str>) -> Value {
+    let place = root.join(path);
+    let content =
+        |text: Option<String>| text.map_or(json!("absent"), |text| json!({ "text": text }));
+    let before = content(fs::read_to_string(&place).ok());
+    match after {
+        Some(text) => {
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::write(&place, text).unwrap();
+        }
+        None => fs::remove_file(&place).unwrap(),
+    }
+    json!({ "path": path, "before": before, "after": content(after.map(str::to_owned)) })
+}
+
+/// Returns the files of a plan with their statuses.
+fn statuses(result: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let files = array(&result["files"]["files"]).iter();
+    files.map(|file| (text(&file["path"]), text(&file["status"]))).collect()
+}
+
+fn of(path: &str, status: &str) -> (String, String) {
+    (path.to_owned(), status.to_owned())
+}
+
+#[test]
+fn files_follow_undo_and_redo_and_the_model_is_told() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a.rs"), "a1").unwrap();
+    fs::write(project.root.join("old.rs"), "o1").unwrap();
+    project.turn("one", &[("a.rs", Some("a2")), ("src/new.rs", Some("n1"))]);
+    project.turn("two", &[("a.rs", Some("a3")), ("old.rs", None)]);
+
+    let leaf = project.preview("session.undo", 2);
+    assert_eq!(leaf.get("leaf"), None, "{leaf}");
+    assert_eq!(leaf["files"]["counts"], json!({ "putBack": 3 }), "{leaf}");
+    assert_eq!(leaf["undoable"], 0);
+    assert_eq!(project.text("a.rs").unwrap(), "a3", "a preview changes nothing");
+    assert_eq!(project.records("leaf"), Vec::<Value>::new());
+    let mut other = project.daemon.wire();
+    other.subscribe(json!({ "kinds": ["files-put-back"] }));
+
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("a.rs", "putBack"), of("old.rs", "putBack")]);
+    assert_eq!(undone["files"]["applied"], true);
+    assert_eq!(project.text("a.rs").unwrap(), "a2");
+    assert_eq!(project.text("old.rs").unwrap(), "o1");
+    assert_eq!(other.event()["data"], json!({ "cause": "undo", "putBack": 2, "left": 0 }));
+    let [record] = project.records("putBack").try_into().unwrap();
+    assert_eq!(record["seq"], undone["files"]["seq"]);
+    let [delta] = project.records("delta").try_into().unwrap();
+    assert_eq!(delta["delta"]["topic"], "files");
+    assert_eq!(delta["delta"]["text"], "These files were put back: a.rs, old.rs");
+
+    // The state is that of the log, also after a restart without a catalog.
+    project.daemon.kill();
+    project.sandbox.remove_catalog();
+    let (daemon, wire) = project.sandbox.daemon_and_wire();
+    (project.daemon, project.wire) = (daemon, wire);
+    let redone = project.apply("session.redo", 1);
+    assert_eq!(statuses(&redone), [of("a.rs", "putBack"), of("old.rs", "putBack")]);
+    assert_eq!(project.text("a.rs").unwrap(), "a3");
+    assert_eq!(project.text("old.rs"), None);
+    let undone = project.apply("session.undo", 2);
+    assert_eq!(undone["files"]["counts"], json!({ "putBack": 3 }), "{undone}");
+    assert_eq!(project.text("a.rs").unwrap(), "a1");
+    assert_eq!(project.text("src/new.rs"), None);
+    let names: Vec<_> =
+        fs::read_dir(&project.root).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3, "nothing is left beside the files: {names:?}");
+}
+
+#[test]
+fn only_what_the_preview_showed_and_nobody_changed_is_put_back() {
+    let mut project = Project::new();
+    for name in ["a", "b", "c"] {
+        fs::write(project.root.join(name), "1").unwrap();
+    }
+    project.turn("one", &[("a", Some("2")), ("b", Some("2")), ("c", Some("2"))]);
+    fs::write(project.root.join("a"), "editor").unwrap();
+    let preview = project.preview("session.undo", 1);
+    let expect = [of("a", "conflict"), of("b", "putBack"), of("c", "putBack")];
+    assert_eq!(statuses(&preview), expect);
+    fs::write(project.root.join("a"), "2").unwrap();
+    fs::remove_file(project.root.join("c")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", project.root.join("c")).unwrap();
+    let plan_id = &preview["files"]["planId"];
+    let apply = json!({ "files": "apply", "planId": plan_id, "key": "k" });
+    let undone = project.step("session.undo", 1, apply.clone()).unwrap();
+    let expect = [of("a", "conflict"), of("b", "putBack"), of("c", "conflict")];
+    assert_eq!(statuses(&undone), expect, "{undone}");
+    assert_eq!(project.text("a").unwrap(), "2");
+    assert_eq!(project.text("b").unwrap(), "1");
+    let [delta] = project.records("delta").try_into().unwrap();
+    let text = "These files were put back: b\nThese files stayed as they are: a, c";
+    assert_eq!(delta["delta"]["text"], text);
+    let again = project.step("session.undo", 1, apply).unwrap();
+    assert_eq!(again["duplicate"], true, "{again}");
+}
+
+#[test]
+fn plan_of_another_change_is_refused() {
+    let mut project = Project::new();
+    project.turn("one", &[("a", Some("1"))]);
+    project.turn("two", &[("a", Some("2"))]);
+    let refuse = |project: &mut Project, method: &str, steps, more: Value| {
+        let error = project.step(method, steps, more).unwrap_err();
+        assert_eq!(error["data"]["kind"], "invalidParams", "{error}");
+    };
+    let unknown = "01a2078e-2837-74a1-ab02-363a2e5b039f";
+    refuse(&mut project, "session.undo", 1, json!({ "files": "apply" }));
+    refuse(&mut project, "session.undo", 1, json!({ "files": "apply", "planId": unknown }));
+    refuse(&mut project, "session.undo", 1, json!({ "files": "preview", "planId": unknown }));
+    refuse(&mut project, "session.undo", 1, json!({ "files": "all" }));
+    let plan = project.preview("session.undo", 1)["files"]["planId"].clone();
+    let apply = json!({ "files": "apply", "planId": plan });
+    refuse(&mut project, "session.undo", 2, apply.clone());
+    let session = project.session.clone();
+    project.wire.record(&session, "user", "meanwhile");
+    refuse(&mut project, "session.undo", 1, apply);
+    assert_eq!(project.text("a").unwrap(), "2");
+}
+
+#[test]
+fn undo_without_files_and_other_moves_touch_no_file() {
+    let mut project = Project::new();
+    project.turn("one", &[("a", Some("1"))]);
+    project.turn("two", &[("a", Some("2"))]);
+    project.step("session.undo", 1, json!({})).unwrap();
+    project.step("session.redo", 1, json!({ "files": "skip" })).unwrap();
+    let session = project.session.clone();
+    project.wire.ok("session.branch", json!({ "sessionId": session, "toSeq": 3 }));
+    project.wire.ok("session.fork", json!({ "sessionId": session }));
+    assert_eq!(project.text("a").unwrap(), "2");
+    // What a fork copied was written by another session.
+    let fork = project.wire.ok("session.fork", json!({ "sessionId": session }));
+    project.session = fork["session"]["sessionId"].as_str().unwrap().to_owned();
+    let preview = project.preview("session.undo", 1);
+    assert_eq!(statuses(&preview), []);
+    assert_eq!(preview["files"]["unrecordedCalls"], 1, "{preview}");
+}
+
+#[test]
+fn call_that_does_not_say_what_it_wrote_is_named() {
+    let mut project = Project::new();
+    let session = project.session.clone();
+    project.wire.record(&session, "user", "run");
+    let call = |id: &str, more: Value| {
+        let mut call = json!({ "id": id, "name": "shell", "args": { "n": id },
+            "result": { "llmContent": "ok" } });
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "sessionId": session, "toolCall": call })
+    };
+    project.wire.ok("session.recordToolCall", call("a", json!({})));
+    project.wire.ok("session.recordToolCall", call("b", json!({ "writes": [] })));
+    let omitted = json!({ "writes": [], "writesOmitted": 3 });
+    project.wire.ok("session.recordToolCall", call("c", omitted));
+    let message = json!({ "role": "tool", "content": "x", "toolName": "bash", "toolCallId": "d" });
+    project.wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+    let undone = project.apply("session.undo", 5);
+    let expect = json!([
+        { "seq": 2, "tool": "shell" },
+        { "seq": 4, "tool": "shell", "omitted": 3 },
+        { "seq": 5, "tool": "bash" },
+    ]);
+    assert_eq!(undone["files"]["unrecorded"], expect, "{undone}");
+    let [delta] = project.records("delta").try_into().unwrap();
+    assert!(delta["delta"]["text"].as_str().unwrap().contains("3 tool calls"), "{delta}");
+}
+
+#[test]
+fn imported_calls_never_lead_to_a_write() {
+    let mut project = Project::new();
+    project.turn("one", &[("a", Some("1"))]);
+    let session = project.session.clone();
+    let export = project.wire.export(&session, "jsonl");
+    project.wire.ok("session.delete", json!({ "sessionId": session }));
+    let imported = project.wire.ok("session.import", json!({ "data": export, "last": true }));
+    project.session = imported["session"]["sessionId"].as_str().unwrap().to_owned();
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), []);
+    assert_eq!(project.text("a").unwrap(), "1");
+}
+
+#[test]
+fn project_that_is_gone_leaves_the_conversation_undoable() {
+    let mut project = Project::new();
+    project.turn("one", &[("a", Some("1"))]);
+    fs::remove_dir_all(&project.root).unwrap();
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("a", "outside")], "{undone}");
+    assert!(!project.root.exists());
+    assert_eq!(undone["redoable"], 1);
+}
+
+#[test]
+fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a"), "1").unwrap();
+    project.turn("one", &[("a", Some("2"))]);
+    let [record] = project.records("toolCall").try_into().unwrap();
+    let write = &record["toolCall"]["writes"][0];
+    let (before, after) = (&write["before"], &write["after"]);
+    project.daemon.kill();
+    // What a daemon leaves that is killed after it exchanged the file.
+    let plan = "01a2078e-2837-74a1-ab02-363a2e5b039f";
+    let stage = project.root.join(format!(".ollm-undo-{plan}"));
+    fs::create_dir(&stage).unwrap();
+    fs::write(stage.join("ready"), r#"{"changes":[0],"dirs":[]}"#).unwrap();
+    fs::rename(project.root.join("a"), stage.join("0")).unwrap();
+    fs::write(project.root.join("a"), "1").unwrap();
+    let journals = project.sandbox.home().join("put-backs");
+    fs::create_dir(&journals).unwrap();
+    let journal = json!({ "version": 1, "sessionId": project.session, "planId": plan, "root": project.root,
+        "changes": [{ "path": "a", "expected": after, "wanted": before }] });
+    fs::write(journals.join(format!("{}.json", project.session)), journal.to_string()).unwrap();
+    let (daemon, wire) = project.sandbox.daemon_and_wire();
+    (project.daemon, project.wire) = (daemon, wire);
+    // A call about files finishes it, if the start has not done it yet.
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("a", "putBack")], "{undone}");
+    assert_eq!(project.text("a").unwrap(), "1");
+    assert!(!stage.exists());
+    assert_eq!(fs::read_dir(journals).unwrap().count(), 0);
+}
