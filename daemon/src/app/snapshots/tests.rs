@@ -1,4 +1,8 @@
 //! Snapshots in scratch homes: their files, damaged and foreign ones, the cleanup, and new sessions made of them.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests damage files, and call at once as connections do"
+)]
 
 use std::fs;
 use std::io;
