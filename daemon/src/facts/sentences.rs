@@ -8,6 +8,8 @@ const MAX_END_BYTES: usize = 32 * 1024;
 const MAX_LINE_BYTES: usize = 8 * 1024;
 /// Columns from which on a line may have been wrapped by an editor, so that its sentence goes on in the next one.
 const WRAP_COLUMNS: usize = 60;
+/// Lines with a time in front from which on a message has a pasted log, of which these lines are.
+const MIN_LOG_LINES: usize = 3;
 /// Abbreviations after which no sentence ends, in lower case without the period.
 const ABBREVIATIONS: &[&str] = &[
     "dr", "mr", "mrs", "ms", "prof", "st", "nr", "no", "vs", "e.g", "i.e", "z.b", "d.h", "bzw",
@@ -21,6 +23,8 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
     let mut start = 0;
     let mut is_code = false;
     let (head, tail) = ends(text);
+    let stamped = head.lines().chain(tail.lines()).filter(|line| is_stamped(line));
+    let has_log = stamped.take(MIN_LOG_LINES).count() == MIN_LOG_LINES;
     for raw in head.lines().chain(tail.lines()) {
         let trimmed = raw.trim_start();
         if trimmed.starts_with("```") || trimmed.starts_with("~~~") {
@@ -29,6 +33,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
         let is_outside = is_code
             || trimmed.is_empty()
             || is_listed(trimmed)
+            || has_log && is_stamped(trimmed)
             || trimmed.starts_with(['>', '`', '~']) && is_fence(trimmed);
         let part = without_bullet(trimmed).trim_end();
         let continues = !is_outside
@@ -57,6 +62,24 @@ fn is_listed(line: &str) -> bool {
     let rest = line.trim_start_matches(|char: char| char.is_ascii_digit());
     let marks = ["  ", "\t", "|", " |", "│", " │", ":\t", ":  "];
     rest.len() < line.len() && marks.into_iter().any(|mark| rest.starts_with(mark))
+}
+
+/// Whether a line begins with a time of day in seconds, or with a date and a time, as those of logs do.
+fn is_stamped(line: &str) -> bool {
+    let mut has_date = false;
+    for word in line.split_whitespace().take(3) {
+        let bytes = word.as_bytes();
+        let joins = |marks: &[u8]| {
+            let parts = bytes.windows(3).filter(|part| marks.contains(&part[1]));
+            parts.filter(|part| part[0].is_ascii_digit() && part[2].is_ascii_digit()).count()
+        };
+        has_date |= joins(b"-/.") >= 2;
+        let n_colons = joins(b":");
+        if n_colons == 2 || n_colons == 1 && has_date {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether a line is a quotation, or begins or ends a code block.
@@ -176,6 +199,30 @@ mod tests {
         );
         check("  12  The port is 4512.\n\t7| let x\n4512 is the port", &["4512 is the port"]);
         check("", &[]);
+    }
+
+    #[test]
+    fn lines_of_a_pasted_log_are_no_sentences() {
+        for stamp in
+            ["2026-11-0D 10:0D", "[2026-11-0DT10:0D:00Z]", "Nov 23 10:0D:22 host", "10:0D:22.123"]
+        {
+            let log = |n: usize| -> String {
+                let line = |at: usize| stamp.replace('D', &at.to_string());
+                (1..=n)
+                    .map(|at| format!("{} worker {at} listens on 4800{at}\n", line(at)))
+                    .collect()
+            };
+            let message = |n| format!("Here is it, from port 4512.\n{}What do you see?", log(n));
+            assert_eq!(
+                sentences(&message(3)),
+                ["Here is it, from port 4512.", "What do you see?"],
+                "{stamp}"
+            );
+            // One or two dates may be the user's own words.
+            assert_eq!(sentences(&message(2)).len(), 4, "{stamp}");
+        }
+        let own = "10:00 standup\n11:00 review\n12:00 lunch\n13:00 call\n10.0.0.1 is the gateway";
+        assert_eq!(sentences(own).len(), 5);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
 const LINE: (usize, usize) = (200, 40);
+/// Characters of the longest line that is kept whole.
+const MAX_WHOLE_CHARS: usize = 280;
 /// Bytes of the shortest sentence that stands for an answer.
 const MIN_SENTENCE_BYTES: usize = 40;
 /// Characters kept of the original request.
@@ -82,7 +84,10 @@ struct NewestLines(VecDeque<(String, String)>);
 
 impl NewestLines {
     fn push(&mut self, line: &str) {
-        let line = cut_middle(without_bullet(line), LINE);
+        let line = without_bullet(line);
+        // A line that is hardly longer would lose less than the note of it takes.
+        let is_long = line.chars().nth(MAX_WHOLE_CHARS).is_some();
+        let line = if is_long { cut_middle(line, LINE) } else { line.to_owned() };
         if line.is_empty() {
             return;
         }
@@ -173,9 +178,8 @@ impl Extractor {
                 self.plans(&text);
             }
             Role::Assistant => {
-                let answer = first_sentence(first_line(&text));
-                if !answer.is_empty() {
-                    self.answers.push(answer);
+                if let Some(answer) = first_statement(&text) {
+                    self.answers.push(&answer);
                 }
                 self.plans(&text);
             }
@@ -222,8 +226,22 @@ fn sentences(line: &str) -> Vec<&str> {
     all
 }
 
-fn first_sentence(line: &str) -> &str {
-    sentences(line).first().copied().unwrap_or_default()
+/// Returns the first sentence of an answer. One that only announces what follows is joined with it, or left out if it is
+/// followed by code alone.
+fn first_statement(text: &str) -> Option<String> {
+    let is_prose = |line: &&str| !line.is_empty() && !is_tag(line);
+    let mut lines = prose_lines(text).map(str::trim).filter(is_prose);
+    let first = *sentences(without_bullet(lines.next()?)).first()?;
+    if !first.ends_with([':', '：']) {
+        return Some(first.to_owned());
+    }
+    let next = *sentences(without_bullet(lines.next()?)).first()?;
+    Some(format!("{first} {next}"))
+}
+
+/// Whether a line is one tag of a markup, which a model copied from its prompt.
+fn is_tag(line: &str) -> bool {
+    line.starts_with('<') && line.ends_with('>') && line.matches('<').count() == 1
 }
 
 /// Returns the lines of a text outside of code blocks.
@@ -317,6 +335,16 @@ mod tests {
             "词法分析器已经完成，代码在这个项目的源文件里面。",
         );
         check("1. Read src/lex.rs\n2. Test it", "Read src/lex.rs");
+        let hardly_longer = format!("The lexer {}.", "is done and ".repeat(21));
+        check(&hardly_longer, &hardly_longer);
+        // What an announcement says stands behind it.
+        check(
+            "To set up a web server, follow these steps:\n\n1. Install nginx.\n2. Start it.",
+            "To set up a web server, follow these steps: Install nginx.",
+        );
+        check("<notice>\nOlder parts are not shown.", "Older parts are not shown.");
+        let code = "Here is the function that reverses a list:\n```\nx[::-1]\n```";
+        check(code, "user: Go.");
     }
 
     #[test]
