@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::content::BuiltContext;
 use crate::event::Event;
-use crate::methods::session::branches;
+use crate::methods::session::{branches, files};
 use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session, snapshot};
 
 /// The class of a method: it decides about a running call whose client leaves.
@@ -123,6 +123,7 @@ methods! {
     SessionUndo = "session.undo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Undoes the newest operations of a session.";
     SessionRedo = "session.redo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Redoes the operations that were undone last.";
     SessionOperations = "session.operations", Read, branches::SessionOperationsParams => branches::SessionOperationsResult, "Lists the operations of a session, the newest first.";
+    SessionFiles = "session.files", Read, files::SessionFilesParams => files::SessionFilesResult, "Lists the files that a session read and changed.";
     SessionFork = "session.fork", Write, branches::SessionForkParams => branches::SessionForkResult, "Creates a session that begins as another one does.";
     SnapshotCreate = "snapshot.create", Write, snapshot::SnapshotCreateParams => snapshot::SnapshotResult, "Takes a snapshot of a session's context.";
     SnapshotList = "snapshot.list", Read, snapshot::SnapshotListParams => snapshot::SnapshotListResult, "Lists snapshots, the newest first.";

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::path::{ActivePath, records_between};
 use crate::config::LoopDetectionConfig;
-use crate::context::{self, PreviousBuild};
+use crate::context::{self, FileUses, PreviousBuild};
 use crate::facts::FactFold;
 use crate::goal::GoalState;
 use crate::loops::{Detector, Observation};
@@ -135,13 +135,14 @@ impl SessionCache {
     }
 }
 
-/// The folds of goals, context entries, pins, facts and labels.
+/// The folds of goals, context entries, pins, facts, used files and labels.
 #[derive(Default)]
 pub(crate) struct CachedFolds {
     pub(crate) goals: Option<FoldedTo<GoalState>>,
     pub(crate) entries: Option<FoldedTo<StoredEntries>>,
     pub(crate) pins: Option<FoldedTo<Vec<Seq>>>,
     pub(crate) facts: Option<FoldedTo<FactFold>>,
+    pub(crate) files: Option<FoldedTo<FileUses>>,
     /// The labels by record. They hold on every path.
     pub(crate) labels: Option<FoldedTo<BTreeMap<Seq, String>>>,
 }

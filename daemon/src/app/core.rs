@@ -7,6 +7,7 @@ use ollm_protocol::content::{RecordBody, Session};
 use ollm_protocol::{EventKind, Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::cache::SessionCache;
 use super::chat_history::ChatHistory;
@@ -28,6 +29,9 @@ use crate::put_back::journal::Journals;
 use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
 use crate::shutdown::Tasks;
 use crate::snapshot::SnapshotStore;
+
+/// The threads that examine files of projects at once.
+const MAX_DISK_CHECKS: usize = 4;
 
 /// The handles of the application layer; built once and shared by all calls.
 pub(crate) struct Core {
@@ -52,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) due_documents: DueDocuments,
     pub(crate) due_compactions: DueCompactions,
     pub(crate) due_snapshots: DueSnapshots,
+    /// Held by threads that examine files of projects, whose disk may not answer.
+    pub(crate) disk_checks: Arc<Semaphore>,
     pub(crate) uploads: Uploads,
     pub(crate) imports: RunningImports,
     /// Held while a session is created with a key, so that two concurrent retries create one.
@@ -94,6 +100,7 @@ impl Core {
             due_documents: DueDocuments::default(),
             due_compactions: DueCompactions::default(),
             due_snapshots: DueSnapshots::default(),
+            disk_checks: Arc::new(Semaphore::new(MAX_DISK_CHECKS)),
             uploads: Uploads::new(dir.to_owned()),
             imports: RunningImports::default(),
             creating: Mutex::new(()),

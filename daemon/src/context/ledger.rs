@@ -1,10 +1,20 @@
 //! The files that tools read and changed, taken from the records and not from a model's memory. Pure.
+//!
+//! A [`Ledger`] names them for a model; [`FileUses`] is the fold of a whole path, with the records and times of the uses.
 
-use ollm_protocol::content::{Checkpoint, Part, RecordBody};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ollm_protocol::content::{Checkpoint, Part, Record, RecordBody, ToolCall};
+use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
 /// Maximum number of paths of each list; the oldest are dropped. The blocks made of a ledger show fewer.
 const MAX_PATHS: usize = 500;
+/// Maximum number of files of a fold, and of its reads; the oldest are dropped.
+const MAX_USED_FILES: usize = 2000;
+/// Maximum number of requested calls whose results are awaited.
+const MAX_OPEN_CALLS: usize = 256;
 /// Bytes of the longest argument that is taken as a path.
 const MAX_PATH_BYTES: usize = 1024;
 /// The names of arguments that hold a path.
@@ -40,7 +50,11 @@ impl Ledger {
     /// Adds the files of a record's calls.
     pub(super) fn add_record(&mut self, body: &RecordBody) {
         match body {
-            RecordBody::ToolCall(call) => self.add_call(&call.name, &call.args),
+            RecordBody::ToolCall(call) => {
+                self.add_call(&call.name, &call.args);
+                let writes = call.writes.iter().flatten();
+                writes.for_each(|write| self.add(FileUse::Modified, &write.path));
+            }
             RecordBody::Message(message) => {
                 for part in &message.parts {
                     if let Part::ToolCall { name, args, .. } = part {
@@ -80,6 +94,123 @@ impl Ledger {
     }
 }
 
+/// What a session did with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UsedFile {
+    /// The newest record of a call that read it.
+    pub(crate) read: Option<Seq>,
+    /// The newest record of a call that changed it.
+    pub(crate) modified: Option<Seq>,
+    /// The time of the newer one.
+    pub(crate) at: Timestamp,
+}
+
+impl UsedFile {
+    /// Returns the newest record that used the file.
+    pub(crate) fn seq(&self) -> Option<Seq> {
+        self.read.max(self.modified)
+    }
+
+    /// Adds the uses of the same file under another name.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.read = self.read.max(other.read);
+        self.modified = self.modified.max(other.modified);
+        self.at = self.at.max(other.at);
+    }
+}
+
+/// The fold of the files that calls on a path used. A call counts at the time of its result, and not if it failed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileUses {
+    files: BTreeMap<Arc<str>, UsedFile>,
+    /// The file that each result shows.
+    reads: BTreeMap<Seq, Arc<str>>,
+    /// The requested calls without a result, by their ids, oldest first.
+    open: VecDeque<(String, FileUse, Arc<str>)>,
+}
+
+impl FileUses {
+    /// Returns the files with their names as the tools were given them, without `./` in front.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &UsedFile)> {
+        self.files.iter().map(|(path, used)| (&**path, used))
+    }
+
+    /// Returns the file that a result shows.
+    pub(crate) fn read_by(&self, result: Seq) -> Option<&str> {
+        self.reads.get(&result).map(|path| &**path)
+    }
+
+    /// Adds the next record of the path.
+    pub(crate) fn apply(&mut self, record: Record) {
+        let (seq, at) = (record.seq, record.at);
+        match record.into_body() {
+            Some(RecordBody::ToolCall(call)) => self.executed(seq, at, &call),
+            // The content is one that the path knows again.
+            Some(RecordBody::PutBack(record)) => {
+                for file in &record.files {
+                    self.files.entry(file.path.as_str().into()).and_modify(|used| used.at = at);
+                }
+            }
+            Some(RecordBody::Message(message)) => {
+                for part in &message.parts {
+                    if let Part::ToolCall { id, name, args } = part
+                        && let Some((used, path)) = file_of(name, args)
+                    {
+                        self.open.truncate(MAX_OPEN_CALLS - 1);
+                        self.open.push_front((id.clone(), used, plain(path).into()));
+                    }
+                }
+                let of_id = |id: &String| self.open.iter().position(|(open, ..)| open == id);
+                let answered = message.tool_call_id.as_ref().and_then(of_id);
+                if let Some((_, used, path)) = answered.and_then(|at| self.open.remove(at)) {
+                    self.add(seq, at, used, path);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn executed(&mut self, seq: Seq, at: Timestamp, call: &ToolCall) {
+        self.open.retain(|(id, ..)| *id != call.id);
+        if call.result.success != Some(false)
+            && call.result.error.is_none()
+            && let Some((used, path)) = file_of(&call.name, &call.args)
+        {
+            self.add(seq, at, used, plain(path).into());
+        }
+        for write in call.writes.iter().flatten() {
+            self.add(seq, at, FileUse::Modified, write.path.as_str().into());
+        }
+    }
+
+    fn add(&mut self, seq: Seq, at: Timestamp, used: FileUse, path: Arc<str>) {
+        if used == FileUse::Read {
+            self.reads.insert(seq, Arc::clone(&path));
+            if self.reads.len() > MAX_USED_FILES {
+                self.reads.pop_first();
+            }
+        }
+        let file = self.files.entry(path).or_insert(UsedFile { read: None, modified: None, at });
+        file.at = at;
+        match used {
+            FileUse::Read => file.read = Some(seq),
+            FileUse::Modified => file.modified = Some(seq),
+        }
+        // Half of them at once, so that the oldest are seldom looked for.
+        if self.files.len() > 2 * MAX_USED_FILES {
+            let mut seqs: Vec<Option<Seq>> = self.files.values().map(UsedFile::seq).collect();
+            seqs.sort_unstable();
+            let first = seqs[seqs.len() - MAX_USED_FILES];
+            self.files.retain(|_, file| file.seq() >= first);
+        }
+    }
+}
+
+/// Returns a path without `./` in front.
+fn plain(path: &str) -> &str {
+    path.trim_start_matches("./")
+}
+
 fn push(list: &mut Vec<String>, path: &str) {
     if list.len() == MAX_PATHS {
         list.remove(0);
@@ -103,6 +234,7 @@ pub(super) fn file_of<'a>(name: &str, args: &'a Value) -> Option<(FileUse, &'a s
 
 #[cfg(test)]
 mod tests {
+    use ollm_protocol::content::{Message, Role, ToolResult};
     use serde_json::json;
 
     use super::*;
@@ -132,5 +264,60 @@ mod tests {
             (ledger.modified, ledger.read),
             (vec!["c".into(), "a".into()], vec!["b".into()])
         );
+    }
+
+    fn message(parts: Vec<Part>, answered: Option<&str>) -> RecordBody {
+        let mut message = Message::text(Role::Assistant, "", Timestamp::from_unix_ms(0));
+        message.parts = parts;
+        message.tool_call_id = answered.map(str::to_owned);
+        RecordBody::Message(message)
+    }
+
+    fn requested(id: &str, path: &str) -> RecordBody {
+        let (id, name) = (id.to_owned(), "read_file".to_owned());
+        message(vec![Part::ToolCall { id, name, args: json!({ "path": path }) }], None)
+    }
+
+    fn executed(path: &str, error: Option<&str>) -> RecordBody {
+        let result = ToolResult { error: error.map(str::to_owned), ..ToolResult::default() };
+        let call = json!({ "id": "x", "name": "edit", "args": { "path": path }, "result": result,
+            "timestamp": "2026-01-02T03:04:05.678Z" });
+        RecordBody::ToolCall(serde_json::from_value(call).expect("a call"))
+    }
+
+    fn uses(bodies: Vec<RecordBody>) -> FileUses {
+        let mut uses = FileUses::default();
+        for (at, body) in bodies.into_iter().enumerate() {
+            let seq = Seq(at as u64);
+            let time = Timestamp::from_unix_ms(1000 * at as i64);
+            uses.apply(Record::new(seq, None, time, body));
+        }
+        uses
+    }
+
+    #[test]
+    fn file_of_a_call_counts_with_its_result() {
+        let found = uses(vec![
+            requested("a", "./a.rs"),
+            requested("b", "b.rs"),
+            message(Vec::new(), Some("a")),
+            executed("b.rs", Some("denied")),
+            executed("c.rs", None),
+        ]);
+        let files: Vec<_> =
+            found.files().map(|(path, used)| (path, used.read, used.modified)).collect();
+        assert_eq!(files, [("a.rs", Some(Seq(2)), None), ("c.rs", None, Some(Seq(4)))]);
+        assert_eq!((found.read_by(Seq(2)), found.read_by(Seq(0))), (Some("a.rs"), None));
+    }
+
+    #[test]
+    fn files_of_a_fold_are_bounded_and_the_newest_stay() {
+        let n = 3 * MAX_USED_FILES;
+        let found = uses((0..n).map(|at| executed(&format!("f{at}"), None)).collect());
+        assert!((MAX_USED_FILES..=2 * MAX_USED_FILES).contains(&found.files().count()));
+        let newest = format!("f{}", n - 1);
+        assert!(found.files().any(|(path, _)| path == newest));
+        let open = uses((0..1000).map(|at| requested(&at.to_string(), "f")).collect());
+        assert_eq!(open.open.len(), MAX_OPEN_CALLS);
     }
 }

@@ -142,6 +142,18 @@ impl Dir {
         Ok(bytes)
     }
 
+    /// Returns the time at which the content of a regular file was last modified, in Unix milliseconds.
+    ///
+    /// **Errors**: of kind `NotFound` if there is none; `InvalidInput` for anything else than a regular file.
+    pub(crate) fn modified_ms(&self, name: &str) -> io::Result<i64> {
+        let metadata = self.open_file(name)?.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let since = metadata.modified()?.duration_since(std::time::UNIX_EPOCH);
+        Ok(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+    }
+
     /// Creates a file, durably except for its name.
     pub(crate) fn create(&self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
         let path = self.path.join(name);

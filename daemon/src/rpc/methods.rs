@@ -18,7 +18,7 @@ use super::error::RpcError;
 use super::{Handles, Registry, streams};
 use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
-use crate::app::context::{build, entries, facts, goals, inspect, pins, recall};
+use crate::app::context::{build, entries, facts, files, goals, inspect, pins, recall};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{chat, loops, models, snapshots};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
@@ -84,6 +84,7 @@ fn session(registry: &mut Registry) {
     registry.app::<m::SessionUndo, _, _>(undo::undo);
     registry.app::<m::SessionRedo, _, _>(undo::redo);
     registry.app_blocking::<m::SessionOperations>(operations::operations);
+    registry.app::<m::SessionFiles, _, _>(files::list);
     registry.app_blocking::<m::SessionFork>(fork::fork);
 }
 

@@ -293,6 +293,10 @@ pub struct ContextItem {
     /// For a `delta` with recalled messages: these messages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalled: Vec<RecalledRecord>,
+    /// For the result of a call that read a file: whether something else changed or removed the file since. It is not
+    /// examined for a build that is read in parts. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
     /// The reasons why the item is not whole or is left out: those of `omitted`, separated by commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -10,6 +10,7 @@ mod nesting;
 mod record;
 mod rest;
 mod undo;
+mod used_files;
 mod writes;
 
 use serde_json::{Value, json};

@@ -3,6 +3,7 @@
 pub(super) mod branches;
 mod delete;
 pub(super) mod export;
+mod files;
 mod import;
 pub(super) mod list;
 mod search;
@@ -40,6 +41,7 @@ pub(crate) enum SessionsCommand {
     Fork(branches::ForkArgs),
     Label(tree::LabelArgs),
     Operations(branches::OperationsArgs),
+    Files(files::FilesArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
@@ -86,6 +88,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Fork(args) => branches::fork(&args, ctx),
         SessionsCommand::Label(args) => tree::label(&args, ctx),
         SessionsCommand::Operations(args) => branches::operations(&args, ctx),
+        SessionsCommand::Files(args) => files::run(&args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),

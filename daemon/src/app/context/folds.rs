@@ -1,4 +1,5 @@
-//! Folds of the records besides the conversation: goals, context entries and pins; and of the facts that messages state.
+//! Folds of the records besides the conversation: goals, context entries and pins; and of the facts that messages state,
+//! and the files that tool calls used.
 //!
 //! The newest record of a kind determines all earlier ones on its path. So a fold up to that record is cached and
 //! continued, and moving the leaf needs no special case.
@@ -15,7 +16,7 @@ use crate::app::cache::{CachedFolds, FoldedTo};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
-use crate::context::PathItem;
+use crate::context::{FileUses, PathItem};
 use crate::facts::FactFold;
 use crate::goal::GoalState;
 use crate::projects::{Owner, StoredEntries, StoredEntry};
@@ -145,6 +146,16 @@ pub(super) fn facts(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc
     Ok(folded)
 }
 
+/// Folds the files that tool calls on a path used. Blocks on the disk.
+pub(super) fn file_uses(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<FileUses>> {
+    let concerns = |item: &&PathItem| match item.kind {
+        RecordKind::Message => item.calls_tools || item.role == Some(Role::Tool),
+        kind => matches!(kind, RecordKind::ToolCall | RecordKind::PutBack),
+    };
+    let seqs: Vec<Seq> = path.items.iter().filter(concerns).map(|item| item.seq).collect();
+    fold(core, id, &seqs, |folds| &mut folds.files)
+}
+
 /// A fold of the records of one kind.
 trait Fold: Clone + Default {
     /// Applies the next record of the path.
@@ -177,6 +188,12 @@ impl Fold for StoredEntries {
 }
 
 impl Fold for FactFold {
+    fn apply_record(&mut self, record: Record) {
+        self.apply(record);
+    }
+}
+
+impl Fold for FileUses {
     fn apply_record(&mut self, record: Record) {
         self.apply(record);
     }

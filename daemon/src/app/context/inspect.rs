@@ -16,6 +16,7 @@ use ollm_protocol::Seq;
 
 use super::build::check_result;
 use super::facts::facts_in;
+use super::files::mark_stale;
 use super::inputs::{self, BuildLeaf, Inputs, params_like_last, plan};
 use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
@@ -71,7 +72,10 @@ pub(crate) async fn inspect(
     params: ContextInspectParams,
 ) -> Result<ContextInspectResult> {
     learn_limits(&core, params.session_id, params.model.as_deref()).await?;
-    blocking(&core, move |core| plan_inspected(core, params)).await
+    let id = params.session_id;
+    let mut inspected = blocking(&core, move |core| plan_inspected(core, params)).await?;
+    mark_stale(&core, id, &mut inspected.items).await?;
+    Ok(inspected)
 }
 
 /// Plans the context to inspect. Blocks on the disk.
@@ -306,6 +310,7 @@ fn item(what: &str, form: &str) -> ContextItem {
         role: None,
         form: form.to_owned(),
         recalled: Vec::new(),
+        stale: false,
         reason: None,
         tokens: 0,
         message: None,

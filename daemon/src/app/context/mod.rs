@@ -7,6 +7,7 @@ pub(crate) mod build;
 mod deltas;
 pub(crate) mod entries;
 pub(crate) mod facts;
+pub(crate) mod files;
 mod folds;
 pub(crate) mod goals;
 mod head;

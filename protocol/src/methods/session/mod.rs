@@ -1,7 +1,8 @@
 //! `session.*`: creating, recording, reading, searching, changing, deleting, exporting and importing sessions.
-//! [`branches`] has the methods for the paths of a session.
+//! [`branches`] has the methods for the paths of a session, [`files`] that for the files that it used.
 
 pub mod branches;
+pub mod files;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,80 @@
+//! `session.files`: the files that a session read and changed, and what became of them on the disk.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Seq, SessionId, Timestamp};
+
+/// The params of `session.files`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionFilesParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// Whether only files that something else changed or removed since are returned. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
+    /// The most files of the page, 1 to 1000; default 200.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the page before; absent for the first page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// The result of `session.files`: a page of files, those that were used last first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionFilesResult {
+    /// The project of the session, which relative paths belong to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// The files.
+    pub data: Vec<SessionFile>,
+    /// The number of files that the session used on its active path, at most 2000.
+    pub total: u64,
+    /// The cursor of the next page; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// A file that tool calls of a session read or changed.
+///
+/// **Shape**: `{"path":"src/a.rs","readSeq":12,"at":"...","onDisk":"changed"}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionFile {
+    /// The path: relative to the project if the file is in it, else as the tool was given it.
+    pub path: String,
+    /// The newest record of a call that read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_seq: Option<Seq>,
+    /// The newest record of a call that changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_seq: Option<Seq>,
+    /// The time of the newer of the two.
+    pub at: Timestamp,
+    /// The file now, compared with that time.
+    pub on_disk: FileOnDisk,
+}
+
+/// A file on the disk, compared with the last use that a session made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum FileOnDisk {
+    /// It was not modified since.
+    Current,
+    /// It was modified since, by something else than a recorded call of the session.
+    Changed,
+    /// There is no such file.
+    Missing,
+    /// It was not examined: it is outside of the project, behind a link, or the disk did not answer in time.
+    Unknown,
+}
+
+impl FileOnDisk {
+    /// Returns whether what the session knows of the file is no longer true.
+    pub const fn is_stale(self) -> bool {
+        matches!(self, Self::Changed | Self::Missing)
+    }
+}
