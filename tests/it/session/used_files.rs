@@ -119,6 +119,10 @@ fn result_that_shows_a_changed_file_is_marked_in_an_inspection() {
     assert_eq!(stale(&mut wire), [second]);
     set_modified(&one, true);
     assert_eq!(stale(&mut wire), [first, second]);
+    let shown = project.sandbox.ctl(["context", "inspect", &session]).ok();
+    assert_eq!(shown.matches("whole, the file changed since").count(), 2, "{shown}");
+    let listed = project.sandbox.ctl(["sessions", "files", &session, "--stale"]).ok();
+    assert_eq!(listed.matches("changed on the disk since").count(), 2, "{listed}");
     // On the branch without the second call, its file was not read.
     wire.ok("session.branch", json!({ "sessionId": session, "toSeq": first }));
     assert_eq!(stale(&mut wire), [first]);

@@ -255,6 +255,7 @@ fn item_row(item: &ContextItem) -> [String; 5] {
         Some(reason) => format!("{form}: {reason}"),
         None => form,
     };
+    let form = if item.stale { form + ", the file changed since" } else { form };
     let message = item.message.map(|at| at.to_string()).unwrap_or_default();
     [message, content, records, grouped(item.tokens), form]
 }
