@@ -37,6 +37,17 @@ pub(crate) enum DiskStep {
     Nothing(String),
 }
 
+impl DiskStep {
+    /// Whether the step is a change that failed.
+    pub(crate) fn is_failure(&self) -> bool {
+        match self {
+            Self::FailedSync(_) => true,
+            Self::Nothing(text) => text.contains("os error"),
+            _ => false,
+        }
+    }
+}
+
 /// The ways in which a change fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {

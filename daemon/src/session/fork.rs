@@ -21,7 +21,7 @@ use super::open_session::{OpenSession, RecordReader};
 use super::state::SessionState;
 use super::store::Sessions;
 use super::write::{IdempotencyKey, SessionChange};
-use crate::fsutil::{self, DiskFile, TemporaryName};
+use crate::fsutil::{self, DiskFile, FsError, TemporaryName};
 
 /// A fork to be created.
 pub(crate) struct NewFork {
@@ -54,17 +54,28 @@ struct Beginning {
 impl Sessions {
     /// Creates a session from the beginning of another one. Blocks on the disk.
     ///
-    /// **Errors**: `NotFound`, `RecordNotFound`, `Damaged`, `Storage`; with an error, nothing of the fork is left.
+    /// **Errors**: `NotFound`, `RecordNotFound`, `Damaged`, `Storage`; with an error, nothing of the fork is left, or the next
+    /// fork removes it.
     pub(crate) fn fork(&self, fork: NewFork) -> Result<Session, SessionError> {
         let id = fork.header.session_id;
+        let mut failed = self.shared.failed_forks.lock();
+        while let Some(failed_id) = failed.last().copied() {
+            self.take_back_fork(failed_id)
+                .map_err(|error| SessionError::fs(fork.source, &error))?;
+            failed.pop();
+        }
         let now = self.shared.clock.now();
         let beginning = self.with(fork.source, |live| beginning(live, &fork, now))??;
         let blobs = self.shared.paths.blobs(id);
         let created = self.shared.with_descriptors(|| self.create_fork(&fork, &beginning));
         let (records, end, log) = created.map_err(|error| {
-            self.take_back_fork(id);
+            if let Err(error) = self.take_back_fork(id) {
+                tracing::warn!(session = %id, "a failed fork is removed later: {error}");
+                failed.push(id);
+            }
             SessionError::log(fork.source, &error)
         })?;
+        drop(failed);
         self.shared.n_records.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.shared.n_syncs.fetch_add(1, Ordering::Relaxed);
         if let Some(mut state) = beginning.state {
@@ -79,14 +90,11 @@ impl Sessions {
 
     /// Removes what a failed fork left: the log first, because it must never be there without its blobs. Blobs that cannot
     /// be removed are marked, and the next start removes them; a log that cannot be removed is that of a whole fork.
-    fn take_back_fork(&self, id: SessionId) {
+    fn take_back_fork(&self, id: SessionId) -> Result<(), FsError> {
         let paths = &self.shared.paths;
-        let removed = fsutil::remove_file(&paths.log(id))
-            .and_then(|()| fsutil::sync_dir(&paths.dir))
-            .and_then(|()| fsutil::remove_dir_all(&paths.blobs(id)));
-        if let Err(error) = removed {
-            tracing::warn!(session = %id, "a part of a failed fork stays: {error}");
-        }
+        fsutil::remove_file(&paths.log(id))?;
+        fsutil::sync_dir(&paths.dir)?;
+        fsutil::remove_dir_all(&paths.blobs(id))
     }
 
     /// Writes the files of a fork; returns its own records and the end of its log.

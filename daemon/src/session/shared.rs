@@ -69,6 +69,8 @@ pub(super) struct StoreShared {
     pub(super) n_records: AtomicU64,
     /// The number of syncs since the start.
     pub(super) n_syncs: AtomicU64,
+    /// Failed forks whose logs could not be removed. The next fork removes them, so that a retry makes no second one.
+    pub(super) failed_forks: Mutex<Vec<SessionId>>,
     /// The newest write that the disk refused.
     pub(super) failed_write: Mutex<Option<FailedWrite>>,
     /// Closes unused sessions and returns their number; set by the owner of the cells.

@@ -70,6 +70,7 @@ impl Sessions {
             open_file,
             n_records: AtomicU64::new(0),
             n_syncs: AtomicU64::new(0),
+            failed_forks: Mutex::default(),
             failed_write: Mutex::default(),
             close_unused: OnceLock::new(),
             hints: OnceLock::new(),

@@ -206,17 +206,25 @@ fn context(
     story: &[(Position, String)],
 ) -> String {
     const N_SHOWN: usize = 24;
-    let mut lines = vec![format!("after {at} of {} changes:", steps.len())];
-    let first = at.saturating_sub(N_SHOWN);
-    for (number, step) in steps.iter().enumerate().take(at + 3).skip(first) {
-        for (_, call) in story.iter().filter(|(called, _)| *called == number) {
-            lines.push(format!("        {call}"));
+    let mut lines = Vec::new();
+    let mut show = |range: std::ops::Range<Position>| {
+        for (number, step) in steps.iter().enumerate().take(range.end).skip(range.start) {
+            for (_, call) in story.iter().filter(|(called, _)| *called == number) {
+                lines.push(format!("        {call}"));
+            }
+            if number == at {
+                lines.push("  ---- the crash".to_owned());
+            }
+            lines.push(format!("  {number:4} {}", shown(step)));
         }
-        if number == at {
-            lines.push("  ---- the crash".to_owned());
-        }
-        lines.push(format!("  {number:4} {}", shown(step)));
+    };
+    if let Some(failed) =
+        steps.iter().position(DiskStep::is_failure).filter(|_| case.fault.is_some())
+    {
+        show(failed.saturating_sub(N_SHOWN)..failed + N_SHOWN);
     }
+    show(at.saturating_sub(N_SHOWN)..at + 3);
+    lines.insert(0, format!("after {at} of {} changes:", steps.len()));
     lines.push(format!("{REPEAT}{case} cargo test -p ollm-daemon --lib simulator"));
     lines.join("\n")
 }

@@ -8,11 +8,13 @@ use serde_json::json;
 
 use super::home::{OpenHome, scratch};
 use super::workload::{exported, of};
+use crate::app::branches::fork;
 use crate::app::context::{entries, goals, pins};
 use crate::app::core::Core;
 use crate::app::error::AppError;
 use crate::app::loops;
 use crate::app::sessions::{create, documents, import, input, update};
+use crate::app::snapshots;
 use crate::fsutil::trace::{DiskStep, DiskTrace};
 
 /// A call that can be repeated.
@@ -115,4 +117,42 @@ fn import_that_finds_its_session_makes_it_durable() {
     import(&home).expect("imports");
     drop(home);
     check_repeated(scratch.path(), "import", log_of(id), import);
+}
+
+#[test]
+fn fork_that_finds_its_session_makes_it_durable() {
+    let scratch = scratch();
+    let home = OpenHome::start(scratch.path(), DiskTrace::new(scratch.path())).expect("starts");
+    let source = create(&home);
+    let fork = |home: &OpenHome| {
+        fork::fork(&home.core, of(&json!({ "sessionId": source, "key": "k" })))
+            .map(|forked| forked.session.session_id)
+    };
+    let id = fork(&home).expect("forks");
+    drop(home);
+    check_repeated(scratch.path(), "fork", log_of(id), |home| {
+        assert_eq!(fork(home)?, id);
+        Ok(())
+    });
+}
+
+#[test]
+fn snapshot_that_finds_its_file_makes_it_durable() {
+    let scratch = scratch();
+    let home = OpenHome::start(scratch.path(), DiskTrace::new(scratch.path())).expect("starts");
+    let id = create(&home);
+    let take = |home: &OpenHome| {
+        let params = of(&json!({ "sessionId": id, "summary": "one", "key": "k" }));
+        wait(home, async |core| snapshots::create::create(core, params).await)
+    };
+    take(&home).expect("takes");
+    drop(home);
+    check_repeated(scratch.path(), "snapshot.create", log_of(id), &take);
+    let home = OpenHome::start(scratch.path(), DiskTrace::new(scratch.path())).expect("starts");
+    take(&home).expect("finds");
+    let steps = home.trace.steps();
+    let files = format!("home/context-snapshots/{id}/snapshots");
+    for dir in Path::new(&files).ancestors().take(4) {
+        assert!(steps.contains(&DiskStep::SyncDir(dir.to_owned())), "{dir:?}: {steps:?}");
+    }
 }

@@ -179,8 +179,7 @@ impl SnapshotWriter<'_> {
         session: SessionId,
         document: &SnapshotDocument,
     ) -> Result<SnapshotInfo, FsError> {
-        let dir = self.store.files_of(session);
-        fsutil::create_private_dir(&dir)?;
+        let dir = self.create_dirs(session)?;
         let path = dir.join(file::name(&document.id));
         let is_new = fsutil::file_len(&path).is_none();
         let written = fsutil::replace_with(&path, |out| {
@@ -198,6 +197,22 @@ impl SnapshotWriter<'_> {
         self.store.map.lock().insert(info.snapshot_id, session);
         self.update_index(session);
         Ok(info)
+    }
+
+    /// Makes the files of a session durable that are there. An attempt that failed, or a process that was killed, may have
+    /// left a file whose name was never synced.
+    pub(crate) fn sync(&self, session: SessionId) -> Result<(), FsError> {
+        fsutil::sync_dir(&self.create_dirs(session)?)
+    }
+
+    /// Creates the directories of a session's files, durably, also those that an earlier attempt left unsynced.
+    fn create_dirs(&self, session: SessionId) -> Result<PathBuf, FsError> {
+        let own = self.store.dir.join(session.to_string());
+        let files = own.join(FILES);
+        [&self.store.dir, &own, &files]
+            .into_iter()
+            .try_for_each(|dir| fsutil::create_private_dir(dir))?;
+        Ok(files)
     }
 
     /// Removes the file of a snapshot, durably. Needs no free space on the disk.

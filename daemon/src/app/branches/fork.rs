@@ -28,6 +28,8 @@ pub(crate) fn fork(core: &Arc<Core>, mut params: SessionForkParams) -> Result<Se
     if let Some(key) = &key
         && let Some(session) = created_before(core, key)?
     {
+        // Perhaps by a process that ended before it was durable.
+        core.sessions.sync(session.session_id)?;
         let leaf = core.sessions.with(session.session_id, |live| live.state().forked_leaf())?;
         let leaf = leaf.unwrap_or(Seq(0));
         let moved_to_unit_end = at_seq.is_some_and(|at| at != leaf);

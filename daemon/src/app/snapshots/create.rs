@@ -103,6 +103,7 @@ pub(in crate::app) fn save(
 fn write(core: &Arc<Core>, id: SessionId, taken: &TakenSnapshot) -> Result<(SnapshotInfo, bool)> {
     let snapshot_id = taken.mark.snapshot_id;
     if core.snapshots.has(id, snapshot_id)? {
+        core.snapshots.writer().sync(id)?;
         return Ok((core.snapshots.read(id, snapshot_id)?.0, false));
     }
     let document = document(core, id, taken)?;
