@@ -301,8 +301,8 @@ impl DiskTrace {
     fn leaves_out(&self, path: &Path) -> bool {
         self.untraced.is_some_and(|Untraced { thread, dir }| {
             let dir = self.root.join(dir);
-            std::thread::current().name() == Some(thread)
-                && (path == dir || path.parent() == Some(&dir))
+            let is_in_it = path.parent() == Some(&dir) && !path.is_dir();
+            std::thread::current().name() == Some(thread) && (path == dir || is_in_it)
         })
     }
 
