@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Operation, OperationKind, OperationState, RecordKind, Role};
+use ollm_protocol::content::{Operation, OperationKind, RecordKind, Role};
 use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionOperationsResult};
 use ollm_protocol::{Seq, SessionId};
 
+use super::count_change;
 use super::lines::line_of;
-use super::{count, path_change};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::app::partial::settle;
@@ -31,12 +31,11 @@ pub(crate) fn operations(
     };
     settle(core, id)?;
     let (drafts, undoable, redoable, next) = core.sessions.with(id, |live| {
-        let operations = Operations::of(live.state());
+        let operations = core.cache.operations(live.state());
         let end = operations.spans().partition_point(|span| span.first.0 <= newest);
         let start = end.saturating_sub(limit);
         let next = start.checked_sub(1).map(|next| operations.spans()[next].first);
-        let states = operations.states();
-        let draft = |at| draft(live.state(), &operations, &states, at);
+        let draft = |at| draft(live.state(), &operations, at);
         let drafts: Vec<_> = (start..end).rev().map(draft).collect();
         (drafts, operations.undoable().len(), operations.redoable().len(), next)
     })?;
@@ -56,28 +55,23 @@ pub(super) struct OperationDraft {
 }
 
 /// Returns an operation without what only its records say.
-pub(super) fn draft(
-    state: &SessionState,
-    operations: &Operations,
-    states: &[Option<OperationState>],
-    at: usize,
-) -> OperationDraft {
+pub(super) fn draft(state: &SessionState, operations: &Operations, at: usize) -> OperationDraft {
     let span = operations.spans()[at];
     let target = operations.target(at);
-    let (added, removed) = path_change(state, span.before, span.after);
+    let (added, removed) = count_change(state, span.before, span.after);
     OperationDraft {
         operation: Operation {
             seq: span.first,
             through_seq: span.last,
             kind: span.kind,
-            state: states[at],
+            state: operations.state(at),
             at: None,
             text: String::new(),
             target: target.map(|target| target.first),
             leaf_before: span.before,
             leaf_after: span.after,
-            added: count(state, &added),
-            removed: count(state, &removed),
+            added,
+            removed,
         },
         subject: subject(state, target.unwrap_or(&span)),
     }
