@@ -1,8 +1,9 @@
 //! `session.operations`: everything that an undo can take back, and what it took back, the newest first.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use ollm_protocol::content::{Operation, OperationKind, RecordKind, Role};
+use ollm_protocol::content::{Operation, OperationKind, PathRecords, RecordKind, Role};
 use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionOperationsResult};
 use ollm_protocol::{Seq, SessionId};
 
@@ -35,7 +36,8 @@ pub(crate) fn operations(
         let end = operations.spans().partition_point(|span| span.first.0 <= newest);
         let start = end.saturating_sub(limit);
         let next = start.checked_sub(1).map(|next| operations.spans()[next].first);
-        let draft = |at| draft(live.state(), &operations, at);
+        let mut counts = ChangeCounts::default();
+        let draft = |at| draft(live.state(), &operations, at, &mut counts);
         let drafts: Vec<_> = (start..end).rev().map(draft).collect();
         (drafts, operations.undoable().len(), operations.redoable().len(), next)
     })?;
@@ -54,11 +56,39 @@ pub(super) struct OperationDraft {
     subject: Seq,
 }
 
+/// The counts of the changes of a path so far. A move and those that take it back and bring it again differ only in their
+/// direction, and each can concern most of a session.
+#[derive(Default)]
+pub(super) struct ChangeCounts(HashMap<[Option<Seq>; 2], (PathRecords, PathRecords)>);
+
+impl ChangeCounts {
+    /// Counts the records that come onto the path when the leaf moves from `before` to `after`, and those that leave it.
+    fn count(
+        &mut self,
+        state: &SessionState,
+        before: Option<Seq>,
+        after: Option<Seq>,
+    ) -> (PathRecords, PathRecords) {
+        let counted = |low, high| move || count_change(state, low, high);
+        if before <= after {
+            return *self.0.entry([before, after]).or_insert_with(counted(before, after));
+        }
+        let (removed, added) =
+            *self.0.entry([after, before]).or_insert_with(counted(after, before));
+        (added, removed)
+    }
+}
+
 /// Returns an operation without what only its records say.
-pub(super) fn draft(state: &SessionState, operations: &Operations, at: usize) -> OperationDraft {
+pub(super) fn draft(
+    state: &SessionState,
+    operations: &Operations,
+    at: usize,
+    counts: &mut ChangeCounts,
+) -> OperationDraft {
     let span = operations.spans()[at];
     let target = operations.target(at);
-    let (added, removed) = count_change(state, span.before, span.after);
+    let (added, removed) = counts.count(state, span.before, span.after);
     OperationDraft {
         operation: Operation {
             seq: span.first,

@@ -11,7 +11,7 @@ use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoRe
 use ollm_protocol::{PlanId, Seq, SessionId, method};
 
 use super::branch::append;
-use super::operations::{draft, with_contents};
+use super::operations::{ChangeCounts, draft, with_contents};
 use super::{check_no_turn, path_change};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark, take_key, uncounted};
@@ -174,7 +174,8 @@ fn preview(
         let plan = plan(core, state, n_steps, direction)?;
         let operations = core.cache.operations(state);
         let targets = plan.operations.iter().filter_map(|first| operations.find(*first));
-        let drafts: Vec<_> = targets.map(|at| draft(state, &operations, at)).collect();
+        let mut counts = ChangeCounts::default();
+        let drafts: Vec<_> = targets.map(|at| draft(state, &operations, at, &mut counts)).collect();
         let (undoable, redoable) = (operations.undoable().len(), operations.redoable().len());
         let (undoable, redoable) = match direction {
             Direction::Back => (undoable - n_steps, redoable + n_steps),
@@ -266,8 +267,10 @@ fn result(
         let first =
             if live.state().entry(first).is_some_and(is_mark) { first.next() } else { first };
         let moves = (0..n_steps).filter_map(|step| operations.find(Seq(first.0 + step as u64)));
+        let mut counts = ChangeCounts::default();
         let targets = moves.filter_map(|at| operations.find(operations.target(at)?.first));
-        let drafts: Vec<_> = targets.map(|at| draft(live.state(), &operations, at)).collect();
+        let drafts: Vec<_> =
+            targets.map(|at| draft(live.state(), &operations, at, &mut counts)).collect();
         let result = SessionUndoResult {
             leaf: live.state().leaf(),
             operations: Vec::new(),
