@@ -318,6 +318,17 @@ fn read_files(
     Ok(())
 }
 
+/// Makes the names of the files of a project certain.
+fn sync_dirs(root: &Path) {
+    let mut dirs = vec![root.join("project")];
+    fsutil::sync_dir(root).expect("syncs");
+    while let Some(dir) = dirs.pop() {
+        fsutil::sync_dir(&dir).expect("syncs");
+        let entries = std::fs::read_dir(&dir).expect("lists").flatten().map(|entry| entry.path());
+        dirs.extend(entries.filter(|path| path.is_dir()));
+    }
+}
+
 /// Removes everything in a directory and writes the files of a crash.
 fn replace_all(root: &Path, tree: &FileTree) {
     for entry in std::fs::read_dir(root).expect("lists") {
@@ -383,7 +394,10 @@ fn crash(
     if !is_left {
         return Err(explain("law 44: a journal is left".to_owned()));
     }
-    files.states = Register::start_with(found);
+    // What a killed tool wrote may be in the system's cache only, and a power cut would take it.
+    let span = files.begin("sync the project".to_owned());
+    sync_dirs(scratch.path());
+    files.acked(found, span);
     files.run(N_CALLS_AFTER).map_err(explain)?;
     let base = if survivors == Survivors::Everything { disk } else { CrashDisk::new(&tree) };
     Ok(Some((files.finish(), base)))
