@@ -22,6 +22,11 @@ const FORKS: usize = 5;
 const RECORDS: usize = 100_000;
 const TEXT_BYTES: usize = 1_080;
 const INDEX_LIMIT: Duration = Duration::from_secs(300);
+/// More records than a context of 8,192 tokens holds.
+const SHORT_RECORDS: usize = 100;
+/// The bar of a snapshot, compared with one of a session that has little more than the context: that of the long session
+/// walks over its path as well.
+const SNAPSHOT_RATIO: f64 = 5.0;
 /// The bar of a move, in microseconds.
 const MOVE_US: f64 = 20_000.0;
 /// The bar of a page of the tree, in microseconds.
@@ -39,10 +44,13 @@ fn main() -> Result<()> {
     let sessions = home.sessions();
     let mut logs = LogWriter::new(&sessions);
     let text = "what was said and what was answered ".repeat(TEXT_BYTES / 36 + 1);
-    let id = logs.write((0..RECORDS).map(|at| format!("{at}: {}", &text[..TEXT_BYTES])))?;
+    let said = |n_records| (0..n_records).map(|at| format!("{at}: {}", &text[..TEXT_BYTES]));
+    let id = logs.write(said(RECORDS))?;
+    let short = logs.write(said(SHORT_RECORDS))?;
     let daemon = Daemon::start(&home)?;
     daemon.wait_indexed(INDEX_LIMIT)?;
     let mut client = daemon.connect()?;
+    let snapshot_us = snapshot_us(&mut client, &short)?;
     let sync = sync_us(&home)?;
     let mut on = |method: &str, mut params: Value| -> Result<(Value, Duration)> {
         params["sessionId"] = json!(id);
@@ -72,16 +80,31 @@ fn main() -> Result<()> {
     }
     for (name, samples) in names.iter().zip(&samples) {
         let row = Row::latency(&format!("{name}, 100,000 records"), samples);
-        let bar = match *name {
-            "tree" => TREE_US,
-            _ => MOVE_US,
-        };
-        let row = row.with("timesOfOneSync", rounded(samples.p50_us() / sync));
-        report.print(row.at_most(samples.p50_us(), bar))?;
+        let p50 = samples.p50_us();
+        let row = row.with("timesOfOneSync", rounded(p50 / sync));
+        report.print(match *name {
+            "snapshot.create" => row.at_most_times(p50, snapshot_us, SNAPSHOT_RATIO),
+            "tree" => row.at_most(p50, TREE_US),
+            _ => row.at_most(p50, MOVE_US),
+        })?;
     }
     forks(&report, &home, &mut client, &id)?;
     drop(client);
     daemon.stop()
+}
+
+/// Measures snapshots of a session whose context holds nearly everything, in microseconds.
+fn snapshot_us(client: &mut Client, id: &str) -> Result<f64> {
+    client.call("context.build", &json!({ "sessionId": id, "contextSize": 8192 }))?;
+    let mut samples = Samples::default();
+    for _ in 0..ROUNDS {
+        let started = Instant::now();
+        let taken = client.call("snapshot.create", &json!({ "sessionId": id }))?;
+        samples.push(started.elapsed());
+        let snapshot = &taken["snapshot"]["snapshotId"];
+        client.call("snapshot.delete", &json!({ "snapshotId": snapshot }))?;
+    }
+    Ok(samples.p50_us())
 }
 
 /// Measures one append of a kilobyte and its sync, in microseconds.

@@ -28,6 +28,39 @@ fn record_messages(wire: &mut Wire) -> String {
     session
 }
 
+#[test]
+fn hits_on_another_branch_are_marked_in_open_and_closed_sessions() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = record_messages(&mut wire);
+    wire.ok("session.branch", json!({ "sessionId": session, "toSeq": 4 }));
+    wire.record(&session, "user", "The connection was another one.");
+    wire.wait_for_catalog();
+    let marked = |wire: &mut Wire, method: &str| {
+        let found = wire.ok(method, json!({ "query": "connection" }));
+        let mut hits: Vec<(u64, bool)> = array(&found["data"])
+            .iter()
+            .map(|hit| (hit["seq"].as_u64().unwrap(), hit["otherBranch"] == true))
+            .collect();
+        hits.sort_unstable();
+        hits
+    };
+    let expect: Vec<(u64, bool)> = [5, 6, 11].map(|seq| (seq, seq != 11)).into();
+    assert_eq!(marked(&mut wire, "session.search"), expect);
+    let recalled = marked(&mut wire, "context.recall");
+    assert!(
+        recalled.iter().all(|(seq, is_marked)| (5..=8).contains(seq) == *is_marked),
+        "{recalled:?}"
+    );
+    let shown = sandbox.ctl(["sessions", "search", "connection"]).ok();
+    assert_eq!(shown.matches("(other branch)").count(), 2, "{shown}");
+    // A session that no call has opened yet.
+    assert!(daemon.terminate().success());
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(marked(&mut wire, "session.search"), expect);
+    let status = wire.ok("daemon.status", json!({}));
+    assert_eq!(status["store"]["openSessions"], 0, "none was opened");
+}
+
 /// Returns the sorted seqs of the hits.
 fn hits(wire: &mut Wire, params: &Value) -> Vec<u64> {
     let found = wire.ok("session.search", params.clone());

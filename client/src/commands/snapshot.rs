@@ -1,7 +1,7 @@
 //! `ollmctl snapshot`: takes, shows, restores, pins and deletes snapshots of a session's context.
 
 use clap::{Args, Subcommand};
-use ollm_protocol::content::{ContextState, SkippedSnapshot, SnapshotInfo};
+use ollm_protocol::content::{ContextState, FilesMode, SkippedSnapshot, SnapshotInfo};
 use ollm_protocol::method::{
     SnapshotCreate, SnapshotDelete, SnapshotGet, SnapshotList, SnapshotRestore, SnapshotUpdate,
 };
@@ -19,6 +19,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::commands::sessions::branches::{moved_records, path_records};
 use crate::completion;
 use crate::project::session_or_current;
+use crate::render::file_plan::{names_to_put_back, plan_lines};
 use crate::render::table::{self, clip};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, Style};
@@ -89,12 +90,17 @@ pub(crate) struct SnapshotShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Shows what changes and asks first; without a terminal --yes is needed. Nothing is removed: `undo` takes the return \
-back. If the log of the session is lost, the snapshot becomes a new session. Files are not touched.
+back. If the log of the session is lost, the snapshot becomes a new session.
+
+Files stay as they are unless --files is given. It puts back those that the tool calls of the session wrote since and \
+that are exactly as the session left them; `undo --files` takes that back as well.
 
 Examples:
   ollmctl snapshot restore last
   ollmctl snapshot restore 0192f0c1 --dry-run
-  ollmctl snapshot restore 0192f0c1 --yes")]
+  ollmctl snapshot restore 0192f0c1 --yes
+  ollmctl snapshot restore last --files preview
+  ollmctl snapshot restore last --files")]
 pub(crate) struct SnapshotRestoreArgs {
     #[command(flatten)]
     snapshot: SnapshotArg,
@@ -104,6 +110,9 @@ pub(crate) struct SnapshotRestoreArgs {
     /// Only show what would change.
     #[arg(long)]
     dry_run: bool,
+    /// Put files back as well: `preview` only shows what would happen to them.
+    #[arg(long, value_name = "ACTION", num_args = 0..=1, default_missing_value = "apply", value_parser = ["preview", "apply"], conflicts_with = "new_session")]
+    files: Option<String>,
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
@@ -275,59 +284,74 @@ fn restore(
     args: &SnapshotRestoreArgs,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    let params = |dry_run| SnapshotRestoreParams {
-        snapshot_id,
+    let new_session = args.new_session;
+    let params = SnapshotRestoreParams {
         session_id,
-        new_session: args.new_session,
-        dry_run,
-        key: None,
+        new_session,
+        ..SnapshotRestoreParams::new(snapshot_id)
     };
-    if args.dry_run {
-        return ctx.show::<SnapshotRestore>(&params(true), |result, _| render_plan(result));
+    let with_files = args.files.is_some();
+    if args.dry_run || args.files.as_deref() == Some("preview") {
+        let params = preview_of(&params);
+        return ctx.show::<SnapshotRestore>(&params, |result, _| render_plan(result, with_files));
     }
-    if !args.yes && !confirm(&params(true), ctx)? {
-        return Ok(());
+    match confirmed(params, with_files, args.yes, ctx)? {
+        Some(params) => ctx.show::<SnapshotRestore>(&params, |result, _| render_restored(result)),
+        None => Ok(()),
     }
-    ctx.show::<SnapshotRestore>(&params(false), |result, _| render_restored(result))
 }
 
 /// Restores a snapshot of a session after asking, or the newest one, and returns the new session if one was made.
 pub(super) fn restore_in_chat(
     session: SessionId,
     text: Option<&str>,
+    with_files: bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult<Option<ollm_protocol::content::Session>> {
     let own = session.to_string();
     let (snapshot_id, session_id) = find(text.unwrap_or("last"), Some(&own), ctx)?;
-    let (new_session, key) = (false, None);
-    let params =
-        |dry_run| SnapshotRestoreParams { snapshot_id, session_id, new_session, dry_run, key };
-    let plan = params(true);
-    if !confirm(&plan, ctx)? {
-        return Ok(None);
-    }
-    let params = SnapshotRestoreParams { dry_run: false, ..plan };
+    let params = SnapshotRestoreParams { session_id, ..SnapshotRestoreParams::new(snapshot_id) };
+    let Some(params) = confirmed(params, with_files, false, ctx)? else { return Ok(None) };
     let restored = ctx.call::<SnapshotRestore>(&params)?.value;
     ctx.print_text(&render_restored(&restored))?;
     Ok(restored.session)
 }
 
-/// Shows what a restore changes and asks whether to do it.
+/// Returns the params that only describe what a restore would change, in the conversation and in files.
+fn preview_of(params: &SnapshotRestoreParams) -> SnapshotRestoreParams {
+    // A new session has written no files.
+    let files = if params.new_session { FilesMode::Skip } else { FilesMode::Preview };
+    SnapshotRestoreParams { dry_run: true, files, ..params.clone() }
+}
+
+/// Shows what a restore changes and asks whether to do it, and returns the params of the call; `None` for no.
 ///
 /// **Errors**: no person can be asked.
-fn confirm(params: &SnapshotRestoreParams, ctx: &mut CommandContext<'_>) -> CommandResult<bool> {
-    let plan = ctx.call::<SnapshotRestore>(params)?.value;
-    if !ctx.terminal.can_ask() {
-        let problem =
-            "this would restore a snapshot, and there is no terminal to ask on: add --yes";
-        return Err(CommandError::usage(problem, ""));
+fn confirmed(
+    params: SnapshotRestoreParams,
+    with_files: bool,
+    yes: bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<Option<SnapshotRestoreParams>> {
+    if yes && !with_files {
+        return Ok(Some(params));
     }
-    ctx.terminal.eprintln(render_plan(&plan).trim_end());
-    let confirmed = ctx.terminal.confirm("restore?")?;
-    if !confirmed {
-        ctx.terminal.eprintln("nothing was restored");
+    let plan = ctx.call::<SnapshotRestore>(&preview_of(&params))?.value;
+    if !yes {
+        if !ctx.terminal.can_ask() {
+            let problem =
+                "this would restore a snapshot, and there is no terminal to ask on: add --yes";
+            return Err(CommandError::usage(problem, ""));
+        }
+        ctx.terminal.eprintln(render_plan(&plan, with_files).trim_end());
+        if !ctx.terminal.confirm("restore?")? {
+            ctx.terminal.eprintln("nothing was restored");
+            return Ok(None);
+        }
     }
-    Ok(confirmed)
+    let plan_id = plan.files.filter(|_| with_files).map(|files| files.plan_id);
+    let files = if plan_id.is_some() { FilesMode::Apply } else { FilesMode::Skip };
+    Ok(Some(SnapshotRestoreParams { files, plan_id, ..params }))
 }
 
 fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -438,9 +462,10 @@ fn render_snapshot(result: &SnapshotGetResult, options: &RenderOptions) -> Strin
 }
 
 /// Returns what a restore would change.
-fn render_plan(result: &SnapshotRestoreResult) -> String {
+fn render_plan(result: &SnapshotRestoreResult, with_files: bool) -> String {
     if result.new_session {
-        return format!("a new session with {}\n", path_records(&result.added));
+        let files = if with_files { "files stay as they are\n" } else { "" };
+        return format!("a new session with {}\n{files}", path_records(&result.added));
     }
     if result.added.is_empty() && result.removed.is_empty() {
         return "nothing would change: the session is at the snapshot\n".to_owned();
@@ -448,6 +473,15 @@ fn render_plan(result: &SnapshotRestoreResult) -> String {
     let mut text = moved_records(&result.added, &result.removed);
     if let (Some(before), Some(after)) = (&result.before, &result.after) {
         text.push_str(&changes(before, after));
+    }
+    match &result.files {
+        Some(plan) if with_files => text.push_str(&plan_lines(plan)),
+        Some(plan) => {
+            if let Some(names) = names_to_put_back(plan) {
+                text.push_str(&format!("  with --files, also put back: {names}\n"));
+            }
+        }
+        None => {}
     }
     text
 }
@@ -484,7 +518,10 @@ fn render_restored(result: &SnapshotRestoreResult) -> String {
         (Some(_), true) => "restored before\n".to_owned(),
         (Some(_), false) => {
             let moved = moved_records(&result.added, &result.removed);
-            format!("restored {}\n{moved}  `ollmctl undo` takes this back\n", result.snapshot_id)
+            let files = result.files.as_ref().map(plan_lines).unwrap_or_default();
+            let undo = if result.files.is_some() { "undo --files" } else { "undo" };
+            let id = result.snapshot_id;
+            format!("restored {id}\n{moved}{files}  `ollmctl {undo}` takes this back\n")
         }
     }
 }
@@ -562,7 +599,7 @@ mod tests {
         let result = json!({ "snapshotId": ID, "sessionId": SESSION_ID, "before": before, "after": after,
             "removed": { "records": 2, "messages": 2, "tokens": 40 } });
         assert_eq!(
-            render_plan(&serde_json::from_value(result).expect("a result")),
+            render_plan(&serde_json::from_value(result).expect("a result"), false),
             "  taken back: 2 messages, 40 tokens\n  tokens: 90 -> 50\n  messages: 4 -> 2\n  mode: developer -> none\n"
         );
         let list = json!({ "data": [info()], "skipped": [{ "sessionId": SESSION_ID, "file": "snapshot-x.json",

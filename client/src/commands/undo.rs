@@ -1,10 +1,7 @@
 //! `ollmctl undo` and `ollmctl redo`, and operations as lines.
 
 use clap::Args;
-use ollm_protocol::content::{
-    FileAction, FilePlan, FileStatus, FilesMode, Operation, OperationState, PlannedFile,
-    UnrecordedCall,
-};
+use ollm_protocol::content::{FilesMode, Operation, OperationState};
 use ollm_protocol::method::{SessionRedo, SessionUndo};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
 use ollm_protocol::{SessionId, sanitize};
@@ -15,6 +12,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::error::ClientError;
 use crate::project::session_or_current;
+use crate::render::file_plan::{names_to_put_back, plan_lines};
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style};
@@ -178,16 +176,14 @@ pub(super) fn step_with_files(
     ctx.print(&reply, |result, options| render(direction.done(), result, options))
 }
 
-/// Returns the number of files that an undo could put back; 0 if that cannot be found out.
+/// Returns the names of the files that an undo could put back; `None` if there are none or that cannot be found out.
 pub(super) fn files_to_put_back(
     session_id: SessionId,
     steps: u32,
     ctx: &mut CommandContext<'_>,
-) -> Vec<PlannedFile> {
+) -> Option<String> {
     let reply = StepDirection::Back.call(&preview_params(session_id, steps), ctx);
-    let plan = reply.ok().and_then(|reply| reply.value.files);
-    let files = plan.map(|plan| plan.files).unwrap_or_default();
-    files.into_iter().filter(|file| file.status == FileStatus::PutBack).collect()
+    names_to_put_back(&reply.ok()?.value.files?)
 }
 
 fn preview_params(session_id: SessionId, steps: u32) -> SessionUndoParams {
@@ -214,70 +210,6 @@ fn render(done: &str, result: &SessionUndoResult, options: &RenderOptions) -> St
     text + &remaining_line(result.undoable, result.redoable)
 }
 
-/// Returns what happens or happened to each file, one a line.
-fn plan_lines(plan: &FilePlan) -> String {
-    let mut text = String::new();
-    for file in &plan.files {
-        let (verb, path) = (verb_of(file, plan.applied), sanitize::one_line(&file.path));
-        let reason =
-            file.reason.as_deref().map(|reason| format!(" ({})", sanitize::one_line(reason)));
-        text.push_str(&format!(
-            "  {verb:<11} {path}{}\n",
-            Style::Faint.paint(&reason.unwrap_or_default())
-        ));
-    }
-    if plan.unlisted > 0 {
-        text.push_str(&format!("  ... and {}\n", counted(plan.unlisted, "more file")));
-    }
-    for (tool, seqs, omitted) in by_tool(&plan.unrecorded) {
-        let tool = sanitize::one_line(&tool);
-        let what = match omitted {
-            Some(count) => format!("{} that {tool} wrote without a record", counted(count, "file")),
-            None => format!("what {tool} wrote, if anything: it left no record"),
-        };
-        text.push_str(&format!("  not undoable  {what} {}\n", Style::Faint.paint(&seqs)));
-    }
-    if plan.files.is_empty() && plan.unrecorded.is_empty() {
-        text.push_str("  no files\n");
-    }
-    text
-}
-
-fn verb_of(file: &PlannedFile, applied: bool) -> &'static str {
-    match (file.status, file.action) {
-        (FileStatus::PutBack, Some(FileAction::Remove)) if applied => "removed",
-        (FileStatus::PutBack, Some(FileAction::Remove)) => "remove",
-        (FileStatus::PutBack, Some(FileAction::Create)) if applied => "recreated",
-        (FileStatus::PutBack, Some(FileAction::Create)) => "recreate",
-        (FileStatus::PutBack, _) => "put back",
-        (FileStatus::Unchanged, _) => "unchanged",
-        (FileStatus::Conflict, _) => "conflict",
-        (FileStatus::Unknown, _) => "unknown",
-        (FileStatus::Outside, _) => "outside",
-        (FileStatus::InGit, _) => "in .git",
-        (FileStatus::Failed, _) => "failed",
-    }
-}
-
-/// Returns the calls of each tool: their records, and the number of files that they left out, if they said so.
-fn by_tool(calls: &[UnrecordedCall]) -> Vec<(String, String, Option<u64>)> {
-    let mut tools: Vec<(String, String, Option<u64>)> = Vec::new();
-    for call in calls {
-        let same = |(tool, _, omitted): &&mut (String, String, Option<u64>)| {
-            *tool == call.tool && omitted.is_some() == call.omitted.is_some()
-        };
-        let seq = format!("#{}", call.seq);
-        match tools.iter_mut().find(same) {
-            Some((_, seqs, omitted)) => {
-                seqs.push_str(&format!(", {seq}"));
-                *omitted = omitted.map(|count| count + call.omitted.unwrap_or_default());
-            }
-            None => tools.push((call.tool.clone(), seq, call.omitted)),
-        }
-    }
-    tools
-}
-
 /// Returns an operation on one line.
 pub(super) fn operation_line(operation: &Operation, options: &RenderOptions) -> String {
     let state = match operation.state {
@@ -285,11 +217,13 @@ pub(super) fn operation_line(operation: &Operation, options: &RenderOptions) -> 
         Some(OperationState::Dropped) => " (dropped)",
         Some(OperationState::Applied) | None => "",
     };
+    let has_files = operation.added.file_calls + operation.removed.file_calls > 0;
+    let state = format!("{}{state}", if has_files { " (files)" } else { "" });
     let at = operation.at.map_or_else(|| " ".repeat(16), |at| options.minute(at));
     let fixed = format!("  #{:<5} {at}  {:<10} ", operation.seq.0, operation.kind.as_str());
     let room = options.width.saturating_sub(fixed.chars().count() + state.len()).max(8);
     let text = clip(&sanitize::one_line(&operation.text), room);
-    format!("{fixed}{}{}\n", text.trim_end(), Style::Faint.paint(state))
+    format!("{fixed}{}{}\n", text.trim_end(), Style::Faint.paint(&state))
 }
 
 /// Returns how many operations can be undone and redone.

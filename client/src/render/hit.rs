@@ -24,6 +24,7 @@ struct HitPlace<'a> {
     seq: Seq,
     role: Role,
     at: Timestamp,
+    other_branch: bool,
 }
 
 impl<'a> HitList<'a> {
@@ -34,7 +35,8 @@ impl<'a> HitList<'a> {
     /// Adds a hit of a search, with its matches highlighted.
     pub(crate) fn add_found(&mut self, hit: &SearchHit) {
         let (session, title) = (hit.session_id, hit.title.as_str());
-        self.add_place(&HitPlace { session, title, seq: hit.seq, role: hit.role, at: hit.at });
+        let (seq, role, at, other_branch) = (hit.seq, hit.role, hit.at, hit.other_branch);
+        self.add_place(&HitPlace { session, title, seq, role, at, other_branch });
         self.add_line(&snippet(hit));
     }
 
@@ -57,7 +59,8 @@ impl<'a> HitList<'a> {
             return;
         }
         let title = hit.title.as_str();
-        self.add_place(&HitPlace { session, title, seq: hit.seq, role: hit.role, at: hit.at });
+        let (seq, role, at, other_branch) = (hit.seq, hit.role, hit.at, hit.other_branch);
+        self.add_place(&HitPlace { session, title, seq, role, at, other_branch });
         for line in lines {
             self.add_line(line);
             self.shown.push((session, line.to_owned()));
@@ -67,7 +70,8 @@ impl<'a> HitList<'a> {
     fn add_place(&mut self, place: &HitPlace<'_>) {
         let id = short_id(&place.session);
         let age = ago(place.at, self.options.now);
-        let said = format!("#{} {}, {age}", place.seq, place.role.as_str());
+        let branch = if place.other_branch { " (other branch)" } else { "" };
+        let said = format!("#{} {}, {age}{branch}", place.seq, place.role.as_str());
         let room = self.options.width.saturating_sub(id.len() + said.len() + 4);
         let title = table::clip(&title(place.title), room);
         let (id, title) = (Style::Strong.paint(&id), Style::Faint.paint(&title));

@@ -3,6 +3,7 @@
 //! All modules but [`terminal`] and [`progress`] are pure: they turn values into text. Text from models, tools or
 //! files passes [`ollm_protocol::sanitize`] before it enters text for people.
 
+pub(crate) mod file_plan;
 pub(crate) mod hit;
 pub(crate) mod progress;
 pub(crate) mod session_table;

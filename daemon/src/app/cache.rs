@@ -19,11 +19,13 @@ use crate::goal::GoalState;
 use crate::loops::{Detector, Observation};
 use crate::projects::StoredEntries;
 use crate::session::SessionState;
+use crate::session::operations::Operations;
 
 /// The most sessions in the cache. A session takes some kilobytes, and 40 bytes more per record of its path and per
 /// message of its last build.
 const MAX_SESSIONS: usize = 256;
-/// The most records of all cached paths together, which take 40 bytes each. A longer path is walked at every build.
+/// The most records of all cached paths and operations of all cached folds together, which take 40 and some 70 bytes each.
+/// A longer path is walked at every build, and more operations are folded at every undo.
 const MAX_PATH_RECORDS: usize = 1 << 20;
 /// The most facts and counted values of all cached sessions together, which take some 300 and 16 bytes each. The facts
 /// of other sessions are folded again when they are needed.
@@ -38,6 +40,7 @@ pub(crate) struct SessionCache(Mutex<LruCache<SessionId, CachedSession>>);
 #[derive(Default)]
 pub(crate) struct CachedSession {
     path: Option<Arc<ActivePath>>,
+    operations: Option<Arc<Operations>>,
     pub(crate) folds: CachedFolds,
     /// The epoch and the compaction in force, as read from the log.
     pub(crate) head: CachedHead,
@@ -97,21 +100,41 @@ impl SessionCache {
     }
 
     fn keep_path(&self, id: SessionId, path: &Arc<ActivePath>) {
-        if path.items.len() > MAX_PATH_RECORDS {
-            return;
+        if path.items.len() <= MAX_PATH_RECORDS {
+            self.with(id, |session| session.path = Some(Arc::clone(path)));
+            self.trim_paths();
         }
-        self.with(id, |session| session.path = Some(Arc::clone(path)));
+    }
+
+    /// Returns the operations of a session. Folds the records that the cached ones lack.
+    pub(crate) fn operations(&self, state: &SessionState) -> Arc<Operations> {
+        let id = state.id();
+        // Taken out while they grow, as the path.
+        let cached = self.with(id, |session| session.operations.take());
+        let mut operations = cached.unwrap_or_default();
+        Arc::make_mut(&mut operations).extend(state);
+        if operations.spans().len() <= MAX_PATH_RECORDS {
+            self.with(id, |session| session.operations = Some(Arc::clone(&operations)));
+            self.trim_paths();
+        }
+        operations
+    }
+
+    /// Drops the paths and the operations of the least recently used sessions beyond their bound.
+    fn trim_paths(&self) {
         let mut sessions = self.0.lock();
-        let records =
-            |session: &CachedSession| session.path.as_ref().map_or(0, |path| path.items.len());
-        let mut total: usize = sessions.iter().map(|(_, session)| records(session)).sum();
+        let size = |session: &CachedSession| {
+            let path = session.path.as_ref().map_or(0, |path| path.items.len());
+            path + session.operations.as_ref().map_or(0, |operations| operations.spans().len())
+        };
+        let mut total: usize = sessions.iter().map(|(_, session)| size(session)).sum();
         // The least recently used come first.
         for (_, session) in sessions.iter_mut() {
             if total <= MAX_PATH_RECORDS {
                 break;
             }
-            total -= records(session);
-            session.path = None;
+            total -= size(session);
+            (session.path, session.operations) = (None, None);
         }
     }
 }

@@ -33,6 +33,7 @@ mod model_speed;
 pub(crate) mod models;
 pub(crate) mod observer;
 pub(crate) mod open;
+mod other_branches;
 mod partial;
 mod path;
 pub(crate) mod put_back;

@@ -22,7 +22,7 @@ const MODE_BITS: u32 = 0o777;
 /// Adds the writes that a client reports to a tool call, and returns the contents to keep.
 ///
 /// **Errors**: `Invalid` for a path that is not relative, that leaves its directory or that occurs twice, for wrong
-/// base64, and for permissions of more than nine bits.
+/// base64, for permissions of more than nine bits, and for more directories than the path has.
 pub(crate) fn add_writes(
     core: &Core,
     call: &mut ToolCall,
@@ -39,6 +39,7 @@ pub(crate) fn add_writes(
         check_path(&write.path)?;
         write.renamed_from.as_deref().map(check_path).transpose()?;
         write.mode.as_ref().map(check_modes).transpose()?;
+        check_dirs(write)?;
         if !paths.insert(write.path.as_str()) {
             return Err(AppError::invalid("toolCall.writes", "names a path twice"));
         }
@@ -51,7 +52,7 @@ pub(crate) fn add_writes(
 }
 
 fn recorded(write: FileWriteInput, limit_bytes: u64, kept: &mut KeptFiles) -> Result<FileWrite> {
-    let FileWriteInput { path, before, after, mode, renamed_from } = write;
+    let FileWriteInput { path, before, after, mode, renamed_from, created_dirs } = write;
     let before = match content(before)? {
         (state, None) => state,
         (FileState::Hash(hash), Some(bytes)) if bytes.len() as u64 <= limit_bytes => {
@@ -64,7 +65,7 @@ fn recorded(write: FileWriteInput, limit_bytes: u64, kept: &mut KeptFiles) -> Re
         }
     };
     let (after, _) = content(after)?;
-    Ok(FileWrite { path, before, after, mode, renamed_from })
+    Ok(FileWrite { path, before, after, mode, renamed_from, created_dirs })
 }
 
 /// Returns a state with the content, if the client sent it.
@@ -90,6 +91,17 @@ fn check_path(path: &str) -> Result<()> {
         return Err(AppError::invalid("toolCall.writes", problem));
     }
     Ok(())
+}
+
+/// Refuses more directories than the path has.
+fn check_dirs(write: &FileWriteInput) -> Result<()> {
+    if write.created_dirs as usize <= write.path.matches('/').count() {
+        return Ok(());
+    }
+    Err(AppError::invalid(
+        "toolCall.writes",
+        "has more `createdDirs` than its path has directories",
+    ))
 }
 
 fn check_modes(modes: &FileModes) -> Result<()> {

@@ -152,8 +152,17 @@ impl Catalog {
     /// Returns the entries, keys and folded state of a session, with which it opens without reading its whole log;
     /// `None` if the session is unknown or the catalog cannot be read.
     pub(crate) fn hint(&self, id: SessionId) -> Option<OpenHint> {
+        self.hint_if(id, &|_| true)
+    }
+
+    /// As [`Catalog::hint`], unless `is_wanted` refuses the folded state: the entries are not read then.
+    pub(crate) fn hint_if(
+        &self,
+        id: SessionId,
+        is_wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Option<OpenHint> {
         self.shared
-            .read(|conn| read_hint(conn, id))
+            .read(|conn| read_hint(conn, id, is_wanted))
             .inspect_err(|error| {
                 let error = error as &dyn std::error::Error;
                 tracing::warn!(session = %id, error, "cannot read what the catalog knows of a session");
@@ -259,9 +268,16 @@ impl Drop for Catalog {
     }
 }
 
-fn read_hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHint>> {
+fn read_hint(
+    conn: &Connection,
+    id: SessionId,
+    is_wanted: &dyn Fn(&[u8]) -> bool,
+) -> rusqlite::Result<Option<OpenHint>> {
     let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
     let carry = sessions::carry(conn, id, &row)?;
+    if !is_wanted(&carry) {
+        return Ok(None);
+    }
     let entries =
         sessions::read_packed(conn, PackedTable::Entries, row.num, IndexEntry::from_bytes)?;
     let keys = sessions::read_packed(conn, PackedTable::Keys, row.num, KeyEntry::from_bytes)?;

@@ -30,6 +30,10 @@ pub(crate) enum DiskStep {
     /// The bytes before it may be lost, whatever is synced later.
     FailedSync(PathBuf),
     Rename(PathBuf, PathBuf),
+    /// A file that moves to another directory.
+    Move(PathBuf, PathBuf),
+    /// Two files of different directories that change places.
+    Exchange(PathBuf, PathBuf),
     Remove(PathBuf),
     RemoveDir(PathBuf),
     SyncDir(PathBuf),
@@ -279,10 +283,9 @@ impl DiskTrace {
             Change::Remove(path) => DiskStep::Remove(of(path)),
             Change::SyncDir(path) => DiskStep::SyncDir(of(path)),
             Change::RemoveDir(path) => DiskStep::RemoveDir(of(path)),
-            // Only files of projects move between directories, and they are not on a simulated disk.
-            Change::Open(_) | Change::SetMode(_) | Change::Move(..) | Change::Exchange(..) => {
-                DiskStep::Nothing(self.shown(&change))
-            }
+            Change::Move(from, to) => DiskStep::Move(of(from), of(to)),
+            Change::Exchange(one, other) => DiskStep::Exchange(of(one), of(other)),
+            Change::Open(_) | Change::SetMode(_) => DiskStep::Nothing(self.shown(&change)),
         }]
     }
 

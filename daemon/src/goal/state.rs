@@ -88,8 +88,9 @@ impl GoalState {
     /// Makes a client's step; returns whether it changed something.
     fn make_step(&mut self, at: Timestamp, step: &GoalStep) -> Result<bool, GoalError> {
         match step {
-            GoalStep::Create { id, description, priority } => {
-                self.create(at, *id, GoalSource::Client, description, *priority)
+            GoalStep::Create { id, description, priority, source } => {
+                let source = source.unwrap_or(GoalSource::Client);
+                self.create(at, *id, source, description, *priority)
             }
             GoalStep::Update { goal, description, priority, status } => {
                 if *status == Some(GoalStatus::Active) {
@@ -112,12 +113,13 @@ impl GoalState {
                 let checkpoint = checkpoint.ok_or(GoalError::NoCheckpoint { id: *id })?;
                 Ok(update_checkpoint(checkpoint, at, description.as_deref(), *status))
             }
-            GoalStep::AddDecision { goal, id, kind, description, locked, supersedes } => {
+            GoalStep::AddDecision { goal, id, kind, description, locked, supersedes, source } => {
                 let goal = self.goal_mut(*goal)?;
                 if let Some(old) = supersedes {
                     decision_in_force(goal, *old)?.superseded_by = Some(*id);
                 }
-                let decision = new_decision(*id, GoalSource::Client, description, *locked, at);
+                let source = source.unwrap_or(GoalSource::Client);
+                let decision = new_decision(*id, source, description, *locked, at);
                 add_decision(goal, GoalDecision { kind: kind.clone(), ..decision })
             }
             GoalStep::LockDecision { goal, id } => {

@@ -27,7 +27,7 @@ fn client(steps: Vec<GoalStep>) -> GoalChange {
 
 fn create(n: u128, description: &str) -> GoalStep {
     let description = description.to_owned();
-    GoalStep::Create { id: goal_id(n), description, priority: GoalPriority::High }
+    GoalStep::Create { id: goal_id(n), description, priority: GoalPriority::High, source: None }
 }
 
 fn decide(n: u128, description: &str, locked: bool, supersedes: Option<u128>) -> GoalStep {
@@ -38,6 +38,7 @@ fn decide(n: u128, description: &str, locked: bool, supersedes: Option<u128>) ->
         description: description.to_owned(),
         locked,
         supersedes: supersedes.map(|n| DecisionId::from_uuid(uuid(n))),
+        source: None,
     }
 }
 

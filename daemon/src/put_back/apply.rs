@@ -352,7 +352,34 @@ fn is_broken(error: &io::Error) -> bool {
 
 /// Removes the stage after the record of the plan is durable. Blocks on the disk.
 pub(crate) fn finish(journal: &Journal) -> Result<(), FsError> {
-    with_stage(journal, |_, stage| discard(journal, stage, &JournaledChange::knows))
+    with_stage(journal, |root, stage| {
+        remove_dirs(journal, root, stage)?;
+        discard(journal, stage, &JournaledChange::knows)
+    })
+}
+
+/// Removes the directories that calls created for files that went, if nothing is in them. The files are still in the stage,
+/// so that an interrupted removal is repeated.
+fn remove_dirs(journal: &Journal, root: &Dir, stage: &Dir) -> io::Result<()> {
+    let mut dirs = BTreeSet::new();
+    for (at, change) in journal.changes.iter().enumerate().filter(|(_, change)| change.dirs > 0) {
+        if stage.find(&staged_name(at))?.state() == Some(change.expected) {
+            let ends = change.path.rmatch_indices('/').take(change.dirs as usize);
+            dirs.extend(ends.map(|(end, _)| &change.path[..end]));
+        }
+    }
+    // The inner ones come after the outer ones.
+    for dir in dirs.into_iter().rev() {
+        let (parent, name) = split(dir);
+        let Ok(parent) = root.open_beneath(parent) else { continue };
+        match parent.remove_dir(name) {
+            Err(error) if is_full(&error) || is_broken(&error) => return Err(error),
+            // Anything else than an empty directory that may be removed stays.
+            Err(_) | Ok(false) => {}
+            Ok(true) => parent.sync()?,
+        }
+    }
+    Ok(())
 }
 
 /// Takes back what was put back, unless somebody wrote the file since, and removes the stage. Blocks on the disk.

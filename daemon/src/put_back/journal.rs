@@ -42,6 +42,14 @@ pub(crate) struct JournaledChange {
     /// The permissions that it must have for that; absent if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expected_mode: Option<u32>,
+    /// For a file that goes: the number of its innermost directories that go with it, if they are empty then.
+    #[serde(default, skip_serializing_if = "is_no_dir")]
+    pub(crate) dirs: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_no_dir(dirs: &u32) -> bool {
+    *dirs == 0
 }
 
 impl JournaledChange {

@@ -38,6 +38,8 @@ struct Layer {
     before: FileState,
     after: FileState,
     modes: FileModes,
+    /// The innermost directories of the path, which the call created.
+    created_dirs: u32,
     in_place: bool,
 }
 
@@ -66,6 +68,8 @@ pub(crate) struct StateChange {
     pub(crate) wanted: FileState,
     /// The permissions that it gets; `None` to keep them.
     pub(crate) mode: Option<PermissionChange>,
+    /// For a file that goes: the number of its innermost directories that go with it, if they are empty then.
+    pub(crate) dirs: u32,
 }
 
 /// A change of permissions.
@@ -113,9 +117,17 @@ impl<'a> WrittenFiles<'a> {
                 layer.copies.push(seq);
                 continue;
             }
-            let (copies, in_place) = (Vec::new(), true);
-            let layer = Layer { call: seq, copies, origin, before, after, modes, in_place };
-            file.layers.push(layer);
+            let (copies, created_dirs) = (Vec::new(), write.created_dirs);
+            file.layers.push(Layer {
+                call: seq,
+                copies,
+                origin,
+                before,
+                after,
+                modes,
+                created_dirs,
+                in_place: true,
+            });
             file.last = after;
         }
     }
@@ -234,7 +246,9 @@ impl FileLayers {
             return Err(LayerProblem::Unknown);
         }
         let mode = mode.map(|wanted| PermissionChange { expected: expected_mode, wanted });
-        Ok(StateChange { expected: self.last, wanted: state, mode })
+        let dirs = taken_off.iter().map(|layer| layer.created_dirs).max();
+        let dirs = dirs.filter(|_| state == FileState::Absent).unwrap_or_default();
+        Ok(StateChange { expected: self.last, wanted: state, mode, dirs })
     }
 }
 

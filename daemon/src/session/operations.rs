@@ -3,8 +3,9 @@
 //! An operation is a run of records that belong together: a message of the user up to its answer, a compaction, a change
 //! of goals, or a move of the leaf. Undo and redo work as in jj: each is a new `leaf` record, undoing again goes further
 //! back, redo goes forward, and a new operation ends the line of redo. So the two stacks are a fold like everything else.
+//! It goes on where it ended, so that an undo in a long session does not fold its whole log.
 //!
-//! **Invariants**: pure; equal logs have equal operations, live and after a restart. A move that this fold cannot explain,
+//! **Invariants**: pure; equal logs have equal operations, live and after a restart, in one go or bit by bit. A move that this fold cannot explain,
 //! of another program or behind damage, is an operation too and can be undone. FORMAT.md, "Operations".
 
 use ollm_protocol::Seq;
@@ -32,7 +33,7 @@ pub(crate) struct OperationSpan {
     target: Option<usize>,
 }
 
-/// All operations of a session.
+/// All operations of a session, and what the next record may continue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Operations {
     spans: Vec<OperationSpan>,
@@ -40,37 +41,82 @@ pub(crate) struct Operations {
     undo: Vec<usize>,
     /// The undone operations with the leaf that a redo moves to, the next one last.
     redo: Vec<(usize, Option<Seq>)>,
+    /// The log that is folded so far.
+    folded: FoldedLog,
+    /// The active leaf.
+    leaf: Option<Seq>,
+    /// The operation of the newest unanswered message: the answer joins it, with everything since.
+    question: Option<usize>,
+    /// Whether the last message of the conversation calls tools whose results may follow.
+    in_call: bool,
+    /// The deltas that end the path. They belong to a message of the user that follows them, for which they were written,
+    /// or else to the change before them.
+    deltas: Option<LastDeltas>,
+}
+
+/// The part of a log that was folded, to recognize it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct FoldedLog {
+    n_records: usize,
+    last: Option<IndexEntry>,
+    damaged: u64,
+}
+
+/// The deltas at the end of a path, and the state without them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LastDeltas {
+    first: Seq,
+    /// The end of the newest operation, and the leaf after it.
+    newest: Option<(Seq, Option<Seq>)>,
+    leaf: Option<Seq>,
 }
 
 impl Operations {
     /// Folds a whole log.
+    #[cfg(test)]
     pub(crate) fn of(state: &SessionState) -> Self {
-        let mut fold = OperationFold::default();
-        let start = last_jump(state).map_or(0, |(at, leaf)| {
+        let mut operations = Self::default();
+        operations.extend(state);
+        operations
+    }
+
+    /// Folds the records that a log has beyond those that are folded; all of them, if it is another log.
+    pub(crate) fn extend(&mut self, state: &SessionState) {
+        if !self.is_beginning_of(state) {
+            *self = Self::default();
+        }
+        let mut start = self.folded.n_records;
+        if let Some((at, leaf)) = last_jump(state, start, self.leaf) {
+            *self = Self::default();
             // What comes before several paths were joined is undone along the path that goes on.
             for seq in state.path_to(leaf) {
-                fold.path_record(seq, state.entry(seq));
+                self.path_record(seq, state.entry(seq));
             }
-            fold.end_line();
-            fold.leaf = leaf;
-            at
-        });
+            self.end_line();
+            self.leaf = leaf;
+            start = at;
+        }
         for (at, entry) in state.entries().iter().enumerate().skip(start) {
             let seq = Seq(at as u64);
             match entry.kind() {
                 Some(RecordKind::Leaf) => {
                     if let Some((to, cause)) = state.leaf_move(seq) {
-                        fold.leaf(seq, to, cause);
+                        self.move_leaf(seq, to, cause);
                     }
                 }
                 Some(kind) if kind.scope() == RecordScope::Path => {
-                    fold.path_record(seq, Some(*entry));
+                    self.path_record(seq, Some(*entry));
                 }
                 _ => {}
             }
         }
-        fold.end_line();
-        fold.done
+        self.folded = FoldedLog::of(state, state.entries().len());
+    }
+
+    /// Returns whether the log begins with the records that are folded.
+    fn is_beginning_of(&self, state: &SessionState) -> bool {
+        let n_records = self.folded.n_records;
+        n_records <= state.entries().len() && self.folded == FoldedLog::of(state, n_records)
     }
 
     /// Returns all operations, the oldest first.
@@ -98,24 +144,38 @@ impl Operations {
         self.redo.iter().rev().map(|(at, to)| (&self.spans[*at], *to))
     }
 
-    /// Returns the state of each operation; an undo or a redo has none.
-    pub(crate) fn states(&self) -> Vec<Option<OperationState>> {
-        let state_of = |span: &OperationSpan| match span.kind {
-            OperationKind::Undo | OperationKind::Redo => None,
-            _ => Some(OperationState::Dropped),
-        };
-        let mut states: Vec<_> = self.spans.iter().map(state_of).collect();
-        self.undo.iter().for_each(|at| states[*at] = Some(OperationState::Applied));
-        self.redo.iter().for_each(|(at, _)| states[*at] = Some(OperationState::Undone));
-        states
+    /// Returns the state of an operation; an undo or a redo has none.
+    pub(crate) fn state(&self, at: usize) -> Option<OperationState> {
+        if matches!(self.spans.get(at)?.kind, OperationKind::Undo | OperationKind::Redo) {
+            return None;
+        }
+        // What is undone last comes first again, so both lists are sorted.
+        Some(if self.undo.binary_search(&at).is_ok() {
+            OperationState::Applied
+        } else if self.redo.binary_search_by(|(undone, _)| at.cmp(undone)).is_ok() {
+            OperationState::Undone
+        } else {
+            OperationState::Dropped
+        })
     }
 }
 
-/// Returns the position after which every record follows the active leaf or moves it by an operation, and the leaf there;
-/// `None` if that holds for the whole log.
-fn last_jump(state: &SessionState) -> Option<(usize, Option<Seq>)> {
-    let (mut leaf, mut jump) = (None, None);
-    for (at, entry) in state.entries().iter().enumerate() {
+impl FoldedLog {
+    fn of(state: &SessionState, n_records: usize) -> Self {
+        let last = n_records.checked_sub(1).and_then(|at| state.entries().get(at)).copied();
+        Self { n_records, last, damaged: state.n_damaged() }
+    }
+}
+
+/// Returns the last position from `start` on after which every record follows the active leaf or moves it by an operation,
+/// and the leaf there; `None` if that holds from `start` on, where `leaf` is active.
+fn last_jump(
+    state: &SessionState,
+    start: usize,
+    mut leaf: Option<Seq>,
+) -> Option<(usize, Option<Seq>)> {
+    let mut jump = None;
+    for (at, entry) in state.entries().iter().enumerate().skip(start) {
         let seq = Seq(at as u64);
         match entry.kind() {
             Some(RecordKind::Leaf) => {
@@ -137,60 +197,63 @@ fn last_jump(state: &SessionState) -> Option<(usize, Option<Seq>)> {
     jump
 }
 
-/// The fold, with what the next record may continue.
-#[derive(Default)]
-struct OperationFold {
-    done: Operations,
-    /// The active leaf, without the deltas below.
-    leaf: Option<Seq>,
-    /// The operation of the newest unanswered message: the answer joins it, with everything since.
-    question: Option<usize>,
-    /// Whether the last message of the conversation calls tools whose results may follow.
-    in_call: bool,
-    /// The first and the last of the deltas that end the path. They belong to a message of the user that follows them, for
-    /// which they were written, or else to the change before them.
-    deltas: Option<(Seq, Seq)>,
-}
-
-impl OperationFold {
+/// The fold.
+impl Operations {
     fn path_record(&mut self, seq: Seq, entry: Option<IndexEntry>) {
         let kind = entry.and_then(|entry| entry.kind());
-        let Some((entry, kind)) = entry.zip(kind) else { return self.extend(seq) };
+        let Some((entry, kind)) = entry.zip(kind) else { return self.extend_newest(seq) };
         if kind == RecordKind::Delta {
-            self.deltas = Some((self.deltas.map_or(seq, |(first, _)| first), seq));
-            return;
+            return self.delta(seq);
         }
+        let deltas = self.deltas.take();
         if entry.role() == Some(Role::User) {
-            let first = self.deltas.take().map_or(seq, |(first, _)| first);
+            let first = deltas.map_or(seq, |deltas| self.without(deltas));
             self.begin(first, seq, OperationKind::Turn);
             self.question = self.newest();
             self.in_call = false;
             return;
         }
-        self.end_deltas();
         let is_answer = entry.role() == Some(Role::Assistant);
         match (kind, operation_of(kind, entry)) {
             _ if is_answer => self.answer(seq, entry.has(IndexEntry::CALLS_TOOLS)),
-            (RecordKind::BranchSummary, _) if self.is_behind_move() => self.extend(seq),
+            (RecordKind::BranchSummary, _) if self.is_behind_move() => self.extend_newest(seq),
             (_, Some(operation)) if !self.in_call => {
                 self.begin(seq, seq, operation);
                 if entry.has(IndexEntry::IN_CONTEXT) && self.question.is_none() {
                     self.question = self.newest();
                 }
             }
-            _ => self.extend(seq),
+            _ => self.extend_newest(seq),
         }
+    }
+
+    /// Adds a delta to the newest operation, until a message of the user follows.
+    fn delta(&mut self, seq: Seq) {
+        let newest = self.spans.last().map(|newest| (newest.last, newest.after));
+        let before = LastDeltas { first: seq, newest, leaf: self.leaf };
+        self.deltas.get_or_insert(before);
+        self.extend_newest(seq);
+    }
+
+    /// Takes deltas out of the newest operation, and returns the first one.
+    fn without(&mut self, deltas: LastDeltas) -> Seq {
+        if let Some((newest, (last, after))) = self.spans.last_mut().zip(deltas.newest) {
+            (newest.last, newest.after) = (last, after);
+        }
+        self.leaf = deltas.leaf;
+        deltas.first
     }
 
     /// Adds a message of the model to the turn that it answers, with everything that was recorded since the question.
     fn answer(&mut self, seq: Seq, calls_tools: bool) {
         if let Some(question) = self.question {
             // No move is among them, so they are the newest operations in force.
-            self.done.spans.truncate(question + 1);
-            self.done.undo.retain(|at| *at <= question);
-            self.extend(seq);
+            self.spans.truncate(question + 1);
+            let kept = self.undo.partition_point(|at| *at <= question);
+            self.undo.truncate(kept);
+            self.extend_newest(seq);
         } else if self.in_call {
-            self.extend(seq);
+            self.extend_newest(seq);
         } else {
             self.begin(seq, seq, OperationKind::Turn);
         }
@@ -200,11 +263,11 @@ impl OperationFold {
         }
     }
 
-    fn leaf(&mut self, seq: Seq, to: Option<Seq>, cause: &str) {
+    fn move_leaf(&mut self, seq: Seq, to: Option<Seq>, cause: &str) {
         self.end_line();
         let before = std::mem::replace(&mut self.leaf, to);
-        let last_undone = self.done.undo.last().filter(|at| self.done.spans[**at].before == to);
-        let next_redone = self.done.redo.last().filter(|(_, leaf)| *leaf == to);
+        let last_undone = self.undo.last().filter(|at| self.spans[**at].before == to);
+        let next_redone = self.redo.last().filter(|(_, leaf)| *leaf == to);
         let (kind, target) = match cause {
             LeafMove::UNDO if last_undone.is_some() => (OperationKind::Undo, last_undone.copied()),
             LeafMove::REDO if next_redone.is_some() => {
@@ -216,15 +279,15 @@ impl OperationFold {
             _ => (OperationKind::Branch, None),
         };
         let span = OperationSpan { first: seq, last: seq, kind, before, after: to, target };
-        self.done.spans.push(span);
+        self.spans.push(span);
         match (kind, target) {
             (OperationKind::Undo, Some(target)) => {
-                self.done.undo.pop();
-                self.done.redo.push((target, before));
+                self.undo.pop();
+                self.redo.push((target, before));
             }
             (_, Some(target)) => {
-                self.done.redo.pop();
-                self.done.undo.push(target);
+                self.redo.pop();
+                self.undo.push(target);
             }
             (_, None) => self.apply_newest(),
         }
@@ -235,43 +298,36 @@ impl OperationFold {
 
     fn begin(&mut self, first: Seq, last: Seq, kind: OperationKind) {
         let (before, after) = (self.leaf, Some(last));
-        self.done.spans.push(OperationSpan { first, last, kind, before, after, target: None });
+        self.spans.push(OperationSpan { first, last, kind, before, after, target: None });
         self.apply_newest();
         self.leaf = after;
     }
 
     /// Puts the newest operation into force, which ends the line of redo.
     fn apply_newest(&mut self) {
-        self.done.undo.extend(self.newest());
-        self.done.redo.clear();
+        self.undo.extend(self.newest());
+        self.redo.clear();
     }
 
     /// Adds a record to the newest operation. Before the first one it belongs to none and is never undone.
-    fn extend(&mut self, seq: Seq) {
-        if let Some(newest) = self.done.spans.last_mut() {
+    fn extend_newest(&mut self, seq: Seq) {
+        if let Some(newest) = self.spans.last_mut() {
             (newest.last, newest.after) = (seq, Some(seq));
         }
         self.leaf = Some(seq);
     }
 
-    fn end_deltas(&mut self) {
-        if let Some((_, last)) = self.deltas.take() {
-            self.extend(last);
-        }
-    }
-
     /// Ends everything that a later record could join.
     fn end_line(&mut self) {
-        self.end_deltas();
-        (self.question, self.in_call) = (None, false);
+        (self.deltas, self.question, self.in_call) = (None, None, false);
     }
 
     fn newest(&self) -> Option<usize> {
-        self.done.spans.len().checked_sub(1)
+        self.spans.len().checked_sub(1)
     }
 
     fn is_behind_move(&self) -> bool {
-        let newest = self.done.spans.last();
+        let newest = self.spans.last();
         newest.is_some_and(|newest| {
             matches!(newest.kind, OperationKind::Branch | OperationKind::Restore)
                 && newest.first == newest.last

@@ -99,7 +99,7 @@ impl SessionState {
     }
 
     /// Returns the state that a catalog stored, or `None` if its parts do not fit together.
-    pub(super) fn from_hint(id: SessionId, hint: OpenHint) -> Option<Self> {
+    pub(crate) fn from_hint(id: SessionId, hint: OpenHint) -> Option<Self> {
         let carry = serde_json::from_slice(&hint.carry).ok()?;
         if hint.entries.len() as u64 != hint.point.records {
             return None;
@@ -138,6 +138,11 @@ impl SessionState {
         self.carry.auto_title = excerpt(&text, TITLE_CHARS);
         self.carry.auto_description = excerpt(&text, DESCRIPTION_CHARS);
         self.carry.auto_title.is_some()
+    }
+
+    /// Returns whether the leaf was ever moved, by the part of the state that a catalog stores.
+    pub(crate) fn has_moves(carry: &[u8]) -> bool {
+        serde_json::from_slice::<Carry>(carry).is_ok_and(|carry| !carry.leaf_moves.is_empty())
     }
 
     /// Returns the part of the state that a catalog stores beside entries and keys; nothing if the fold lacks records, so
@@ -291,6 +296,11 @@ impl SessionState {
         &self.lacking
     }
 
+    /// Returns the number of damaged and missing records.
+    pub(super) const fn n_damaged(&self) -> u64 {
+        self.carry.damaged + self.carry.missing
+    }
+
     /// Returns whether the log is damaged.
     pub(super) fn is_damaged(&self) -> bool {
         self.carry.damaged > 0 || self.entries.iter().any(IndexEntry::is_damaged)
@@ -389,6 +399,15 @@ impl SessionState {
         let mut path: Vec<Seq> = self.walk(leaf).map(|(seq, _)| seq).collect();
         path.reverse();
         path
+    }
+
+    /// Returns those of some records that are on another branch than the active one.
+    pub(crate) fn off_path(&self, seqs: &[Seq]) -> Vec<Seq> {
+        let Some(first) = seqs.iter().min() else { return Vec::new() };
+        let path = self.walk(self.carry.leaf).map(|(seq, _)| seq).take_while(|seq| seq >= first);
+        let mut path: Vec<Seq> = path.collect();
+        path.reverse();
+        seqs.iter().copied().filter(|seq| !self.is_on_path(*seq, &path)).collect()
     }
 
     /// Returns whether a record is on the active path or outside of all paths.
@@ -526,7 +545,7 @@ impl SessionState {
             compression_count: self.compression_count(),
             forked_from: header.and_then(|header| header.forked_from),
             imported_from: of_header(|header| header.imported_from.clone()),
-            damaged_records: self.carry.damaged + self.carry.missing,
+            damaged_records: self.n_damaged(),
             draft: false,
             metadata: self.metadata(),
             shortened: Vec::new(),
@@ -551,7 +570,7 @@ impl SessionState {
     fn status(&self, now: Timestamp) -> SessionStatus {
         let carry = &self.carry;
         let idle_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
-        if carry.damaged + carry.missing > 0 {
+        if self.n_damaged() > 0 {
             SessionStatus::Corrupted
         } else if carry.patch.archived.unwrap_or_default() {
             SessionStatus::Archived

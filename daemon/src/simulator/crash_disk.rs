@@ -2,7 +2,9 @@
 //!
 //! Only synced changes are certain. A file's bytes are certain after a sync of the file, its name after a sync of the
 //! directory. Every other change is there, missing, or there in part, independent of all others: more freedom than any
-//! file system takes. A rename within a directory is one change.
+//! file system takes. A rename within a directory is one change. So is one between two directories, which file systems
+//! with a journal write in the order in which they were made: a crash leaves the first ones, and a sync of one of the
+//! directories makes them and all earlier ones certain.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,8 @@ pub(super) enum Survivors {
 pub(super) struct CrashDisk {
     /// The first one is the root.
     nodes: Vec<DiskNode>,
+    /// The number of changes between two directories so far.
+    n_moves: usize,
 }
 
 #[derive(Clone)]
@@ -50,7 +54,17 @@ struct DirNode {
 enum NameChange {
     Add(PathBuf, usize),
     Remove(PathBuf),
-    Rename { from: PathBuf, to: PathBuf, node: usize },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        node: usize,
+    },
+    /// One side of a change between two directories: the node that has the name now.
+    Moved {
+        name: PathBuf,
+        node: Option<usize>,
+        number: usize,
+    },
 }
 
 #[derive(Clone, Default)]
@@ -85,7 +99,8 @@ enum Certainty {
 impl CrashDisk {
     /// Returns a disk on which these files are certain.
     pub(super) fn new(tree: &FileTree) -> Self {
-        let mut disk = Self { nodes: vec![DiskNode::Dir(DirNode::default())] };
+        let nodes = vec![DiskNode::Dir(DirNode::default())];
+        let mut disk = Self { nodes, n_moves: 0 };
         for (path, content) in tree {
             let node = match content {
                 None => DiskNode::Dir(DirNode::default()),
@@ -145,8 +160,51 @@ impl CrashDisk {
                     dir.unsynced.push(NameChange::Remove(name(path)));
                 }
             }
-            DiskStep::SyncDir(path) => self.dir(path).sync(),
+            DiskStep::Move(from, to) => {
+                let node = self.dir(parent(from)).visible.get(&name(from)).copied();
+                self.move_between(from, None, to, node);
+            }
+            DiskStep::Exchange(one, other) => {
+                let node = |disk: &mut Self, path: &Path| {
+                    disk.dir(parent(path)).visible.get(&name(path)).copied()
+                };
+                let (of_one, of_other) = (node(self, one), node(self, other));
+                self.move_between(one, of_other, other, of_one);
+            }
+            DiskStep::SyncDir(path) => {
+                let newest = self.dir(path).sync();
+                if let Some(newest) = newest {
+                    self.dirs().for_each(|dir| dir.commit_moves(newest));
+                }
+            }
             DiskStep::Nothing(_) => {}
+        }
+    }
+
+    fn dirs(&mut self) -> impl Iterator<Item = &mut DirNode> {
+        self.nodes.iter_mut().filter_map(|node| match node {
+            DiskNode::Dir(dir) => Some(dir),
+            DiskNode::File(_) => None,
+        })
+    }
+
+    /// Gives two names in different directories other nodes in one step.
+    fn move_between(
+        &mut self,
+        one: &Path,
+        of_one: Option<usize>,
+        other: &Path,
+        of_other: Option<usize>,
+    ) {
+        let number = self.n_moves;
+        self.n_moves += 1;
+        for (path, node) in [(one, of_one), (other, of_other)] {
+            let (dir, name) = (self.dir(parent(path)), name(path));
+            match node {
+                Some(node) => drop(dir.visible.insert(name.clone(), node)),
+                None => drop(dir.visible.remove(&name)),
+            }
+            dir.unsynced.push(NameChange::Moved { name, node, number });
         }
     }
 
@@ -205,6 +263,7 @@ impl CrashDisk {
                 match change {
                     NameChange::Add(name, _) | NameChange::Remove(name) => *name = disowned(name),
                     NameChange::Rename { from, .. } => *from = disowned(from),
+                    NameChange::Moved { .. } => {}
                 }
             }
         }
@@ -213,15 +272,30 @@ impl CrashDisk {
     /// Returns the files after a crash.
     pub(super) fn crash(&self, survivors: Survivors, dice: &mut Dice) -> FileTree {
         let mut tree = FileTree::new();
-        self.survive(0, Path::new(""), survivors, dice, &mut tree);
+        let n_moves = match survivors {
+            Survivors::Nothing => 0,
+            Survivors::Everything => self.n_moves,
+            Survivors::Percent(_) => self.n_surviving_moves(dice),
+        };
+        self.survive(0, Path::new(""), (survivors, n_moves), dice, &mut tree);
         tree
+    }
+
+    /// Returns the number of changes between directories that a crash leaves, with those that are certain.
+    fn n_surviving_moves(&self, dice: &mut Dice) -> usize {
+        let dirs = self.nodes.iter().filter_map(|node| match node {
+            DiskNode::Dir(dir) => Some(dir),
+            DiskNode::File(_) => None,
+        });
+        let first = dirs.flat_map(|dir| dir.unsynced.iter().filter_map(NameChange::number)).min();
+        first.map_or(0, |first| first + dice.below(self.n_moves - first + 1))
     }
 
     fn survive(
         &self,
         node: usize,
         path: &Path,
-        survivors: Survivors,
+        (survivors, n_moves): (Survivors, usize),
         dice: &mut Dice,
         tree: &mut FileTree,
     ) {
@@ -233,8 +307,8 @@ impl CrashDisk {
                 if node > 0 {
                     tree.insert(path.to_owned(), None);
                 }
-                for (name, node) in dir.survive(survivors, dice) {
-                    self.survive(node, &path.join(name), survivors, dice, tree);
+                for (name, node) in dir.survive((survivors, n_moves), dice) {
+                    self.survive(node, &path.join(name), (survivors, n_moves), dice, tree);
                 }
             }
         }
@@ -242,15 +316,43 @@ impl CrashDisk {
 }
 
 impl DirNode {
-    fn sync(&mut self) {
+    /// Makes all names certain, and returns the newest change with another directory that this concerns.
+    fn sync(&mut self) -> Option<usize> {
+        let newest = self.unsynced.iter().filter_map(NameChange::number).max();
         self.unsynced.clear();
         self.durable.clone_from(&self.visible);
+        newest
     }
 
-    fn survive(&self, survivors: Survivors, dice: &mut Dice) -> BTreeMap<PathBuf, usize> {
+    /// Makes the changes with other directories certain up to one of them.
+    fn commit_moves(&mut self, newest: usize) {
+        for change in std::mem::take(&mut self.unsynced) {
+            match change {
+                NameChange::Moved { name, node, number } if number <= newest => {
+                    // What the name was before does not come back.
+                    self.unsynced.retain(|earlier| !earlier.concerns(&name));
+                    match node {
+                        Some(node) => drop(self.durable.insert(name, node)),
+                        None => drop(self.durable.remove(&name)),
+                    }
+                }
+                change => self.unsynced.push(change),
+            }
+        }
+    }
+
+    fn survive(
+        &self,
+        (survivors, n_moves): (Survivors, usize),
+        dice: &mut Dice,
+    ) -> BTreeMap<PathBuf, usize> {
         let mut names = self.durable.clone();
         for change in &self.unsynced {
-            if !survives(survivors, dice) {
+            let is_left = match change.number() {
+                Some(number) => number < n_moves,
+                None => survives(survivors, dice),
+            };
+            if !is_left {
                 continue;
             }
             match change {
@@ -260,9 +362,30 @@ impl DirNode {
                     names.remove(from);
                     names.insert(to.clone(), *node);
                 }
+                NameChange::Moved { name, node: Some(node), .. } => {
+                    names.insert(name.clone(), *node);
+                }
+                NameChange::Moved { name, node: None, .. } => drop(names.remove(name)),
             }
         }
         names
+    }
+}
+
+impl NameChange {
+    /// Returns the number of a change between two directories.
+    const fn number(&self) -> Option<usize> {
+        match self {
+            Self::Moved { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
+
+    fn concerns(&self, other: &Path) -> bool {
+        match self {
+            Self::Add(name, _) | Self::Remove(name) | Self::Moved { name, .. } => name == other,
+            Self::Rename { to, .. } => to == other,
+        }
     }
 }
 
@@ -447,6 +570,20 @@ mod tests {
         assert_eq!(outcomes(&synced, "a"), [None, Some(b"x".to_vec())], "the name is uncertain");
         let named = [&synced[..], &[DiskStep::SyncDir(path(""))]].concat();
         assert_eq!(outcomes(&named, "a"), [Some(b"x".to_vec())]);
+        let moved = [&named[..], &[DiskStep::CreateDir(path("d")), DiskStep::SyncDir(path(""))]];
+        let moved = [&moved.concat()[..], &[DiskStep::Move(a(), path("d/b"))]].concat();
+        assert_eq!(outcomes(&moved, "a"), [None, Some(b"x".to_vec())]);
+        let in_one_place = |steps: &[DiskStep]| {
+            let mut disk = CrashDisk::new(&FileTree::new());
+            steps.iter().for_each(|step| disk.apply(step));
+            (0..50).all(|seed| {
+                let tree = disk.crash(Survivors::Percent(50), &mut Dice::of(seed, 0));
+                tree.contains_key(Path::new("a")) != tree.contains_key(Path::new("d/b"))
+            })
+        };
+        assert!(in_one_place(&moved), "a file that moves is never lost");
+        let synced = [&moved[..], &[DiskStep::SyncDir(path("d"))]].concat();
+        assert_eq!(outcomes(&synced, "a"), [None], "both sides are certain");
         let renamed = [&named[..], &[DiskStep::Rename(a(), path("b"))]].concat();
         assert_eq!(outcomes(&renamed, "a"), [None, Some(b"x".to_vec())]);
     }

@@ -18,6 +18,7 @@ mod failed_sync;
 mod home;
 mod laws;
 mod model;
+mod project_files;
 mod repeated_calls;
 mod workload;
 

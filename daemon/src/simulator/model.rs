@@ -65,7 +65,7 @@ impl<T: Clone + PartialEq> Register<T> {
         self.0[newest..].iter().any(|(admitted, _)| admitted == value)
     }
 
-    fn after_crash(&self, at: Position) -> Self {
+    pub(super) fn after_crash(&self, at: Position) -> Self {
         let seen = |(value, span): &(T, Span)| Some((value.clone(), span.after_crash(at)?));
         Self(self.0.iter().filter_map(seen).collect())
     }

@@ -213,6 +213,9 @@ pub struct RecallHit {
     pub score: f64,
     /// The words of the question that the message contains, in this or another form; none if only its neighbors do.
     pub matched: Vec<String>,
+    /// Whether the record is on another branch than the active one of its session. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_branch: bool,
 }
 
 /// The accuracy of a token count.

@@ -87,6 +87,15 @@ pub struct FileWrite {
     /// The file that the call renamed to this one, for information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
+    /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
+    #[serde(default, skip_serializing_if = "is_none_created")]
+    pub created_dirs: u32,
+}
+
+/// Returns whether no directories were created, for `skip_serializing_if`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_none_created(created_dirs: &u32) -> bool {
+    *created_dirs == 0
 }
 
 /// The state of a file as a client reports it.
@@ -125,6 +134,9 @@ pub struct FileWriteInput {
     /// The file that the call renamed to this one, for information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
+    /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
+    #[serde(default, skip_serializing_if = "is_none_created")]
+    pub created_dirs: u32,
 }
 
 named_enum! {
@@ -362,7 +374,7 @@ pub struct FilePlan {
 }
 
 named_enum! {
-    /// What `session.undo` and `session.redo` do with files.
+    /// What `session.undo`, `session.redo` and `snapshot.restore` do with files.
     #[derive(Default)]
     pub enum FilesMode {
         /// Files are not examined.

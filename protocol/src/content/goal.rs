@@ -190,6 +190,9 @@ pub enum GoalStep {
         /// The importance of the goal.
         #[serde(default)]
         priority: GoalPriority,
+        /// The author, if it is not that of the change: a goal that a session took over with a snapshot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<GoalSource>,
     },
     /// Changes fields of a goal; an absent field stays as it is.
     Update {
@@ -247,6 +250,9 @@ pub enum GoalStep {
         /// The decision that this one replaces, locked or not.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         supersedes: Option<DecisionId>,
+        /// The author, if it is not that of the change, as of `create`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<GoalSource>,
     },
     /// Locks a decision.
     LockDecision {

@@ -97,6 +97,9 @@ pub struct PathRecords {
     /// Tool calls.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tool_calls: u64,
+    /// Tool calls that say which files they wrote.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub file_calls: u64,
     /// The tokens of the messages and tool calls, as counted when they were recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tokens: u64,

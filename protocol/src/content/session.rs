@@ -130,6 +130,9 @@ pub struct SearchHit {
     pub matches: Vec<(u32, u32)>,
     /// The relevance: higher is better. Comparable only within one reply.
     pub score: f64,
+    /// Whether the record is on another branch than the active one of its session. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_branch: bool,
 }
 
 /// The format of an export.

@@ -4,9 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::content::{
-    ContextState, PathRecords, Session, SkippedSnapshot, SnapshotDocument, SnapshotInfo,
+    ContextState, FilePlan, FilesMode, PathRecords, Session, SkippedSnapshot, SnapshotDocument,
+    SnapshotInfo,
 };
-use crate::{Seq, SessionId, SnapshotId};
+use crate::{PlanId, Seq, SessionId, SnapshotId};
 
 /// The params of `snapshot.create`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -143,9 +144,25 @@ pub struct SnapshotRestoreParams {
     /// Whether the result only describes what would change. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
+    /// What to do with the files that the session wrote; default `skip`. A preview is a dry run.
+    #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
+    pub files: FilesMode,
+    /// For `files: "apply"`: the plan of a preview of the same restore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_id: Option<PlanId>,
     /// An idempotency key: a retry with the same key restores nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+impl SnapshotRestoreParams {
+    /// Returns the params that restore a snapshot and do not examine files.
+    #[must_use]
+    pub const fn new(snapshot_id: SnapshotId) -> Self {
+        let (session_id, plan_id, key) = (None, None, None);
+        let (new_session, dry_run, files) = (false, false, FilesMode::Skip);
+        Self { snapshot_id, session_id, new_session, dry_run, files, plan_id, key }
+    }
 }
 
 /// The result of `snapshot.restore`.
@@ -181,6 +198,9 @@ pub struct SnapshotRestoreResult {
     /// The records that leave the active path.
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
     pub removed: PathRecords,
+    /// The plan of a preview, or what became of the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilePlan>,
     /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,

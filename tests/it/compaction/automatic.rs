@@ -1,13 +1,14 @@
 //! Compactions that the daemon starts by itself: in the background after a record, and in a chat turn before the
 //! model is called.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{SUMMARY, on_request, request_kinds, session};
 use crate::harness::{
     Answer, FakeOllama, Fault, ModelSession, Request, array, assert_fields, until,
+    until_after_pause,
 };
 
 /// Returns the text of a long user message.
@@ -226,11 +227,14 @@ fn with_stalled_background_summary(fake: &FakeOllama) -> ModelSession {
 #[test]
 fn background_compaction_yields_to_a_chat_of_the_session() {
     let fake = FakeOllama::new();
+    let begun = Instant::now();
     let mut chat = with_stalled_background_summary(&fake);
     chat.turn("go on");
     until("the stalled request is dropped", || fake.n_held() == 0);
-    // The chat goes first, because its prompt fits, and the summary is requested again.
-    until("the session is compacted", || chat.count("compaction") == 1);
+    // The chat goes first, because its prompt fits, and the summary is requested again, after a pause twice as long as the
+    // stalled request lasted.
+    let is_compacted = || chat.count("compaction") == 1;
+    until_after_pause("the session is compacted", (begun, 2), is_compacted);
     let requests = request_kinds(&fake);
     assert!(requests.starts_with("SAS"), "{requests}");
     chat.turn("and on");
@@ -240,6 +244,7 @@ fn background_compaction_yields_to_a_chat_of_the_session() {
 #[test]
 fn background_compaction_yields_to_a_chat_of_another_session() {
     let fake = FakeOllama::new();
+    let begun = Instant::now();
     let mut chat = with_stalled_background_summary(&fake);
     let mut follower = chat.daemon.wire();
     follower.subscribe(json!({ "sessionId": chat.id, "kinds": ["compressed"] }));
@@ -248,11 +253,13 @@ fn background_compaction_yields_to_a_chat_of_another_session() {
     chat.turn("hello");
     chat.id = compacted;
     assert!(request_kinds(&fake).starts_with("SA"), "{}", request_kinds(&fake));
-    // The stalled request was dropped, and the summary is requested again after the chat.
+    // The stalled request was dropped, and the summary is requested again after the chat, after a pause twice as long as
+    // the stalled request lasted.
+    let is_compacted = || chat.count("compaction") == 1;
+    until_after_pause("the session is compacted", (begun, 2), is_compacted);
     let event = follower.event();
     assert_eq!(event["data"]["method"], "summarized", "{event}");
     assert!(request_kinds(&fake).starts_with("SAS"), "{}", request_kinds(&fake));
-    assert_eq!(chat.count("compaction"), 1);
     assert_eq!(fake.n_loads(), 1);
 }
 

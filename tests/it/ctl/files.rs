@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::harness::{Output, Sandbox, Wire, run, start};
+use crate::harness::{Output, Sandbox, Terminal, Wire, run, start};
 
 /// Runs `ollmctl` in a directory.
 fn ctl_in(sandbox: &Sandbox, dir: &Path, args: &[&str]) -> Output {
@@ -54,6 +54,50 @@ fn tracked_command_is_undone_with_its_files() {
     let redone = ctl_in(&sandbox, &root, &redo).json();
     assert_eq!(redone["files"]["counts"]["putBack"], 2, "{redone}");
     assert_eq!(fs::read(root.join("bin")).unwrap(), b"\xff");
+}
+
+#[test]
+fn questions_before_files_change_show_what_happens_to_each() {
+    let (sandbox, _daemon, mut wire) = start();
+    let (root, session) = project(&sandbox, &mut wire);
+    sandbox.ctl(["snapshot", "create", "--session", &session]).ok();
+    let track = ["exec", "--track", "--session", &session, "--"];
+    let script = ["sh", "-c", "echo two > a.txt; echo new > b.txt"];
+    ctl_in(&sandbox, &root, &[&track[..], &script[..]].concat()).ok();
+    let a = || fs::read_to_string(root.join("a.txt")).unwrap();
+    let ask = |args: &[&str], shown: &[&str], answer: &str, said: &str| {
+        let mut terminal = Terminal::start(&sandbox, args);
+        shown.iter().for_each(|text| terminal.expect(text));
+        terminal.send(answer);
+        terminal.expect(said);
+        assert_eq!(terminal.exit_code(), 0);
+    };
+    let undo = ["undo", "--session", &session, "--files"];
+    let question = "undo 1 operation and put back 2 files? [y/N]";
+    let shown = ["would be undone:", "put back    a.txt", "remove      b.txt", question];
+    ask(&undo, &shown, "n\r", "nothing was changed");
+    assert_eq!(a(), "two\n");
+    ask(&undo, &shown, "y\r", "removed     b.txt");
+    assert_eq!((a().as_str(), root.join("b.txt").exists()), ("one\n", false));
+    ctl_in(&sandbox, &root, &["redo", "--session", &session, "--files", "--yes"]).ok();
+
+    let snapshots = sandbox.ctl(["snapshot", "list", &session, "--json"]).json();
+    let all = snapshots["data"].as_array().unwrap();
+    let manual = all.iter().find(|one| one["reason"] == "manual").unwrap();
+    let restore = ["snapshot", "restore", manual["snapshotId"].as_str().unwrap()];
+    let hint = "with --files, also put back: a.txt, b.txt";
+    ask(
+        &restore,
+        &["taken back: 1 tool call", hint, "restore? [y/N]"],
+        "\r",
+        "nothing was restored",
+    );
+    let restore = [&restore[..], &["--files"]].concat();
+    let shown = ["taken back: 1 tool call", "put back    a.txt", "remove      b.txt", "restore?"];
+    ask(&restore, &shown, "n\r", "nothing was restored");
+    assert_eq!(a(), "two\n");
+    ask(&restore, &shown, "y\r", "`ollmctl undo --files` takes this back");
+    assert_eq!((a().as_str(), root.join("b.txt").exists()), ("one\n", false));
 }
 
 #[test]

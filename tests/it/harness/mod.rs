@@ -41,7 +41,7 @@ pub(crate) use fake_ollama::{
 pub(crate) use model_session::ModelSession;
 pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start, start_with_config};
 pub(crate) use terminal::Terminal;
-pub(crate) use wait::{ChildExt, DEADLINE, Random, until, until_some};
+pub(crate) use wait::{ChildExt, DEADLINE, Random, until, until_after_pause, until_some};
 pub(crate) use wire::{
     Framing, Wire, array, assert_fields, error_kind, rpc_notification, rpc_request, text_message,
 };

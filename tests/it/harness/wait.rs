@@ -17,6 +17,26 @@ pub(crate) fn until(condition_name: &str, mut condition: impl FnMut() -> bool) {
     until_some(condition_name, || condition().then_some(()));
 }
 
+/// As [`until`], for what the daemon does after a pause that is `times` as long as something lasted since `begun`: on a
+/// machine that stops for a minute, that takes minutes.
+///
+/// **Panics** with `condition_name` when the deadline passes first.
+#[track_caller]
+pub(crate) fn until_after_pause(
+    condition_name: &str,
+    (begun, times): (Instant, u32),
+    mut condition: impl FnMut() -> bool,
+) {
+    let end = Instant::now() + begun.elapsed() * times;
+    while Instant::now() < end {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    until(condition_name, condition);
+}
+
 /// Waits until `condition` returns a value, and returns that value.
 ///
 /// **Panics** with `condition_name` when the deadline passes first.

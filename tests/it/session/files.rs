@@ -1,4 +1,4 @@
-//! Files put back together with `session.undo` and `session.redo`.
+//! Files put back together with `session.undo`, `session.redo` and `snapshot.restore`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,12 @@ impl Project {
         let plan = self.preview(method, steps);
         let plan_id = &plan["files"]["planId"];
         self.step(method, steps, json!({ "files": "apply", "planId": plan_id })).unwrap()
+    }
+
+    /// Takes a snapshot and returns its id.
+    fn snapshot(&mut self) -> String {
+        let taken = self.wire.ok("snapshot.create", json!({ "sessionId": self.session }));
+        taken["snapshot"]["snapshotId"].as_str().unwrap().to_owned()
     }
 
     fn text(&self, path: &str) -> Option<String> {
@@ -114,6 +120,7 @@ fn files_follow_undo_and_redo_and_the_model_is_told() {
     other.subscribe(json!({ "kinds": ["files-put-back"] }));
 
     let undone = project.apply("session.undo", 1);
+    assert_eq!(undone["operations"][0]["added"]["fileCalls"], 1, "{undone}");
     assert_eq!(statuses(&undone), [of("a.rs", "putBack"), of("old.rs", "putBack")]);
     assert_eq!(undone["files"]["applied"], true);
     assert_eq!(project.text("a.rs").unwrap(), "a2");
@@ -211,6 +218,118 @@ fn undo_without_files_and_other_moves_touch_no_file() {
     let preview = project.preview("session.undo", 1);
     assert_eq!(statuses(&preview), []);
     assert_eq!(preview["files"]["unrecordedCalls"], 1, "{preview}");
+}
+
+#[test]
+fn restore_puts_files_back_and_its_undo_puts_them_forward() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a"), "1").unwrap();
+    project.turn("one", &[("a", Some("2"))]);
+    let snapshot = project.snapshot();
+    project.turn("two", &[("a", Some("3")), ("b", Some("new"))]);
+    project.turn("three", &[("c", Some("kept"))]);
+    fs::write(project.root.join("c"), "an editor's").unwrap();
+
+    let params = |more: Value| {
+        let mut params = json!({ "snapshotId": snapshot });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        params
+    };
+    let preview = project.wire.ok("snapshot.restore", params(json!({ "files": "preview" })));
+    let expect = [of("a", "putBack"), of("b", "putBack"), of("c", "conflict")];
+    assert_eq!(statuses(&preview), expect, "{preview}");
+    assert!(preview["before"]["messages"].as_u64() > preview["after"]["messages"].as_u64());
+    assert_eq!(project.text("a").unwrap(), "3", "a preview changes nothing");
+    assert_eq!(project.records("leaf"), Vec::<Value>::new());
+
+    let plan = preview["files"]["planId"].clone();
+    for wrong in [
+        json!({ "files": "apply" }),
+        json!({ "planId": plan }),
+        json!({ "files": "apply", "planId": plan, "dryRun": true }),
+        json!({ "files": "apply", "planId": plan, "newSession": true }),
+    ] {
+        project.wire.refused("snapshot.restore", params(wrong), "invalidParams");
+    }
+    // The plan of a restore is not that of an undo with the same records.
+    let apply = json!({ "files": "apply", "planId": plan, "key": "k" });
+    let undo = json!({ "files": "apply", "planId": plan });
+    assert!(project.step("session.undo", 2, undo).is_err());
+    let restored = project.wire.ok("snapshot.restore", params(apply.clone()));
+    assert_eq!(statuses(&restored), expect, "{restored}");
+    assert_eq!(restored["files"]["applied"], true);
+    assert_eq!(project.text("a").unwrap(), "2");
+    assert_eq!(project.text("b"), None);
+    assert_eq!(project.text("c").unwrap(), "an editor's");
+    let [record] = project.records("putBack").try_into().unwrap();
+    assert_eq!(record["putBack"]["cause"], "restore", "{record}");
+    let again = project.wire.ok("snapshot.restore", params(apply));
+    assert_eq!(again["duplicate"], true, "{again}");
+
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(undone["operations"][0]["kind"], "restore", "{undone}");
+    assert_eq!(statuses(&undone), [of("a", "putBack"), of("b", "putBack")]);
+    assert_eq!(project.text("a").unwrap(), "3");
+    assert_eq!(project.text("b").unwrap(), "new");
+    let redone = project.apply("session.redo", 1);
+    assert_eq!(statuses(&redone), expect, "{redone}");
+    assert_eq!((project.text("a"), project.text("b")), (Some("2".to_owned()), None));
+}
+
+#[test]
+fn commands_restore_a_snapshot_with_its_files() {
+    let mut project = Project::new();
+    project.turn("one", &[("a", Some("1"))]);
+    let snapshot = project.snapshot();
+    project.turn("two", &[("a", Some("2"))]);
+    let (sandbox, id) = (&project.sandbox, snapshot.as_str());
+    let plan = sandbox.ctl(["snapshot", "restore", id, "--dry-run"]).ok();
+    assert!(plan.contains("with --files, also put back: a"), "{plan}");
+    let plan = sandbox.ctl(["snapshot", "restore", id, "--files", "preview"]).ok();
+    assert!(plan.contains("put back    a"), "{plan}");
+    let refused = sandbox.ctl(["snapshot", "restore", id, "--files"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_eq!(project.text("a").unwrap(), "2", "nothing was changed so far");
+    let restored = sandbox.ctl(["snapshot", "restore", id, "--files", "--yes"]).ok();
+    assert!(restored.contains("put back    a") && restored.contains("undo --files"), "{restored}");
+    assert_eq!(project.text("a").unwrap(), "1");
+    sandbox.ctl(["undo", "--session", "last", "--files", "--yes"]).ok();
+    assert_eq!(project.text("a").unwrap(), "2");
+}
+
+#[test]
+fn directories_that_a_call_created_go_and_come_back_with_its_files() {
+    let mut project = Project::new();
+    fs::create_dir(project.root.join("old")).unwrap();
+    let session = project.session.clone();
+    project.wire.record(&session, "user", "make");
+    let mut writes = Vec::new();
+    for (path, created) in [("old/x", 0), ("new/deep/y", 2), ("new/z", 0), ("kept/w", 1)] {
+        let mut one = write(&project.root, path, Some("1"));
+        one["createdDirs"] = json!(created);
+        writes.push(one);
+    }
+    let call = |id: &str, writes: &[Value]| {
+        json!({ "sessionId": session, "toolCall": { "id": id, "name": "write_file",
+            "result": { "llmContent": "ok" }, "writes": writes } })
+    };
+    project.wire.ok("session.recordToolCall", call("make", &writes));
+    let wrong = json!([{ "path": "a", "before": "absent", "after": "unknown", "createdDirs": 1 }]);
+    project.wire.refused("session.recordToolCall", call("w", array(&wrong)), "invalidParams");
+    fs::write(project.root.join("kept/editor"), "theirs").unwrap();
+    let exists = |project: &Project| {
+        ["old", "new/deep", "new", "kept"].map(|dir| project.root.join(dir).exists())
+    };
+    for _ in 0..2 {
+        let undone = project.apply("session.undo", 1);
+        assert_eq!(undone["files"]["counts"], json!({ "putBack": 4 }), "{undone}");
+        assert_eq!(exists(&project), [true, false, false, true]);
+        assert_eq!(project.text("kept/w"), None);
+        project.apply("session.redo", 1);
+        assert_eq!(exists(&project), [true; 4]);
+        assert_eq!(project.text("new/deep/y").unwrap(), "1");
+    }
+    assert_eq!(project.text("kept/editor").unwrap(), "theirs");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 use super::history::LineHistory;
 use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
-use super::session::{ChatSession, last_records, think_word};
+use super::session::{ChatSession, last_on_branch, last_records, think_word};
 use super::slash::{COMMANDS, ChatInput, SessionInput};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
@@ -34,17 +34,10 @@ use crate::render::transcript::Transcript;
 use crate::render::{Style, table};
 
 /// Files that are named after an undo that leaves them as they are.
-const NAMED_FILES: usize = 5;
 /// Messages shown of a session that is continued: enough to remember its subject.
 const SHOWN_MESSAGES: u32 = 4;
 /// Sessions listed by `/sessions`.
 const LISTED_SESSIONS: u32 = 10;
-/// Records read for each message to show: tool calls and counts lie between messages.
-const RECORDS_PER_MESSAGE: u32 = 4;
-/// Records searched for the last message: pieces of the answer, counts and goal changes follow it.
-const RECORDS_AFTER_MESSAGE: u32 = 1000;
-/// The maximum number of records of one page.
-const MAX_PAGE_RECORDS: u32 = 1000;
 
 struct InteractiveChat<'a, 'ctx> {
     session: ChatSession,
@@ -173,8 +166,8 @@ impl InteractiveChat<'_, '_> {
             SessionInput::Context => show_status(id, None, self.ctx),
             SessionInput::Snapshot(summary) => snapshot::take(id, summary, self.ctx),
             SessionInput::Snapshots => snapshot::list_of(id, self.ctx),
-            SessionInput::Restore(text) => {
-                let made = snapshot::restore_in_chat(id, text.as_deref(), self.ctx)?;
+            SessionInput::Restore(text, files) => {
+                let made = snapshot::restore_in_chat(id, text.as_deref(), files, self.ctx)?;
                 if let Some(session) = made {
                     self.session = self.session.continued_in(session);
                 }
@@ -216,17 +209,12 @@ impl InteractiveChat<'_, '_> {
         }
         let stay = match direction {
             StepDirection::Back => undo::files_to_put_back(id, steps, self.ctx),
-            StepDirection::Forward => Vec::new(),
+            StepDirection::Forward => None,
         };
         undo::step(id, steps, direction, self.ctx)?;
-        if !stay.is_empty() {
-            let names: Vec<String> =
-                stay.iter().take(NAMED_FILES).map(|file| sanitize::one_line(&file.path)).collect();
-            let more = stay.len().saturating_sub(NAMED_FILES);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let names = names.join(", ");
+        if let Some(names) = stay {
             self.remark(&format!(
-                "these files could be put back: {names}{more}; do it with /redo {steps}, then /undo {steps} --files"
+                "these files could be put back: {names}; do it with /redo {steps}, then /undo {steps} --files"
             ));
         }
         Ok(())
@@ -365,11 +353,9 @@ impl InteractiveChat<'_, '_> {
     }
 
     fn last_messages(&mut self, id: SessionId, number: u32) -> CommandResult<String> {
-        let limit = number.saturating_mul(RECORDS_PER_MESSAGE).min(MAX_PAGE_RECORDS);
-        let is_shown = |record: &Record| {
-            record.active && matches!(record.kind, RecordKind::Message | RecordKind::ToolCall)
-        };
-        let mut records = last_records(id, limit, self.ctx)?.records;
+        let is_shown =
+            |record: &Record| matches!(record.kind, RecordKind::Message | RecordKind::ToolCall);
+        let mut records = last_on_branch(id, number as usize, is_shown, self.ctx)?;
         records.retain(is_shown);
         let skipped = records.len().saturating_sub(number as usize);
         let options = self.ctx.render_options();
@@ -379,9 +365,9 @@ impl InteractiveChat<'_, '_> {
 
     /// Returns the number of the last message on the active branch.
     fn last_message(&mut self, id: SessionId) -> CommandResult<Option<Seq>> {
-        let records = last_records(id, RECORDS_AFTER_MESSAGE, self.ctx)?.records;
-        let is_message = |record: &&Record| record.active && record.kind == RecordKind::Message;
-        Ok(records.iter().rev().find(is_message).map(|record| record.seq))
+        let is_message = |record: &Record| record.kind == RecordKind::Message;
+        let records = last_on_branch(id, 1, is_message, self.ctx)?;
+        Ok(records.iter().rev().find(|record| is_message(record)).map(|record| record.seq))
     }
 
     /// Reports an error; the chat continues.

@@ -3,13 +3,13 @@
 
 use std::io::BufRead as _;
 
-use ollm_protocol::content::{Role, Session};
-use ollm_protocol::method::{ModelList, SessionCreate, SessionResume, SessionUpdate};
+use ollm_protocol::content::{Record, Role, Session};
+use ollm_protocol::method::{ModelList, SessionCreate, SessionGet, SessionResume, SessionUpdate};
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    MessageInput, SessionCreateParams, SessionGetResult, SessionListParams, SessionResumeParams,
-    SessionUpdateParams,
+    BranchFilter, MessageInput, SessionCreateParams, SessionGetParams, SessionGetResult,
+    SessionListParams, SessionResumeParams, SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
@@ -23,6 +23,10 @@ use crate::render::session_table;
 
 /// Sessions offered to choose from; `sessions list` shows more.
 const OFFERED_SESSIONS: u32 = 10;
+/// Records read for each message to show: tool calls and counts lie between messages.
+const RECORDS_PER_MESSAGE: usize = 4;
+/// The maximum number of records of one page.
+const MAX_PAGE_RECORDS: u32 = 1000;
 /// The model suggested to a user who has none: small enough for any machine.
 const FIRST_MODEL: &str = "qwen3:0.6b";
 
@@ -247,6 +251,48 @@ pub(super) fn last_records(
     let mut reply = ctx.call::<SessionResume>(&params)?;
     ctx.fetch_contents(&mut reply)?;
     Ok(reply.value)
+}
+
+/// Returns the newest records on the active branch, the oldest first, of which at least `n_wanted` are wanted if there are
+/// so many. Undone records can lie between them, and a record of each undo.
+pub(super) fn last_on_branch(
+    session_id: SessionId,
+    n_wanted: usize,
+    is_wanted: impl Fn(&Record) -> bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<Vec<Record>> {
+    let mut page = |from| -> CommandResult<SessionGetResult> {
+        let (limit, branch) = (Some(MAX_PAGE_RECORDS), BranchFilter::Active);
+        let params = SessionGetParams { session_id, from: Some(from), limit, branch };
+        let mut reply = ctx.call::<SessionGet>(&params)?;
+        ctx.fetch_contents(&mut reply)?;
+        Ok(reply.value)
+    };
+    let first = n_wanted.saturating_mul(RECORDS_PER_MESSAGE).min(MAX_PAGE_RECORDS as usize);
+    let mut from = -i64::try_from(first).unwrap_or(1).max(1);
+    let mut records: Vec<Record> = Vec::new();
+    loop {
+        // A page ends early if its records are large.
+        let (mut earlier, mut next) = (Vec::new(), Some(from));
+        while let Some(from) = next {
+            let found = page(from)?;
+            let end = records.first().map(|record| record.seq);
+            let is_new = |record: &Record| end.is_none_or(|end| record.seq < end);
+            let n_found = found.records.len();
+            earlier.extend(found.records.into_iter().filter(is_new));
+            let is_complete = end.is_some_and(|end| found.next_from >= i64::try_from(end.0).ok());
+            next = found.next_from.filter(|_| n_found > 0 && !is_complete);
+        }
+        earlier.append(&mut records);
+        records = earlier;
+        let first = records.first().map_or(0, |record| record.seq.0);
+        let n_found = records.iter().filter(|record| is_wanted(record)).count();
+        if first == 0 || from == 0 || n_found >= n_wanted {
+            return Ok(records);
+        }
+        let first = i64::try_from(first).unwrap_or(i64::MAX);
+        from = (first - i64::from(MAX_PAGE_RECORDS)).max(0);
+    }
 }
 
 /// Returns the current session of this directory's project.

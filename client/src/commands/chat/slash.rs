@@ -38,7 +38,10 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/context", "show how full the model's window is, part by part"),
     ("/context snapshot [TEXT]", "take a snapshot of this session"),
     ("/context snapshots", "list the snapshots of this session"),
-    ("/context restore [ID]", "return to the newest snapshot, or to another one, after asking"),
+    (
+        "/context restore [ID] [--files]",
+        "return to the newest snapshot, or to another one, after asking; with --files, put files back too",
+    ),
     ("/compact [--apply]", "show the effect of a compaction; with --apply, compact"),
     ("/debug context", "show the messages that the model is sent now, and the parts left out"),
     ("/sessions", "list the latest sessions"),
@@ -90,8 +93,8 @@ pub(super) enum SessionInput {
     /// Takes a snapshot, with a line that says what it is for.
     Snapshot(Option<String>),
     Snapshots,
-    /// The snapshot to return to; `None` for the newest.
-    Restore(Option<String>),
+    /// The snapshot to return to, `None` for the newest, with or without files.
+    Restore(Option<String>, bool),
     Pin(Option<Seq>),
     Unpin(Option<Seq>),
     Compact {
@@ -169,7 +172,12 @@ impl ChatInput {
             ["/context"] => SessionInput::Context,
             ["/context", "snapshot", ..] => SessionInput::Snapshot(rest(2)),
             ["/context", "snapshots"] => SessionInput::Snapshots,
-            ["/context", "restore"] | ["/context", "restore", _] => SessionInput::Restore(rest(2)),
+            ["/context", "restore"] => SessionInput::Restore(None, false),
+            ["/context", "restore", "--files"] => SessionInput::Restore(None, true),
+            ["/context", "restore", id] => SessionInput::Restore(Some((*id).to_owned()), false),
+            ["/context", "restore", id, "--files"] => {
+                SessionInput::Restore(Some((*id).to_owned()), true)
+            }
             ["/pin"] => SessionInput::Pin(None),
             ["/pin", number] => SessionInput::Pin(Some(record(number)?)),
             ["/unpin"] => SessionInput::Unpin(None),
@@ -265,7 +273,9 @@ mod tests {
         check("/debug context", on_session(SessionInput::DebugContext));
         let before = Some("before it".to_owned());
         check("/context snapshot before it", on_session(SessionInput::Snapshot(before)));
-        check("/context restore", on_session(SessionInput::Restore(None)));
+        check("/context restore", on_session(SessionInput::Restore(None, false)));
+        let abcd = Some("abcd".to_owned());
+        check("/context restore abcd --files", on_session(SessionInput::Restore(abcd, true)));
         check("/compact", on_session(SessionInput::Compact { apply: false }));
         check("/compact  --apply", on_session(SessionInput::Compact { apply: true }));
         check("/quit", ChatInput::Exit);

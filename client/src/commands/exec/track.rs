@@ -3,7 +3,7 @@
 //! The directory is read before and after the command. What differs was written by the command, or by anybody else
 //! meanwhile. The contents from before are held in memory, so there are limits, which the help states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -36,6 +36,8 @@ pub(super) struct TrackedDir {
     /// The path of the directory in the project, with a `/` at its end unless it is the project.
     prefix: String,
     files: BTreeMap<PathBuf, TrackedFile>,
+    /// The directories below it.
+    dirs: HashSet<PathBuf>,
 }
 
 /// A file before a command.
@@ -88,7 +90,8 @@ impl TrackedDir {
         let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
         let mut files = BTreeMap::new();
         let mut held = 0;
-        for (path, metadata) in walk(dir)? {
+        let found = walk(dir)?;
+        for (path, metadata) in found.files {
             let stamp = FileStamp::of(&metadata);
             let is_kept = stamp.bytes <= MAX_FILE_BYTES && held + stamp.bytes <= MAX_HELD_BYTES;
             // A file that cannot be read is one without a known content.
@@ -96,7 +99,7 @@ impl TrackedDir {
             held += content.as_ref().map_or(0, |content| content.len() as u64);
             files.insert(path, TrackedFile { stamp, content });
         }
-        Ok(Self { dir: dir.to_owned(), prefix, files })
+        Ok(Self { dir: dir.to_owned(), prefix, files, dirs: found.dirs })
     }
 
     /// Returns what was written since.
@@ -105,7 +108,7 @@ impl TrackedDir {
     pub(super) fn writes(mut self) -> Result<TrackedWrites, String> {
         let mut found = TrackedWrites::default();
         let mut sent = 0;
-        for (path, metadata) in walk(&self.dir)? {
+        for (path, metadata) in walk(&self.dir)?.files {
             let before = self.files.remove(&path);
             let stamp = FileStamp::of(&metadata);
             if before.as_ref().is_some_and(|before| before.stamp == stamp) {
@@ -157,8 +160,17 @@ impl TrackedDir {
         };
         let modes = FileModes { before: mode_before, after: mode_after };
         let mode = (mode_before != mode_after).then_some(modes);
+        let created_dirs =
+            if before == FileStateInput::Absent { self.created_dirs(path) } else { 0 };
         let path = format!("{}{name}", self.prefix);
-        Some(Ok(FileWriteInput { path, before, after, mode, renamed_from: None }))
+        Some(Ok(FileWriteInput { path, before, after, mode, renamed_from: None, created_dirs }))
+    }
+
+    /// Returns the number of directories of a path that were not there before.
+    fn created_dirs(&self, path: &Path) -> u32 {
+        let dirs = path.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
+        let created = dirs.take_while(|dir| !self.dirs.contains(*dir)).count();
+        u32::try_from(created).unwrap_or_default()
     }
 }
 
@@ -204,11 +216,19 @@ fn content_of(bytes: Vec<u8>) -> FileStateInput {
     }
 }
 
-/// Returns the regular files below a directory, by path relative to it.
+/// What is below a directory, by paths relative to it.
+#[derive(Default)]
+struct Walked {
+    /// The regular files.
+    files: BTreeMap<PathBuf, Metadata>,
+    dirs: HashSet<PathBuf>,
+}
+
+/// Reads what is below a directory.
 ///
-/// **Errors**: the directory has too many of them, or cannot be read.
-fn walk(root: &Path) -> Result<BTreeMap<PathBuf, Metadata>, String> {
-    let mut files = BTreeMap::new();
+/// **Errors**: the directory has too many files, or cannot be read.
+fn walk(root: &Path) -> Result<Walked, String> {
+    let mut walked = Walked::default();
     let mut dirs = vec![PathBuf::new()];
     while let Some(dir) = dirs.pop() {
         let entries = match fs::read_dir(root.join(&dir)) {
@@ -221,17 +241,18 @@ fn walk(root: &Path) -> Result<BTreeMap<PathBuf, Metadata>, String> {
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
                 if !SKIPPED.iter().any(|name| entry.file_name() == *name) {
+                    walked.dirs.insert(path.clone());
                     dirs.push(path);
                 }
             } else if metadata.is_file() {
-                files.insert(path, metadata);
+                walked.files.insert(path, metadata);
             }
-            if files.len() > MAX_FILES {
+            if walked.files.len() > MAX_FILES {
                 return Err(format!("there are more than {MAX_FILES} files below the directory"));
             }
         }
     }
-    Ok(files)
+    Ok(walked)
 }
 
 #[cfg(test)]
@@ -260,6 +281,7 @@ mod tests {
         write("run.sh", b"x");
         write("target/made", b"1");
         write("large", &vec![0; 2 * 1024 * 1024]);
+        fs::create_dir(dir.join("empty")).expect("creates");
         symlink("/etc/passwd", dir.join("link")).expect("links");
         let tracked = TrackedDir::read(&dir, project).expect("reads");
         write("touched", b"1");
@@ -268,7 +290,7 @@ mod tests {
         fs::remove_file(dir.join("gone")).expect("removes");
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(dir.join("run.sh"), mode).expect("sets");
-        write("deep/new", b"n");
+        write("empty/deep/er/new", b"n");
         write("target/made", b"2");
         write("large", b"small");
         let odd = dir.join(std::ffi::OsStr::from_bytes(b"odd\xff"));
@@ -291,12 +313,14 @@ mod tests {
         let expect = [
             "sub/binary Base64(\"//4=\") #",
             "sub/changed old #new",
-            "sub/deep/new Absent #",
+            "sub/empty/deep/er/new Absent #",
             "sub/large Unknown #",
             "sub/run.sh x #",
             "sub/gone g Absent",
         ];
         assert_eq!(shown, expect);
+        let created: Vec<u32> = found.writes.iter().map(|write| write.created_dirs).collect();
+        assert_eq!(created, [0, 0, 2, 0, 0, 0]);
         let modes = found.writes[4].mode.expect("changed");
         assert_eq!(modes.after, Some(0o755));
         TrackedDir::read(&dir, "/elsewhere").map(drop).expect_err("is in another project");

@@ -73,6 +73,8 @@ pub(crate) struct ForkArgs {
 /// List what can be undone and redone, the newest first.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Operations whose tool calls say which files they wrote are marked with `(files)`.
+
 Examples:
   ollmctl sessions operations
   ollmctl sessions operations last --limit 5 --json")]

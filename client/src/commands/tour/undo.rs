@@ -61,13 +61,7 @@ pub(super) fn snapshot(client: &mut BlockingClient, id: SessionId) -> CommandRes
     let snapshot_id = client.call::<SnapshotCreate>(&params)?.snapshot.snapshot_id;
     record(client, id, DETOUR)?;
     check(has_message(&build(client, id)?, DETOUR), "the context does not show a new message")?;
-    let params = SnapshotRestoreParams {
-        snapshot_id,
-        session_id: None,
-        new_session: false,
-        dry_run: false,
-        key: None,
-    };
+    let params = SnapshotRestoreParams::new(snapshot_id);
     let removed = client.call::<SnapshotRestore>(&params)?.removed;
     let is_same = build(client, id)?.messages == before.messages;
     check(is_same, "the context after a restore is not that of the snapshot")?;

@@ -9,7 +9,7 @@ use ollm_protocol::methods::session::branches::{
 use ollm_protocol::{Seq, SessionId, method};
 
 use super::unit::unit_end;
-use super::{check_no_turn, count, path_change};
+use super::{check_no_turn, count_change, path_change};
 use crate::app::compaction::summarize_branch;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted_for, snapshot_mark, take_key, uncounted};
@@ -88,15 +88,16 @@ pub(super) async fn append(
 fn plan(state: &SessionState, to_seq: Option<Seq>) -> Result<BranchPlan> {
     let leaf = state.leaf();
     let to = to_seq.map(|seq| unit_end(state, seq, "toSeq")).transpose()?;
-    let (added, removed) = path_change(state, leaf, to);
+    let (_, removed) = path_change(state, leaf, to);
+    let (n_added, n_removed) = count_change(state, leaf, to);
     let result = SessionBranchResult {
         leaf: to,
         moved_to_unit_end: to != to_seq,
         seq: None,
         summary_seq: None,
         summary_by: None,
-        added: count(state, &added),
-        removed: count(state, &removed),
+        added: n_added,
+        removed: n_removed,
         duplicate: false,
     };
     Ok(BranchPlan { leaf, to, result, removed })

@@ -21,6 +21,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::core::Core;
 use super::error::{ChatError, Result};
 use crate::session::SessionState;
+use crate::session::index::IndexEntry;
 
 /// Refuses a move while a turn answers: its records would follow a leaf that the turn does not expect.
 ///
@@ -35,40 +36,64 @@ fn check_no_turn(core: &Core, id: SessionId) -> Result<()> {
     }
 }
 
+/// Calls `each` with the records that come onto the path (`true`) when the leaf moves, and those that leave it, each from
+/// the end of its branch on.
+fn walk_change(
+    state: &SessionState,
+    before: Option<Seq>,
+    after: Option<Seq>,
+    mut each: impl FnMut(bool, Seq, Option<IndexEntry>),
+) {
+    let (mut old, mut new) = (before, after);
+    // A record has a higher number than its parent, so the higher of two different ones is on one path only.
+    while old != new {
+        let is_added = old <= new;
+        let end = if is_added { &mut new } else { &mut old };
+        let Some(seq) = *end else { break };
+        let entry = state.entry(seq);
+        each(is_added, seq, entry);
+        *end = entry.and_then(|entry| entry.parent()).filter(|parent| *parent < seq);
+    }
+}
+
 /// Returns the records that come onto the path when the leaf moves from `before` to `after`, and those that leave it.
 fn path_change(
     state: &SessionState,
     before: Option<Seq>,
     after: Option<Seq>,
 ) -> (Vec<Seq>, Vec<Seq>) {
-    let parent = |seq: Seq| state.entry(seq)?.parent().filter(|parent| *parent < seq);
     let (mut added, mut removed) = (Vec::new(), Vec::new());
-    let (mut old, mut new) = (before, after);
-    // A record has a higher number than its parent, so the higher of two different ones is on one path only.
-    while old != new {
-        let (records, end) =
-            if old > new { (&mut removed, &mut old) } else { (&mut added, &mut new) };
-        let Some(seq) = *end else { break };
+    walk_change(state, before, after, |is_added, seq, _| {
+        let records = if is_added { &mut added } else { &mut removed };
         records.push(seq);
-        *end = parent(seq);
-    }
+    });
     added.reverse();
     removed.reverse();
     (added, removed)
 }
 
-/// Counts records.
-fn count(state: &SessionState, seqs: &[Seq]) -> PathRecords {
-    let mut counts = PathRecords { records: seqs.len() as u64, ..PathRecords::default() };
-    for entry in seqs.iter().filter_map(|seq| state.entry(*seq)) {
+/// Counts the records that come onto the path when the leaf moves from `before` to `after`, and those that leave it.
+fn count_change(
+    state: &SessionState,
+    before: Option<Seq>,
+    after: Option<Seq>,
+) -> (PathRecords, PathRecords) {
+    let (mut added, mut removed) = (PathRecords::default(), PathRecords::default());
+    walk_change(state, before, after, |is_added, _, entry| {
+        let counts = if is_added { &mut added } else { &mut removed };
+        counts.records += 1;
+        let Some(entry) = entry else { return };
         match entry.kind() {
             Some(RecordKind::Message) => counts.messages += 1,
-            Some(RecordKind::ToolCall) => counts.tool_calls += 1,
-            _ => continue,
+            Some(RecordKind::ToolCall) => {
+                counts.tool_calls += 1;
+                counts.file_calls += u64::from(entry.has(IndexEntry::LISTS_WRITES));
+            }
+            _ => return,
         }
         counts.tokens += u64::from(entry.tokens);
-    }
-    counts
+    });
+    (added, removed)
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! `session.operations`: everything that an undo can take back, and what it took back, the newest first.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use ollm_protocol::content::{Operation, OperationKind, OperationState, RecordKind, Role};
+use ollm_protocol::content::{Operation, OperationKind, PathRecords, RecordKind, Role};
 use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionOperationsResult};
 use ollm_protocol::{Seq, SessionId};
 
+use super::count_change;
 use super::lines::line_of;
-use super::{count, path_change};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::app::partial::settle;
@@ -31,12 +32,12 @@ pub(crate) fn operations(
     };
     settle(core, id)?;
     let (drafts, undoable, redoable, next) = core.sessions.with(id, |live| {
-        let operations = Operations::of(live.state());
+        let operations = core.cache.operations(live.state());
         let end = operations.spans().partition_point(|span| span.first.0 <= newest);
         let start = end.saturating_sub(limit);
         let next = start.checked_sub(1).map(|next| operations.spans()[next].first);
-        let states = operations.states();
-        let draft = |at| draft(live.state(), &operations, &states, at);
+        let mut counts = ChangeCounts::default();
+        let draft = |at| draft(live.state(), &operations, at, &mut counts);
         let drafts: Vec<_> = (start..end).rev().map(draft).collect();
         (drafts, operations.undoable().len(), operations.redoable().len(), next)
     })?;
@@ -55,29 +56,52 @@ pub(super) struct OperationDraft {
     subject: Seq,
 }
 
+/// The counts of the changes of a path so far. A move and those that take it back and bring it again differ only in their
+/// direction, and each can concern most of a session.
+#[derive(Default)]
+pub(super) struct ChangeCounts(HashMap<[Option<Seq>; 2], (PathRecords, PathRecords)>);
+
+impl ChangeCounts {
+    /// Counts the records that come onto the path when the leaf moves from `before` to `after`, and those that leave it.
+    fn count(
+        &mut self,
+        state: &SessionState,
+        before: Option<Seq>,
+        after: Option<Seq>,
+    ) -> (PathRecords, PathRecords) {
+        let counted = |low, high| move || count_change(state, low, high);
+        if before <= after {
+            return *self.0.entry([before, after]).or_insert_with(counted(before, after));
+        }
+        let (removed, added) =
+            *self.0.entry([after, before]).or_insert_with(counted(after, before));
+        (added, removed)
+    }
+}
+
 /// Returns an operation without what only its records say.
 pub(super) fn draft(
     state: &SessionState,
     operations: &Operations,
-    states: &[Option<OperationState>],
     at: usize,
+    counts: &mut ChangeCounts,
 ) -> OperationDraft {
     let span = operations.spans()[at];
     let target = operations.target(at);
-    let (added, removed) = path_change(state, span.before, span.after);
+    let (added, removed) = counts.count(state, span.before, span.after);
     OperationDraft {
         operation: Operation {
             seq: span.first,
             through_seq: span.last,
             kind: span.kind,
-            state: states[at],
+            state: operations.state(at),
             at: None,
             text: String::new(),
             target: target.map(|target| target.first),
             leaf_before: span.before,
             leaf_after: span.after,
-            added: count(state, &added),
-            removed: count(state, &removed),
+            added,
+            removed,
         },
         subject: subject(state, target.unwrap_or(&span)),
     }

@@ -3,12 +3,13 @@
 //! The leaf moves to where it was, so messages, checkpoints, goals, entries, pins and the mode are those of that time,
 //! because their folds follow the path. Unlike other moves it goes to the very record of the snapshot, also between a tool
 //! call and its results: the end of the unit would lie behind the change that is taken back. A snapshot whose record is
-//! lost becomes a new session.
+//! lost becomes a new session. With `files`, the files that the session wrote follow the move (`app::put_back`).
 
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    ContextState, LeafMove, PathRecords, RecordBody, RecordKind, SnapshotDocument, SnapshotMark,
+    ContextState, FilePlan, LeafMove, PathRecords, RecordBody, RecordKind, SnapshotDocument,
+    SnapshotMark,
 };
 use ollm_protocol::methods::snapshot::{SnapshotRestoreParams, SnapshotRestoreResult};
 use ollm_protocol::{EventKind, Seq, SessionId, SnapshotId, method};
@@ -16,16 +17,17 @@ use serde_json::json;
 
 use super::branch::append;
 use super::unit::check_on_tree;
-use super::{check_no_turn, count, path_change};
+use super::{check_no_turn, count_change, path_change};
 use crate::app::context::state::context_state;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
+use crate::app::put_back::{self, FileMove, FilesRequest};
 use crate::app::snapshots::manage::session_of;
 use crate::app::snapshots::new_session;
 use crate::session::index::IndexEntry;
-use crate::session::{IdempotencyKey, SessionError};
+use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError};
 use crate::snapshot::SnapshotError;
 
 /// Where a snapshot leads to.
@@ -38,8 +40,7 @@ enum SnapshotTarget {
 
 /// A return to a leaf that was planned for a state of the session.
 struct RestorePlan {
-    leaf: Option<Seq>,
-    to: Option<Seq>,
+    file_move: FileMove,
     added: PathRecords,
     removed: PathRecords,
     /// The contexts before and after, of a dry run.
@@ -49,16 +50,26 @@ struct RestorePlan {
 /// Returns a session to a snapshot (`snapshot.restore`).
 ///
 /// **Errors**: `Conflict` while a turn answers; `Snapshot` if there is neither a record nor a usable file; `LeafMoved` if
-/// the session changed concurrently.
+/// the session changed concurrently; `Invalid` for files of a new session.
 pub(crate) async fn restore(
     core: Arc<Core>,
     mut params: SnapshotRestoreParams,
 ) -> Result<SnapshotRestoreResult> {
     let key = take_key::<method::SnapshotRestore>(&mut params, |params| &mut params.key)?;
-    let SnapshotRestoreParams { snapshot_id, dry_run, .. } = params;
+    let snapshot_id = params.snapshot_id;
+    let files = FilesRequest::of(params.files, params.plan_id)?;
+    let is_apply = matches!(files, FilesRequest::Apply(_));
+    if params.dry_run && is_apply {
+        return Err(AppError::invalid("dryRun", "changes nothing; use `files: \"preview\"`"));
+    }
+    let dry_run = params.dry_run || files == FilesRequest::Preview;
     let target = blocking(&core, move |core| find(core, &params)).await?;
     let (id, to) = match target {
         SnapshotTarget::Leaf(id, to) => (id, to),
+        SnapshotTarget::File(_) if is_apply => {
+            let problem = "stay as they are: the snapshot becomes a new session, which wrote none";
+            return Err(AppError::invalid("files", problem));
+        }
         SnapshotTarget::File(document) => {
             return blocking(&core, move |core| {
                 new_session::restore(core, snapshot_id, *document, key, dry_run)
@@ -66,9 +77,10 @@ pub(crate) async fn restore(
             .await;
         }
     };
+    files.wait_for_others(&core, id).await;
     let used = key.clone();
     let plan = blocking(&core, move |core| plan(core, id, to, used.as_ref(), dry_run)).await?;
-    let Some(RestorePlan { leaf, to, added, removed, states }) = plan else {
+    let Some(RestorePlan { file_move, added, removed, states }) = plan else {
         // Without records, the write only compares the key and its payload.
         let known = core.sessions.append(id, Vec::new(), key)?.await?;
         return Ok(moved(snapshot_id, id, Some(known.seq), true));
@@ -81,20 +93,44 @@ pub(crate) async fn restore(
         removed,
         ..moved(snapshot_id, id, None, false)
     };
-    if dry_run || leaf == to {
+    if files == FilesRequest::Preview {
+        let preview = move |core: &Arc<Core>| put_back::preview(core, file_move);
+        result.files = Some(blocking(&core, preview).await?);
         return Ok(result);
     }
-    let mark = mark_before(&core.clock, leaf, MarkedChange::Restore(snapshot_id));
+    if dry_run || file_move.leaf == to {
+        return Ok(result);
+    }
+    let mark = mark_before(&core.clock, file_move.leaf, MarkedChange::Restore(snapshot_id));
     result.saved_as = Some(mark.snapshot_id);
     let drafts = vec![
         uncounted(RecordBody::Snapshot(mark)),
         uncounted(RecordBody::Leaf(LeafMove { to, cause: LeafMove::RESTORE.to_owned() })),
     ];
-    let appended = append(&core, id, leaf, drafts, key).await?;
-    result.seq = Some(appended.seq.next());
+    let (appended, plan) = carry_out(&core, file_move, drafts, files, key).await?;
+    (result.seq, result.files) = (Some(appended.seq.next()), plan);
     let data = json!({ "snapshotId": snapshot_id, "from": null });
     core.publish(id, result.seq, EventKind::SnapshotRestored, data);
     Ok(result)
+}
+
+/// Moves the leaf, with or without the files.
+async fn carry_out(
+    core: &Arc<Core>,
+    file_move: FileMove,
+    drafts: Vec<NewRecord>,
+    files: FilesRequest,
+    key: Option<IdempotencyKey>,
+) -> Result<(Appended, Option<FilePlan>)> {
+    let FilesRequest::Apply(plan_id) = files else {
+        let FileMove { id, leaf, .. } = file_move;
+        return Ok((append(core, id, leaf, drafts, key).await?, None));
+    };
+    blocking(core, move |core| {
+        let (appended, plan) = put_back::apply(core, &file_move, plan_id, drafts, key)?;
+        Ok((appended, Some(plan)))
+    })
+    .await
 }
 
 /// Returns the result of a return whose snapshot record has the number `mark`.
@@ -115,6 +151,7 @@ fn moved(
         after: None,
         added: PathRecords::default(),
         removed: PathRecords::default(),
+        files: None,
         duplicate,
     }
 }
@@ -137,12 +174,16 @@ fn plan(
     if !dry_run {
         check_no_turn(core, id)?;
     }
-    let (leaf, added, removed) = core.sessions.with(id, |live| {
+    let (file_move, added, removed) = core.sessions.with(id, |live| {
         let state = live.state();
         to.map_or(Ok(()), |to| check_on_tree(state, to, "snapshotId"))?;
-        let (added, removed) = path_change(state, state.leaf(), to);
-        Ok::<_, AppError>((state.leaf(), count(state, &added), count(state, &removed)))
+        let leaf = state.leaf();
+        let (added, removed) = path_change(state, leaf, to);
+        let counts = count_change(state, leaf, to);
+        let file_move = FileMove { id, leaf, to, removed, added, cause: LeafMove::RESTORE };
+        Ok::<_, AppError>((file_move, counts.0, counts.1))
     })??;
+    let leaf = file_move.leaf;
     let states = match dry_run {
         true => Some((context_state(core, id, leaf)?, context_state(core, id, to)?)),
         false => None,
@@ -151,7 +192,7 @@ fn plan(
         // The reply confirms an earlier move.
         core.sessions.sync(id)?;
     }
-    Ok(Some(RestorePlan { leaf, to, added, removed, states }))
+    Ok(Some(RestorePlan { file_move, added, removed, states }))
 }
 
 /// Finds where a snapshot leads to. Blocks on the disk.

@@ -37,8 +37,9 @@ pub(crate) fn tree(core: &Arc<Core>, params: SessionTreeParams) -> Result<Sessio
     settle(core, id)?;
     let labels = labels(core, id)?;
     let (mut result, wanted, mut next, reader) = core.sessions.with(id, |live| {
-        let (wanted, next) = select(live.state(), first, limit);
-        let counts = TreeCounts { labels: labels.len() as u64, ..counts(live.state()) };
+        let children = children(live.state());
+        let (wanted, next) = select(live.state(), &children, first, limit);
+        let counts = TreeCounts { labels: labels.len() as u64, ..counts(live.state(), &children) };
         let (data, leaf) = (Vec::with_capacity(wanted.len()), live.state().leaf());
         let result = SessionTreeResult { data, leaf, counts, next_cursor: None };
         (result, wanted, next, live.reader())
@@ -69,16 +70,17 @@ pub(crate) fn tree(core: &Arc<Core>, params: SessionTreeParams) -> Result<Sessio
 /// Returns the next `limit` nodes from `first` on, without their contents, and the first one of the next page.
 fn select(
     state: &SessionState,
+    children: &[u32],
     first: u64,
     limit: usize,
 ) -> (Vec<(TreeNode, IndexEntry)>, Option<Seq>) {
-    let (path, children) = (state.path(), children(state));
     let mut wanted: Vec<(TreeNode, IndexEntry)> = Vec::with_capacity(limit);
     let skip = usize::try_from(first).unwrap_or(usize::MAX);
     for (at, entry) in state.entries().iter().enumerate().skip(skip) {
         let Some(kind) = on_tree(entry) else { continue };
         let seq = Seq(at as u64);
         if wanted.len() == limit {
+            mark_active(state, &mut wanted);
             return (wanted, Some(seq));
         }
         let has_tokens = !matches!(kind, RecordKind::Epoch | RecordKind::Usage);
@@ -91,12 +93,22 @@ fn select(
             text: String::new(),
             tokens: (has_tokens && entry.tokens > 0).then_some(entry.tokens),
             label: None,
-            active: path.binary_search(&seq).is_ok(),
+            active: false,
             children: children[at],
         };
         wanted.push((node, *entry));
     }
+    mark_active(state, &mut wanted);
     (wanted, None)
+}
+
+/// Marks the nodes on the active path.
+fn mark_active(state: &SessionState, nodes: &mut [(TreeNode, IndexEntry)]) {
+    let seqs: Vec<Seq> = nodes.iter().map(|(node, _)| node.seq).collect();
+    let off_path = state.off_path(&seqs);
+    for (node, _) in nodes {
+        node.active = off_path.binary_search(&node.seq).is_err();
+    }
 }
 
 /// Returns the kind of a readable record that is on some path.
@@ -117,14 +129,14 @@ fn children(state: &SessionState) -> Vec<u32> {
     children
 }
 
-fn counts(state: &SessionState) -> TreeCounts {
-    let nodes = state.entries().iter().zip(children(state));
+fn counts(state: &SessionState, children: &[u32]) -> TreeCounts {
+    let nodes = state.entries().iter().zip(children);
     let mut counts = TreeCounts::default();
     for (_, n_children) in nodes.filter(|(entry, _)| on_tree(entry).is_some()) {
         counts.nodes += 1;
-        counts.branches += u64::from(n_children == 0);
+        counts.branches += u64::from(*n_children == 0);
     }
-    counts.active = state.path().len() as u64;
+    counts.active = state.walk(state.leaf()).count() as u64;
     counts
 }
 

@@ -5,31 +5,26 @@
 //! (`app::put_back`).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use ollm_protocol::content::{FilePlan, FilesMode, LeafMove, RecordBody, RecordKind};
+use ollm_protocol::content::{FilePlan, LeafMove, RecordBody, RecordKind};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
 use ollm_protocol::{PlanId, Seq, SessionId, method};
 
 use super::branch::append;
-use super::operations::{draft, with_contents};
+use super::operations::{ChangeCounts, draft, with_contents};
 use super::{check_no_turn, path_change};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark, take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
-use crate::app::put_back::{self, FileMove};
+use crate::app::put_back::{self, FileMove, FilesRequest};
 use crate::session::index::IndexEntry;
-use crate::session::operations::Operations;
 use crate::session::{IdempotencyKey, NewRecord, SessionError, SessionState};
 
 /// The most operations of one call.
 const MAX_STEPS: u32 = 1000;
 /// Attempts to move the leaf while the daemon's own records, such as context heads, move it.
 const MAX_TRIES: usize = 8;
-
-/// The longest wait for another change of the session's files.
-const FILES_WAIT: Duration = Duration::from_secs(5);
 
 /// The direction along the operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,25 +110,16 @@ async fn step(
         return Err(AppError::invalid("steps", format!("must lie between 1 and {MAX_STEPS}")));
     }
     let n_steps = n_steps as usize;
-    if files != FilesMode::Skip {
-        // Another call, or the start of the daemon, may just be finishing its changes.
-        let free = core.putting_back.wait_until_free(id);
-        drop(tokio::time::timeout(FILES_WAIT, free).await);
-    }
-    match (files, plan_id) {
-        (FilesMode::Skip, None) => {}
-        (FilesMode::Preview, None) => {
+    let files = FilesRequest::of(files, plan_id)?;
+    files.wait_for_others(core, id).await;
+    match files {
+        FilesRequest::Skip => {}
+        FilesRequest::Preview => {
             return blocking(core, move |core| preview(core, id, n_steps, direction)).await;
         }
-        (FilesMode::Apply, Some(plan_id)) => {
+        FilesRequest::Apply(plan_id) => {
             let step = (id, n_steps, direction);
             return blocking(core, move |core| apply(core, step, plan_id, key)).await;
-        }
-        (FilesMode::Apply, None) => {
-            return Err(AppError::invalid("planId", "is missing: preview the files first"));
-        }
-        (_, Some(_)) => {
-            return Err(AppError::invalid("planId", "belongs to `files: \"apply\"`"));
         }
     }
     let mut wanted: Option<Vec<Seq>> = None;
@@ -148,7 +134,7 @@ async fn step(
                 return Ok(None);
             }
             check_no_turn(core, id)?;
-            core.sessions.with(id, |live| plan(live.state(), n_steps, direction).map(Some))?
+            core.sessions.with(id, |live| plan(core, live.state(), n_steps, direction).map(Some))?
         })
         .await?;
         let appended = match planned {
@@ -185,11 +171,11 @@ fn preview(
     settle(core, id)?;
     let (file_move, mut result, drafts) = core.sessions.with(id, |live| {
         let state = live.state();
-        let plan = plan(state, n_steps, direction)?;
-        let operations = Operations::of(state);
-        let states = operations.states();
+        let plan = plan(core, state, n_steps, direction)?;
+        let operations = core.cache.operations(state);
         let targets = plan.operations.iter().filter_map(|first| operations.find(*first));
-        let drafts: Vec<_> = targets.map(|at| draft(state, &operations, &states, at)).collect();
+        let mut counts = ChangeCounts::default();
+        let drafts: Vec<_> = targets.map(|at| draft(state, &operations, at, &mut counts)).collect();
         let (undoable, redoable) = (operations.undoable().len(), operations.redoable().len());
         let (undoable, redoable) = match direction {
             Direction::Back => (undoable - n_steps, redoable + n_steps),
@@ -228,7 +214,7 @@ fn apply(
     }
     check_no_turn(core, id)?;
     let (plan, file_move) = core.sessions.with(id, |live| {
-        let plan = plan(live.state(), n_steps, direction)?;
+        let plan = plan(core, live.state(), n_steps, direction)?;
         let file_move = plan.file_move(live.state(), direction);
         Ok::<_, AppError>((plan, file_move))
     })??;
@@ -238,24 +224,31 @@ fn apply(
 }
 
 /// Plans the moves of a call.
-fn plan(state: &SessionState, n_steps: usize, direction: Direction) -> Result<UndoPlan> {
-    let operations = Operations::of(state);
-    let mut steps: Vec<(Seq, Option<Seq>)> = match direction {
-        Direction::Back => operations.undoable().map(|span| (span.first, span.before)).collect(),
-        Direction::Forward => operations.redoable().map(|(span, to)| (span.first, to)).collect(),
+fn plan(
+    core: &Core,
+    state: &SessionState,
+    n_steps: usize,
+    direction: Direction,
+) -> Result<UndoPlan> {
+    let operations = core.cache.operations(state);
+    let (n_possible, verb, done) = match direction {
+        Direction::Back => (operations.undoable().len(), "undo", "undone"),
+        Direction::Forward => (operations.redoable().len(), "redo", "redone"),
     };
-    let (verb, done) = match direction {
-        Direction::Back => ("undo", "undone"),
-        Direction::Forward => ("redo", "redone"),
-    };
-    match steps.len() {
-        0 => return Err(AppError::invalid("steps", format!("there is nothing to {verb}"))),
-        n if n < n_steps => {
-            let problem = format!("only {n} can be {done}");
-            return Err(AppError::invalid("steps", problem));
-        }
-        _ => steps.truncate(n_steps),
+    if n_possible == 0 {
+        return Err(AppError::invalid("steps", format!("there is nothing to {verb}")));
     }
+    if n_possible < n_steps {
+        return Err(AppError::invalid("steps", format!("only {n_possible} can be {done}")));
+    }
+    let steps: Vec<(Seq, Option<Seq>)> = match direction {
+        Direction::Back => {
+            operations.undoable().take(n_steps).map(|span| (span.first, span.before)).collect()
+        }
+        Direction::Forward => {
+            operations.redoable().take(n_steps).map(|(span, to)| (span.first, to)).collect()
+        }
+    };
     let (operations, moves) = steps.into_iter().unzip();
     Ok(UndoPlan { leaf: state.leaf(), moves, operations })
 }
@@ -268,16 +261,16 @@ fn result(
     (duplicate, files): (bool, Option<FilePlan>),
 ) -> Result<SessionUndoResult> {
     let (mut result, drafts) = core.sessions.with(id, |live| {
-        let operations = Operations::of(live.state());
-        let states = operations.states();
+        let operations = core.cache.operations(live.state());
         // Older logs have no snapshot before the moves.
         let is_mark = |entry: IndexEntry| entry.kind() == Some(RecordKind::Snapshot);
         let first =
             if live.state().entry(first).is_some_and(is_mark) { first.next() } else { first };
         let moves = (0..n_steps).filter_map(|step| operations.find(Seq(first.0 + step as u64)));
+        let mut counts = ChangeCounts::default();
         let targets = moves.filter_map(|at| operations.find(operations.target(at)?.first));
         let drafts: Vec<_> =
-            targets.map(|at| draft(live.state(), &operations, &states, at)).collect();
+            targets.map(|at| draft(live.state(), &operations, at, &mut counts)).collect();
         let result = SessionUndoResult {
             leaf: live.state().leaf(),
             operations: Vec::new(),

@@ -258,6 +258,7 @@ mod tests {
             id: GoalId::from_uuid(core.clock.uuid()),
             description: description.to_owned(),
             priority: GoalPriority::Medium,
+            source: None,
         };
         let source = GoalSource::Client;
         RecordBody::Goal(GoalChange { source, message_seq: None, steps: vec![step] })

@@ -33,7 +33,7 @@ pub(crate) async fn create(
     let g::GoalCreateParams { session_id, description, priority, checkpoints, .. } = params;
     let id = GoalId::from_uuid(core.clock.uuid());
     let description = checked_text("description", &description)?;
-    let mut steps = vec![GoalStep::Create { id, description, priority }];
+    let mut steps = vec![GoalStep::Create { id, description, priority, source: None }];
     for checkpoint in checked_texts("checkpoints", checkpoints)? {
         steps.push(GoalStep::AddCheckpoint {
             goal: id,
@@ -107,8 +107,15 @@ pub(crate) async fn add_decision(
     let description = checked_text("description", &description)?;
     let kind = kind.map(|kind| checked_text("kind", &kind)).transpose()?;
     let id = DecisionId::from_uuid(core.clock.uuid());
-    let step =
-        move |goal| GoalStep::AddDecision { goal, id, kind, description, locked, supersedes };
+    let step = move |goal| GoalStep::AddDecision {
+        goal,
+        id,
+        kind,
+        description,
+        locked,
+        supersedes,
+        source: None,
+    };
     change_goal(&core, session_id, goal_id, key, step).await
 }
 

@@ -12,6 +12,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::inputs::{self, BuildLeaf, params_like_last, plan};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
+use crate::app::other_branches::other_branches;
 use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
 use crate::config::RecallSetting;
 use crate::context::{Built, ItemSource};
@@ -56,6 +57,8 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         tokens = more;
         data.push(hit(message));
     }
+    let found = other_branches(core, data.iter().map(|hit| (hit.session_id, hit.seq)));
+    data.iter_mut().for_each(|hit| hit.other_branch = found.contains(&(hit.session_id, hit.seq)));
     Ok(ContextRecallResult { data, tokens, behind: (page.behind > 0).then_some(page.behind) })
 }
 
@@ -146,5 +149,6 @@ fn hit(message: RecalledMessage) -> RecallHit {
         excerpt: message.excerpt,
         score: message.score,
         matched: message.matched,
+        other_branch: false,
     }
 }

@@ -1,7 +1,7 @@
 //! Putting files back together with a move of the leaf: previews, applications, and what a crash interrupted.
 //!
 //! A caller that moves the leaf names the records that leave the path and those that come onto it; the files follow.
-//! `session.undo` and `session.redo` do so. The moves, the record of the files and a delta that tells the model what
+//! `session.undo`, `session.redo` and `snapshot.restore` do so. The moves, the record of the files and a delta that tells the model what
 //! changed are one write, so the log decides whether an application happened.
 //!
 //! **Invariants**: nothing is put back that a preview did not show; only calls that this session recorded itself count,
@@ -12,10 +12,11 @@ mod survey;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ollm_protocol::content::{
-    Delta, FileCounts, FilePlan, FileState, FileStatus, NotKept, PlannedFile, PutBack, PutBackFile,
-    RecordBody, RecordKind,
+    Delta, FileCounts, FilePlan, FileState, FileStatus, FilesMode, NotKept, PlannedFile, PutBack,
+    PutBackFile, RecordBody, RecordKind,
 };
 use ollm_protocol::{PlanId, Seq, SessionId, sanitize};
 use parking_lot::Mutex;
@@ -39,6 +40,44 @@ const MAX_PLAN_BYTES: usize = 24 * 1024 * 1024;
 const FILE_BYTES: usize = 400;
 /// The files of each kind that a delta names.
 const MAX_NAMED: usize = 20;
+/// The longest wait for another change of the session's files.
+const FILES_WAIT: Duration = Duration::from_secs(5);
+
+/// What a call that moves the leaf does with files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilesRequest {
+    /// Files are not examined.
+    Skip,
+    /// Nothing changes; the result has the plan.
+    Preview,
+    /// The files of a plan are put back.
+    Apply(PlanId),
+}
+
+impl FilesRequest {
+    /// Returns what the params of a call ask for.
+    ///
+    /// **Errors**: `Invalid` for a plan without its application, or the other way round.
+    pub(crate) fn of(files: FilesMode, plan_id: Option<PlanId>) -> Result<Self> {
+        match (files, plan_id) {
+            (FilesMode::Skip, None) => Ok(Self::Skip),
+            (FilesMode::Preview, None) => Ok(Self::Preview),
+            (FilesMode::Apply, Some(plan_id)) => Ok(Self::Apply(plan_id)),
+            (FilesMode::Apply, None) => {
+                Err(AppError::invalid("planId", "is missing: preview the files first"))
+            }
+            (_, Some(_)) => Err(AppError::invalid("planId", "belongs to `files: \"apply\"`")),
+        }
+    }
+
+    /// Waits while another call, or the start of the daemon, finishes its changes of the session's files.
+    pub(crate) async fn wait_for_others(self, core: &Core, id: SessionId) {
+        if self != Self::Skip {
+            let free = core.putting_back.wait_until_free(id);
+            drop(tokio::time::timeout(FILES_WAIT, free).await);
+        }
+    }
+}
 
 /// A move of the leaf that files follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +188,10 @@ fn apply_claimed(
     let id = file_move.id;
     let n_bytes: usize = survey.items.iter().map(|item| item.path.len() + FILE_BYTES).sum();
     if n_bytes > MAX_PLAN_BYTES {
-        return Err(AppError::invalid("steps", "concerns too many files; take fewer steps"));
+        return Err(AppError::invalid(
+            "files",
+            "are too many for one call; skip them, or move less far",
+        ));
     }
     let journal = journal(file_move.id, plan_id, survey);
     let outcomes = match journal.changes.is_empty() {
@@ -195,6 +237,7 @@ fn journal(id: SessionId, plan_id: PlanId, survey: &FileSurvey) -> Journal {
             wanted: change.wanted,
             mode: change.mode.map(|mode| mode.wanted),
             expected_mode: change.mode.and_then(|mode| mode.expected),
+            dirs: change.dirs,
         })
     });
     let root = survey.root.as_deref().unwrap_or_default();
@@ -397,6 +440,17 @@ fn private_dirs(core: &Core) -> Vec<std::path::PathBuf> {
     let dirs = [core.journals.home().to_owned(), core.config().sessions.data_dir.clone()];
     let canonical = |dir: &std::path::PathBuf| Path::new(dir).canonicalize().ok();
     dirs.iter().cloned().chain(dirs.iter().filter_map(canonical)).collect()
+}
+
+/// Returns the states that the files of a preview will have.
+#[cfg(test)]
+pub(crate) fn wanted(core: &Core, plan_id: PlanId) -> Vec<(String, FileState)> {
+    let preview = core.previews.find(plan_id).expect("was previewed");
+    let wanted = |item: &PlanItem| match &item.fate {
+        FileFate::Change(change) => Some((item.path.clone(), change.wanted)),
+        _ => None,
+    };
+    preview.items.iter().filter_map(wanted).collect()
 }
 
 #[cfg(test)]

@@ -53,12 +53,15 @@ impl Scene {
             { "path": "a", "before": text("1"), "after": text("2") },
             { "path": "dir/gone", "before": text("g"), "after": "absent" },
             { "path": "new", "before": "absent", "after": text("n") },
+            { "path": "made/deep/new", "before": "absent", "after": text("n"), "createdDirs": 2 },
         ]);
         let call = json!({ "id": "c", "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
         let call = params(json!({ "sessionId": id, "toolCall": call }));
         input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");
         fs::write(scene.path("a"), "2").expect("writes");
         fs::write(scene.path("new"), "n").expect("writes");
+        fs::create_dir_all(scene.path("made/deep")).expect("creates");
+        fs::write(scene.path("made/deep/new"), "n").expect("writes");
         scene
     }
 
@@ -100,12 +103,14 @@ impl Scene {
         let is_recorded = has(&|body| matches!(body, RecordBody::PutBack(_)));
         assert_eq!(has(&|body| matches!(body, RecordBody::Leaf(_))), is_recorded, "change {at}");
         let text = |name: &str| fs::read_to_string(self.path(name)).ok();
-        let found = [text("a"), text("dir/gone"), text("new")];
+        let found = [text("a"), text("dir/gone"), text("new"), text("made/deep/new")];
+        let new = Some("n".to_owned());
         let expect = match is_recorded {
-            true => [Some("1".to_owned()), Some("g".to_owned()), None],
-            false => [Some("2".to_owned()), None, Some("n".to_owned())],
+            true => [Some("1".to_owned()), Some("g".to_owned()), None, None],
+            false => [Some("2".to_owned()), None, new.clone(), new],
         };
         assert_eq!(found, expect, "change {at}, recorded: {is_recorded}");
+        assert_eq!(self.path("made").exists(), !is_recorded, "change {at}");
         let project = self.path("");
         let names: Vec<_> = fs::read_dir(project)
             .expect("lists")

@@ -15,6 +15,7 @@ use ollm_protocol::methods::session::{
 
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, limit_page, page_limit};
+use crate::app::other_branches::other_branches;
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
 use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
@@ -145,8 +146,11 @@ pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<Se
         limit,
         cursor: params.cursor.as_deref(),
     })?;
+    let mut data = page.hits;
+    let found = other_branches(core, data.iter().map(|hit| (hit.session_id, hit.seq)));
+    data.iter_mut().for_each(|hit| hit.other_branch = found.contains(&(hit.session_id, hit.seq)));
     Ok(SessionSearchResult {
-        data: page.hits,
+        data,
         next_cursor: page.next_cursor,
         behind: (page.behind > 0).then_some(page.behind),
     })

@@ -26,11 +26,12 @@ pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionG
     let SessionGetParams { session_id: id, from, limit, branch } = params;
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     settle(core, id)?;
-    let first = core.sessions.with(id, |live| first_of(live, from.unwrap_or_default()))??;
     let branches = match branch {
         BranchFilter::All => Branches::All,
         BranchFilter::Active => Branches::Active,
     };
+    let from = from.unwrap_or_default();
+    let first = core.sessions.with(id, |live| first_of(live, from, branches))??;
     let found = read(core, id, first..u64::MAX, limit, (branches, LargeRecords::WithoutContent))?;
     let more = found.next < found.len;
     let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
@@ -143,14 +144,19 @@ pub(super) fn read(
     Ok(slice)
 }
 
-/// Returns the seq for `from`; a negative value counts from the end.
-fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
-    let len = live.state().entries().len() as u64;
-    let (id, distance) = (live.state().id(), from.unsigned_abs());
+/// Returns the seq for `from`; a negative value counts from the end, the records of these branches only.
+fn first_of(live: &OpenSession, from: i64, branches: Branches) -> Result<u64, SessionError> {
+    let state = live.state();
+    let len = state.entries().len() as u64;
+    let (id, distance) = (state.id(), from.unsigned_abs());
     if from < 0 {
+        let path = if branches == Branches::Active { state.path() } else { Vec::new() };
         // Marks of a resting session are no records to a client.
-        let entries = live.state().entries().iter().enumerate().rev();
-        let mut shown = entries.filter(|(_, entry)| !entry.has(IndexEntry::REST_MARK));
+        let entries = state.entries().iter().enumerate().rev();
+        let mut shown = entries.filter(|(at, entry)| {
+            let is_in_force = || state.is_on_path(Seq(*at as u64), &path);
+            !entry.has(IndexEntry::REST_MARK) && (branches == Branches::All || is_in_force())
+        });
         let first = shown.nth(usize::try_from(distance - 1).unwrap_or(usize::MAX));
         return Ok(first.map_or(0, |(at, _)| at as u64));
     }

@@ -84,6 +84,7 @@ async fn recorded() -> TestSession {
         id: GoalId::from_uuid(session.core.clock.uuid()),
         description: "the goal".to_owned(),
         priority: GoalPriority::Medium,
+        source: None,
     };
     let goal = serde_json::from_value(json!({ "source": GoalSource::Client, "steps": [step] }));
     session.append(RecordBody::Goal(goal.expect("a goal"))).await;

@@ -40,6 +40,7 @@ pub(in crate::app) fn restore(
         records: n_messages + document.tool_calls.len() as u64,
         messages: n_messages,
         tool_calls: document.tool_calls.len() as u64,
+        file_calls: 0,
         tokens: document.token_count,
     };
     let result = |session_id, session: Option<Session>, duplicate| SnapshotRestoreResult {
@@ -53,6 +54,7 @@ pub(in crate::app) fn restore(
         after: None,
         added,
         removed: PathRecords::default(),
+        files: None,
         duplicate,
     };
     if dry_run {
@@ -244,10 +246,19 @@ fn with_status(goal: &Goal) -> GoalStep {
     GoalStep::Update { goal: goal.id, description: None, priority: None, status }
 }
 
+/// Returns the source of what a model's marker made; what a client made needs none.
+fn by_marker(source: GoalSource) -> Option<GoalSource> {
+    (source == GoalSource::Marker).then_some(source)
+}
+
 fn goal_steps(goal: &Goal) -> Vec<GoalStep> {
     let Goal { id, description, priority, .. } = goal;
-    let mut steps =
-        vec![GoalStep::Create { id: *id, description: description.clone(), priority: *priority }];
+    let mut steps = vec![GoalStep::Create {
+        id: *id,
+        description: description.clone(),
+        priority: *priority,
+        source: by_marker(goal.source),
+    }];
     steps.extend(goal.checkpoints.iter().map(|one| GoalStep::AddCheckpoint {
         goal: *id,
         id: one.id,
@@ -265,6 +276,7 @@ fn goal_steps(goal: &Goal) -> Vec<GoalStep> {
         description: one.description.clone(),
         locked: one.locked,
         supersedes: replaced_by(one),
+        source: by_marker(one.source),
     }));
     steps.extend(goal.artifacts.iter().map(|one| GoalStep::AddArtifact {
         goal: *id,

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    BuiltContext, ContextState, RecordBody, SnapshotDocument, SnapshotInfo, SnapshotMark,
+    BuiltContext, ContextState, Goal, GoalSource, RecordBody, SnapshotDocument, SnapshotInfo,
+    SnapshotMark,
 };
 use ollm_protocol::methods::snapshot::{SnapshotListResult, SnapshotRestoreResult};
 use ollm_protocol::{SessionId, SnapshotId};
@@ -215,6 +216,30 @@ async fn snapshot_becomes_a_new_session_when_the_log_is_gone() {
     assert_eq!(session.built().await.messages, context.messages);
     let again = session.restore(taken.snapshot_id, json!({ "key": "k" })).await.expect("repeats");
     assert_eq!((again.session_id, again.duplicate), (made.session_id, true));
+}
+
+#[tokio::test]
+async fn goals_of_markers_stay_those_of_a_model_in_a_new_session() {
+    let mut session = TestSession::new(&[]);
+    session.record("user", "Port it.").await;
+    let text = "[GOAL] Port the parser\n[DECISION] Spans are bytes";
+    session.record("assistant", text).await;
+    let goals = |session: &TestSession| {
+        let params = session.with_id(json!({}));
+        let listed = goals::list(&session.core, params).expect("lists").data;
+        let sources = |goal: &Goal| (goal.source, goal.decisions.first().map(|one| one.source));
+        listed.iter().map(sources).collect::<Vec<_>>()
+    };
+    let marker = GoalSource::Marker;
+    assert_eq!(goals(&session), [(marker, Some(marker))]);
+    let taken = session.snapshot("").await.expect("takes");
+    session.lose_log();
+    let made = session.restore(taken.snapshot_id, json!({})).await.expect("works");
+    session.id = made.session_id;
+    assert_eq!(goals(&session), [(marker, Some(marker))]);
+    // So a marker can still replace the goal.
+    session.record("assistant", "[GOAL] Port the lexer").await;
+    assert_eq!(goals(&session).len(), 2);
 }
 
 #[tokio::test]

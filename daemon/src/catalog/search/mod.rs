@@ -337,6 +337,7 @@ impl VerifiedMatch<'_> {
             snippet: snippet.line,
             matches: snippet.matches,
             score: 0.0,
+            other_branch: false,
         }
     }
 }

@@ -119,6 +119,7 @@ impl Writer {
                     after,
                     mode: None,
                     renamed_from: None,
+                    created_dirs: 0,
                 }
             })
             .collect();
@@ -185,6 +186,7 @@ impl Writer {
                 wanted: change.wanted,
                 mode: change.mode.map(|mode| mode.wanted),
                 expected_mode: change.mode.and_then(|mode| mode.expected),
+                dirs: change.dirs,
             });
         }
         let journal = Journal::new(self.id, plan_id, self.root.clone(), changes);
@@ -462,6 +464,7 @@ fn unknown_content_is_reported_and_never_guessed() {
         after,
         mode: None,
         renamed_from: None,
+        created_dirs: 0,
     };
     let lost = FileState::Hash(hash(b"lost"));
     project.write("b", "now");
@@ -604,7 +607,8 @@ fn changed_permissions_alone_are_put_back_and_forward() {
     project.session.blobs.insert(hash(b"x"), b"x".to_vec());
     let mode = Some(FileModes { before: Some(0o644), after: Some(0o755) });
     let path = "run.sh".to_owned();
-    let write = FileWrite { path, before: same, after: same, mode, renamed_from: None };
+    let write =
+        FileWrite { path, before: same, after: same, mode, renamed_from: None, created_dirs: 0 };
     let call = project.session.record(vec![write]);
     let plan = project.session.plan(&[call], &[]);
     assert_eq!(plan[0].planned().action, Some(FileAction::SetMode));

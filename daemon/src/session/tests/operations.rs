@@ -195,7 +195,7 @@ fn undo_walks_back_redo_walks_forward_and_an_operation_ends_the_redo() {
     assert!(!log.redo(), "a new operation took its place");
     let operations = log.operations();
     let dropped = operations.find(Seq(4)).expect("the second turn");
-    assert_eq!(operations.states()[dropped], Some(OperationState::Dropped));
+    assert_eq!(operations.state(dropped), Some(OperationState::Dropped));
     assert_eq!(operations.undoable().len(), 3);
     assert_eq!(operations.undoable().next().map(|span| span.kind), Some(Kind::Pin));
 }
@@ -359,5 +359,45 @@ proptest! {
             }
         }
         check_laws(&mut log);
+    }
+
+    #[test]
+    fn operations_folded_bit_by_bit_are_those_folded_in_one_go(
+        actions in proptest::collection::vec((action(), any::<bool>(), 0..10_u8), 0..40),
+    ) {
+        let (mut log, mut folded) = (MemoryLog::new(), Operations::default());
+        for (at, (action, is_looked_at, chance)) in actions.into_iter().enumerate() {
+            match action {
+                Action::Record(step) if chance > 0 => drop(log.record(step)),
+                // A record of another program, which follows another one than the leaf.
+                Action::Record(_) => {
+                    let parent = some_record(&log, at);
+                    log.push(RecordKind::Message, Some(Role::User), 0, parent, None);
+                }
+                Action::Branch(pick) => {
+                    let cause = if chance < 5 { LeafMove::IMPORT } else { "branch" };
+                    let to = some_record(&log, pick);
+                    log.move_leaf(to, cause);
+                }
+                Action::Retry(pick) => {
+                    let to = some_record(&log, pick);
+                    log.move_leaf(to, LeafMove::RETRY);
+                }
+                Action::Undo(steps) => (0..steps).for_each(|_| {
+                    log.undo();
+                }),
+                Action::Redo(steps) => (0..steps).for_each(|_| {
+                    log.redo();
+                }),
+            }
+            if is_looked_at {
+                folded.extend(&log.state);
+                prop_assert_eq!(&folded, &log.operations());
+            }
+        }
+        // A log with other records is folded anew.
+        let other = MemoryLog::of(&[Step::User]);
+        folded.extend(&other.state);
+        prop_assert_eq!(folded, other.operations());
     }
 }

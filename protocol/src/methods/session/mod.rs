@@ -399,7 +399,7 @@ pub struct SessionRecordResult {
 pub struct SessionGetParams {
     /// The session.
     pub session_id: SessionId,
-    /// The first record of the page; default 0. A negative number counts from the end.
+    /// The first record of the page; default 0. A negative number counts from the end, those of `branch` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<i64>,
     /// The most records of the page, 1 to 1000; default 100. A page also ends at 6 MiB.

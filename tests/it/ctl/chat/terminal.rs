@@ -128,6 +128,33 @@ fn goal_and_pin_commands_change_the_session() {
 }
 
 #[test]
+fn history_after_a_long_undo_shows_the_active_branch() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&["--no-history"]);
+    terminal.expect("> ");
+    terminal.send("about herons\r");
+    terminal.expect("Context: ");
+    for number in 0..12 {
+        let text = format!("storks {number}");
+        fixture.sandbox.ctl(["record", "--session", "last", &text]).ok();
+    }
+    terminal.send("/undo 12\r");
+    terminal.expect("undone:");
+    terminal.expect("12 redone");
+    terminal.send("/history 2\r");
+    terminal.expect("about herons");
+    terminal.expect("> ");
+    terminal.send("/pin\r");
+    terminal.expect("pinned: #");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let screen = terminal.screen();
+    let shown = &screen[screen.find("/history 2").unwrap()..];
+    assert!(!shown.contains("storks"), "{shown}");
+}
+
+#[test]
 fn pasted_text_is_one_unchanged_message() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);

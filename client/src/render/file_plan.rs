@@ -1,0 +1,84 @@
+//! What happens to files that the daemon puts back, as lines.
+
+use ollm_protocol::content::{FileAction, FilePlan, FileStatus, PlannedFile, UnrecordedCall};
+use ollm_protocol::sanitize;
+
+use super::Style;
+use super::units::counted;
+
+/// The files that a remark names.
+const MAX_NAMED: usize = 5;
+
+/// Returns what happens or happened to each file, one a line.
+pub(crate) fn plan_lines(plan: &FilePlan) -> String {
+    let mut text = String::new();
+    for file in &plan.files {
+        let (verb, path) = (verb_of(file, plan.applied), sanitize::one_line(&file.path));
+        let reason =
+            file.reason.as_deref().map(|reason| format!(" ({})", sanitize::one_line(reason)));
+        text.push_str(&format!(
+            "  {verb:<11} {path}{}\n",
+            Style::Faint.paint(&reason.unwrap_or_default())
+        ));
+    }
+    if plan.unlisted > 0 {
+        text.push_str(&format!("  ... and {}\n", counted(plan.unlisted, "more file")));
+    }
+    for (tool, seqs, omitted) in by_tool(&plan.unrecorded) {
+        let tool = sanitize::one_line(&tool);
+        let what = match omitted {
+            Some(count) => format!("{} that {tool} wrote without a record", counted(count, "file")),
+            None => format!("what {tool} wrote, if anything: it left no record"),
+        };
+        text.push_str(&format!("  not undoable  {what} {}\n", Style::Faint.paint(&seqs)));
+    }
+    if plan.files.is_empty() && plan.unrecorded.is_empty() {
+        text.push_str("  no files\n");
+    }
+    text
+}
+
+fn verb_of(file: &PlannedFile, applied: bool) -> &'static str {
+    match (file.status, file.action) {
+        (FileStatus::PutBack, Some(FileAction::Remove)) if applied => "removed",
+        (FileStatus::PutBack, Some(FileAction::Remove)) => "remove",
+        (FileStatus::PutBack, Some(FileAction::Create)) if applied => "recreated",
+        (FileStatus::PutBack, Some(FileAction::Create)) => "recreate",
+        (FileStatus::PutBack, _) => "put back",
+        (FileStatus::Unchanged, _) => "unchanged",
+        (FileStatus::Conflict, _) => "conflict",
+        (FileStatus::Unknown, _) => "unknown",
+        (FileStatus::Outside, _) => "outside",
+        (FileStatus::InGit, _) => "in .git",
+        (FileStatus::Failed, _) => "failed",
+    }
+}
+
+/// Returns the calls of each tool: their records, and the number of files that they left out, if they said so.
+fn by_tool(calls: &[UnrecordedCall]) -> Vec<(String, String, Option<u64>)> {
+    let mut tools: Vec<(String, String, Option<u64>)> = Vec::new();
+    for call in calls {
+        let same = |(tool, _, omitted): &&mut (String, String, Option<u64>)| {
+            *tool == call.tool && omitted.is_some() == call.omitted.is_some()
+        };
+        let seq = format!("#{}", call.seq);
+        match tools.iter_mut().find(same) {
+            Some((_, seqs, omitted)) => {
+                seqs.push_str(&format!(", {seq}"));
+                *omitted = omitted.map(|count| count + call.omitted.unwrap_or_default());
+            }
+            None => tools.push((call.tool.clone(), seq, call.omitted)),
+        }
+    }
+    tools
+}
+
+/// Returns the names of the files that a plan would put back, on one line; `None` if there are none.
+pub(crate) fn names_to_put_back(plan: &FilePlan) -> Option<String> {
+    let files = plan.files.iter().filter(|file| file.status == FileStatus::PutBack);
+    let names: Vec<String> =
+        files.take(MAX_NAMED).map(|file| sanitize::one_line(&file.path)).collect();
+    let more = plan.counts.put_back.saturating_sub(names.len() as u64);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| format!("{}{more}", names.join(", ")))
+}
