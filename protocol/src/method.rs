@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use crate::content::BuiltContext;
 use crate::event::Event;
 use crate::methods::session::branches;
-use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session, snapshot};
+use crate::methods::{
+    chat, context, daemon, env, event, files, goal, loops, model, session, snapshot,
+};
 
 /// The class of a method: it decides about a running call whose client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +168,10 @@ methods! {
     EnvRules = "env.rules", Read, daemon::NoParams => env::EnvRulesResult, "Returns the rules that filter environment variables.";
     LoopStatus = "loop.status", Read, session::SessionIdParams => loops::LoopStatusResult, "Returns the state of the loop detection of a session.";
     LoopReset = "loop.reset", Write, session::SessionIdParams => loops::LoopStatusResult, "Resets the loop detection of a session, so that its model is called again.";
+    FilesDiscover = "files.discover", Read, files::FilesDiscoverParams => files::FilesDiscoverResult, "Lists the files of a directory that no ignore file leaves out, a page at a time.";
+    FilesSearch = "files.search", Read, files::FilesSearchParams => files::FilesSearchResult, "Finds files of a directory by parts of their paths, the best first.";
+    FilesWatch = "files.watch", Stream, files::FilesWatchParams => files::FilesEvent, "Subscribes to changes of the files of a directory.";
+    FilesStatus = "files.status", Read, daemon::NoParams => files::FilesStatusResult, "Returns the directories whose files are in memory.";
     EventSubscribe = "event.subscribe", Stream, event::EventSubscribeParams => Event, "Subscribes to events.";
 }
 
@@ -173,6 +179,11 @@ methods! {
 pub const EVENT_NOTIFICATION: &str = "event.event";
 /// The method that ends a subscription of [`EventSubscribe`]. Its params are an array with the subscription's number.
 pub const EVENT_UNSUBSCRIBE: &str = "event.unsubscribe";
+
+/// The method of the notifications of [`FilesWatch`].
+pub const FILES_NOTIFICATION: &str = "files.changed";
+/// The method that ends a subscription of [`FilesWatch`]. Its params are an array with the subscription's number.
+pub const FILES_UNWATCH: &str = "files.unwatch";
 
 /// The method of the notifications of [`ChatSend`].
 pub const CHAT_NOTIFICATION: &str = "chat.event";
@@ -186,6 +197,11 @@ pub const STREAMS: &[StreamInfo] = &[
         method: ChatSend::NAME,
         notification: CHAT_NOTIFICATION,
         unsubscribe: CHAT_UNSUBSCRIBE,
+    },
+    StreamInfo {
+        method: FilesWatch::NAME,
+        notification: FILES_NOTIFICATION,
+        unsubscribe: FILES_UNWATCH,
     },
     StreamInfo {
         method: EventSubscribe::NAME,
