@@ -12,6 +12,7 @@ use crate::commands::context::ContextCommand;
 use crate::commands::daemon::{ConfigCommand, DaemonCommand, SocketArgs};
 use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
+use crate::commands::files::FilesCommand;
 use crate::commands::goal::GoalArgs;
 use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
@@ -77,6 +78,8 @@ pub(crate) enum CliCommand {
     #[command(visible_alias = "model")]
     Models(ModelsArgs),
     Exec(ExecArgs),
+    #[command(subcommand)]
+    Files(FilesCommand),
     #[command(subcommand)]
     Loop(LoopCommand),
     Call(CallArgs),

@@ -6,7 +6,7 @@
 //! - `server`: socket, lock and framing; `rpc`: the methods and errors of the wire.
 //! - `app`: the application, which combines the parts below: recording, building contexts, compaction, chat turns.
 //! - `context`: plans what a model is sent; `catalog`: the derived database; `loops`: loop detection; `env`: environment
-//!   variables of tools; `projects`: files of projects; `snapshot`: files of snapshots; `events`: the event ring.
+//!   variables of tools; `projects`: files of projects; `snapshot`: files of snapshots; `files`: the files of workspaces; `events`: the event ring.
 //! - `session`: the logs and their folds.
 //! - `goal`: the fold of goals; `facts`: the fold of what the user said that still holds; `tokens`: counting; `model`: the connection to the model server.
 //! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time;
@@ -26,6 +26,7 @@ mod env;
 mod error_chain;
 mod events;
 mod facts;
+mod files;
 mod flags;
 mod fsutil;
 #[cfg(any(test, fuzzing))]

@@ -118,6 +118,8 @@ error_kinds! {
     GoalNotFound = 1016, "goalNotFound", Gone;
     /// No session has a snapshot with this id.
     SnapshotNotFound = 1017, "snapshotNotFound", Gone;
+    /// The root of `files.*` at `path` does not exist, or is not a directory. A retry helps when it does.
+    RootNotFound = 1018, "rootNotFound", Gone;
     /// The session repeats itself as `pattern` says, so its model is not called. A retry helps after `loop.reset` or a
     /// user message.
     LoopDetected = 1020, "loopDetected", Busy;

@@ -9,8 +9,10 @@ use serde::de::DeserializeOwned;
 
 use crate::content::BuiltContext;
 use crate::event::Event;
-use crate::methods::session::{branches, files};
-use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session, snapshot};
+use crate::methods::session::branches;
+use crate::methods::{
+    chat, context, daemon, env, event, files, goal, loops, model, session, snapshot,
+};
 
 /// The class of a method: it decides about a running call whose client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +125,7 @@ methods! {
     SessionUndo = "session.undo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Undoes the newest operations of a session.";
     SessionRedo = "session.redo", Write, branches::SessionUndoParams => branches::SessionUndoResult, "Redoes the operations that were undone last.";
     SessionOperations = "session.operations", Read, branches::SessionOperationsParams => branches::SessionOperationsResult, "Lists the operations of a session, the newest first.";
-    SessionFiles = "session.files", Read, files::SessionFilesParams => files::SessionFilesResult, "Lists the files that a session read and changed.";
+    SessionFiles = "session.files", Read, session::files::SessionFilesParams => session::files::SessionFilesResult, "Lists the files that a session read and changed.";
     SessionFork = "session.fork", Write, branches::SessionForkParams => branches::SessionForkResult, "Creates a session that begins as another one does.";
     SnapshotCreate = "snapshot.create", Write, snapshot::SnapshotCreateParams => snapshot::SnapshotResult, "Takes a snapshot of a session's context.";
     SnapshotList = "snapshot.list", Read, snapshot::SnapshotListParams => snapshot::SnapshotListResult, "Lists snapshots, the newest first.";
@@ -167,6 +169,10 @@ methods! {
     EnvRules = "env.rules", Read, daemon::NoParams => env::EnvRulesResult, "Returns the rules that filter environment variables.";
     LoopStatus = "loop.status", Read, session::SessionIdParams => loops::LoopStatusResult, "Returns the state of the loop detection of a session.";
     LoopReset = "loop.reset", Write, session::SessionIdParams => loops::LoopStatusResult, "Resets the loop detection of a session, so that its model is called again.";
+    FilesDiscover = "files.discover", Read, files::FilesDiscoverParams => files::FilesDiscoverResult, "Lists the files of a directory that no ignore file leaves out, a page at a time.";
+    FilesSearch = "files.search", Read, files::FilesSearchParams => files::FilesSearchResult, "Finds files of a directory by parts of their paths, the best first.";
+    FilesWatch = "files.watch", Stream, files::FilesWatchParams => files::FilesEvent, "Subscribes to changes of the files of a directory.";
+    FilesStatus = "files.status", Read, daemon::NoParams => files::FilesStatusResult, "Returns the directories whose files are in memory.";
     EventSubscribe = "event.subscribe", Stream, event::EventSubscribeParams => Event, "Subscribes to events.";
 }
 
@@ -174,6 +180,11 @@ methods! {
 pub const EVENT_NOTIFICATION: &str = "event.event";
 /// The method that ends a subscription of [`EventSubscribe`]. Its params are an array with the subscription's number.
 pub const EVENT_UNSUBSCRIBE: &str = "event.unsubscribe";
+
+/// The method of the notifications of [`FilesWatch`].
+pub const FILES_NOTIFICATION: &str = "files.changed";
+/// The method that ends a subscription of [`FilesWatch`]. Its params are an array with the subscription's number.
+pub const FILES_UNWATCH: &str = "files.unwatch";
 
 /// The method of the notifications of [`ChatSend`].
 pub const CHAT_NOTIFICATION: &str = "chat.event";
@@ -187,6 +198,11 @@ pub const STREAMS: &[StreamInfo] = &[
         method: ChatSend::NAME,
         notification: CHAT_NOTIFICATION,
         unsubscribe: CHAT_UNSUBSCRIBE,
+    },
+    StreamInfo {
+        method: FilesWatch::NAME,
+        notification: FILES_NOTIFICATION,
+        unsubscribe: FILES_UNWATCH,
     },
     StreamInfo {
         method: EventSubscribe::NAME,

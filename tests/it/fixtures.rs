@@ -25,6 +25,9 @@ const VARYING_FIELDS: &[&str] = &[
     "connections",
     "behind",
     "durationMs",
+    "generation",
+    "walkMs",
+    "idleSeconds",
 ];
 
 /// The id of the session in the frozen log.
@@ -142,6 +145,7 @@ fn check_method(method: &str, path: &Path) {
     sandbox.write_config(&fake.config("tiny"));
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     let project = sandbox.project_dir("project");
+    std::fs::write(Path::new(&project).join("main.rs"), "fn main() {}\n").unwrap();
     let session = create_session(&mut wire, &project);
     let home = sandbox.home().canonicalize().unwrap().to_str().unwrap().to_owned();
     let socket = sandbox.socket().to_str().unwrap().to_owned();

@@ -22,6 +22,7 @@ mod daemon;
 mod env;
 mod event;
 mod fake_ollama;
+mod files;
 mod fixtures;
 mod goal;
 mod harness;

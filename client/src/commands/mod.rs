@@ -9,6 +9,7 @@ pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod files;
 pub(crate) mod goal;
 pub(crate) mod loops;
 pub(crate) mod models;
@@ -99,6 +100,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Goal(args) => goal::run(args, ctx),
         CliCommand::Models(args) => models::run(args, ctx),
         CliCommand::Exec(args) => exec::run(&args, ctx),
+        CliCommand::Files(command) => files::run(command, ctx),
         CliCommand::Loop(command) => loops::run(&command, ctx),
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),

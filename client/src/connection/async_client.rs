@@ -14,11 +14,12 @@ use ollm_protocol::content::Record;
 use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::method::{
     CHAT_UNSUBSCRIBE, ChatSend, ContextGetBuild, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe,
-    SessionGetRecord,
+    FILES_UNWATCH, FilesWatch, SessionGetRecord,
 };
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult};
 use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::methods::files::{FilesEvent, FilesWatchParams};
 use ollm_protocol::{Event, Method, PROTOCOL_VERSION, SessionId};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -124,6 +125,16 @@ impl AsyncClient {
         params: &EventSubscribeParams,
     ) -> Result<EventStream, ClientError> {
         self.subscribe::<EventSubscribe, _>(params, EVENT_UNSUBSCRIBE).await
+    }
+
+    /// Subscribes to the changes of the files of a directory.
+    ///
+    /// **Errors**: as [`AsyncClient::call`].
+    pub async fn watch_files(
+        &self,
+        params: &FilesWatchParams,
+    ) -> Result<EventStream<FilesEvent>, ClientError> {
+        self.subscribe::<FilesWatch, _>(params, FILES_UNWATCH).await
     }
 
     /// Starts a chat turn: sends a user's message and streams the model's answer. [`ChatEvent::Done`] or

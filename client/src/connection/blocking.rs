@@ -11,9 +11,12 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::frame::MAX_FRAME_BYTES;
-use ollm_protocol::method::{ChatSend, ContextGetBuild, EventSubscribe, SessionGetRecord};
+use ollm_protocol::method::{
+    ChatSend, ContextGetBuild, EventSubscribe, FilesWatch, SessionGetRecord,
+};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::methods::files::{FilesEvent, FilesWatchParams};
 use ollm_protocol::{Class, Event, METHODS, Method, SessionId};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -241,6 +244,16 @@ impl BlockingClient {
         params: &ChatSendParams,
     ) -> Result<BlockingEvents<ChatEvent>, ClientError> {
         self.subscribe::<ChatSend, _>(params)
+    }
+
+    /// Subscribes to the changes of the files of a directory; the connection serves nothing else from then on.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub fn watch_files(
+        self,
+        params: &FilesWatchParams,
+    ) -> Result<BlockingEvents<FilesEvent>, ClientError> {
+        self.subscribe::<FilesWatch, _>(params)
     }
 
     /// Calls a method and passes events to `on_event` until the reply arrives. `on_event` is also called with `None`

@@ -23,6 +23,7 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, OllamaConfig};
 use crate::events::{EventDraft, EventRing};
+use crate::files::Files;
 use crate::model::{ModelSettings, Models, Timeouts};
 use crate::projects::Projects;
 use crate::put_back::journal::Journals;
@@ -40,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) projects: Projects,
     pub(crate) chat_history: ChatHistory,
     pub(crate) snapshots: SnapshotStore,
+    pub(crate) files: Files,
     pub(crate) events: EventRing,
     pub(crate) clock: Arc<Clock>,
     pub(crate) models: Models,
@@ -85,6 +87,7 @@ impl Core {
             projects: Projects::new(dir),
             chat_history: ChatHistory::new(dir),
             snapshots: SnapshotStore::new(dir),
+            files: Files::new(Arc::clone(&clock), &config.files),
             events,
             models: Models::new(models, Arc::clone(&clock), tasks.clone()),
             clock,
@@ -125,6 +128,7 @@ impl Core {
     /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
         self.models.configure(model_settings(&config.ollama));
+        self.files.configure(&config.files);
         if config.ollama.host != self.config().ollama.host {
             // Another server has other models.
             self.speeds.clear();

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
 use crate::context::compact::RejectedSummary;
+use crate::files::FilesError;
 use crate::fsutil::FsError;
 use crate::goal::GoalError;
 use crate::model::ModelError;
@@ -50,6 +51,8 @@ pub(crate) enum AppError {
     Compact(#[from] CompactError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    #[error(transparent)]
+    Files(#[from] FilesError),
     #[error(transparent)]
     Storage(#[from] FsError),
     /// A parameter is invalid. `field` is its name on the wire.

@@ -7,8 +7,8 @@
 //!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`put_back`]: files
 //!   that follow a move of the leaf; [`loops`]: loop detection.
-//! - [`models`], [`context`], [`sessions`], [`snapshots`], [`compaction`], [`branches`], [`chat`]: the methods of the wire, one
-//!   module a noun.
+//! - [`models`], [`context`], [`sessions`], [`snapshots`], [`compaction`], [`branches`], [`chat`], [`files`]: the methods of the
+//!   wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
 //! A function that implements a method takes the core and the params of the method and returns its result, so that
@@ -27,6 +27,7 @@ pub(crate) mod core;
 mod counts;
 mod drafts;
 pub(crate) mod error;
+pub(crate) mod files;
 pub(crate) mod loops;
 mod model_limits;
 mod model_speed;

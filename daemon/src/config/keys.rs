@@ -62,7 +62,7 @@ const fn key(
 }
 
 /// Sections, and keys by their full names, that are checked and not used yet.
-const NO_EFFECT_YET: &[&str] = &["files"];
+const NO_EFFECT_YET: &[&str] = &[];
 
 impl ConfigKey {
     /// Returns whether this version uses the key.

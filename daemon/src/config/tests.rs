@@ -77,7 +77,7 @@ fn effective_values_are_shown_with_their_sources() {
     check("answerLimit", "~", "computed: the rest of the window");
     check("keepDays", "8", "OLLM_LOG__KEEP_DAYS");
     check("level", "\"debug\"", "--log-level or OLLM_LOG");
-    check("maxDepth", "3", "/config.yaml:4; no effect yet");
+    check("maxDepth", "3", "/config.yaml:4");
     check("keepAlive", "\"5m\"", "default");
     check("idleTimeout", "\"2m\"", "default");
     check("host", "~", "computed: OLLAMA_HOST, else this machine");
@@ -92,7 +92,7 @@ fn effective_values_are_shown_with_their_sources() {
         json["context"]["size"],
         json!({ "value": 8192, "source": "computed", "how": "unless the session or the Modelfile sets one" })
     );
-    assert_eq!(json["files"]["maxDepth"]["noEffectYet"], true);
+    assert_eq!(json["files"]["maxDepth"].get("noEffectYet"), None);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use super::heap;
 use super::start::{self, ConfigSource};
 use crate::app::core::Core;
-use crate::app::models;
 use crate::app::sessions::retention::RetentionTask;
+use crate::app::{files, models};
 use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
@@ -52,6 +52,13 @@ impl Control {
         warnings.drain(..over);
     }
 
+    /// Returns the warnings of the configuration and of workspaces.
+    fn all_warnings(&self) -> Vec<String> {
+        let mut warnings = self.warnings.lock().clone();
+        warnings.extend(files::problems(&self.core.files.status()));
+        warnings
+    }
+
     fn status_now(&self, model_server: ModelServerStatus) -> DaemonStatusResult {
         let file = &self.daemon_file;
         DaemonStatusResult {
@@ -68,7 +75,7 @@ impl Control {
             subscriptions: self.core.events.subscriptions() as u64,
             memory_bytes: heap::resident_bytes(),
             restart_needed: self.restart_needed.lock().clone(),
-            warnings: self.warnings.lock().clone(),
+            warnings: self.all_warnings(),
         }
     }
 

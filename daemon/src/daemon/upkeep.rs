@@ -93,6 +93,7 @@ async fn release_idle(core: Arc<Core>) {
         drop(tokio::task::spawn_blocking(rest).await);
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(now - IDLE_MS));
         core.models.release_idle();
+        core.files.release_idle();
         core.counts.drop_idle();
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");

@@ -14,6 +14,7 @@ use crate::app::error::{AppError, ChatError, CompactError};
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
 use crate::error_chain::with_sources;
+use crate::files::{FilesError, RootProblem};
 use crate::fsutil::{FsError, is_full};
 use crate::goal::{GoalError, MAX_ITEMS};
 use crate::model::{CallPhase, ModelError};
@@ -201,6 +202,36 @@ impl From<SnapshotError> for RpcError {
                 .with_field("found", found)
                 .with_field("supported", supported),
             SnapshotError::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<FilesError> for RpcError {
+    fn from(error: FilesError) -> Self {
+        let message = error.to_string();
+        let reply = |kind| Self::new(kind, message);
+        match error {
+            FilesError::Root { path, problem } => {
+                let kind = match problem {
+                    RootProblem::NotFound | RootProblem::NotADirectory => ErrorKind::RootNotFound,
+                    RootProblem::Unreadable(_) => ErrorKind::Storage,
+                };
+                reply(kind).with_field("path", path.to_string_lossy())
+            }
+            FilesError::NoAnswer { path } | FilesError::Slow { path } => reply(ErrorKind::Storage)
+                .with_hint("ollmctl files status")
+                .with_field("path", path.to_string_lossy()),
+            FilesError::NotAbsolute { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("field", "root")
+            }
+            FilesError::Pattern { field, .. } => {
+                reply(ErrorKind::InvalidParams).with_field("field", field)
+            }
+            FilesError::Cursor => reply(ErrorKind::InvalidParams).with_field("field", "cursor"),
+            FilesError::TooManyRoots | FilesError::Thread { .. } => {
+                reply(ErrorKind::Busy).with_hint("ollmctl files status")
+            }
+            FilesError::Stopping => Self::stopping(),
         }
     }
 }
@@ -424,6 +455,7 @@ impl From<AppError> for RpcError {
             AppError::Chat(error) => error.into(),
             AppError::Compact(error) => error.into(),
             AppError::Snapshot(error) => error.into(),
+            AppError::Files(error) => error.into(),
             AppError::Storage(error) => error.into(),
             AppError::SnapshotsDisabled => reply(ErrorKind::Config),
             AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),

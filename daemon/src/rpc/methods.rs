@@ -18,9 +18,9 @@ use super::error::RpcError;
 use super::{Handles, Registry, streams};
 use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
-use crate::app::context::{build, entries, facts, files, goals, inspect, pins, recall};
+use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
-use crate::app::{chat, loops, models, snapshots};
+use crate::app::{chat, files, loops, models, snapshots};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
 
 /// Registers every method.
@@ -37,6 +37,10 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app::<m::ModelRunning, _, _>(models::running);
     registry.app::<m::ModelWarm, _, _>(models::warm);
     registry.app::<m::ModelCountTokens, _, _>(models::count_tokens);
+
+    registry.app::<m::FilesDiscover, _, _>(files::discover);
+    registry.app::<m::FilesSearch, _, _>(files::search);
+    registry.app::<m::FilesStatus, _, _>(files::status);
 
     registry.app::<m::LoopStatus, _, _>(loops::status);
     registry.app::<m::LoopReset, _, _>(loops::reset);
@@ -84,7 +88,7 @@ fn session(registry: &mut Registry) {
     registry.app::<m::SessionUndo, _, _>(undo::undo);
     registry.app::<m::SessionRedo, _, _>(undo::redo);
     registry.app_blocking::<m::SessionOperations>(operations::operations);
-    registry.app::<m::SessionFiles, _, _>(files::list);
+    registry.app::<m::SessionFiles, _, _>(used_files::list);
     registry.app_blocking::<m::SessionFork>(fork::fork);
 }
 

@@ -1,4 +1,4 @@
-//! The methods that stream: `chat.send` and `event.subscribe`, each a subscription of one client.
+//! The methods that stream: `chat.send`, `event.subscribe` and `files.watch`, each a subscription of one client.
 
 use std::sync::Arc;
 
@@ -7,10 +7,11 @@ use jsonrpsee::types::{ErrorObjectOwned, Params};
 use jsonrpsee::{Extensions, PendingSubscriptionSink, SubscriptionCloseResponse, SubscriptionSink};
 use ollm_protocol::method::{
     CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE, ChatSend, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE,
-    EventSubscribe,
+    EventSubscribe, FILES_NOTIFICATION, FILES_UNWATCH, FilesWatch,
 };
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::methods::files::FilesWatchParams;
 use ollm_protocol::{ErrorKind, Method};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
@@ -20,7 +21,9 @@ use super::decode::decode;
 use super::error::RpcError;
 use super::{Handles, Registry, call_span};
 use crate::app::chat::{self, StartedTurn};
+use crate::app::files;
 use crate::events::{EventFilter, EventSubscription};
+use crate::files::FilesSubscription;
 
 /// The most thresholds of a subscription.
 const MAX_THRESHOLDS: usize = 16;
@@ -32,6 +35,8 @@ pub(super) fn register(registry: &mut Registry) {
     module.register_subscription(name, notification, CHAT_UNSUBSCRIBE, send_chat).expect(unique);
     let (name, notification) = (EventSubscribe::NAME, EVENT_NOTIFICATION);
     module.register_subscription(name, notification, EVENT_UNSUBSCRIBE, subscribe).expect(unique);
+    let (name, notification) = (FilesWatch::NAME, FILES_NOTIFICATION);
+    module.register_subscription(name, notification, FILES_UNWATCH, watch_files).expect(unique);
 }
 
 /// Starts a turn, accepts the subscription, and relays the events of the turn.
@@ -153,9 +158,57 @@ async fn follow(
             return SubscriptionCloseResponse::None;
         }
     }
+    stopping()
+}
+
+/// Returns the last item of a subscription that the shutdown ends.
+fn stopping() -> SubscriptionCloseResponse {
     match to_raw_value(&ErrorObjectOwned::from(RpcError::stopping())) {
         Ok(error) => SubscriptionCloseResponse::NotifErr(SubscriptionError::from_json(error)),
         Err(_) => SubscriptionCloseResponse::None,
+    }
+}
+
+/// Subscribes to the changes of a root, accepts the subscription, and follows the root.
+async fn watch_files(
+    params: Params<'static>,
+    pending: PendingSubscriptionSink,
+    handles: Arc<Handles>,
+    extensions: Extensions,
+) -> SubscriptionCloseResponse {
+    let span = call_span(FilesWatch::NAME, &extensions);
+    let begun = async {
+        let params: FilesWatchParams = decode(FilesWatch::NAME, &params)?;
+        files::watch(&handles.core, params).await.map_err(RpcError::from)
+    };
+    match begun.instrument(span.clone()).await {
+        Ok(news) => match pending.accept().await {
+            Ok(sink) => follow_files(&handles, news, sink).instrument(span).await,
+            Err(_) => SubscriptionCloseResponse::None,
+        },
+        Err(error) => {
+            pending.reject(error).await;
+            SubscriptionCloseResponse::None
+        }
+    }
+}
+
+/// Sends changes until the client unsubscribes or the daemon shuts down, which the last item reports.
+async fn follow_files(
+    handles: &Handles,
+    mut news: FilesSubscription,
+    sink: SubscriptionSink,
+) -> SubscriptionCloseResponse {
+    loop {
+        let item = tokio::select! {
+            biased;
+            () = sink.closed() => return SubscriptionCloseResponse::None,
+            () = handles.shutdown.stopping() => return stopping(),
+            item = news.next() => item,
+        };
+        if !send(&sink, &files::event(item)).await {
+            return SubscriptionCloseResponse::None;
+        }
     }
 }
 

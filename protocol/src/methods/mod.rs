@@ -7,6 +7,7 @@ pub mod context;
 pub mod daemon;
 pub mod env;
 pub mod event;
+pub mod files;
 pub mod goal;
 pub mod loops;
 pub mod model;

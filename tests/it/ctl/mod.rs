@@ -11,6 +11,7 @@ mod files;
 mod scripting;
 mod sessions;
 mod tour;
+mod workspace;
 
 use serde_json::json;
 

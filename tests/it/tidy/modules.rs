@@ -13,7 +13,7 @@ const LEVELS: &[&[&str]] = &[
     &["shutdown"],
     &["tokens", "model", "goal", "facts", "put_back"],
     &["session"],
-    &["catalog", "context", "loops", "env", "events", "config", "projects", "snapshot"],
+    &["catalog", "context", "loops", "env", "events", "config", "files", "projects", "snapshot"],
     &["app"],
     &["rpc"],
     &["server"],

@@ -16,8 +16,8 @@ use ollm_protocol::Seq;
 
 use super::build::check_result;
 use super::facts::facts_in;
-use super::files::mark_stale;
 use super::inputs::{self, BuildLeaf, Inputs, params_like_last, plan};
+use super::used_files::mark_stale;
 use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_part};

@@ -1,0 +1,539 @@
+//! The files of workspaces: which a directory has, what changes in them, and search by name.
+//!
+//! [`Files`] is the handle. Each root that somebody asks for is a `root`, whose thread walks it (`walk`, `rules`), keeps
+//! its files in memory (`tree`) and follows changes (`watch`, `changes`). Callers read that state: `page` lists, `search`
+//! ranks, `subscription` follows. A root that nobody uses is dropped.
+//!
+//! **Invariants**: every wait has a deadline, and the error after it names the root. What is kept is bounded in roots, in
+//! files and in changes. Files are never opened, except ignore files; nothing is written.
+
+mod changes;
+mod filter;
+mod page;
+mod root;
+mod rules;
+mod search;
+mod subscription;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod walk;
+mod watch;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Semaphore;
+
+pub(crate) use self::changes::ChangesSince;
+pub(crate) use self::filter::PathFilter;
+use self::page::FilesPage;
+pub(crate) use self::page::{PageFile, PageQuery};
+pub(crate) use self::root::FollowMode;
+use self::root::{Phase, Root, RootState};
+pub(crate) use self::search::FileHit;
+pub(crate) use self::subscription::{FilesNews, FilesSubscription};
+pub(crate) use self::tree::EntryKind;
+use crate::clock::Clock;
+use crate::config::FilesConfig;
+
+/// The most roots at once. Each costs a thread, an instance of inotify (128 a user by default) and its tree.
+pub(crate) const MAX_ROOTS: usize = 64;
+/// The most files of all roots together; the least recently used roots are dropped beyond it.
+const MAX_TOTAL_FILES: usize = 3_000_000;
+/// A root that is unused for this long is dropped; walking it again takes less than a second for most.
+const IDLE: Duration = Duration::from_secs(10 * 60);
+/// The longest wait for a directory that does not answer, such as one of a network that is down.
+const NO_ANSWER: Duration = Duration::from_secs(10);
+/// The longest wait for a walk that a call asked for: less than clients wait for a reply.
+const SLOW_ANSWER: Duration = Duration::from_secs(25);
+/// A page of a walk that finds little is returned after this long, with what there is.
+const PARTIAL_PAGE: Duration = Duration::from_secs(2);
+/// The walks of whole roots at once. More would only compete for the disk.
+const MAX_WALKS: usize = 2;
+/// The longest wait of a walk for others, which may hang.
+const WALK_PATIENCE: Duration = Duration::from_secs(5);
+/// Calls that may wait for one root's disk at once. Each holds a thread that all calls share.
+const MAX_BLOCKED: usize = 8;
+/// A polled root is walked again before it is listed, if the last walk is this long ago.
+const POLLED_AGE: Duration = Duration::from_secs(1);
+
+/// A call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FilesError {
+    #[error("{} {problem}", .path.display())]
+    Root { path: PathBuf, problem: RootProblem },
+    #[error("{} does not answer for {} seconds", .path.display(), NO_ANSWER.as_secs())]
+    NoAnswer { path: PathBuf },
+    #[error("{} was not read within {} seconds", .path.display(), SLOW_ANSWER.as_secs())]
+    Slow { path: PathBuf },
+    #[error("{} is not an absolute path", .path.display())]
+    NotAbsolute { path: PathBuf },
+    #[error("{MAX_ROOTS} other roots are in use")]
+    TooManyRoots,
+    #[error("{field}: {problem}")]
+    Pattern { field: &'static str, problem: String },
+    /// The cursor is damaged, or belongs to a walk that is not known any more.
+    #[error("the cursor is not valid any more; list again from the beginning")]
+    Cursor,
+    #[error("no thread can be started for {}", .path.display())]
+    Thread { path: PathBuf },
+    #[error("the daemon is shutting down")]
+    Stopping,
+}
+
+/// Why a root cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RootProblem {
+    #[error("does not exist")]
+    NotFound,
+    #[error("is not a directory")]
+    NotADirectory,
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// Something beneath a root that was left out or not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileWarning {
+    /// The directory, relative to the root, or the ignore file.
+    pub(crate) path: String,
+    pub(crate) problem: String,
+}
+
+impl FileWarning {
+    fn new(path: &str, problem: String) -> Self {
+        let path = if path.is_empty() { "." } else { path };
+        Self { path: path.to_owned(), problem }
+    }
+}
+
+/// A root and how it is walked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RootKey {
+    pub(crate) path: PathBuf,
+    /// Whether names that begin with a dot are listed.
+    pub(crate) hidden: bool,
+    /// The depth of the deepest files; those of the root have depth 1.
+    pub(crate) max_depth: Option<u32>,
+}
+
+impl RootKey {
+    /// Returns whether a root that is walked like this one has all files of another one.
+    fn covers(&self, other: &Self) -> bool {
+        let is_deeper = match (self.max_depth, other.max_depth) {
+            (None, _) => true,
+            (Some(own), Some(other)) => own >= other,
+            (Some(_), None) => false,
+        };
+        self.path == other.path && self.hidden == other.hidden && is_deeper
+    }
+}
+
+/// The state of a root, for people.
+#[derive(Clone, Debug)]
+pub(crate) struct RootReport {
+    pub(crate) key: RootKey,
+    pub(crate) is_walking: bool,
+    pub(crate) problem: Option<RootProblem>,
+    pub(crate) mode: FollowMode,
+    pub(crate) n_files: usize,
+    pub(crate) n_dirs: usize,
+    pub(crate) generation: u64,
+    pub(crate) n_subscribers: usize,
+    pub(crate) memory_bytes: usize,
+    pub(crate) walk_cost: Duration,
+    pub(crate) is_cut: bool,
+    pub(crate) n_warnings: usize,
+    pub(crate) idle: Duration,
+}
+
+/// The roots that are kept current; clones share them.
+#[derive(Clone)]
+pub(crate) struct Files(Arc<FilesShared>);
+
+struct FilesShared {
+    clock: Arc<Clock>,
+    settings: Mutex<FilesConfig>,
+    roots: Mutex<HashMap<RootKey, OpenRoot>>,
+    permits: Arc<WalkPermits>,
+    can_watch: bool,
+}
+
+/// A root in use.
+#[derive(Clone)]
+struct OpenRoot {
+    root: Arc<Root>,
+    /// The calls that wait for its disk.
+    blocked: Arc<Semaphore>,
+}
+
+/// The best files of a search.
+pub(crate) struct SearchResult {
+    pub(crate) hits: Vec<FileHit>,
+    pub(crate) generation: u64,
+    pub(crate) n_files: usize,
+    /// Whether the first walk still runs, so that files may be missing.
+    pub(crate) is_walking: bool,
+}
+
+impl Files {
+    pub(crate) fn new(clock: Arc<Clock>, settings: &FilesConfig) -> Self {
+        Self(Arc::new(FilesShared {
+            clock,
+            settings: Mutex::new(settings.clone()),
+            roots: Mutex::default(),
+            permits: Arc::default(),
+            can_watch: true,
+        }))
+    }
+
+    /// Returns a handle whose roots are polled.
+    #[cfg(test)]
+    fn polling(clock: Arc<Clock>, settings: &FilesConfig) -> Self {
+        let Self(shared) = Self::new(clock, settings);
+        let mut shared = Arc::into_inner(shared).expect("the only handle");
+        shared.can_watch = false;
+        Self(Arc::new(shared))
+    }
+
+    /// Applies a configuration: changed patterns at once, to all roots, and a changed depth to those that follow.
+    pub(crate) fn configure(&self, settings: &FilesConfig) {
+        let old = std::mem::replace(&mut *self.0.settings.lock(), settings.clone());
+        if old.ignore != settings.ignore {
+            self.0.roots.lock().values().for_each(|open| open.root.configure(&settings.ignore));
+        }
+    }
+
+    /// Returns a page of the files of a root; waits for the first walk only until a page is full.
+    pub(crate) async fn page(
+        &self,
+        key: &RootKey,
+        query: PageQuery,
+        refresh: bool,
+    ) -> Result<FilesPage, FilesError> {
+        let (open, filter) = self.open(key, &query.filter)?;
+        // Later pages continue what the first one began.
+        let ticket = if query.cursor.is_none() { open.freshen(refresh).await? } else { 0 };
+        let query = PageQuery { filter, ..query };
+        let started = Instant::now();
+        let mut progress = open.root.progress.subscribe();
+        loop {
+            progress.mark_unchanged();
+            let is_late = started.elapsed() > PARTIAL_PAGE;
+            let found = {
+                let state = open.root.state.read();
+                open.check(&state, ticket)?;
+                let is_current = state.phase == Phase::Walking || state.refreshed >= ticket;
+                if is_current { page::find(&state, &query, is_late)? } else { None }
+            };
+            if let Some(page) = found {
+                let (root, details) = (open.root.key.path.clone(), query.details);
+                return open.blocking(move || page::finish(page, &root, details)).await;
+            }
+            if started.elapsed() > SLOW_ANSWER {
+                return Err(FilesError::Slow { path: open.root.key.path.clone() });
+            }
+            let limit = if is_late { SLOW_ANSWER } else { PARTIAL_PAGE };
+            open.progress_until(&mut progress, started + limit).await?;
+        }
+    }
+
+    /// Returns the files whose paths match a query best.
+    pub(crate) async fn search(
+        &self,
+        key: &RootKey,
+        query: String,
+        filter: PathFilter,
+        limit: usize,
+    ) -> Result<SearchResult, FilesError> {
+        let (open, filter) = self.open(key, &filter)?;
+        let ticket = open.freshen(false).await?;
+        open.ready(ticket, PARTIAL_PAGE).await?;
+        let root = Arc::clone(&open.root);
+        open.blocking(move || {
+            let state = root.state.read();
+            SearchResult {
+                hits: search::search(&state.tree, &query, &filter, limit),
+                generation: state.journal.generation(),
+                n_files: state.tree.n_files(),
+                is_walking: state.phase == Phase::Walking,
+            }
+        })
+        .await
+    }
+
+    /// Subscribes to the changes of a root after a generation, or from now on.
+    pub(crate) async fn subscribe(
+        &self,
+        key: &RootKey,
+        filter: PathFilter,
+        since: Option<u64>,
+    ) -> Result<FilesSubscription, FilesError> {
+        let (open, filter) = self.open(key, &filter)?;
+        // Counted first, so that the root is not dropped and a polled one is followed.
+        let subscription = FilesSubscription::new(Arc::clone(&open.root), filter, since);
+        let ticket = open.freshen(false).await?;
+        open.ready(ticket, NO_ANSWER).await?;
+        Ok(subscription)
+    }
+
+    /// Returns what changed under a root after a generation, without waiting: `Resync` also if the root is not followed.
+    #[cfg_attr(not(test), expect(dead_code, reason = "sessions are not linked to files yet"))]
+    pub(crate) fn changes_since(&self, key: &RootKey, generation: u64) -> ChangesSince {
+        let roots = self.0.roots.lock();
+        let root = roots
+            .values()
+            .find(|open| open.root.key.covers(key))
+            .map(|open| Arc::clone(&open.root));
+        drop(roots);
+        root.map_or(ChangesSince::Resync, |root| root.state.read().journal.since(generation))
+    }
+
+    /// Returns the state of all roots, in the order of their paths.
+    pub(crate) fn status(&self) -> Vec<RootReport> {
+        let roots: Vec<Arc<Root>> =
+            self.0.roots.lock().values().map(|open| Arc::clone(&open.root)).collect();
+        let mut reports: Vec<RootReport> = roots.iter().map(|root| report(root)).collect();
+        reports.sort_by(|a, b| {
+            (&a.key.path, a.key.hidden, a.key.max_depth).cmp(&(
+                &b.key.path,
+                b.key.hidden,
+                b.key.max_depth,
+            ))
+        });
+        reports
+    }
+
+    /// Drops the roots that nobody used for a while.
+    pub(crate) fn release_idle(&self) {
+        self.0.roots.lock().retain(|_, open| {
+            let is_used =
+                open.root.n_subscribers() > 0 || open.root.used_at.lock().elapsed() < IDLE;
+            if !is_used {
+                open.root.stop();
+            }
+            is_used
+        });
+    }
+
+    /// Returns the root of a key, or one that has more, with the filter for the key's own files; starts it if needed.
+    fn open(
+        &self,
+        key: &RootKey,
+        filter: &PathFilter,
+    ) -> Result<(OpenRoot, PathFilter), FilesError> {
+        if !key.path.is_absolute() {
+            return Err(FilesError::NotAbsolute { path: key.path.clone() });
+        }
+        let settings = self.0.settings.lock().clone();
+        let mut key = key.clone();
+        key.max_depth = match (key.max_depth, settings.max_depth) {
+            (Some(own), Some(configured)) => Some(own.min(configured)),
+            (own, configured) => own.or(configured),
+        };
+        let filter = filter.clone().with_max_depth(key.max_depth);
+        let mut roots = self.0.roots.lock();
+        if let Some(open) = roots.values().find(|open| open.root.key.covers(&key)) {
+            *open.root.used_at.lock() = Instant::now();
+            return Ok((open.clone(), filter));
+        }
+        make_room(&mut roots)?;
+        // Greater than every earlier generation of this root, unless it had a thousand batches a second.
+        let generation = u64::try_from(self.0.clock.now().unix_ms()).unwrap_or_default();
+        let root = Root::spawn(
+            key.clone(),
+            settings.ignore,
+            generation,
+            Arc::clone(&self.0.permits),
+            self.0.can_watch,
+        );
+        let root = root.map_err(|_| FilesError::Thread { path: key.path.clone() })?;
+        let open = OpenRoot { root, blocked: Arc::new(Semaphore::new(MAX_BLOCKED)) };
+        roots.insert(key, open.clone());
+        Ok((open, filter))
+    }
+}
+
+impl Drop for FilesShared {
+    fn drop(&mut self) {
+        self.roots.get_mut().values().for_each(|open| open.root.stop());
+    }
+}
+
+/// Drops least recently used roots until another one has room.
+fn make_room(roots: &mut HashMap<RootKey, OpenRoot>) -> Result<(), FilesError> {
+    let n_files = |open: &OpenRoot| open.root.state.read().tree.n_files();
+    while roots.len() >= MAX_ROOTS || roots.values().map(n_files).sum::<usize>() > MAX_TOTAL_FILES {
+        // One reference is that of the map and one that of the thread; calls and subscriptions have others.
+        let unused = roots.iter().filter(|(_, open)| Arc::strong_count(&open.root) <= 2);
+        let oldest =
+            unused.min_by_key(|(_, open)| *open.root.used_at.lock()).map(|(key, _)| key.clone());
+        match oldest.and_then(|oldest| roots.remove(&oldest)) {
+            Some(open) => open.root.stop(),
+            None if roots.len() >= MAX_ROOTS => return Err(FilesError::TooManyRoots),
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+fn report(root: &Root) -> RootReport {
+    let state = root.state.read();
+    RootReport {
+        key: root.key.clone(),
+        is_walking: state.phase == Phase::Walking,
+        problem: match &state.phase {
+            Phase::Gone(problem) => Some(problem.clone()),
+            Phase::Walking | Phase::Ready => None,
+        },
+        mode: state.mode,
+        n_files: state.tree.n_files(),
+        n_dirs: state.tree.n_dirs(),
+        generation: state.journal.generation(),
+        n_subscribers: root.n_subscribers(),
+        memory_bytes: state.bytes(),
+        walk_cost: state.walk_cost,
+        is_cut: state.is_cut,
+        n_warnings: state.all_warnings().count(),
+        idle: root.used_at.lock().elapsed(),
+    }
+}
+
+impl OpenRoot {
+    /// Finds out whether the state may be old in a way that no watch reports, and requests a walk then: the root is another
+    /// directory, an ignore file above it changed, or it is polled. Returns the ticket of the request, or 0.
+    async fn freshen(&self, must: bool) -> Result<u64, FilesError> {
+        if must {
+            return Ok(self.root.request_refresh());
+        }
+        let root = Arc::clone(&self.root);
+        let is_old = self.blocking(move || is_old(&root)).await?;
+        Ok(if is_old { self.root.request_refresh() } else { 0 })
+    }
+
+    /// **Errors**: `Root` if the root cannot be read, unless a later attempt than `ticket` is awaited.
+    fn check(&self, state: &RootState, ticket: u64) -> Result<(), FilesError> {
+        match &state.phase {
+            Phase::Gone(problem) if state.refreshed >= ticket => {
+                Err(FilesError::Root { path: self.root.key.path.clone(), problem: problem.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the walk of a ticket, and at most `patience` for the first walk.
+    async fn ready(&self, ticket: u64, patience: Duration) -> Result<(), FilesError> {
+        let started = Instant::now();
+        let mut progress = self.root.progress.subscribe();
+        loop {
+            progress.mark_unchanged();
+            let has_files = {
+                let state = self.root.state.read();
+                self.check(&state, ticket)?;
+                if state.phase == Phase::Ready && state.refreshed >= ticket {
+                    return Ok(());
+                }
+                state.tree.n_dirs() > 0
+            };
+            if has_files && started.elapsed() > patience {
+                return Ok(());
+            }
+            let limit = if has_files { patience } else { NO_ANSWER };
+            self.progress_until(&mut progress, started + limit).await?;
+        }
+    }
+
+    /// Waits for progress, or until a moment.
+    ///
+    /// **Errors**: `NoAnswer` if no directory was read for [`NO_ANSWER`] although a walk runs.
+    async fn progress_until(
+        &self,
+        progress: &mut tokio::sync::watch::Receiver<u64>,
+        moment: Instant,
+    ) -> Result<(), FilesError> {
+        let moment = moment.min(Instant::now() + NO_ANSWER);
+        let is_late = tokio::time::timeout_at(moment.into(), progress.changed()).await.is_err();
+        if is_late && self.root.state.read().read_at.elapsed() > NO_ANSWER {
+            return Err(FilesError::NoAnswer { path: self.root.key.path.clone() });
+        }
+        Ok(())
+    }
+
+    /// Runs work that may wait for the disk.
+    ///
+    /// **Errors**: `NoAnswer` if the disk does not answer; the thread stays until it does, and only a few may.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, FilesError> {
+        let no_answer = || FilesError::NoAnswer { path: self.root.key.path.clone() };
+        let blocked = Arc::clone(&self.blocked);
+        let work = async {
+            let permit = blocked.acquire_owned().await;
+            tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                work()
+            })
+            .await
+        };
+        match tokio::time::timeout(NO_ANSWER, work).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(failed)) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+            Ok(Err(_)) => Err(FilesError::Stopping),
+            Err(_) => Err(no_answer()),
+        }
+    }
+}
+
+/// Returns whether a root must be walked before it is listed. Blocks on the disk.
+fn is_old(root: &Root) -> bool {
+    let state = root.state.read();
+    let (identity, sources, phase) =
+        (state.identity, Arc::clone(&state.sources), state.phase.clone());
+    let is_polled = state.mode == FollowMode::Poll;
+    let age = state.walked_at.elapsed();
+    let is_due = is_polled && age > POLLED_AGE.max(state.walk_cost * 2);
+    drop(state);
+    match phase {
+        Phase::Walking => false,
+        Phase::Gone(_) => true,
+        Phase::Ready => is_due || !is_same(&root.key.path, identity) || sources.changed(),
+    }
+}
+
+fn is_same(path: &Path, identity: Option<(u64, u64)>) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    path.metadata().is_ok_and(|found| Some((found.dev(), found.ino())) == identity)
+}
+
+/// Limits the walks of whole roots at once.
+#[derive(Default)]
+pub(crate) struct WalkPermits {
+    n_walks: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// A running walk.
+pub(crate) struct WalkPermit<'a>(&'a WalkPermits);
+
+impl WalkPermits {
+    /// Waits until another walk may start, but not forever: others may hang on a disk that does not answer.
+    fn acquire(&self) -> WalkPermit<'_> {
+        let end = Instant::now() + WALK_PATIENCE;
+        let mut n_walks = self.n_walks.lock();
+        while *n_walks >= MAX_WALKS && !self.freed.wait_until(&mut n_walks, end).timed_out() {}
+        *n_walks += 1;
+        WalkPermit(self)
+    }
+}
+
+impl Drop for WalkPermit<'_> {
+    fn drop(&mut self) {
+        *self.0.n_walks.lock() -= 1;
+        self.0.freed.notify_one();
+    }
+}

@@ -1,0 +1,304 @@
+//! Walks of a root: directories are read by a few threads, each with the rules of the directories above it.
+//!
+//! Each directory is watched before it is read, and delivered as soon as it is read. A walk begins with any directories,
+//! so the first walk, a walk after lost notices and the reading of one changed directory are the same code.
+//!
+//! **Invariants**: no link is followed and no other file system entered. A directory that cannot be read costs a warning
+//! and nothing else. Delivers each directory once, and a directory before those in it.
+
+use std::ffi::OsStr;
+use std::hash::Hasher as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHasher;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::FileWarning;
+use super::rules::{PresentFiles, Rules};
+use super::tree::{EntryKind, Listing, PackedListing, join};
+use super::watch::{self, DirWatcher};
+
+/// The most threads of a walk. Reading directories waits for the kernel's locks beyond that.
+const MAX_THREADS: usize = 8;
+/// A further thread starts when so many directories wait.
+const WAITING_FOR_THREAD: usize = 8;
+
+/// A directory to read, with the rules of the directories above it.
+pub(crate) struct WalkJob {
+    pub(crate) dir: Vec<u8>,
+    pub(crate) depth: u32,
+    pub(crate) rules: Arc<Rules>,
+}
+
+/// How a walk is done, and what takes its results.
+pub(crate) struct TreeWalk<'a> {
+    pub(crate) root: &'a Path,
+    /// The file system of the root.
+    pub(crate) device: u64,
+    /// The depth of the deepest entries; those of the root have depth 1.
+    pub(crate) max_depth: Option<u32>,
+    pub(crate) watcher: Option<&'a DirWatcher>,
+    /// Whether each file gets a stamp of its time and size.
+    pub(crate) stamps: bool,
+    /// Whether a subdirectory is read too.
+    pub(crate) descend: &'a (dyn Fn(&[u8]) -> bool + Sync),
+    /// Takes a directory; returns false to end the walk.
+    pub(crate) deliver: &'a (dyn Fn(PackedListing, Vec<FileWarning>) -> bool + Sync),
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// The jobs of a walk and its threads.
+struct Queue {
+    jobs: Vec<WalkJob>,
+    /// The threads that read a directory, which may lead to further jobs.
+    n_busy: usize,
+    n_threads: usize,
+}
+
+/// The outcome of a walk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WalkEnd {
+    /// Whether a directory is not watched because the user has no watches left.
+    pub(crate) out_of_watches: bool,
+}
+
+struct Shared<'a> {
+    walk: &'a TreeWalk<'a>,
+    queue: Mutex<Queue>,
+    more: Condvar,
+    ended: AtomicBool,
+    out_of_watches: AtomicBool,
+}
+
+impl TreeWalk<'_> {
+    /// Reads directories and everything in them, and returns when all are read or the walk was stopped.
+    pub(crate) fn run(&self, jobs: Vec<WalkJob>) -> WalkEnd {
+        let shared = Shared {
+            walk: self,
+            queue: Mutex::new(Queue { jobs, n_busy: 0, n_threads: 1 }),
+            more: Condvar::new(),
+            ended: AtomicBool::new(false),
+            out_of_watches: AtomicBool::new(false),
+        };
+        let n_threads =
+            std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(MAX_THREADS);
+        std::thread::scope(|scope| {
+            let spawn = || {
+                let thread = std::thread::Builder::new().name("ollmd-walk".to_owned());
+                // Without a thread the walk takes longer.
+                thread.spawn_scoped(scope, || shared.work(&|_| ())).is_ok()
+            };
+            shared.work(&|n_waiting| {
+                let mut queue = shared.queue.lock();
+                if n_waiting >= WAITING_FOR_THREAD && queue.n_threads < n_threads {
+                    queue.n_threads += 1;
+                    drop(queue);
+                    spawn();
+                }
+            });
+        });
+        WalkEnd { out_of_watches: shared.out_of_watches.load(Ordering::Relaxed) }
+    }
+}
+
+impl Shared<'_> {
+    /// Reads directories until none is left. `grow` is called with the number of waiting ones after each.
+    fn work(&self, grow: &dyn Fn(usize)) {
+        let mut found = Vec::new();
+        while let Some(job) = self.next() {
+            self.read(job, &mut found);
+            let n_waiting = {
+                let mut queue = self.queue.lock();
+                // The last one is read first, so the walk goes into depth and few directories wait.
+                queue.jobs.extend(found.drain(..).rev());
+                queue.n_busy -= 1;
+                queue.jobs.len()
+            };
+            self.more.notify_all();
+            grow(n_waiting);
+        }
+    }
+
+    fn next(&self) -> Option<WalkJob> {
+        let mut queue = self.queue.lock();
+        loop {
+            if self.ended.load(Ordering::Relaxed) || self.walk.stop.load(Ordering::Relaxed) {
+                self.ended.store(true, Ordering::Relaxed);
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop() {
+                queue.n_busy += 1;
+                return Some(job);
+            }
+            if queue.n_busy == 0 {
+                return None;
+            }
+            self.more.wait(&mut queue);
+        }
+    }
+
+    /// Reads a directory, delivers it, and adds its subdirectories to `found`.
+    fn read(&self, job: WalkJob, found: &mut Vec<WalkJob>) {
+        let mut warnings = Vec::new();
+        let WalkJob { dir, depth, rules } = job;
+        let path = absolute(self.walk.root, &dir);
+        let mut listing = Listing::new(dir);
+        let rules = self.list(&path, depth, &rules, &mut listing, &mut warnings);
+        if let Some(rules) = rules {
+            for name in listing.subdirectories() {
+                let dir = join(&listing.dir, name);
+                let is_in_depth = self.walk.max_depth.is_none_or(|max| depth + 1 < max);
+                if is_in_depth && (self.walk.descend)(&dir) {
+                    found.push(WalkJob { dir, depth: depth + 1, rules: Arc::clone(&rules) });
+                }
+            }
+        }
+        if !(self.walk.deliver)(listing.pack(), warnings) {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Fills the listing of a directory; returns the rules for its entries, or `None` if it cannot be read.
+    fn list(
+        &self,
+        path: &Path,
+        depth: u32,
+        rules: &Arc<Rules>,
+        listing: &mut Listing,
+        warnings: &mut Vec<FileWarning>,
+    ) -> Option<Arc<Rules>> {
+        if self.walk.max_depth.is_some_and(|max| depth >= max) {
+            return None;
+        }
+        listing.watch = self.watch(path);
+        let mut warn = |problem: String| {
+            warnings.push(FileWarning::new(&String::from_utf8_lossy(&listing.dir), problem));
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            // It vanished, or something else took its place; the directory above it changed then.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return None,
+            Err(error) => {
+                warn(format!("this directory is skipped: {error}"));
+                return None;
+            }
+        };
+        match rustix::fs::fstat(&fd) {
+            Ok(found) if device_of(&found) != self.walk.device => {
+                warn("this directory is skipped: it is another file system".to_owned());
+                return None;
+            }
+            Ok(_) => {}
+            Err(error) => warn(error.to_string()),
+        }
+        let mut present = PresentFiles::default();
+        if let Err(error) = self.entries(fd, listing, &mut present) {
+            let problem = format!("this directory is not read to its end: {error}");
+            warnings.push(FileWarning::new(&String::from_utf8_lossy(&listing.dir), problem));
+        }
+        let (rules, exclude) = rules.child(path, present, warnings);
+        listing.exclude_watch =
+            exclude.as_deref().and_then(Path::parent).and_then(|dir| self.watch(dir));
+        let mut entry_path = path.as_os_str().as_bytes().to_vec();
+        entry_path.push(b'/');
+        let base = entry_path.len();
+        listing.retain(|name, kind| {
+            entry_path.truncate(base);
+            entry_path.extend_from_slice(name);
+            !rules.ignores(
+                Path::new(OsStr::from_bytes(&entry_path)),
+                name,
+                kind == EntryKind::Directory,
+            )
+        });
+        Some(rules)
+    }
+
+    /// Adds all files, links and directories to a listing.
+    fn entries(
+        &self,
+        fd: rustix::fd::OwnedFd,
+        listing: &mut Listing,
+        present: &mut PresentFiles,
+    ) -> Result<(), Errno> {
+        let mut entries = rustix::fs::Dir::new(fd)?;
+        while let Some(entry) = entries.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let mut file_type = entry.file_type();
+            let mut stamp = 0;
+            if self.walk.stamps || file_type == FileType::Unknown {
+                let Ok(found) = rustix::fs::statat(entries.fd()?, name, AtFlags::SYMLINK_NOFOLLOW)
+                else {
+                    continue;
+                };
+                file_type = FileType::from_raw_mode(found.st_mode);
+                stamp = if self.walk.stamps { stamp_of(&found) } else { 0 };
+            }
+            let kind = match file_type {
+                FileType::RegularFile => EntryKind::File,
+                FileType::Symlink => EntryKind::Symlink,
+                FileType::Directory => EntryKind::Directory,
+                _ => continue,
+            };
+            present.see(name.to_bytes());
+            if !listing.push(name.to_bytes(), kind, stamp) {
+                return Err(Errno::OVERFLOW);
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&self, path: &Path) -> Option<i32> {
+        if self.out_of_watches.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.walk.watcher?.add(path) {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                if watch::is_exhausted(&error) {
+                    self.out_of_watches.store(true, Ordering::Relaxed);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Returns the path of a directory of a root.
+pub(crate) fn absolute(root: &Path, dir: &[u8]) -> PathBuf {
+    if dir.is_empty() {
+        return root.to_owned();
+    }
+    let mut path = root.as_os_str().as_bytes().to_vec();
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(dir);
+    PathBuf::from(std::ffi::OsString::from_vec(path))
+}
+
+/// Returns the file system of a file.
+#[expect(clippy::unnecessary_cast, reason = "the type of the field depends on the system")]
+pub(crate) fn device_of(found: &Stat) -> u64 {
+    found.st_dev as u64
+}
+
+/// Returns a hash of the time, the size and the inode of a file; never 0.
+fn stamp_of(found: &Stat) -> u32 {
+    let mut hasher = FxHasher::default();
+    hasher.write_i64(found.st_mtime);
+    hasher.write_i64(found.st_mtime_nsec.cast_signed());
+    hasher.write_i64(found.st_size);
+    hasher.write_u64(found.st_ino);
+    ((hasher.finish() >> 32) as u32).max(1)
+}
