@@ -187,6 +187,11 @@ impl ChangeJournal {
         (self.n_paths, self.bytes) = (0, 0);
     }
 
+    /// Returns all changes that are still known.
+    pub(crate) fn all(&self) -> ChangesSince {
+        self.since(self.generation - self.batches.len() as u64)
+    }
+
     /// Returns the changes after a generation.
     pub(crate) fn since(&self, generation: u64) -> ChangesSince {
         let n_after = self.generation.checked_sub(generation).and_then(|n| usize::try_from(n).ok());

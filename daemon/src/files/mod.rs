@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Semaphore;
 
-pub(crate) use self::changes::ChangesSince;
+pub(crate) use self::changes::ChangeSet;
+use self::changes::ChangesSince;
 pub(crate) use self::filter::PathFilter;
 use self::page::FilesPage;
 pub(crate) use self::page::{PageFile, PageQuery};
@@ -281,16 +282,19 @@ impl Files {
         Ok(subscription)
     }
 
-    /// Returns what changed under a root after a generation, without waiting: `Resync` also if the root is not followed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "sessions are not linked to files yet"))]
-    pub(crate) fn changes_since(&self, key: &RootKey, generation: u64) -> ChangesSince {
+    /// Returns the changes under a root that are still known, without waiting; `None` if the root is not followed, or too
+    /// much changed at once.
+    pub(crate) fn known_changes(&self, key: &RootKey) -> Option<ChangeSet> {
         let roots = self.0.roots.lock();
         let root = roots
             .values()
             .find(|open| open.root.key.covers(key))
             .map(|open| Arc::clone(&open.root));
         drop(roots);
-        root.map_or(ChangesSince::Resync, |root| root.state.read().journal.since(generation))
+        match root?.state.read().journal.all() {
+            ChangesSince::Known(changes) => Some(changes),
+            ChangesSince::Resync => None,
+        }
     }
 
     /// Returns the state of all roots, in the order of their paths.

@@ -147,7 +147,7 @@ fn snapshot_that_finds_its_file_makes_it_durable() {
     };
     take(&home).expect("takes");
     drop(home);
-    check_repeated(scratch.path(), "snapshot.create", log_of(id), &take);
+    check_repeated(scratch.path(), "snapshot.create", log_of(id), take);
     let home = OpenHome::start(scratch.path(), DiskTrace::new(scratch.path())).expect("starts");
     take(&home).expect("finds");
     let steps = home.trace.steps();

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, array, start};
+use crate::harness::{Sandbox, Wire, array, start, until};
 
 /// Records the call of a tool with a path.
 fn call(wire: &mut Wire, session: &str, tool: &str, path: &str) -> u64 {
@@ -126,4 +126,25 @@ fn result_that_shows_a_changed_file_is_marked_in_an_inspection() {
     // On the branch without the second call, its file was not read.
     wire.ok("session.branch", json!({ "sessionId": session, "toSeq": first }));
     assert_eq!(stale(&mut wire), [first]);
+}
+
+#[test]
+fn files_that_change_after_the_newest_record_are_named_while_the_project_is_followed() {
+    let (sandbox, _daemon, mut wire) = start();
+    let project = Project { path: sandbox.project_dir("p"), sandbox };
+    let session = wire.create(json!({ "projectPath": project.path }));
+    let used = project.write("used.rs");
+    call(&mut wire, &session, "read_file", &used);
+    let later = |wire: &mut Wire| {
+        wire.ok("session.files", json!({ "sessionId": session })).get("changedLater").cloned()
+    };
+    assert_eq!(later(&mut wire), None, "the project is not followed");
+    wire.ok("files.discover", json!({ "root": project.path }));
+    assert_eq!(later(&mut wire), Some(json!([])));
+    let other = project.write("other.rs");
+    set_modified(&other, true);
+    set_modified(&used, true);
+    until("the change is noticed", || later(&mut wire) == Some(json!(["other.rs"])));
+    set_modified(&other, false);
+    assert_eq!(later(&mut wire), Some(json!([])), "it is older than the newest record");
 }

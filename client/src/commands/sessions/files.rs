@@ -41,15 +41,16 @@ pub(super) fn run(args: &FilesArgs, ctx: &mut CommandContext<'_>) -> CommandResu
 }
 
 fn render(result: &SessionFilesResult, only_stale: bool, options: &RenderOptions) -> String {
-    if result.data.is_empty() {
-        return match (only_stale, result.total) {
-            (_, 0) => "the session used no files yet\n".to_owned(),
-            _ => "no file was changed since the session used it\n".to_owned(),
-        };
-    }
-    let mut text: String = result.data.iter().map(|file| line(file, options)).collect();
+    let mut text: String = match (result.data.is_empty(), only_stale && result.total > 0) {
+        (true, true) => "no file was changed since the session used it\n".to_owned(),
+        (true, false) => "the session used no files yet\n".to_owned(),
+        _ => result.data.iter().map(|file| line(file, options)).collect(),
+    };
     if result.next_cursor.is_some() {
         text.push_str(&format!("... of {}; --limit shows more\n", counted(result.total, "file")));
+    }
+    for path in result.changed_later.iter().flatten() {
+        text.push_str(&format!("not used {}  changed later\n", sanitize::one_line(path)));
     }
     text
 }

@@ -4,24 +4,28 @@
 //! last modified. Only files of the project are examined, through a handle of its directory and without following links.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::methods::context::ContextItem;
 use ollm_protocol::methods::session::files::{
     FileOnDisk, SessionFile, SessionFilesParams, SessionFilesResult,
 };
+use ollm_protocol::{SessionId, Timestamp};
 
 use super::folds::{active_path, file_uses};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result, page_limit};
 use crate::context::{FileUses, UsedFile};
+use crate::files::RootKey;
 use crate::fsutil::beneath::Dir;
 
 const DEFAULT_LIMIT: u32 = 200;
 const MAX_LIMIT: u32 = 1000;
+/// The most files that are listed as changed later, and the most that are examined for that.
+const MAX_CHANGED_LATER: usize = 200;
+const MAX_EXAMINED: usize = 5000;
 /// The time that a disk has to answer.
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -35,7 +39,8 @@ pub(crate) async fn list(
     let first = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
     let first = first.map_err(|_| AppError::invalid("cursor", "is not a cursor of this list"))?;
     let used = blocking(&core, move |core| SessionFiles::load(core, id)).await?;
-    let mut rest: Vec<(String, UsedFile)> = used.files.into_iter().collect();
+    let mut rest: Vec<(String, UsedFile)> =
+        used.files.iter().map(|(path, file)| (path.clone(), *file)).collect();
     rest.sort_by(|(path, one), (other_path, other)| {
         other.seq().cmp(&one.seq()).then_with(|| path.cmp(other_path))
     });
@@ -49,7 +54,26 @@ pub(crate) async fn list(
         data.extend(files.into_iter().filter(|file| !stale || file.on_disk.is_stale()));
     }
     let next_cursor = (next < rest.len()).then(|| next.to_string());
-    Ok(SessionFilesResult { root: used.root, data, total, next_cursor })
+    let changed_later = changed_later(&core, &used).await?;
+    Ok(SessionFilesResult { root: used.root, data, total, changed_later, next_cursor })
+}
+
+/// Returns the files of a followed project that were modified after the newest record, and that the session did not use.
+async fn changed_later(core: &Arc<Core>, used: &SessionFiles) -> Result<Option<Vec<String>>> {
+    let Some(root) = used.root.clone() else { return Ok(None) };
+    let key = RootKey { path: PathBuf::from(&root), hidden: false, max_depth: None };
+    let Some(changes) = core.files.known_changes(&key) else { return Ok(None) };
+    let paths =
+        changes.added.into_iter().chain(changes.modified).chain(changes.renamed.into_keys());
+    let paths = paths.filter_map(|path| String::from_utf8(path).ok());
+    let others = paths.filter(|path| !used.files.contains_key(path)).take(MAX_EXAMINED);
+    let since = UsedFile { read: None, modified: None, at: used.newest };
+    let examined = examine(core, Some(root), others.map(|path| (path, since)).collect()).await?;
+    let changed = examined.into_iter().filter(|file| file.on_disk == FileOnDisk::Changed);
+    let mut changed: Vec<String> = changed.map(|file| file.path).collect();
+    changed.sort_unstable();
+    changed.truncate(MAX_CHANGED_LATER);
+    Ok(Some(changed))
 }
 
 /// Marks the results in a context that show a file which something else changed since.
@@ -80,6 +104,8 @@ pub(super) async fn mark_stale(
 struct SessionFiles {
     root: Option<String>,
     uses: Arc<FileUses>,
+    /// The time of the newest record.
+    newest: Timestamp,
     /// The files by their names within the project.
     files: BTreeMap<String, UsedFile>,
 }
@@ -88,14 +114,15 @@ impl SessionFiles {
     /// Blocks on the disk.
     fn load(core: &Arc<Core>, id: SessionId) -> Result<Self> {
         let path = active_path(core, id)?;
-        let root = core.sessions.with(id, |live| live.state().project_path().map(str::to_owned))?;
+        let session = core.summary(id)?;
+        let (root, newest) = (session.project_path, session.last_activity);
         let uses = file_uses(core, id, &path)?;
         let mut files: BTreeMap<String, UsedFile> = BTreeMap::new();
         for (path, used) in uses.files() {
             let name = within(root.as_deref(), path).to_owned();
             files.entry(name).and_modify(|file| file.join(used)).or_insert(*used);
         }
-        Ok(Self { root, uses, files })
+        Ok(Self { root, uses, newest, files })
     }
 }
 
