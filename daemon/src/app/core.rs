@@ -15,7 +15,7 @@ use super::counts::Counts;
 use super::error::{AppError, Result};
 use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
-use super::put_back::Previews;
+use super::previews::Previews;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
 use super::uploads::{RunningImports, Uploads};

@@ -3,7 +3,7 @@
 //!
 //! From the ground up:
 //!
-//! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
+//! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`, `model_limits`, `model_speed`: state
 //!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`put_back`]: files
 //!   that follow a move of the leaf; [`loops`]: loop detection.
@@ -37,6 +37,7 @@ pub(crate) mod open;
 mod other_branches;
 mod partial;
 mod path;
+mod previews;
 pub(crate) mod put_back;
 mod running;
 mod schedule;

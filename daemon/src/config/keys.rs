@@ -61,16 +61,7 @@ const fn key(
     ConfigKey { section, name, kind, default, is_live: true }
 }
 
-/// Sections, and keys by their full names, that are checked and not used yet.
-const NO_EFFECT_YET: &[&str] = &[];
-
 impl ConfigKey {
-    /// Returns whether this version uses the key.
-    pub(super) fn has_effect(&self) -> bool {
-        let full = self.to_string();
-        !NO_EFFECT_YET.iter().any(|name| *name == self.section || *name == full)
-    }
-
     /// Marks a key whose change applies at the next start.
     const fn at_start(mut self) -> Self {
         self.is_live = false;
@@ -254,14 +245,6 @@ fn format_size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_without_effect_are_in_the_table() {
-        for name in NO_EFFECT_YET {
-            let is_known = KEYS.iter().any(|key| key.section == *name || key.to_string() == *name);
-            assert!(is_known, "{name}");
-        }
-    }
 
     #[test]
     fn keys_are_unique_and_accept_their_defaults() {

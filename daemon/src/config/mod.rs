@@ -129,8 +129,7 @@ impl Config {
     /// Returns the effective values with their sources.
     ///
     /// **Shape**: `{"sessions":{"maxSessions":{"value":77,"source":"file","file":"/x/config.yaml","line":2}}}`;
-    /// the source is `default`, `computed`, `file`, `env` with a `variable`, or `flag`. `noEffectYet` marks keys that
-    /// are checked and not used.
+    /// the source is `default`, `computed`, `file`, `env` with a `variable`, or `flag`.
     #[must_use]
     pub(crate) fn to_json(&self) -> Value {
         let mut sections = Map::new();
@@ -152,9 +151,6 @@ impl Config {
                 }
                 Some(ValueSource::Flag(_)) => shown["source"] = "flag".into(),
                 None => {}
-            }
-            if !key.has_effect() {
-                shown["noEffectYet"] = true.into();
             }
             let section = sections.entry(key.section).or_insert_with(|| json!({}));
             section[key.name] = shown;
@@ -178,9 +174,6 @@ impl Config {
             notes.extend(computed.as_ref().map(|(_, how)| format!("computed: {how}")));
             if notes.is_empty() {
                 notes.push("default".to_owned());
-            }
-            if !key.has_effect() {
-                notes.push("no effect yet".to_owned());
             }
             let shown = computed.as_ref().map_or(value, |(value, _)| value);
             // A JSON value is valid YAML, and its quotes keep texts from being read as other types.

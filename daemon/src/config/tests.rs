@@ -86,13 +86,11 @@ fn effective_values_are_shown_with_their_sources() {
     );
     let json = config.to_json();
     assert_eq!(json["sessions"]["maxSessions"]["line"], 2);
-    assert_eq!(json["sessions"]["maxSessions"].get("noEffectYet"), None);
     assert_eq!(json["log"]["keepDays"]["variable"], "OLLM_LOG__KEEP_DAYS");
     assert_eq!(
         json["context"]["size"],
         json!({ "value": 8192, "source": "computed", "how": "unless the session or the Modelfile sets one" })
     );
-    assert_eq!(json["files"]["maxDepth"].get("noEffectYet"), None);
 }
 
 #[test]

@@ -9,31 +9,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
 
-use super::store::Sessions;
-use super::write::NewRecord;
+use super::write::{KeptContent, NewRecord};
 use crate::fsutil::{self, FsError};
-
-/// Contents to keep with a record.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KeptFiles {
-    /// The contents by hash.
-    pub(crate) contents: HashMap<FileHash, KeptContent>,
-    /// The most bytes that all blobs of the session may have.
-    pub(crate) quota_bytes: u64,
-    /// The files of the record that are not kept for reasons that the caller knows.
-    pub(crate) not_kept: NotKept,
-}
-
-/// The content of a file.
-#[derive(Clone, Debug)]
-pub(crate) enum KeptContent {
-    Bytes(Vec<u8>),
-    /// The content of another file, which has the hash.
-    File(PathBuf),
-}
 
 /// Stores the contents of a record. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
 ///
@@ -76,23 +55,21 @@ pub(super) fn keep(
     store.sync()
 }
 
-impl Sessions {
-    /// Returns whether a session keeps the content of a file.
-    pub(crate) fn keeps_file(&self, id: SessionId, hash: FileHash) -> bool {
-        fsutil::file_len(&path_of(&self.shared.paths.blobs(id), hash)).is_some()
-    }
+/// Returns whether a session keeps the content of a file.
+pub(super) fn is_kept(blobs: &Path, hash: FileHash) -> bool {
+    fsutil::file_len(&path_of(blobs, hash)).is_some()
+}
 
-    /// Reads a content that a session keeps. Blocks on the disk.
-    ///
-    /// **Errors**: also if the content is damaged.
-    pub(crate) fn read_kept_file(&self, id: SessionId, hash: FileHash) -> Result<Vec<u8>, FsError> {
-        let path = path_of(&self.shared.paths.blobs(id), hash);
-        let read = fsutil::read_regular(&path).and_then(|bytes| {
-            let is_whole = blake3::hash(&bytes).as_bytes() == &hash.0;
-            is_whole.then_some(bytes).ok_or_else(|| std::io::Error::other("it is damaged"))
-        });
-        read.map_err(|source| FsError::new("read", &path, source))
-    }
+/// Reads a content that a session keeps.
+///
+/// **Errors**: also if the content is damaged.
+pub(super) fn read(blobs: &Path, hash: FileHash) -> Result<Vec<u8>, FsError> {
+    let path = path_of(blobs, hash);
+    let read = fsutil::read_regular(&path).and_then(|bytes| {
+        let is_whole = blake3::hash(&bytes).as_bytes() == &hash.0;
+        is_whole.then_some(bytes).ok_or_else(|| std::io::Error::other("it is damaged"))
+    });
+    read.map_err(|source| FsError::new("read", &path, source))
 }
 
 /// Returns the path of a kept content.

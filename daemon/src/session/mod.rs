@@ -29,12 +29,12 @@ mod write;
 
 pub(crate) use error::SessionError;
 pub(crate) use fork::NewFork;
-pub(crate) use kept_files::{KeptContent, KeptFiles};
 pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, SessionState, project_hash};
 pub(crate) use store::Sessions;
 pub(crate) use write::{
-    Appended, IdempotencyKey, NewRecord, NewSession, Observer, Parent, SessionChange,
+    Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord, NewSession, Observer, Parent,
+    SessionChange,
 };
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! back, redo goes forward, and a new operation ends the line of redo. So the two stacks are a fold like everything else.
 //! It goes on where it ended, so that an undo in a long session does not fold its whole log.
 //!
-//! **Invariants**: pure; equal logs have equal operations, live and after a restart, in one go or bit by bit. A move that this fold cannot explain,
-//! of another program or behind damage, is an operation too and can be undone. FORMAT.md, "Operations".
+//! **Invariants**: pure; equal logs have equal operations, live and after a restart, in one go or bit by bit. A move that
+//! this fold cannot explain, of another program or behind damage, is an operation too and can be undone. FORMAT.md,
+//! "Operations".
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hashlink::LinkedHashMap;
-use ollm_protocol::content::{Record, RecordBody, Session, StoreStatus};
+use ollm_protocol::content::{FileHash, Record, RecordBody, Session, StoreStatus};
 use ollm_protocol::limits::json_bytes;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::cell::SessionCell;
 use super::error::SessionError;
 use super::index::{HintSource, IndexEntry};
+use super::kept_files;
 use super::log::{OpenLogFile, open_real};
 use super::open_session::OpenSession;
 use super::plan::WriteRequest;
@@ -276,6 +277,18 @@ impl Sessions {
     pub(crate) fn summary(&self, id: SessionId) -> Result<Session, SessionError> {
         let now = self.shared.clock.now();
         self.with(id, |session| session.summary(now))
+    }
+
+    /// Returns whether a session keeps the content of a file.
+    pub(crate) fn keeps_file(&self, id: SessionId, hash: FileHash) -> bool {
+        kept_files::is_kept(&self.shared.paths.blobs(id), hash)
+    }
+
+    /// Reads a content that a session keeps. Blocks on the disk.
+    ///
+    /// **Errors**: also if the content is damaged.
+    pub(crate) fn read_kept_file(&self, id: SessionId, hash: FileHash) -> Result<Vec<u8>, FsError> {
+        kept_files::read(&self.shared.paths.blobs(id), hash)
     }
 
     /// Reads records by number, with their blobs; returns `None` for damaged ones. May block on the disk.

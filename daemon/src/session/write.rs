@@ -1,17 +1,18 @@
 //! The types of writing: new sessions and records, the results of writes, and the changes that observers receive.
 
+use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use ollm_protocol::content::{NotKept, RecordBody, Session, SessionHeader, SessionUsage};
+use ollm_protocol::content::{FileHash, NotKept, RecordBody, Session, SessionHeader, SessionUsage};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use tokio::sync::oneshot;
 
 use super::error::SessionError;
 use super::index::KeyEntry;
-use super::kept_files::KeptFiles;
 
 /// A session to be created.
 #[derive(Clone, Debug)]
@@ -42,6 +43,25 @@ impl NewRecord {
         let files = KeptFiles::default();
         Self { body, tokens, at: None, parent: Parent::Leaf, key: None, files }
     }
+}
+
+/// Contents to keep with a record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeptFiles {
+    /// The contents by hash.
+    pub(crate) contents: HashMap<FileHash, KeptContent>,
+    /// The most bytes that all blobs of the session may have.
+    pub(crate) quota_bytes: u64,
+    /// The files of the record that are not kept for reasons that the caller knows.
+    pub(crate) not_kept: NotKept,
+}
+
+/// The content of a file.
+#[derive(Clone, Debug)]
+pub(crate) enum KeptContent {
+    Bytes(Vec<u8>),
+    /// The content of another file, which has the hash.
+    File(PathBuf),
 }
 
 /// The parent of a new record.

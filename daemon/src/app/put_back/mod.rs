@@ -1,15 +1,15 @@
 //! Putting files back together with a move of the leaf: previews, applications, and what a crash interrupted.
 //!
 //! A caller that moves the leaf names the records that leave the path and those that come onto it; the files follow.
-//! `session.undo`, `session.redo` and `snapshot.restore` do so. The moves, the record of the files and a delta that tells the model what
-//! changed are one write, so the log decides whether an application happened.
+//! `session.undo`, `session.redo` and `snapshot.restore` do so. The moves, the record of the files and a delta for the
+//! model with what changed are one write, so the log decides whether an application happened.
 //!
 //! **Invariants**: nothing is put back that a preview did not show; only calls that this session recorded itself count,
 //! neither imported ones nor those of a session that it was forked from. A session puts files back once at a time.
 
 mod survey;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +19,18 @@ use ollm_protocol::content::{
     PutBackFile, RecordBody, RecordKind,
 };
 use ollm_protocol::{PlanId, Seq, SessionId, sanitize};
-use parking_lot::Mutex;
 
 use self::survey::{FileSurvey, survey};
 use super::core::Core;
 use super::drafts::{counted_for, uncounted};
 use super::error::{AppError, Result, limit_page};
+pub(crate) use crate::app::previews::FileMove;
+use crate::app::previews::Preview;
 use crate::put_back::apply::{self, FileOutcome};
 use crate::put_back::journal::{Journal, JournaledChange};
 use crate::put_back::plan::{FileFate, PlanItem};
 use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord};
 
-/// The previews that are remembered; an older one must be made again.
-const MAX_PREVIEWS: usize = 16;
-/// The files of all remembered previews, each with about 300 bytes; the newest one may have more.
-const MAX_PREVIEWED_FILES: usize = 20_000;
 /// The most bytes of the paths of a plan: its record must fit beside other things into the largest record.
 const MAX_PLAN_BYTES: usize = 24 * 1024 * 1024;
 /// The bytes that a file of a plan takes besides its path.
@@ -76,51 +73,6 @@ impl FilesRequest {
             let free = core.putting_back.wait_until_free(id);
             drop(tokio::time::timeout(FILES_WAIT, free).await);
         }
-    }
-}
-
-/// A move of the leaf that files follow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileMove {
-    pub(crate) id: SessionId,
-    /// The active leaf.
-    pub(crate) leaf: Option<Seq>,
-    /// The leaf after the move.
-    pub(crate) to: Option<Seq>,
-    /// The records that leave the path.
-    pub(crate) removed: Vec<Seq>,
-    /// The records that come onto the path.
-    pub(crate) added: Vec<Seq>,
-    /// The call, as the record names it: `undo`, `redo` or `restore`.
-    pub(crate) cause: &'static str,
-}
-
-/// The previews that can be applied.
-#[derive(Default)]
-pub(crate) struct Previews(Mutex<VecDeque<Arc<Preview>>>);
-
-struct Preview {
-    plan_id: PlanId,
-    file_move: FileMove,
-    items: Vec<PlanItem>,
-}
-
-impl Previews {
-    fn add(&self, preview: Preview) {
-        let mut previews = self.0.lock();
-        previews.push_back(Arc::new(preview));
-        let n_files = |previews: &VecDeque<Arc<Preview>>| -> usize {
-            previews.iter().map(|preview| preview.items.len()).sum()
-        };
-        while previews.len() > MAX_PREVIEWS
-            || (previews.len() > 1 && n_files(&previews) > MAX_PREVIEWED_FILES)
-        {
-            previews.pop_front();
-        }
-    }
-
-    fn find(&self, plan_id: PlanId) -> Option<Arc<Preview>> {
-        self.0.lock().iter().find(|preview| preview.plan_id == plan_id).cloned()
     }
 }
 

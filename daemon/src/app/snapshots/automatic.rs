@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{RecordBody, RecordKind, SnapshotMark};
-use ollm_protocol::{EventKind, Seq, SessionId, SnapshotId, Timestamp};
-use serde_json::json;
+use ollm_protocol::{Seq, SessionId, Timestamp};
 
-use super::create::{announce, publish_error, save};
+use super::files::{announce, save};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark};
 use crate::app::error::{AppError, Result};
@@ -107,36 +106,4 @@ fn take_full(core: &Core, id: SessionId) -> Result<()> {
     let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Threshold);
     // The next record marks it again if the leaf moved.
     core.append_if_leaf_blocking(id, leaf, vec![mark]).map(drop)
-}
-
-/// Removes the oldest automatic snapshots beyond their number, never `target`, to which the session is returning. Errors
-/// are published: the next cleanup tries again. Blocks on the disk.
-pub(super) fn clean_up(core: &Core, id: SessionId, target: Option<SnapshotId>) {
-    let writer = core.snapshots.writer();
-    let found = match core.snapshots.list(id) {
-        Ok(found) => found.snapshots,
-        Err(error) => {
-            return tracing::warn!(session = %id, "snapshots are cleaned up later: {error}");
-        }
-    };
-    let is_counted = |info: &&ollm_protocol::content::SnapshotInfo| {
-        !info.pinned && info.reason != SnapshotMark::MANUAL && info.seq.is_some()
-    };
-    let mut counted: Vec<_> =
-        found.iter().filter(is_counted).map(|info| info.snapshot_id).collect();
-    let max_count = core.config().snapshots.max_count as usize;
-    // The newest come first.
-    while counted.len() > max_count {
-        let Some(oldest) = counted.iter().rposition(|id| Some(*id) != target) else { return };
-        let oldest = counted.remove(oldest);
-        match writer.remove(id, oldest) {
-            Ok(()) => publish_deleted(core, id, oldest, "cleanup"),
-            Err(error) => publish_error(core, id, oldest, &error.into()),
-        }
-    }
-}
-
-pub(super) fn publish_deleted(core: &Core, id: SessionId, snapshot_id: SnapshotId, reason: &str) {
-    let data = json!({ "snapshotId": snapshot_id, "reason": reason });
-    core.publish(id, None, EventKind::SnapshotDeleted, data);
 }

@@ -1,21 +1,18 @@
-//! `snapshot.create`, and writing the file of a snapshot whose record is durable.
+//! `snapshot.create`: a snapshot that a client asks for.
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{RecordBody, SnapshotInfo, SnapshotMark};
+use ollm_protocol::content::{RecordBody, SnapshotMark};
 use ollm_protocol::limits::BoundedField;
 use ollm_protocol::methods::snapshot::{SnapshotCreateParams, SnapshotResult};
-use ollm_protocol::{EventKind, SessionId, SnapshotId, method};
-use serde_json::json;
+use ollm_protocol::{SnapshotId, method};
 
-use super::automatic::clean_up;
-use super::content::document;
+use super::files::save;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
 use crate::app::schedule::TakenSnapshot;
-use crate::error_chain::with_sources;
 use crate::session::SessionError;
 
 /// Attempts to record a snapshot while other records move the leaf.
@@ -67,66 +64,4 @@ pub(crate) async fn create(
         .await;
     }
     Err(SessionError::LeafMoved { id }.into())
-}
-
-/// Writes the file of a snapshot, removes automatic ones beyond their number, and announces the snapshot. Returns `None`
-/// if the configuration allows no files. Blocks on the disk.
-///
-/// **Errors**: also published; the file does not exist then.
-pub(in crate::app) fn save(
-    core: &Arc<Core>,
-    id: SessionId,
-    taken: &TakenSnapshot,
-) -> Result<Option<SnapshotInfo>> {
-    if !core.config().snapshots.enabled {
-        announce(core, id, taken, false);
-        return Ok(None);
-    }
-    match write(core, id, taken) {
-        Ok((info, is_new)) => {
-            if is_new {
-                announce(core, id, taken, true);
-                clean_up(core, id, taken.mark.restores);
-            }
-            Ok(Some(info))
-        }
-        // A deletion of the session is no failure of the snapshot.
-        Err(error @ AppError::Session(SessionError::NotFound { .. })) => Err(error),
-        Err(error) => {
-            publish_error(core, id, taken.mark.snapshot_id, &error);
-            Err(error)
-        }
-    }
-}
-
-/// Writes the file of a snapshot unless it is there; returns whether it was not.
-fn write(core: &Arc<Core>, id: SessionId, taken: &TakenSnapshot) -> Result<(SnapshotInfo, bool)> {
-    let snapshot_id = taken.mark.snapshot_id;
-    if core.snapshots.has(id, snapshot_id)? {
-        core.snapshots.writer().sync(id)?;
-        return Ok((core.snapshots.read(id, snapshot_id)?.0, false));
-    }
-    let document = document(core, id, taken)?;
-    let writer = core.snapshots.writer();
-    // A deletion that begins later waits for the writer, and then removes the file.
-    core.sessions.with(id, |_| ())?;
-    let written = core.sessions.with_descriptors(|| writer.write(id, &document))?;
-    Ok((written, true))
-}
-
-pub(super) fn announce(core: &Core, id: SessionId, taken: &TakenSnapshot, file: bool) {
-    let SnapshotMark { snapshot_id, leaf, reason, .. } = &taken.mark;
-    let kind = match reason == SnapshotMark::MANUAL {
-        true => EventKind::SnapshotCreated,
-        false => EventKind::AutoSnapshotCreated,
-    };
-    let data = json!({ "snapshotId": snapshot_id, "reason": reason, "leaf": leaf, "file": file });
-    core.publish(id, Some(taken.seq), kind, data);
-}
-
-pub(super) fn publish_error(core: &Core, id: SessionId, snapshot_id: SnapshotId, error: &AppError) {
-    let error = with_sources(error);
-    tracing::warn!(session = %id, snapshot = %snapshot_id, "a snapshot failed: {error}");
-    let data = json!({ "snapshotId": snapshot_id, "error": error });
-    core.publish(id, None, EventKind::SnapshotError, data);
 }

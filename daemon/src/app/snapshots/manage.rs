@@ -10,7 +10,8 @@ use ollm_protocol::methods::snapshot::{
 };
 use ollm_protocol::{SessionId, SnapshotId, Timestamp};
 
-use super::automatic::{clean_up, publish_deleted, write_due};
+use super::automatic::write_due;
+use super::files::{clean_up, publish_deleted};
 use crate::app::core::Core;
 use crate::app::error::{AppError, JsonPart, Result, json_part, limit_page, page_limit};
 use crate::snapshot::SnapshotError;

@@ -10,10 +10,11 @@
 pub(crate) mod automatic;
 mod content;
 pub(crate) mod create;
+mod files;
 pub(crate) mod manage;
 pub(crate) mod new_session;
 
-pub(super) use create::save;
+pub(super) use files::save;
 
 #[cfg(test)]
 mod tests;
