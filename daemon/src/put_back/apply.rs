@@ -429,7 +429,8 @@ fn with_stage(
     let root = Dir::open(&journal.root).map_err(fail)?;
     let name = journal.stage_name();
     let stage = match root.open_beneath(&name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // A process that was killed may have removed it in the system's cache only, and the journal goes next.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return root.sync().map_err(fail),
         stage => stage.map_err(fail)?,
     };
     work(&root, &stage).map_err(fail)?;
