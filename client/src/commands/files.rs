@@ -35,7 +35,7 @@ pub(crate) enum FilesCommand {
     Status(FilesStatusArgs),
 }
 
-/// Which files of which directory.
+/// The arguments that select a directory and files in it.
 #[derive(Debug, Args)]
 struct FilesSelectionArgs {
     /// Only files that match PATTERN, in the syntax of .gitignore; may be given several times.
@@ -49,7 +49,7 @@ struct FilesSelectionArgs {
     hidden: bool,
 }
 
-/// How paths are printed.
+/// The flags for the form of printed paths.
 #[derive(Debug, Args)]
 struct PathOutputArgs {
     /// End each path with a NUL byte, for `xargs -0`.

@@ -1,4 +1,4 @@
-//! What happens to files that the daemon puts back, as lines.
+//! Lines for the plan and the results of files that the daemon puts back.
 
 use ollm_protocol::content::{FileAction, FilePlan, FileStatus, PlannedFile, UnrecordedCall};
 use ollm_protocol::sanitize;

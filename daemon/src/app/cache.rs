@@ -27,9 +27,9 @@ const MAX_SESSIONS: usize = 256;
 /// The most records of all cached paths and operations of all cached folds together, which take 40 and some 70 bytes each.
 /// A longer path is walked at every build, and more operations are folded at every undo.
 const MAX_PATH_RECORDS: usize = 1 << 20;
-/// The most facts and counted values of all cached sessions together, which take some 300 and 16 bytes each. The facts
-/// of other sessions are folded again when they are needed.
-const MAX_FACT_ITEMS: usize = 1 << 16;
+/// The most facts, counted values and used files of all cached sessions together, which take some 300, 16 and 200 bytes
+/// each. Those of other sessions are folded again when they are needed.
+const MAX_FOLDED_ITEMS: usize = 1 << 16;
 /// The most recent builds of a session that `context.inspect` can repeat: a turn with tools makes a few.
 const MAX_RECIPES: usize = 16;
 
@@ -140,20 +140,22 @@ impl SessionCache {
 }
 
 impl SessionCache {
-    /// Drops the facts of the least recently used sessions beyond the bound of all sessions together.
-    pub(crate) fn trim_facts(&self) {
+    /// Drops the facts and the used files of the least recently used sessions beyond the bound of all sessions together.
+    pub(crate) fn trim_folds(&self) {
         let mut sessions = self.0.lock();
         let size = |session: &CachedSession| {
-            session.folds.facts.as_ref().map_or(0, |folded| folded.fold.n_items())
+            let facts = session.folds.facts.as_ref().map_or(0, |folded| folded.fold.n_items());
+            let files = session.folds.files.as_ref().map_or(0, |folded| folded.fold.n_items());
+            facts + files
         };
         let mut total: usize = sessions.iter().map(|(_, session)| size(session)).sum();
         // The least recently used come first.
         for (_, session) in sessions.iter_mut() {
-            if total <= MAX_FACT_ITEMS {
+            if total <= MAX_FOLDED_ITEMS {
                 break;
             }
             total -= size(session);
-            session.folds.facts = None;
+            (session.folds.facts, session.folds.files) = (None, None);
         }
     }
 }
@@ -424,17 +426,42 @@ mod tests {
         }
         let fold = Arc::new(fold);
         let cache = SessionCache::default();
-        let n_sessions = (MAX_FACT_ITEMS / fold.n_items() + 2) as u128;
+        let n_sessions = (MAX_FOLDED_ITEMS / fold.n_items() + 2) as u128;
         for number in 0..n_sessions {
             let folded = FoldedTo { newest: Seq(19), fold: Arc::clone(&fold) };
             cache.with(id(number), |session| session.folds.facts = Some(folded));
-            cache.trim_facts();
+            cache.trim_folds();
         }
         let has_facts = |number| {
             cache.peek(id(number), |session| session.folds.facts.is_some()).unwrap_or_default()
         };
         assert!(n_sessions < 100 && !has_facts(0) && !has_facts(1) && has_facts(2));
         assert!(has_facts(n_sessions - 1));
+    }
+
+    #[test]
+    fn used_files_of_least_recently_used_sessions_make_room() {
+        let mut fold = FileUses::default();
+        let at = Timestamp::from_unix_ms(0);
+        for n in 0..1000 {
+            let call = serde_json::json!({ "id": "c", "name": "read_file",
+                "args": { "path": format!("{n}.rs") }, "result": { "llmContent": "" }, "timestamp": at });
+            let call = serde_json::from_value(call).expect("a call");
+            fold.apply(Record::new(Seq(n), None, at, RecordBody::ToolCall(call)));
+        }
+        let fold = Arc::new(fold);
+        let cache = SessionCache::default();
+        let n_sessions = (MAX_FOLDED_ITEMS / fold.n_items() + 2) as u128;
+        for number in 0..n_sessions {
+            let folded = FoldedTo { newest: Seq(999), fold: Arc::clone(&fold) };
+            cache.with(id(number), |session| session.folds.files = Some(folded));
+            cache.trim_folds();
+        }
+        let has_files = |number| {
+            cache.peek(id(number), |session| session.folds.files.is_some()).unwrap_or_default()
+        };
+        assert!(n_sessions < 100 && !has_files(0) && !has_files(1) && has_files(2));
+        assert!(has_files(n_sessions - 1));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which records that were found are on another branch than the active one of their session.
+//! The found records that are on another branch than the active one of their session.
 //!
 //! A search finds records of many sessions, most of which are closed and have one branch. So no session is opened: a closed
 //! one is judged by what the catalog knows of it, and the entries of its records are read only if its leaf ever moved.

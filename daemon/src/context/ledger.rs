@@ -94,7 +94,7 @@ impl Ledger {
     }
 }
 
-/// What a session did with a file.
+/// The newest uses that a session made of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsedFile {
     /// The newest record of a call that read it.
@@ -133,6 +133,11 @@ impl FileUses {
     /// Returns the files with their names as the tools were given them, without `./` in front.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &UsedFile)> {
         self.files.iter().map(|(path, used)| (&**path, used))
+    }
+
+    /// Returns the number of files and reads, which the memory of a fold depends on.
+    pub(crate) fn n_items(&self) -> usize {
+        self.files.len() + self.reads.len()
     }
 
     /// Returns the file that a result shows.

@@ -64,7 +64,7 @@ fn is_listed(line: &str) -> bool {
     rest.len() < line.len() && marks.into_iter().any(|mark| rest.starts_with(mark))
 }
 
-/// Whether a line begins with a time of day in seconds, or with a date and a time, as those of logs do.
+/// Returns whether a line begins as those of logs do: with a time of day in seconds, or with a date and a time.
 fn is_stamped(line: &str) -> bool {
     let mut has_date = false;
     for word in line.split_whitespace().take(3) {

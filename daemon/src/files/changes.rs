@@ -1,4 +1,4 @@
-//! What changed under a root, by generation: the journal that subscribers and `since` read.
+//! The journal of changes under a root, by generation, which subscribers and `since` read.
 //!
 //! A root has a generation, a number that grows with each batch of changes. The journal keeps the newest batches, within
 //! a limit; who knows an older generation has to list again, which is called a *resync*. So a slow subscriber costs
@@ -24,7 +24,7 @@ pub(crate) struct ChangeSet {
     pub(crate) removed: BTreeSet<Vec<u8>>,
     /// The new paths, each with the old one.
     pub(crate) renamed: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Whether there are more changes than a batch can have.
+    /// Set if there are more changes than a batch can have.
     pub(crate) is_cut: bool,
 }
 

@@ -11,7 +11,7 @@ use super::FilesError;
 /// The most patterns of a filter.
 const MAX_PATTERNS: usize = 1_000;
 
-/// Which files are wanted; the default admits all.
+/// A filter for the paths of files; the default admits all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathFilter {
     include: Option<Gitignore>,

@@ -86,7 +86,7 @@ pub(crate) enum FilesError {
     Stopping,
 }
 
-/// Why a root cannot be read.
+/// The reason why a root cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RootProblem {
     #[error("does not exist")]
@@ -116,7 +116,7 @@ impl FileWarning {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RootKey {
     pub(crate) path: PathBuf,
-    /// Whether names that begin with a dot are listed.
+    /// Set if names that begin with a dot are listed.
     pub(crate) hidden: bool,
     /// The depth of the deepest files; those of the root have depth 1.
     pub(crate) max_depth: Option<u32>,
@@ -177,7 +177,7 @@ pub(crate) struct SearchResult {
     pub(crate) hits: Vec<FileHit>,
     pub(crate) generation: u64,
     pub(crate) n_files: usize,
-    /// Whether the first walk still runs, so that files may be missing.
+    /// Set while the first walk runs, so that files may be missing.
     pub(crate) is_walking: bool,
 }
 
@@ -285,12 +285,8 @@ impl Files {
     /// Returns the changes under a root that are still known, without waiting; `None` if the root is not followed, or too
     /// much changed at once.
     pub(crate) fn known_changes(&self, key: &RootKey) -> Option<ChangeSet> {
-        let roots = self.0.roots.lock();
-        let root = roots
-            .values()
-            .find(|open| open.root.key.covers(key))
-            .map(|open| Arc::clone(&open.root));
-        drop(roots);
+        let key = limited(key, &self.0.settings.lock());
+        let root = covering(&self.0.roots.lock(), &key).map(|open| Arc::clone(&open.root));
         match root?.state.read().journal.all() {
             ChangesSince::Known(changes) => Some(changes),
             ChangesSince::Resync => None,
@@ -334,14 +330,10 @@ impl Files {
             return Err(FilesError::NotAbsolute { path: key.path.clone() });
         }
         let settings = self.0.settings.lock().clone();
-        let mut key = key.clone();
-        key.max_depth = match (key.max_depth, settings.max_depth) {
-            (Some(own), Some(configured)) => Some(own.min(configured)),
-            (own, configured) => own.or(configured),
-        };
+        let key = limited(key, &settings);
         let filter = filter.clone().with_max_depth(key.max_depth);
         let mut roots = self.0.roots.lock();
-        if let Some(open) = roots.values().find(|open| open.root.key.covers(&key)) {
+        if let Some(open) = covering(&roots, &key) {
             *open.root.used_at.lock() = Instant::now();
             return Ok((open.clone(), filter));
         }
@@ -366,6 +358,20 @@ impl Drop for FilesShared {
     fn drop(&mut self) {
         self.roots.get_mut().values().for_each(|open| open.root.stop());
     }
+}
+
+/// Returns a key whose depth does not exceed the configured one.
+fn limited(key: &RootKey, settings: &FilesConfig) -> RootKey {
+    let max_depth = match (key.max_depth, settings.max_depth) {
+        (Some(own), Some(configured)) => Some(own.min(configured)),
+        (own, configured) => own.or(configured),
+    };
+    RootKey { max_depth, ..key.clone() }
+}
+
+/// Returns an open root that has all files of a key.
+fn covering<'r>(roots: &'r HashMap<RootKey, OpenRoot>, key: &RootKey) -> Option<&'r OpenRoot> {
+    roots.values().find(|open| open.root.key.covers(key))
 }
 
 /// Drops least recently used roots until another one has room.

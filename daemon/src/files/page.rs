@@ -23,14 +23,14 @@ const MAX_PAGE_PATH_BYTES: usize = 1024 * 1024;
 /// The most warnings of a page.
 const MAX_WARNINGS: usize = 100;
 
-/// What a page shall contain.
+/// The request for a page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageQuery {
     pub(crate) filter: PathFilter,
     pub(crate) limit: usize,
     /// The cursor of the page before.
     pub(crate) cursor: Option<String>,
-    /// Whether sizes and times are wanted.
+    /// Set if sizes and times are wanted.
     pub(crate) details: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct PageQuery {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FilesPage {
     pub(crate) files: Vec<PageFile>,
-    /// What was left out so far: on the first and the last page.
+    /// The warnings so far: on the first and the last page.
     pub(crate) warnings: Vec<FileWarning>,
     pub(crate) generation: u64,
     pub(crate) next_cursor: Option<String>,
@@ -52,14 +52,14 @@ pub(crate) struct PageFile {
     pub(crate) details: Option<FileDetails>,
 }
 
-/// What the disk says of a file.
+/// The size and the time of a file on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileDetails {
     pub(crate) size_bytes: u64,
     pub(crate) modified_at: Timestamp,
 }
 
-/// Where a page begins.
+/// The position at which a page begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PagePosition {
     /// After this directory's entry of this name, in the order of the tree.

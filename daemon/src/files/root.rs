@@ -41,7 +41,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const POLL_COST: u32 = 10;
 /// The most files of a root. A tree of a million files takes about 100 MB.
 pub(crate) const MAX_FILES: usize = 1_000_000;
-/// How often the queue of notices is emptied after an overflow, while further ones come.
+/// The number of times that the queue of notices is emptied after an overflow, while further ones come.
 const MAX_DRAINS: usize = 16;
 /// The warning for a root with more files than are kept.
 static TOO_MANY_FILES: LazyLock<FileWarning> = LazyLock::new(|| {
@@ -62,7 +62,7 @@ pub(crate) enum Phase {
     Gone(RootProblem),
 }
 
-/// How changes are noticed.
+/// The way in which changes are noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowMode {
     /// Each directory is watched.
@@ -71,7 +71,7 @@ pub(crate) enum FollowMode {
     Poll,
 }
 
-/// What callers see of a root.
+/// The state of a root that callers read.
 pub(crate) struct RootState {
     pub(crate) phase: Phase,
     pub(crate) mode: FollowMode,
@@ -81,7 +81,7 @@ pub(crate) struct RootState {
     pub(crate) walk_order: Vec<Arc<[u8]>>,
     /// The number of the first walk; a root that came back has a new one.
     pub(crate) walk_number: u64,
-    /// Whether the root has more files than [`MAX_FILES`].
+    /// Set if the root has more files than [`MAX_FILES`].
     pub(crate) is_cut: bool,
     pub(crate) warnings: BTreeMap<Vec<u8>, Vec<FileWarning>>,
     above_warnings: Vec<FileWarning>,
@@ -91,7 +91,7 @@ pub(crate) struct RootState {
     pub(crate) identity: Option<(u64, u64)>,
     pub(crate) walked_at: Instant,
     pub(crate) walk_cost: Duration,
-    /// When a directory was read.
+    /// The time at which a directory was read last.
     pub(crate) read_at: Instant,
     /// The newest request to walk again that was fulfilled.
     pub(crate) refreshed: u64,
@@ -111,7 +111,7 @@ pub(crate) struct Root {
     pub(crate) used_at: Mutex<Instant>,
     stop: AtomicBool,
     wake: UnixStream,
-    /// Whether watches are used; tests poll without them.
+    /// Set if watches are used; tests poll without them.
     can_watch: bool,
 }
 
@@ -286,7 +286,7 @@ struct Follower<'a> {
     last_cost: Duration,
 }
 
-/// What notices mean.
+/// The meaning of notices for the tree.
 #[derive(Default)]
 struct Dirty {
     /// Directories to read again.

@@ -1,4 +1,4 @@
-//! Which entries of a directory are ignored: ignore files, built-in names and configured patterns.
+//! The rules that decide which entries are ignored: ignore files, built-in names and configured patterns.
 //!
 //! The sources, from the strongest to the weakest; the first one with a pattern for an entry decides:
 //!
@@ -72,7 +72,7 @@ impl PresentFiles {
 
 /// The sources that do not depend on the directory.
 struct GlobalRules {
-    /// Whether names that begin with a dot are listed although no pattern asks for them.
+    /// Set if names that begin with a dot are listed although no pattern asks for them.
     hidden: bool,
     configured: Gitignore,
     excludes: Gitignore,
@@ -85,7 +85,7 @@ pub(crate) struct Rules {
     ollm: Gitignore,
     git: Gitignore,
     exclude: Gitignore,
-    /// Whether the directory is a repository, beyond which git's own files have no say.
+    /// Set if the directory is a repository, beyond which git's own files have no say.
     is_repository: bool,
 }
 

@@ -9,7 +9,7 @@ use super::changes::{ChangeSet, ChangesSince};
 use super::filter::PathFilter;
 use super::root::{FollowMode, Phase, Root};
 
-/// What a subscriber receives.
+/// An item that a subscriber receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FilesNews {
     /// The subscription began with this generation, or with one that can be continued.

@@ -478,6 +478,15 @@ async fn since_returns_the_difference_and_nothing_follows_an_ended_subscription(
 }
 
 #[tokio::test]
+async fn changes_are_known_of_a_root_with_a_configured_depth() {
+    let workspace = Workspace::with(&FilesConfig { max_depth: Some(2), ..settings(&[]) });
+    workspace.write("a", "");
+    assert_eq!(workspace.list().await, ["a"]);
+    let changes = workspace.files.known_changes(&workspace.key()).expect("is followed");
+    assert!(changes.is_empty());
+}
+
+#[tokio::test]
 async fn lost_notices_and_huge_changes_are_a_resync_after_which_the_files_are_right() {
     let workspace = Workspace::new();
     workspace.write("a", "");

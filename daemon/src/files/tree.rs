@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::changes::ChangeSet;
 
-/// What an entry of a directory is.
+/// The kind of an entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File,
@@ -32,7 +32,7 @@ pub(crate) const MAX_NAME_BYTES: usize = (u32::MAX >> KIND_BITS) as usize;
 /// and of the map of watches, and what the allocator adds to its blocks.
 const NODE_BYTES: usize = 200;
 
-/// What was read from one directory.
+/// The entries that were read from one directory.
 #[derive(Default)]
 pub(crate) struct Listing {
     pub(crate) dir: Vec<u8>,
@@ -111,7 +111,7 @@ impl Listing {
     }
 }
 
-/// What was read from one directory, ready to become a part of the tree.
+/// The entries of one directory, ready to become a part of the tree.
 pub(crate) struct PackedListing {
     pub(crate) dir: Vec<u8>,
     node: DirNode,
@@ -225,7 +225,7 @@ impl DirNode {
     }
 }
 
-/// What a watch is for.
+/// The purpose of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     /// The entries of this directory.

@@ -35,7 +35,7 @@ pub(crate) struct WalkJob {
     pub(crate) rules: Arc<Rules>,
 }
 
-/// How a walk is done, and what takes its results.
+/// The settings of a walk, and the functions that take its results.
 pub(crate) struct TreeWalk<'a> {
     pub(crate) root: &'a Path,
     /// The file system of the root.
@@ -43,9 +43,9 @@ pub(crate) struct TreeWalk<'a> {
     /// The depth of the deepest entries; those of the root have depth 1.
     pub(crate) max_depth: Option<u32>,
     pub(crate) watcher: Option<&'a DirWatcher>,
-    /// Whether each file gets a stamp of its time and size.
+    /// Set if each file gets a stamp of its time and size.
     pub(crate) stamps: bool,
-    /// Whether a subdirectory is read too.
+    /// Returns whether a subdirectory is read too.
     pub(crate) descend: &'a (dyn Fn(&[u8]) -> bool + Sync),
     /// Takes a directory; returns false to end the walk.
     pub(crate) deliver: &'a (dyn Fn(PackedListing, Vec<FileWarning>) -> bool + Sync),
@@ -63,7 +63,7 @@ struct Queue {
 /// The outcome of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalkEnd {
-    /// Whether a directory is not watched because the user has no watches left.
+    /// Set if a directory is not watched because the user has no watches left.
     pub(crate) out_of_watches: bool,
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 /// The most notices that are read at once. More are as good as lost: the root is walked again.
 const MAX_NOTICES: usize = if cfg!(test) { 2_000 } else { 64 * 1024 };
 
-/// What happened in a directory.
+/// The kind of a change in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticeKind {
     /// The entry appeared.

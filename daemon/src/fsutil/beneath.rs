@@ -28,7 +28,7 @@ pub(crate) struct Dir {
     path: PathBuf,
 }
 
-/// What is in a place.
+/// The state of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceState {
     Absent,
@@ -44,7 +44,7 @@ pub(crate) struct FoundFile {
     pub(crate) hash: [u8; 32],
     /// The permissions: nine bits.
     pub(crate) mode: u32,
-    /// Whether it belongs to the user of this process.
+    /// Set if it belongs to the user of this process.
     pub(crate) is_own: bool,
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum DiskStep {
 }
 
 impl DiskStep {
-    /// Whether the step is a change that failed.
+    /// Returns whether the step is a change that failed.
     pub(crate) fn is_failure(&self) -> bool {
         match self {
             Self::FailedSync(_) => true,

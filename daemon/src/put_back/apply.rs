@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournaledChange};
 use super::plan::{conflict_of, split};
-use crate::fsutil::beneath::{Dir, PlaceState};
+use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
 use crate::fsutil::{FsError, is_full};
 
 /// The permissions of the stage.
@@ -30,7 +30,7 @@ const READY: &str = "ready";
 /// The file of the stage that says that everything was taken back.
 const TAKEN_BACK: &str = "taken-back";
 
-/// What became of a file.
+/// The result for one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileOutcome {
     /// The file was put back; with its permissions before and after if they differ.
@@ -44,11 +44,11 @@ pub(crate) type ReadContent<'a> = dyn Fn(FileHash) -> Result<Vec<u8>, FsError> +
 /// Files that were put back, and whose earlier contents are still in the stage.
 #[derive(Debug)]
 pub(crate) struct Applied {
-    /// What became of each file, in the order of the journal.
+    /// The result for each file, in the order of the journal.
     pub(crate) outcomes: Vec<FileOutcome>,
 }
 
-/// What the stage has when everything is staged.
+/// The content of the stage when everything is staged.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Ready {
     /// The changes that may be made, by their places in the journal.
@@ -237,14 +237,26 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn replace(&self, at: usize, change: &JournaledChange) -> io::Result<FileOutcome> {
+    /// Returns the directory, the name and the state of the file of a change, or the reason why it is not as expected.
+    fn file_of<'c>(
+        &self,
+        change: &'c JournaledChange,
+    ) -> io::Result<Result<(Dir, &'c str, FoundFile), String>> {
         let (dir, name) = split(&change.path);
         let dir = self.root.open_beneath(dir)?;
         let found = dir.find(name)?;
-        if let Some(reason) = conflict_of(&found, change.expected) {
-            return Ok(conflict(&reason));
-        }
-        let PlaceState::File(file) = found else { return Ok(conflict("there is no file")) };
+        Ok(match (conflict_of(&found, change.expected), found) {
+            (Some(reason), _) => Err(reason),
+            (None, PlaceState::File(file)) => Ok((dir, name, file)),
+            (None, _) => Err("there is no file".to_owned()),
+        })
+    }
+
+    fn replace(&self, at: usize, change: &JournaledChange) -> io::Result<FileOutcome> {
+        let (dir, name, file) = match self.file_of(change)? {
+            Ok(found) => found,
+            Err(reason) => return Ok(conflict(&reason)),
+        };
         let staged = staged_name(at);
         match dir.exchange(name, &self.stage, &staged) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
@@ -280,13 +292,8 @@ impl<'a> Run<'a> {
             None => self.stage.move_to(&staged_name(at), dir, name),
         };
         if conflict_found.is_some() || moved_in.is_err() {
-            match self.stage.move_to(&out, dir, name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                moved => moved?,
-            }
-            moved_in.or_else(|error| {
-                if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
-            })?;
+            unless_taken(self.stage.move_to(&out, dir, name))?;
+            unless_taken(moved_in)?;
             let reason = conflict_found.unwrap_or_else(|| "there is another file".to_owned());
             return Ok(conflict(&reason));
         }
@@ -294,33 +301,24 @@ impl<'a> Run<'a> {
     }
 
     fn take_out(&self, at: usize, change: &JournaledChange) -> io::Result<FileOutcome> {
-        let (dir, name) = split(&change.path);
-        let dir = self.root.open_beneath(dir)?;
-        let found = dir.find(name)?;
-        if let Some(reason) = conflict_of(&found, change.expected) {
-            return Ok(conflict(&reason));
-        }
-        let PlaceState::File(file) = found else { return Ok(conflict("there is no file")) };
+        let (dir, name, file) = match self.file_of(change)? {
+            Ok(found) => found,
+            Err(reason) => return Ok(conflict(&reason)),
+        };
         let staged = staged_name(at);
         dir.move_to(name, &self.stage, &staged)?;
         if let Some(reason) = conflict_of(&self.stage.find(&staged)?, change.expected) {
-            match self.stage.move_to(&staged, &dir, name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                moved => moved?,
-            }
+            unless_taken(self.stage.move_to(&staged, &dir, name))?;
             return Ok(conflict(&reason));
         }
         Ok(FileOutcome::Done(Some(FileModes { before: Some(file.mode), after: None })))
     }
 
     fn set_mode(&self, change: &JournaledChange) -> io::Result<FileOutcome> {
-        let (dir, name) = split(&change.path);
-        let dir = self.root.open_beneath(dir)?;
-        let found = dir.find(name)?;
-        if let Some(reason) = conflict_of(&found, change.expected) {
-            return Ok(conflict(&reason));
-        }
-        let PlaceState::File(file) = found else { return Ok(conflict("there is no file")) };
+        let (dir, name, file) = match self.file_of(change)? {
+            Ok(found) => found,
+            Err(reason) => return Ok(conflict(&reason)),
+        };
         let mode = mode_after(change, file.mode);
         if mode == file.mode {
             return Ok(conflict("the permissions were changed"));
@@ -328,6 +326,15 @@ impl<'a> Run<'a> {
         dir.set_mode(name, mode)?;
         Ok(FileOutcome::Done(changed_modes(file.mode, mode)))
     }
+}
+
+/// Returns the result of a move, which may find its place taken by another file.
+fn unless_taken(moved: io::Result<()>) -> io::Result<()> {
+    moved.or_else(
+        |error| {
+            if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
+        },
+    )
 }
 
 fn conflict(reason: &str) -> FileOutcome {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{FileModes, FileState, PutBack, ToolCall};
 use ollm_protocol::{Seq, Timestamp};
 
-/// What a session wrote beneath one directory.
+/// The writes of a session beneath one directory.
 #[derive(Debug)]
 pub(crate) struct WrittenFiles<'a> {
     root: &'a str,
@@ -27,13 +27,13 @@ struct FileLayers {
     last: FileState,
 }
 
-/// What one call made of a file.
+/// The change that one call made to a file.
 #[derive(Clone, Debug)]
 struct Layer {
     call: Seq,
     /// The copies of the record of the call on other branches, as a retry writes them.
     copies: Vec<Seq>,
-    /// What a copy has in common with the record.
+    /// The identity that a copy shares with the record.
     origin: CallOrigin,
     before: FileState,
     after: FileState,

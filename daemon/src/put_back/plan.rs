@@ -21,7 +21,7 @@ pub(crate) struct PlanItem {
     pub(crate) fate: FileFate,
 }
 
-/// What happens to a file.
+/// The fate of a file in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileFate {
     /// The file changes.
@@ -32,13 +32,13 @@ pub(crate) enum FileFate {
     Left(FileStatus, String),
 }
 
-/// What a plan is made of, besides the log.
+/// The inputs of a plan besides the log.
 pub(crate) struct FilePlanner<'a> {
     /// The directory of the project; an error says why it cannot be used.
     pub(crate) root: Result<&'a Dir, String>,
     /// Directories of the daemon, in which nothing is put back.
     pub(crate) private: &'a [&'a Path],
-    /// Whether the content of a hash is kept.
+    /// Returns whether the content of a hash is kept.
     pub(crate) is_kept: &'a dyn Fn(FileHash) -> bool,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Operations {
     leaf: Option<Seq>,
     /// The operation of the newest unanswered message: the answer joins it, with everything since.
     question: Option<usize>,
-    /// Whether the last message of the conversation calls tools whose results may follow.
+    /// Set if the last message of the conversation calls tools whose results may follow.
     in_call: bool,
     /// The deltas that end the path. They belong to a message of the user that follows them, for which they were written,
     /// or else to the change before them.

@@ -49,7 +49,7 @@ pub struct FilesDiscoverResult {
     /// The files, in the order of the bytes of their directories and names; during the first walk of a root, in the order
     /// in which it finds directories.
     pub data: Vec<WorkspaceFile>,
-    /// What was left out, at most 100: on the first and the last page.
+    /// The warnings about what was left out, at most 100: on the first and the last page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<WorkspaceWarning>,
     /// The generation of the root before the page was made: `files.watch` continues after it.
@@ -66,7 +66,7 @@ pub struct WorkspaceFile {
     /// The path.
     #[serde(flatten)]
     pub path: WorkspacePath,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: WorkspaceFileKind,
     /// The size in bytes; that of a link is the length of its target. Absent without `details`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct WorkspacePath {
 }
 
 named_enum! {
-    /// What an entry of a workspace is.
+    /// The kind of an entry of a workspace.
     pub enum WorkspaceFileKind {
         /// A regular file.
         File = "file",
@@ -152,7 +152,7 @@ pub struct WorkspaceHit {
     /// The path.
     #[serde(flatten)]
     pub path: WorkspacePath,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: WorkspaceFileKind,
     /// The rank; greater is better. Comparable within one search only.
     pub score: u32,
@@ -189,7 +189,7 @@ pub enum FilesEvent {
     Watching {
         /// The generation.
         generation: u64,
-        /// How changes are noticed.
+        /// The way in which changes are noticed.
         mode: WatchMode,
     },
     /// Files changed. No path is in more than one list.
@@ -234,7 +234,7 @@ pub struct RenamedPath {
 }
 
 named_enum! {
-    /// How changes of a root are noticed.
+    /// The way in which changes of a root are noticed.
     pub enum WatchMode {
         /// The system reports them.
         Watch = "watch",
@@ -270,10 +270,10 @@ pub struct WorkspaceRoot {
     pub max_depth: Option<u32>,
     /// The stage.
     pub state: WorkspaceState,
-    /// Why it cannot be read; only in the state `gone`.
+    /// The reason why it cannot be read; only in the state `gone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// How changes are noticed.
+    /// The way in which changes are noticed.
     pub mode: WatchMode,
     /// The number of files and links.
     pub files: u64,

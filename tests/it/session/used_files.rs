@@ -145,6 +145,8 @@ fn files_that_change_after_the_newest_record_are_named_while_the_project_is_foll
     set_modified(&other, true);
     set_modified(&used, true);
     until("the change is noticed", || later(&mut wire) == Some(json!(["other.rs"])));
+    let second = wire.ok("session.files", json!({ "sessionId": session, "cursor": "1" }));
+    assert_eq!(second.get("changedLater"), None, "it is on the first page");
     set_modified(&other, false);
     assert_eq!(later(&mut wire), Some(json!([])), "it is older than the newest record");
 }

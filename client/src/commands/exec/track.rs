@@ -47,7 +47,7 @@ struct TrackedFile {
     content: Option<Vec<u8>>,
 }
 
-/// What changes when a file is written.
+/// The properties of a file that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -216,7 +216,7 @@ fn content_of(bytes: Vec<u8>) -> FileStateInput {
     }
 }
 
-/// What is below a directory, by paths relative to it.
+/// The files below a directory, by paths relative to it.
 #[derive(Default)]
 struct Walked {
     /// The regular files.

@@ -50,7 +50,8 @@ fn render(result: &SessionFilesResult, only_stale: bool, options: &RenderOptions
         text.push_str(&format!("... of {}; --limit shows more\n", counted(result.total, "file")));
     }
     for path in result.changed_later.iter().flatten() {
-        text.push_str(&format!("not used {}  changed later\n", sanitize::one_line(path)));
+        let path = sanitize::one_line(path);
+        text.push_str(&format!("{:<7} {path}  changed after the last record\n", "other"));
     }
     text
 }

@@ -142,7 +142,7 @@ pub(super) fn facts(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc
     };
     let seqs: Vec<Seq> = path.items.iter().filter(states).map(|item| item.seq).collect();
     let folded = fold(core, id, &seqs, |folds| &mut folds.facts)?;
-    core.cache.trim_facts();
+    core.cache.trim_folds();
     Ok(folded)
 }
 
@@ -153,7 +153,9 @@ pub(super) fn file_uses(core: &Core, id: SessionId, path: &ActivePath) -> Result
         kind => matches!(kind, RecordKind::ToolCall | RecordKind::PutBack),
     };
     let seqs: Vec<Seq> = path.items.iter().filter(concerns).map(|item| item.seq).collect();
-    fold(core, id, &seqs, |folds| &mut folds.files)
+    let folded = fold(core, id, &seqs, |folds| &mut folds.files)?;
+    core.cache.trim_folds();
+    Ok(folded)
 }
 
 /// A fold of the records of one kind.

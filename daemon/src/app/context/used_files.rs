@@ -54,7 +54,8 @@ pub(crate) async fn list(
         data.extend(files.into_iter().filter(|file| !stale || file.on_disk.is_stale()));
     }
     let next_cursor = (next < rest.len()).then(|| next.to_string());
-    let changed_later = changed_later(&core, &used).await?;
+    // Each page would examine the same files.
+    let changed_later = if first == 0 { changed_later(&core, &used).await? } else { None };
     Ok(SessionFilesResult { root: used.root, data, total, changed_later, next_cursor })
 }
 

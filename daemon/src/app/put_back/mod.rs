@@ -40,7 +40,7 @@ const MAX_NAMED: usize = 20;
 /// The longest wait for another change of the session's files.
 const FILES_WAIT: Duration = Duration::from_secs(5);
 
-/// What a call that moves the leaf does with files.
+/// The treatment of files that a call which moves the leaf asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilesRequest {
     /// Files are not examined.

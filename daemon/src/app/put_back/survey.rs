@@ -1,4 +1,4 @@
-//! What a move of the leaf means for files: the log is read as far as it concerns them, and the files are examined.
+//! The survey of files for a move of the leaf: reads the log as far as it concerns them, and examines the files.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -85,7 +85,7 @@ pub(super) fn clean_up(core: &Core, id: SessionId, target: Option<SnapshotId>) {
             return tracing::warn!(session = %id, "snapshots are cleaned up later: {error}");
         }
     };
-    let is_counted = |info: &&ollm_protocol::content::SnapshotInfo| {
+    let is_counted = |info: &&SnapshotInfo| {
         !info.pinned && info.reason != SnapshotMark::MANUAL && info.seq.is_some()
     };
     let mut counted: Vec<_> =

@@ -239,7 +239,7 @@ fn first_statement(text: &str) -> Option<String> {
     Some(format!("{first} {next}"))
 }
 
-/// Whether a line is one tag of a markup, which a model copied from its prompt.
+/// Returns whether a line is one tag of a markup, which a model copied from its prompt.
 fn is_tag(line: &str) -> bool {
     line.starts_with('<') && line.ends_with('>') && line.matches('<').count() == 1
 }

@@ -30,7 +30,7 @@ const N_STEPS: usize = 14;
 const FILES: [&str; 6] = ["a", "b", "dir/c", "dir/d", "deep/er/e", "deep/f"];
 const ALL: usize = usize::MAX / 2;
 
-/// Who wrote a file.
+/// The writer of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Author {
     Session(usize),
@@ -42,7 +42,7 @@ enum Author {
 struct KnownFile {
     bytes: Option<Vec<u8>>,
     is_link: bool,
-    /// What each session left in it when it wrote it last.
+    /// The content that each session left when it wrote the file last.
     left_by: BTreeMap<usize, Option<Vec<u8>>>,
     /// Everybody who ever wrote it.
     authors: BTreeSet<Author>,

@@ -34,8 +34,8 @@ pub struct SessionFilesResult {
     /// The number of files that the session used on its active path, at most 2000.
     pub total: u64,
     /// Other files of the project that were modified after the newest record of the session, at most 200, in the order of
-    /// their names. Absent if the daemon does not follow the project: it does during `files.watch`, and for ten minutes
-    /// after `files.discover` and `files.search`.
+    /// their names; on the first page. Absent if the daemon does not follow the project: it does during `files.watch`, and
+    /// for ten minutes after `files.discover` and `files.search`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_later: Option<Vec<String>>,
     /// The cursor of the next page; absent at the end.
