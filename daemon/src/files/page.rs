@@ -5,16 +5,17 @@
 //! all pages is in exactly one of them. While the first walk runs, its directories are listed in the order in which it
 //! finds them, and that listing keeps this order to its end.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ollm_protocol::Timestamp;
-use rustix::fs::{AtFlags, CWD, FileType};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use super::filter::PathFilter;
 use super::root::{Phase, RootState};
-use super::tree::{DirNode, EntryKind, join};
+use super::tree::{DirNode, EntryKind, join, split};
 use super::walk::absolute;
 use super::{FileWarning, FilesError, NO_ANSWER};
 
@@ -217,28 +218,41 @@ pub(super) fn finish(mut page: FilesPage, root: &Path, details: bool) -> FilesPa
     if !details {
         return page;
     }
+    // The files of a directory follow each other, so each directory is looked up once.
+    let mut open: Option<(Vec<u8>, Option<OwnedFd>)> = None;
     page.files.retain_mut(|file| {
-        let Ok(found) =
-            rustix::fs::statat(CWD, absolute(root, &file.path), AtFlags::SYMLINK_NOFOLLOW)
-        else {
-            return false;
-        };
-        file.kind = match FileType::from_raw_mode(found.st_mode) {
-            FileType::RegularFile => EntryKind::File,
-            FileType::Symlink => EntryKind::Symlink,
-            _ => return false,
-        };
-        let unix_ms = found
-            .st_mtime
-            .saturating_mul(1000)
-            .saturating_add(i64::try_from(found.st_mtime_nsec).unwrap_or_default() / 1_000_000);
-        file.details = Some(FileDetails {
-            size_bytes: u64::try_from(found.st_size).unwrap_or_default(),
-            modified_at: Timestamp::from_unix_ms(unix_ms),
-        });
+        let (dir, name) = split(&file.path);
+        if open.as_ref().is_none_or(|(path, _)| path != dir) {
+            open = Some((dir.to_vec(), open_directory(root, dir)));
+        }
+        let Some((_, Some(directory))) = &open else { return false };
+        let Some((kind, details)) = details_of(directory, name) else { return false };
+        file.kind = kind;
+        file.details = Some(details);
         true
     });
     page
+}
+
+fn open_directory(root: &Path, dir: &[u8]) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, absolute(root, dir), flags, Mode::empty()).ok()
+}
+
+/// Returns the kind and the details of a file in a directory; `None` if it is neither a file nor a symbolic link.
+fn details_of(directory: &OwnedFd, name: &[u8]) -> Option<(EntryKind, FileDetails)> {
+    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let kind = match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => EntryKind::File,
+        FileType::Symlink => EntryKind::Symlink,
+        _ => return None,
+    };
+    let unix_ms = found
+        .st_mtime
+        .saturating_mul(1000)
+        .saturating_add(i64::try_from(found.st_mtime_nsec).unwrap_or_default() / 1_000_000);
+    let size_bytes = u64::try_from(found.st_size).unwrap_or_default();
+    Some((kind, FileDetails { size_bytes, modified_at: Timestamp::from_unix_ms(unix_ms) }))
 }
 
 #[cfg(test)]

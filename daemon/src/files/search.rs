@@ -20,6 +20,10 @@ use super::tree::{DirNode, EntryKind, OTHER_LETTERS, Tree, join, letters_of};
 const NAME_BONUS: u32 = 24;
 /// The further part for each letter.
 const NAME_LETTER_BONUS: u32 = 6;
+/// The most that one letter of a word scores, and what the first one may score beyond that: a match after a `/`, with the
+/// multiplier of the first letter, in the scores of `nucleo`.
+const MAX_LETTER_SCORE: u32 = 25;
+const MAX_FIRST_LETTER_BONUS: u32 = 9;
 /// A search of fewer files has one thread: starting another takes as long as it saves.
 const FILES_PER_THREAD: usize = 20_000;
 const MAX_THREADS: usize = 4;
@@ -39,6 +43,8 @@ struct Word {
     atom: Atom,
     letters: u64,
     name_bonus: u32,
+    /// The most that a match scores, without the bonus for a match within the name.
+    max_score: u32,
 }
 
 /// A file with its score; the greatest is the best one.
@@ -102,11 +108,12 @@ fn words_of(query: &str) -> Vec<Word> {
         let text: Vec<char> = atom.needle_text().chars().collect();
         let ascii: Vec<u8> =
             text.iter().filter_map(|char| u8::try_from(*char).ok()).filter(u8::is_ascii).collect();
-        let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        let length = u32::from(u16::try_from(text.len()).unwrap_or(u16::MAX));
         Word {
             atom,
             letters: letters_of(&ascii) & !OTHER_LETTERS,
-            name_bonus: NAME_BONUS + length.saturating_mul(NAME_LETTER_BONUS),
+            name_bonus: NAME_BONUS + length * NAME_LETTER_BONUS,
+            max_score: length * MAX_LETTER_SCORE + MAX_FIRST_LETTER_BONUS,
         }
     };
     pattern.atoms.into_iter().map(word).collect()
@@ -116,6 +123,8 @@ fn words_of(query: &str) -> Vec<Word> {
 struct Scorer<'a> {
     words: &'a [Word],
     letters: u64,
+    /// The most that a path scores.
+    max_score: u32,
     filter: &'a PathFilter,
     limit: usize,
     matcher: Matcher,
@@ -129,6 +138,9 @@ impl<'a> Scorer<'a> {
         Self {
             words,
             letters: words.iter().fold(0, |set, word| set | word.letters),
+            max_score: words
+                .iter()
+                .fold(0, |sum, word| sum.saturating_add(word.max_score + word.name_bonus)),
             filter,
             limit,
             matcher: Matcher::new(Config::DEFAULT.match_paths()),
@@ -153,11 +165,7 @@ impl<'a> Scorer<'a> {
             self.path.extend_from_slice(entry.name);
             let Some(score) = self.score(base, entry.letters) else { continue };
             let is_link = entry.kind == EntryKind::Symlink;
-            let worst = self.best.peek().filter(|_| self.best.len() >= self.limit);
-            let is_better = worst.is_none_or(|Reverse(worst)| {
-                (score, Reverse(self.path.len())) >= (worst.score, Reverse(worst.path.len()))
-            });
-            if !is_better || !self.filter.admits(&self.path) {
+            if !self.may_be_best(score) || !self.filter.admits(&self.path) {
                 continue;
             }
             self.best.push(Reverse(Ranked { score, path: self.path.clone(), is_link }));
@@ -167,12 +175,24 @@ impl<'a> Scorer<'a> {
         }
     }
 
-    /// Returns the score of the path in `self.path`, whose name begins at `base`; `None` if a word does not occur.
+    /// Returns whether the path in `self.path` may be among the best with a score of at most `most`.
+    fn may_be_best(&self, most: u32) -> bool {
+        let worst = self.best.peek().filter(|_| self.best.len() >= self.limit);
+        worst.is_none_or(|Reverse(worst)| {
+            (most, Reverse(self.path.len())) >= (worst.score, Reverse(worst.path.len()))
+        })
+    }
+
+    /// Returns the score of the path in `self.path`, whose name begins at `base`; `None` if a word does not occur, or if
+    /// the path cannot be among the best.
+    ///
+    /// Most of the time of a search would go into scores of whole paths, which are longer than names and match more
+    /// often; once the best hits are matches within names, no path can reach them.
     fn score(&mut self, base: usize, name_letters: u64) -> Option<u32> {
-        let mut sum = 0_u32;
+        let (mut sum, mut most) = (0_u32, self.max_score);
         for word in self.words {
             let mut best = None;
-            if !lacks(name_letters, word.letters) {
+            if !lacks(name_letters, word.letters) && self.may_be_best(most) {
                 let name = lossy(&self.path[base..]);
                 let name = Utf32Str::new(&name, &mut self.chars);
                 best = word
@@ -180,12 +200,14 @@ impl<'a> Scorer<'a> {
                     .score(name, &mut self.matcher)
                     .map(|score| u32::from(score) + word.name_bonus);
             }
-            if best.is_none() {
+            if best.is_none() && self.may_be_best(most.saturating_sub(word.name_bonus)) {
                 let path = lossy(&self.path);
                 let path = Utf32Str::new(&path, &mut self.chars);
                 best = word.atom.score(path, &mut self.matcher).map(u32::from);
             }
-            sum = sum.saturating_add(best?);
+            let score = best?;
+            sum = sum.saturating_add(score);
+            most = most.saturating_sub((word.max_score + word.name_bonus).saturating_sub(score));
         }
         Some(sum)
     }
@@ -227,6 +249,8 @@ fn hit(ranked: Ranked, words: &[Word], matcher: &mut Matcher) -> FileHit {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::tree::Listing;
     use super::*;
 
@@ -283,6 +307,21 @@ mod tests {
         assert_eq!(hits[0].positions, [2, 6]);
         let hits = search(&tree(&["ab/cd.rs"]), "bd", &PathFilter::default(), 1);
         assert_eq!(hits[0].positions, [1, 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn limited_search_finds_the_head_of_an_unlimited_one(
+            paths in proptest::collection::btree_set("([aA]b?[_.]?[bB]?(1|ä)?/){0,2}[abAB]{1,4}[_.-]?[abB1ü]{0,4}x", 1..60),
+            query in "[abA1u]{1,4}( [abx_.]{1,3})?",
+            limit in 1_usize..8,
+        ) {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            let tree = tree(&paths);
+            let mut all = search(&tree, &query, &PathFilter::default(), 1000);
+            all.truncate(limit);
+            prop_assert_eq!(search(&tree, &query, &PathFilter::default(), limit), all);
+        }
     }
 
     #[test]
