@@ -3,7 +3,9 @@
 //! Each command has its flags, its help and its examples in its own file in `commands/`; the help texts are the
 //! reference manual. A test parses every line of an example that begins with `ollmctl`.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::args::GlobalArgs;
 use crate::commands::call::CallArgs;
@@ -61,6 +63,7 @@ pub(crate) struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum CliCommand {
     Chat(ChatArgs),
     #[command(subcommand, alias = "session")]
@@ -93,10 +96,26 @@ pub(crate) enum CliCommand {
     Completions(CompletionsArgs),
 }
 
+/// Parses a command line.
+///
+/// The arguments of a command are defined once it is chosen, because the definitions of all commands take longer than a
+/// short call. Help and errors show other commands too, so these are made of all definitions.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(arguments).or_else(|_| {
+        let matches = whole_command().try_get_matches_from(arguments)?;
+        Cli::from_arg_matches(&matches)
+    })
+}
+
+/// Returns the definitions of all commands with their arguments.
+pub(crate) fn whole_command() -> Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     fn visit_commands(command: &clap::Command, visit: &mut impl FnMut(&clap::Command)) {
@@ -126,7 +145,7 @@ mod tests {
     #[test]
     fn every_command_and_argument_has_help() {
         Cli::command().debug_assert();
-        visit_commands(&Cli::command(), &mut |command| {
+        visit_commands(&whole_command(), &mut |command| {
             assert!(command.get_about().is_some(), "{} has no help", command.get_name());
             for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
                 assert!(
@@ -142,7 +161,7 @@ mod tests {
     #[test]
     fn every_example_parses() {
         let mut examples = 0;
-        visit_commands(&Cli::command(), &mut |command| {
+        visit_commands(&whole_command(), &mut |command| {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             for line in help.lines() {
                 let own = line

@@ -30,6 +30,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
 /// Start, stop and inspect the daemon.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum DaemonCommand {
     /// Start the daemon, even if OLLM_NO_SPAWN is set; succeeds if it runs already.
     #[command(after_help = "\
@@ -55,11 +56,12 @@ Examples:
 
 /// Show and check the daemon's configuration.
 #[derive(Debug, Clone, Copy, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum ConfigCommand {
     /// Print the settings in force and the source of each.
     #[command(after_help = "\
-The source of a value follows it: a line of the file, a variable, `default`, or how it is computed. `no effect yet` \
-marks settings that are checked but not used by this version. The output can be used as a configuration file.")]
+The source of a value follows it: a line of the file, a variable, `default`, or how it is computed. The \
+output can be used as a configuration file.")]
     Show,
     /// Check the configuration; report the file, line and key of each mistake.
     Check,

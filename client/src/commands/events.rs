@@ -76,7 +76,7 @@ fn render(event: &Event, options: &RenderOptions) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory as _, Parser as _};
+    use clap::Parser as _;
     use serde_json::json;
 
     use super::*;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn help_and_refusal_list_the_kinds() {
-        let mut command = Cli::command();
+        let mut command = crate::cli::whole_command();
         let help = command.find_subcommand_mut("events").unwrap().render_help().to_string();
         let refused = Cli::try_parse_from(["ollmctl", "events", "--kind", "message"]).unwrap_err();
         let refused = refused.to_string();

@@ -28,6 +28,7 @@ const PAGE: u32 = 10_000;
 /// Ignored is what .ollmignore, .gitignore, git's exclude files and `files.ignore` say, and node_modules, .git, dist,
 /// build and target. A line `!build/` in .ollmignore brings `build` back.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum FilesCommand {
     List(FilesListArgs),
     Search(FilesSearchArgs),

@@ -57,6 +57,7 @@ pub(crate) struct GoalArgs {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum GoalCommand {
     /// Create a goal and make it the active one; pauses the goal that was active.
     #[command(after_help = "\
@@ -87,6 +88,7 @@ Examples:
 
 /// The commands that change a goal.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum ChangeGoalCommand {
     /// Change the text, the priority or the status of a goal.
     #[command(after_help = "\

@@ -17,6 +17,7 @@ const SHOWN_DIGITS: usize = 8;
 
 /// Show whether a session repeats itself, and let it continue.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum LoopCommand {
     /// Show the loop that keeps a session from calling the model, if there is one, and the session's latest tool calls.
     #[command(after_help = "\

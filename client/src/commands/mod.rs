@@ -26,11 +26,10 @@ use std::process::ExitCode;
 
 use anstream::ColorChoice;
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory as _, Parser as _};
 use ollm_protocol::sanitize;
 
 use crate::address::Environment;
-use crate::cli::{Cli, CliCommand};
+use crate::cli::{self, Cli, CliCommand};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
@@ -42,9 +41,9 @@ use crate::render::terminal::Terminal;
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cli = match completion::complete(Cli::command, &arguments) {
+    let cli = match completion::complete(cli::whole_command, &arguments) {
         Ok(true) => return Exit::Success.into(),
-        Ok(false) => Cli::try_parse_from(&arguments),
+        Ok(false) => cli::parse(&arguments),
         Err(error) => Err(error),
     };
     let cli = match cli {
@@ -83,7 +82,8 @@ pub(crate) fn run_command(
     environment: &Environment,
     terminal: &mut Terminal,
 ) -> CommandResult {
-    run_parsed(Cli::try_parse_from(line).unwrap(), environment, terminal)
+    let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
+    run_parsed(cli::parse(&arguments).unwrap(), environment, terminal)
 }
 
 fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -141,7 +141,7 @@ fn sessions_hint(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
-    let cli = Cli::command();
+    let cli = cli::whole_command();
     let sessions = cli.find_subcommand("sessions")?;
     sessions.find_subcommand(name).map(|command| format!("ollmctl sessions {command} --help"))
 }

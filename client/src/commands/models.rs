@@ -36,6 +36,7 @@ pub(crate) struct ModelsArgs {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum ModelsCommand {
     /// List the models of the model server; `models` alone does the same.
     List,

@@ -36,6 +36,7 @@ const PAGE: u32 = 1000;
 
 /// Take, show, restore, pin and delete snapshots of a session's context.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum SnapshotCommand {
     Create(SnapshotCreateArgs),
     List(SnapshotListArgs),

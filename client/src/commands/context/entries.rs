@@ -59,6 +59,7 @@ struct ScopeArgs {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum EntriesCommand {
     /// List the entries in force, in the order in which they are sent; `entries` alone does the same.
     #[command(after_help = "\

@@ -50,6 +50,7 @@ pub(crate) struct FactsArgs {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum FactsCommand {
     /// List the facts, the newest first; `facts` alone does the same.
     #[command(after_help = "\

@@ -21,6 +21,7 @@ use entries::budget_line;
 
 /// Show and change the context that a model is sent.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum ContextCommand {
     Status(window::StatusArgs),
     Inspect(window::InspectArgs),

@@ -24,12 +24,14 @@ use ollm_protocol::{Method, SessionId, sanitize};
 use crate::args::session::SessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
+use crate::completion;
 use crate::project;
 use crate::render::session_table::{heading, outcome_line};
 use crate::render::transcript::Transcript;
 
 /// List, read, search, branch, fork, export, import and delete sessions.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum SessionsCommand {
     List(list::ListArgs),
     View(view::ViewArgs),
@@ -48,8 +50,11 @@ pub(crate) enum SessionsCommand {
     /// Archive a session; it is then listed only on request.
     Archive(SessionArg),
     /// Restore an archived session.
-    #[command(mut_arg("id", |id| id.help("An id, or a unique prefix of one")))]
-    Unarchive(SessionArg),
+    Unarchive {
+        /// An id, or a unique prefix of one.
+        #[arg(value_name = "SESSION", add = completion::sessions())]
+        id: String,
+    },
     /// Set the title of a session; an empty title restores the automatic one.
     #[command(after_help = "\
 Examples:
@@ -96,8 +101,8 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
             let session_id = ctx.session(&args.id)?;
             archive(session_id, ctx)
         }
-        SessionsCommand::Unarchive(args) => {
-            let session_id = ctx.session(&args.id)?;
+        SessionsCommand::Unarchive { id } => {
+            let session_id = ctx.session(&id)?;
             change::<SessionUnarchive>(session_id, "unarchived", ctx)
         }
         SessionsCommand::Close(args) => {
