@@ -120,6 +120,12 @@ impl OpenHome {
     }
 }
 
+impl Drop for OpenHome {
+    fn drop(&mut self) {
+        self.core.catalog.shutdown();
+    }
+}
+
 /// Writes the files of a crash, in which no other files are.
 #[expect(clippy::disallowed_methods, reason = "the files are the state to be tested")]
 pub(super) fn write_tree(root: &Path, tree: &FileTree) {

@@ -1,15 +1,20 @@
 //! Lists, hints for quick opening, following the logs, rebuilding, and damage.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::content::{Role, SessionStatus};
+use ollm_protocol::content::{Record, Role, SessionStatus};
 use ollm_protocol::{Seq, SessionId};
+use parking_lot::Mutex;
 
 use super::{CatalogFixture, FakeLog, LISTED, at, id, search};
 use crate::catalog::query::sessions::{BLOCK_ITEMS, id_range};
 use crate::catalog::{Catalog, ListQuery, SearchQuery};
-use crate::session::index::KeyEntry;
+use crate::session::index::{
+    IndexEntry, IndexProgress, IndexSource, IndexUpdate, KeyEntry, SourceError, UpdateScope,
+};
 
 /// Returns the numbers of the listed sessions.
 fn listed(catalog: &Catalog, query: &ListQuery<'_>) -> Vec<u128> {
@@ -377,4 +382,50 @@ fn id_prefix_becomes_a_range_of_ids() {
     assert_eq!(id_range("0-1-2").expect("valid").0[..2], [0x01, 0x20]);
     assert_eq!(id_range("xyz"), None);
     assert_eq!(id_range(&"0".repeat(33)), None);
+}
+
+/// Owns the catalog's last handle while the catalog's own thread reads it.
+struct LastOwner {
+    catalog: Mutex<Option<Arc<Catalog>>>,
+    is_dropped: mpsc::Sender<bool>,
+}
+
+impl IndexSource for LastOwner {
+    fn logs(&self) -> Result<Vec<(SessionId, u64)>, SourceError> {
+        let dropped = || drop(self.catalog.lock().take());
+        let survived = catch_unwind(AssertUnwindSafe(dropped)).is_ok();
+        self.is_dropped.send(survived).expect("the test waits");
+        Ok(Vec::new())
+    }
+
+    fn update(
+        &self,
+        _: SessionId,
+        _: IndexProgress,
+        _: UpdateScope,
+    ) -> Result<Option<IndexUpdate>, SourceError> {
+        Ok(None)
+    }
+
+    fn records(
+        &self,
+        _: SessionId,
+        _: &[(Seq, IndexEntry)],
+        _: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Vec<Option<Record>>, SourceError> {
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn last_handle_can_be_dropped_by_the_thread_of_the_catalog() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (is_dropped, dropped) = mpsc::channel();
+    let source = Arc::new(LastOwner { catalog: Mutex::new(None), is_dropped });
+    let mut owner = source.catalog.lock();
+    let catalog =
+        Catalog::open(dir.path().join("catalog.sqlite3"), Arc::<LastOwner>::clone(&source));
+    *owner = Some(Arc::new(catalog.expect("opens")));
+    drop(owner);
+    assert_eq!(dropped.recv_timeout(Duration::from_secs(20)), Ok(true));
 }
