@@ -3,7 +3,7 @@
 //! Most methods are functions of `app`. The handlers of `daemon.*`, `rpc.discover` and `env.*` are below the table,
 //! because they convert types or concern the process. No value of an environment variable enters a log or an error.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::methods::daemon::{
     DaemonHelloParams, DaemonHelloResult, DaemonReloadResult, DaemonShutdownResult,
@@ -12,10 +12,11 @@ use ollm_protocol::methods::daemon::{
 use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeParams, EnvSanitizeResult};
 use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, limits, method as m};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::discover::document;
 use super::error::RpcError;
-use super::{Handles, Registry, streams};
+use super::{Handles, Registry, result_json, streams};
 use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
@@ -50,7 +51,12 @@ pub(super) fn register(registry: &mut Registry) {
 }
 
 fn daemon(registry: &mut Registry) {
-    registry.handler::<m::DaemonHello, _, _>(hello);
+    // All clients get the same reply, and each command of `ollmctl` begins with it.
+    let reply = Arc::new(OnceLock::new());
+    registry.register::<m::DaemonHello, _, _>(move |handles, params| {
+        let reply = Arc::clone(&reply);
+        async move { hello(&handles, params, &reply) }
+    });
     registry.handler::<m::DaemonStatus, _, _>(status);
     registry.handler::<m::DaemonReload, _, _>(reload);
     registry.handler::<m::DaemonShutdown, _, _>(shutdown);
@@ -131,24 +137,20 @@ fn goal(registry: &mut Registry) {
     registry.app::<m::GoalApplyMarkers, _, _>(goals::apply_markers);
 }
 
-async fn hello(
-    handles: Arc<Handles>,
+/// Replies to a client that speaks the protocol of this daemon; `reply` keeps the reply.
+fn hello(
+    handles: &Handles,
     params: DaemonHelloParams,
-) -> Result<DaemonHelloResult, RpcError> {
+    reply: &OnceLock<Box<RawValue>>,
+) -> Result<Box<RawValue>, RpcError> {
     tracing::debug!(client = params.client, version = params.version, "hello from a client");
     if !(params.protocol_min..=params.protocol_max).contains(&PROTOCOL_VERSION) {
-        let DaemonHelloParams { client, version, protocol_min, protocol_max } = params;
-        let message = format!(
-            "{client} {version} speaks protocol {protocol_min} to {protocol_max}, \
-             and this daemon, ollmd {}, speaks {PROTOCOL_VERSION}",
-            env!("CARGO_PKG_VERSION"),
-        );
-        return Err(RpcError::new(ErrorKind::UnsupportedVersion, message)
-            .with_hint("ollmctl daemon restart")
-            .with_field("found", protocol_max)
-            .with_field("supported", PROTOCOL_VERSION));
+        return Err(unsupported_version(params));
     }
-    Ok(DaemonHelloResult {
+    if let Some(reply) = reply.get() {
+        return Ok(reply.clone());
+    }
+    let json = result_json(&DaemonHelloResult {
         protocol: PROTOCOL_VERSION,
         schema_revision: SCHEMA_REVISION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -156,7 +158,21 @@ async fn hello(
         epoch: handles.core.events.epoch().to_owned(),
         home_id: Some(handles.home_id.clone()),
         limits: Limits { field_bytes: limits::field_bytes(), ..handles.limits.clone() },
-    })
+    })?;
+    Ok(reply.get_or_init(|| json).clone())
+}
+
+fn unsupported_version(params: DaemonHelloParams) -> RpcError {
+    let DaemonHelloParams { client, version, protocol_min, protocol_max } = params;
+    let message = format!(
+        "{client} {version} speaks protocol {protocol_min} to {protocol_max}, \
+         and this daemon, ollmd {}, speaks {PROTOCOL_VERSION}",
+        env!("CARGO_PKG_VERSION"),
+    );
+    RpcError::new(ErrorKind::UnsupportedVersion, message)
+        .with_hint("ollmctl daemon restart")
+        .with_field("found", protocol_max)
+        .with_field("supported", PROTOCOL_VERSION)
 }
 
 async fn status(handles: Arc<Handles>, _: NoParams) -> Result<DaemonStatusResult, RpcError> {

@@ -8,8 +8,8 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 
 use jsonrpsee::core::traits::IdProvider;
@@ -23,6 +23,7 @@ use ollm_protocol::frame::{Frame, partial_id};
 use ollm_protocol::limits::MAX_ID_BYTES;
 use ollm_protocol::methods::daemon::Limits;
 use ollm_protocol::{Class, ErrorKind, METHODS};
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio_util::task::JoinQueue;
@@ -47,6 +48,11 @@ pub(super) enum FrameTask {
     /// later frames cause.
     Subscribe(PendingResponse),
 }
+
+/// The names of the methods that read.
+static READS: LazyLock<FxHashSet<&str>> = LazyLock::new(|| {
+    METHODS.iter().filter(|method| method.class == Class::Read).map(|method| method.name).collect()
+});
 
 /// Gives subscriptions their ids: integers, small enough for every JSON parser.
 #[derive(Debug, Default)]
@@ -146,8 +152,11 @@ impl RpcService {
                     let response = limit_response(response.await, &id, max_bytes);
                     (!is_notification).then_some(response)
                 });
-                let is_read = METHODS.iter().any(|m| m.name == method && m.class == Class::Read);
-                return if is_read { FrameTask::Read(pending) } else { FrameTask::Write(pending) };
+                return if READS.contains(&*method) {
+                    FrameTask::Read(pending)
+                } else {
+                    FrameTask::Write(pending)
+                };
             }
             // Without a response, the client would not know the id with which to end the subscription.
             Some(MethodCallback::Subscription(_)) if is_notification => {
