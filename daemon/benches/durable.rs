@@ -43,6 +43,8 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let home = Home::new()?;
+    // Thousands of records a second fill the window many times a second, and each time the session would be compacted.
+    home.write_config("compression: { enabled: false }\n")?;
     let daemon = Daemon::start(&home)?;
     let report = Report::new("durable", &json!({ "lineBytes": LINE_BYTES }));
     let serial_rate = one_writer(&report, &home, &daemon)?;
