@@ -235,6 +235,8 @@ impl SnapshotWriter<'_> {
             return Ok(());
         }
         fsutil::remove_leftovers(&dir.join(FILES))?;
+        // Of the map, which names all sessions.
+        fsutil::remove_leftovers(&self.store.dir)?;
         fsutil::remove_dir_all(&dir)?;
         // Also of an earlier attempt, which may not have synced it.
         fsutil::sync_dir(&self.store.dir)?;

@@ -476,6 +476,35 @@ async fn full_disk_leaves_nothing_half_written() {
 }
 
 #[tokio::test]
+async fn deleted_session_is_in_no_file_of_snapshots_after_any_failed_write() {
+    let snapshot = async |fault: Option<DiskFault>| {
+        let session = TestSession::new(&[]);
+        session.record("user", "one").await;
+        let trace = DiskTrace::new(session.dir.path());
+        trace.set_fault(fault);
+        drop(session.snapshot("first").await);
+        let n_changes = trace.counts().0;
+        trace.set_fault(None);
+        drop(trace);
+        (session, n_changes)
+    };
+    let kind = FaultKind::Error(Errno::NOSPC.raw_os_error());
+    for at in 0..snapshot(None).await.1 {
+        // The second failure is that of the removal of what the first one left.
+        let (session, _) = snapshot(Some(DiskFault { at, count: 2, kind })).await;
+        delete::delete(&session.core, session.with_id(json!({}))).expect("deletes");
+        let Ok(files) = fs::read_dir(session.dir.path().join("context-snapshots")) else {
+            continue;
+        };
+        for file in files {
+            let path = file.expect("lists").path();
+            let content = fs::read_to_string(&path).expect("a file");
+            assert!(!content.contains(&session.id.to_string()), "{at}: {}", path.display());
+        }
+    }
+}
+
+#[tokio::test]
 async fn hundred_concurrent_snapshots_are_all_there() {
     let session = TestSession::new(&[]);
     session.record("user", "one").await;
