@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::address::{self, DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
 use rustix::process::{Flock, FlockType, fcntl_getlk};
+use serde::Serialize;
 
 use crate::error::ClientError;
 use crate::regular_file;
@@ -79,13 +80,25 @@ pub(crate) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
+/// The source of a part of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum AddressSource {
+    /// An argument, such as `--home`.
+    Argument,
+    /// A variable, such as `OLLM_HOME`.
+    Environment,
+    /// The default.
+    Default,
+}
+
 /// The home of a daemon, and the socket to use if one was given.
 #[derive(Clone, Debug)]
 pub struct Address {
     home: PathBuf,
-    /// The home was given, and is not the default.
-    is_home_given: bool,
+    home_source: AddressSource,
     socket: Option<PathBuf>,
+    socket_source: AddressSource,
 }
 
 impl Address {
@@ -100,9 +113,10 @@ impl Address {
         socket: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Self, ClientError> {
-        let given = home.or_else(|| environment.home.clone());
-        let is_home_given = given.is_some();
-        let home = given
+        let home_source = source_of(home.as_ref(), environment.home.as_ref());
+        let socket_source = source_of(socket.as_ref(), environment.socket.as_ref());
+        let home = home
+            .or_else(|| environment.home.clone())
             .or_else(|| environment.user_home.as_ref().map(|user| user.join(".ollm")))
             .ok_or(ClientError::NoHome)?;
         let socket = socket.or_else(|| environment.socket.clone()).map(absolute);
@@ -113,7 +127,7 @@ impl Address {
         }
         // The daemon hashes the canonical path. A home that does not exist has no canonical path and no daemon.
         let home = std::fs::canonicalize(&home).unwrap_or_else(|_| absolute(home));
-        Ok(Self { home, is_home_given, socket })
+        Ok(Self { home, home_source, socket, socket_source })
     }
 
     /// Returns the daemon's home directory.
@@ -128,6 +142,11 @@ impl Address {
         self.socket.as_deref()
     }
 
+    /// Returns what named the home and what named the socket.
+    pub(crate) fn sources(&self) -> (AddressSource, AddressSource) {
+        (self.home_source, self.socket_source)
+    }
+
     /// Resolves the home again, after it was created: its path may contain links.
     pub(crate) fn canonical(&self) -> Self {
         let home = std::fs::canonicalize(&self.home).unwrap_or_else(|_| self.home.clone());
@@ -136,7 +155,7 @@ impl Address {
 
     /// Returns whether only a daemon of this home may be used.
     pub(crate) fn requires_home(&self) -> bool {
-        self.is_home_given || self.socket.is_none()
+        self.home_source != AddressSource::Default || self.socket.is_none()
     }
 
     /// Refuses the home of another user before anything is created in it, because files of another user would lock its
@@ -147,7 +166,9 @@ impl Address {
         if user.is_root() {
             return match home.parent() {
                 // With the variables of another user, for example under `sudo`, root would create that user's home.
-                Some(parent) if !self.is_home_given && !home.exists() => self.require_own(parent),
+                Some(parent) if self.home_source == AddressSource::Default && !home.exists() => {
+                    self.require_own(parent)
+                }
                 _ => self.require_own(home),
             };
         }
@@ -191,6 +212,14 @@ impl Address {
         let file: DaemonFile = serde_json::from_slice(&bytes).ok()?;
         let is_own = file.home_id.is_none() || file.home_id == home_id(&self.home);
         (is_own && is_home_locked(&self.home)).then_some(file)
+    }
+}
+
+fn source_of(argument: Option<&PathBuf>, variable: Option<&PathBuf>) -> AddressSource {
+    match (argument, variable) {
+        (Some(_), _) => AddressSource::Argument,
+        (None, Some(_)) => AddressSource::Environment,
+        (None, None) => AddressSource::Default,
     }
 }
 

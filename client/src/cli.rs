@@ -12,6 +12,7 @@ use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
 use crate::commands::context::ContextCommand;
 use crate::commands::daemon::{ConfigCommand, DaemonCommand, SocketArgs};
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
@@ -89,6 +90,7 @@ pub(crate) enum CliCommand {
     Events(EventsArgs),
     #[command(subcommand)]
     Daemon(DaemonCommand),
+    Doctor(DoctorArgs),
     Socket(SocketArgs),
     Tour(TourArgs),
     #[command(subcommand)]

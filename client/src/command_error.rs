@@ -56,6 +56,9 @@ pub(crate) enum CommandError {
     StreamEnded,
     #[error("ollmd is not running")]
     NotRunning,
+    /// `doctor` found problems.
+    #[error("something does not work")]
+    Unwell { exit: Exit },
     /// The daemon was not stopped, because it would not start again with its configuration.
     #[error("ollmd was not restarted, because its configuration is wrong: {reason}")]
     BadConfig { reason: String, exit: Exit },
@@ -128,7 +131,13 @@ impl CommandError {
 
     /// Returns whether the user has seen the error: as the command's output, or from another program.
     pub(crate) fn is_already_reported(&self) -> bool {
-        matches!(self, Self::Program { .. } | Self::NotRunning | Self::CommandExit { .. })
+        matches!(
+            self,
+            Self::Program { .. }
+                | Self::NotRunning
+                | Self::Unwell { .. }
+                | Self::CommandExit { .. }
+        )
     }
 
     /// Returns the exit code of this program.
@@ -168,6 +177,7 @@ impl CommandError {
             Self::BadConfig { exit, .. } => ("config", *exit),
             Self::StreamEnded => ("disconnected", Exit::Unreachable),
             Self::NotRunning => ("unreachable", Exit::Unreachable),
+            Self::Unwell { exit } => ("unwell", *exit),
             Self::StillRunning { .. } => ("busy", Exit::Busy),
             Self::Interrupted => ("interrupted", Exit::Interrupted),
             Self::Canceled { .. } => ("cancelled", Exit::Interrupted),

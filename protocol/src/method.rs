@@ -94,6 +94,7 @@ macro_rules! methods {
 methods! {
     DaemonHello = "daemon.hello", Read, daemon::DaemonHelloParams => daemon::DaemonHelloResult, "Agrees on a protocol version and returns the limits of the connection.";
     DaemonStatus = "daemon.status", Read, daemon::NoParams => daemon::DaemonStatusResult, "Returns the status of the daemon and its parts.";
+    DaemonDoctor = "daemon.doctor", Read, daemon::NoParams => daemon::DaemonDoctorResult, "Examines the daemon and its machine, and returns what a person should know or do.";
     DaemonReload = "daemon.reload", Write, daemon::NoParams => daemon::DaemonReloadResult, "Reads the configuration again.";
     DaemonShutdown = "daemon.shutdown", Write, daemon::NoParams => daemon::DaemonShutdownResult, "Stops the daemon after its running calls.";
     RpcDiscover = "rpc.discover", Read, daemon::NoParams => serde_json::Value, "Returns the OpenRPC document, which describes every method.";

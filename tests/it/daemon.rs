@@ -9,7 +9,7 @@ use ollm_protocol::{METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, Sandbox, array, assert_fields, files_under, start};
+use crate::harness::{Daemon, FakeOllama, Sandbox, Wire, array, assert_fields, files_under, start};
 
 /// The time within which a daemon exits after a signal.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
@@ -30,6 +30,35 @@ fn hello_returns_protocol_and_limits_or_refuses_the_version() {
     let refused = wire.refused("daemon.hello", hello(90, 99), "unsupportedVersion");
     assert_eq!(refused["data"]["supported"], PROTOCOL_VERSION);
     assert!(refused["data"]["hint"].as_str().unwrap().starts_with("ollmctl "), "{refused}");
+}
+
+#[test]
+fn doctor_finds_what_a_person_should_mend_and_nothing_else() {
+    let sandbox = Sandbox::new();
+    let fake = FakeOllama::new();
+    sandbox.write_config(&fake.config("tiny"));
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    wire.wait_for_catalog();
+    wire.model_server();
+    let topics = |wire: &mut Wire| -> Vec<String> {
+        let found = wire.ok("daemon.doctor", json!({}));
+        let of_machine = ["disk", "files"];
+        let topics = array(&found["findings"]).iter().map(|one| one["topic"].as_str().unwrap());
+        topics.filter(|topic| !of_machine.contains(topic)).map(str::to_owned).collect()
+    };
+    assert_eq!(topics(&mut wire), [] as [&str; 0]);
+    let found = wire.ok("daemon.doctor", json!({}));
+    let home = &found["directories"][0];
+    assert_eq!((&home["mode"], home["error"].is_null()), (&json!("700"), true), "{found}");
+    assert!(home["syncUs"].as_u64().unwrap() > 0, "{found}");
+    assert!(found["log"]["path"].as_str().unwrap().contains("ollmd.log"), "{found}");
+    // Nothing is left of the measurement.
+    let left = files_under(&sandbox.home());
+    assert!(!left.iter().any(|path| path.to_string_lossy().contains("doctor")), "{left:?}");
+
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(sandbox.home(), open).unwrap();
+    assert_eq!(topics(&mut wire), ["rights"]);
 }
 
 #[test]

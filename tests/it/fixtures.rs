@@ -28,6 +28,13 @@ const VARYING_FIELDS: &[&str] = &[
     "generation",
     "walkMs",
     "idleSeconds",
+    // What `daemon.doctor` finds depends on the machine.
+    "findings",
+    "freeBytes",
+    "syncUs",
+    "owner",
+    "log",
+    "inotify",
 ];
 
 /// The id of the session in the frozen log.

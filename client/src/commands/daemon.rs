@@ -142,7 +142,7 @@ fn cannot_run(command: &Command, source: io::Error) -> ClientError {
 }
 
 /// Lets the daemon's program check its configuration.
-fn check_config(connector: &Connector) -> CommandResult {
+pub(super) fn check_config(connector: &Connector) -> CommandResult {
     let mut command = connector.daemon_command()?;
     command.arg("--check-config").stdin(Stdio::null());
     let output = command.output().map_err(|error| cannot_run(&command, error))?;

@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod chat;
 pub(crate) mod context;
 pub(crate) mod daemon;
+pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod files;
@@ -105,6 +106,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
+        CliCommand::Doctor(_) => doctor::run(ctx),
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),

@@ -17,6 +17,7 @@ mod probe;
 mod record_parts;
 
 pub use async_client::{AsyncClient, EventStream};
+pub(crate) use autostart::InstalledService;
 pub(crate) use blocking::decode;
 pub use blocking::{BlockingClient, BlockingEvents};
 pub use connector::Connector;

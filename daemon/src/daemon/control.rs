@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use ollm_protocol::address::DaemonFile;
 use ollm_protocol::content::ModelServerStatus;
-use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
+use ollm_protocol::methods::daemon::{DaemonDoctorResult, DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
 use parking_lot::Mutex;
 
+use super::doctor::{self, ExaminedDirectories};
 use super::heap;
 use super::start::{self, ConfigSource};
 use crate::app::core::Core;
@@ -31,6 +32,8 @@ pub(super) struct Control {
     pub(super) home: PathBuf,
     /// The directories whose content only this user may read.
     pub(super) private_dirs: Vec<PathBuf>,
+    /// The directories that `daemon.doctor` examines.
+    pub(super) examined: Arc<ExaminedDirectories>,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
     /// The warnings of the configuration in force, and the errors of later reloads.
@@ -111,6 +114,14 @@ impl DaemonControl for Arc<Control> {
             let model_server = models::server_status(&control.core).await;
             let status = tokio::task::spawn_blocking(move || control.status_now(model_server));
             status.await.map_err(|_| RpcError::stopping())
+        })
+    }
+
+    fn doctor(&self) -> ReplyFuture<'_, DaemonDoctorResult> {
+        let control = Arc::clone(self);
+        Box::pin(async move {
+            let status = control.status().await?;
+            Ok(doctor::examine(&control.examined, status, &control.core.files.status()).await)
         })
     }
 

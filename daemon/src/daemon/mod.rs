@@ -3,12 +3,14 @@
 //! Must not know methods or records.
 
 mod control;
+mod doctor;
 mod heap;
 pub(crate) mod home;
 mod rights;
 mod start;
 mod upkeep;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
 
 use self::control::Control;
+use self::doctor::ExaminedDirectories;
 use self::home::Home;
 use self::start::{HomeError, StartError};
 
@@ -117,7 +120,8 @@ impl Parts {
         let is_elsewhere = !sessions_dir.starts_with(&dir);
         let private_dirs =
             [Some(&dir), is_elsewhere.then_some(&sessions_dir)].into_iter().flatten().cloned();
-        let private_dirs = private_dirs.collect();
+        let private_dirs: Vec<PathBuf> = private_dirs.collect();
+        let examined = ExaminedDirectories::new(private_dirs.clone(), start::log_dir(&dir));
         let tasks = Tasks::new();
         // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
         let core = open_core(&dir, sessions_dir, config, clock, Arc::clone(&retention), &tasks)?;
@@ -144,6 +148,7 @@ impl Parts {
             source: start::ConfigSource::new(flags, &dir),
             home: dir,
             private_dirs,
+            examined: Arc::new(examined),
             daemon_file: file,
             connections: OpenConnections::default(),
             warnings: Mutex::new(warnings),

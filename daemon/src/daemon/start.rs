@@ -20,6 +20,8 @@ use crate::rpc::error::RpcError;
 use crate::server::listener::ListenError;
 use crate::server::lock::LockError;
 
+/// The beginning of the names of the log's files; the date follows.
+pub(super) const LOG_FILE: &str = "ollmd.log";
 /// The most log lines that wait for the disk; further ones are dropped. The queue is allocated at once, and the
 /// library's default of 128,000 lines costs 4 MB.
 const MAX_WAITING_LOG_LINES: usize = 2048;
@@ -191,6 +193,11 @@ pub(super) fn log_warnings(warnings: &[String]) {
     }
 }
 
+/// Returns the directory of the daemon's own log.
+pub(super) fn log_dir(home: &Path) -> PathBuf {
+    home.join("logs")
+}
+
 /// Starts logging to daily files in the home, and to standard error unless the daemon is detached.
 pub(super) fn start_logging(
     home: &Path,
@@ -202,12 +209,12 @@ pub(super) fn start_logging(
         .level
         .parse()
         .map_err(|_| StartError::LogLevel { level: config.log.level.clone() })?;
-    let dir = home.join("logs");
+    let dir = log_dir(home);
     fsutil::create_private_dir(&dir)?;
     check_log_files(&dir)?;
     let file = RollingFileAppender::builder()
         .rotation(Rotation::DAILY)
-        .filename_prefix("ollmd.log")
+        .filename_prefix(LOG_FILE)
         .max_log_files(config.log.keep_days.max(1) as usize)
         .build(&dir)
         .map_err(|source| StartError::Log { dir, source })?;

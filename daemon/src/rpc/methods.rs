@@ -6,8 +6,8 @@
 use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::methods::daemon::{
-    DaemonHelloParams, DaemonHelloResult, DaemonReloadResult, DaemonShutdownResult,
-    DaemonStatusResult, Limits, NoParams,
+    DaemonDoctorResult, DaemonHelloParams, DaemonHelloResult, DaemonReloadResult,
+    DaemonShutdownResult, DaemonStatusResult, Limits, NoParams,
 };
 use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeParams, EnvSanitizeResult};
 use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, limits, method as m};
@@ -58,6 +58,7 @@ fn daemon(registry: &mut Registry) {
         async move { hello(&handles, params, &reply) }
     });
     registry.handler::<m::DaemonStatus, _, _>(status);
+    registry.handler::<m::DaemonDoctor, _, _>(doctor);
     registry.handler::<m::DaemonReload, _, _>(reload);
     registry.handler::<m::DaemonShutdown, _, _>(shutdown);
     registry.handler::<m::RpcDiscover, _, _>(discover);
@@ -177,6 +178,10 @@ fn unsupported_version(params: DaemonHelloParams) -> RpcError {
 
 async fn status(handles: Arc<Handles>, _: NoParams) -> Result<DaemonStatusResult, RpcError> {
     handles.control.status().await
+}
+
+async fn doctor(handles: Arc<Handles>, _: NoParams) -> Result<DaemonDoctorResult, RpcError> {
+    handles.control.doctor().await
 }
 
 async fn reload(handles: Arc<Handles>, _: NoParams) -> Result<DaemonReloadResult, RpcError> {

@@ -22,7 +22,9 @@ use jsonrpsee::types::ErrorObjectOwned;
 use jsonrpsee::{Extensions, Methods, RpcModule};
 use ollm_protocol::Method;
 use ollm_protocol::limits::{MAX_RESULT_BYTES, shorten_value};
-use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, Limits};
+use ollm_protocol::methods::daemon::{
+    DaemonDoctorResult, DaemonReloadResult, DaemonStatusResult, Limits,
+};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -52,6 +54,9 @@ pub(crate) type ReplyFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, RpcEr
 pub(crate) trait DaemonControl: Send + Sync {
     /// Returns the status of all parts.
     fn status(&self) -> ReplyFuture<'_, DaemonStatusResult>;
+
+    /// Examines the process and its machine.
+    fn doctor(&self) -> ReplyFuture<'_, DaemonDoctorResult>;
 
     /// Reads the configuration again.
     fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult>;

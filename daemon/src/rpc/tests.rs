@@ -36,6 +36,10 @@ impl DaemonControl for NoProcess {
         })
     }
 
+    fn doctor(&self) -> ReplyFuture<'_, DaemonDoctorResult> {
+        Box::pin(async { Err(RpcError::internal()) })
+    }
+
     fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult> {
         Box::pin(async { panic!("on purpose") })
     }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::content::{CatalogStatus, ModelServerStatus, StoreStatus};
+use crate::content::{CatalogStatus, ModelServerStatus, StoreStatus, named_enum};
 
 /// The empty params of methods that need none.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -103,6 +103,96 @@ pub struct DaemonStatusResult {
     /// Warnings about the configuration for a person, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// The result of `daemon.doctor`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DaemonDoctorResult {
+    /// What a person should know or do, problems first; empty if all is well.
+    pub findings: Vec<DoctorFinding>,
+    /// The status, as `daemon.status` returns it.
+    pub status: DaemonStatusResult,
+    /// The home, and the directory of the sessions if it is elsewhere.
+    pub directories: Vec<DirectoryHealth>,
+    /// The newest file of the daemon's own log; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogHealth>,
+    /// The watches of directories; absent on systems without inotify.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inotify: Option<InotifyUse>,
+}
+
+/// Something that a person should know or do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DoctorFinding {
+    /// The level.
+    pub level: FindingLevel,
+    /// The part that it is about, such as `disk` or `modelServer`.
+    pub topic: String,
+    /// A sentence for a person.
+    pub text: String,
+    /// A command that may help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+named_enum! {
+    /// The level of a finding.
+    #[derive(PartialOrd, Ord)]
+    pub enum FindingLevel {
+        /// Something does not work.
+        Problem = "problem",
+        /// Something works worse than it could, or soon will not work.
+        Warning = "warning",
+    }
+}
+
+/// The state of a directory of the daemon. A field is absent if the system did not tell in time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DirectoryHealth {
+    /// The directory.
+    pub path: PathBuf,
+    /// The rights, in octal digits, such as `700`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The id of the user that owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
+    /// The bytes that this user can still write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// The time of an append with `fdatasync` in it: the median of five, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_us: Option<u64>,
+    /// The error of the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The newest file of the daemon's own log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LogHealth {
+    /// The file.
+    pub path: PathBuf,
+    /// The newest line of the level `ERROR` near its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+/// The watches of directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InotifyUse {
+    /// The watches of this daemon.
+    pub watches: u64,
+    /// The most watches of all processes of the user.
+    pub max_watches: u64,
+    /// The most instances of all processes of the user.
+    pub max_instances: u64,
 }
 
 /// The result of `daemon.reload`. Settings are named `section.key`.

@@ -33,6 +33,47 @@ fn without_daemon_and_autostart_the_error_has_a_hint() {
 }
 
 #[test]
+fn doctor_names_what_is_wrong_and_the_command_that_helps() {
+    let sandbox = Sandbox::new();
+    let doctor = || {
+        let mut command = sandbox.command("ollmctl");
+        command.env("OLLM_API_KEY", "sk-secret").args(["doctor", "--json"]);
+        run(command, "")
+    };
+    let report = |code: i32| {
+        let output = doctor();
+        assert_eq!(output.code, Some(code), "{output:?}");
+        let text = output.stdout;
+        assert!(!text.contains("sk-secret") && text.contains("OLLM_API_KEY"), "{text}");
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let finding = |report: &serde_json::Value, topic: &str| {
+        let findings = report["findings"].as_array().unwrap();
+        findings.iter().find(|one| one["topic"] == topic).cloned().unwrap_or_default()
+    };
+    let found = report(6);
+    assert_eq!(finding(&found, "daemon")["hint"], "ollmctl daemon start", "{found}");
+    assert!(!sandbox.home().join("ollmd.lock").exists(), "no daemon was started");
+
+    let daemon = sandbox.daemon();
+    let found: serde_json::Value = serde_json::from_str(&doctor().stdout).unwrap();
+    assert!(finding(&found, "daemon").is_null(), "{found}");
+    assert_eq!(found["daemon"]["status"]["pid"], daemon.pid(), "{found}");
+    assert_eq!(
+        found["home"]["holder"].as_u64(),
+        cfg!(target_os = "linux").then(|| daemon.pid().into())
+    );
+    assert!(found["socket"]["roundTripUs"].as_u64().unwrap() > 0, "{found}");
+
+    daemon.kill();
+    let found = report(6);
+    assert_eq!(found["home"]["leftFile"], true, "{found}");
+    sandbox.write_config("ollama: { host: 7 }\n");
+    let found = report(5);
+    assert_eq!(finding(&found, "configuration")["hint"], "ollmctl config check", "{found}");
+}
+
+#[test]
 fn timeout_ends_a_call_that_is_never_answered() {
     let sandbox = Sandbox::new();
     let listener = std::os::unix::net::UnixListener::bind(sandbox.socket()).unwrap();

@@ -23,7 +23,8 @@ use crate::address::{Address, Environment, is_home_locked, is_program, variables
 use crate::error::ClientError;
 use crate::regular_file;
 use process::{MAX_LINE_BYTES, read_line, reap, wait_until};
-use service::{InstalledService, ServiceError};
+pub(crate) use service::InstalledService;
+use service::ServiceError;
 
 /// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
 const READY_LIMIT: Duration = Duration::from_secs(5);

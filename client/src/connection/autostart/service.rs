@@ -20,7 +20,7 @@ const OUTPUT_LIMIT: Duration = Duration::from_millis(100);
 
 /// An installed service, as the command that starts it.
 #[derive(Debug)]
-pub(super) struct InstalledService {
+pub(crate) struct InstalledService {
     program: PathBuf,
     arguments: Vec<String>,
     runtime_dir: PathBuf,
@@ -42,7 +42,7 @@ pub(super) enum ServiceError {
 impl InstalledService {
     /// Returns the service of the default address, for which the units are made; `None` for another address, or if the
     /// environment names a program or configuration, which no unit knows.
-    pub(super) fn find(address: &Address, environment: &Environment) -> Option<Self> {
+    pub(crate) fn find(address: &Address, environment: &Environment) -> Option<Self> {
         let user_home = environment.user_home.as_ref()?;
         let default = user_home.join(".ollm");
         let default = std::fs::canonicalize(&default).unwrap_or(default);

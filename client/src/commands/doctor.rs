@@ -1,0 +1,487 @@
+//! `ollmctl doctor`: what works between this client, the daemon and the model server, and what to do about the rest.
+//!
+//! Needs no daemon and starts none. The daemon examines itself (`daemon.doctor`); this file adds what only a client
+//! sees: whether the daemon can be reached, how long a call takes, and the programs and variables on this side.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ollm_protocol::method::{DaemonDoctor, DaemonHello};
+use ollm_protocol::methods::daemon::{
+    DaemonDoctorResult, DaemonHelloParams, DoctorFinding, FindingLevel, NoParams,
+};
+use ollm_protocol::{ErrorKind, Method as _, PROTOCOL_VERSION, sanitize};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::daemon::check_config;
+use super::models;
+use crate::address::{AddressSource, is_home_locked, lock_holder};
+use crate::command_context::{CallReply, CommandContext};
+use crate::command_error::{CommandError, CommandResult};
+use crate::connection::{BlockingClient, InstalledService, decode};
+use crate::error::{ClientError, Exit};
+use crate::render::units::{ago, bytes, grouped};
+use crate::render::{RenderOptions, Style, table};
+
+/// The calls whose median is the time of a round trip.
+const CALLS: usize = 5;
+/// The longest wait for the daemon: it gives each disk a few seconds.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Find out what works and what does not, with the commands that help.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs no daemon and starts none. With --json, the whole report for a bug report: it has paths, names of variables and \
+the last error of the daemon's log, and no text of a conversation and no value of a key.
+
+Exit codes: 0 without a problem, 6 if the daemon cannot be reached, 5 if its configuration is wrong, 1 for other \
+problems. Warnings do not count.
+
+Examples:
+  ollmctl doctor
+  ollmctl doctor --json > report.json")]
+pub(crate) struct DoctorArgs {}
+
+/// The whole report.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DoctorReport {
+    /// No finding is a problem.
+    ok: bool,
+    findings: Vec<DoctorFinding>,
+    client: ClientPart,
+    home: HomePart,
+    socket: SocketPart,
+    /// The command of the service manager that starts the daemon of this home.
+    service: Option<String>,
+    /// The names of the variables that are set and that matter.
+    variables: Vec<String>,
+    /// The result of `daemon.doctor`, if the daemon can be reached and is new enough.
+    daemon: Option<Value>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ClientPart {
+    version: &'static str,
+    protocol: u32,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HomePart {
+    path: PathBuf,
+    source: AddressSource,
+    /// The rights, in octal digits; absent if the home does not exist.
+    mode: Option<String>,
+    owner: Option<u32>,
+    /// A daemon holds the lock of the home.
+    locked: bool,
+    /// The process that holds it, if the system tells.
+    holder: Option<u32>,
+    /// A `daemon.json` is there although no daemon runs.
+    left_file: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SocketPart {
+    source: AddressSource,
+    /// The sockets that were tried, in this order.
+    tried: Vec<PathBuf>,
+    connected: Option<PathBuf>,
+    /// The median time of a call, in microseconds.
+    round_trip_us: Option<u64>,
+}
+
+/// Prints the report.
+pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
+    let (report, daemon) = examine(ctx);
+    if ctx.json() {
+        ctx.print_json(&report)?;
+    } else {
+        let text = render(&report, daemon.as_ref(), &ctx.render_options());
+        ctx.print_text(&text)?;
+    }
+    match exit_of(&report.findings) {
+        Exit::Success => Ok(()),
+        exit => Err(CommandError::Unwell { exit }),
+    }
+}
+
+fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult>) {
+    let connector = ctx.connector().clone().without_spawn().with_any_protocol();
+    let connector = connector.with_timeout(ctx.timeout().unwrap_or(LIMIT));
+    let address = connector.address();
+    let mut findings = Vec::new();
+    let home = home_part(ctx);
+    let mut socket = SocketPart {
+        source: address.sources().1,
+        tried: address.sockets(),
+        connected: None,
+        round_trip_us: None,
+    };
+    let mut daemon = None;
+    match BlockingClient::connect(&connector) {
+        Ok(mut client) => {
+            socket.connected = Some(client.socket().to_owned());
+            match ask(&mut client, &mut socket, &mut findings) {
+                Ok(found) => daemon = found,
+                Err(error) => findings.push(problem("daemon", &error, error.hint())),
+            }
+        }
+        Err(ClientError::Unreachable { .. }) if !home.locked && address.socket().is_none() => {
+            let text = "ollmd is not running".to_owned();
+            findings.push(problem("daemon", text, Some("ollmctl daemon start".to_owned())));
+        }
+        Err(error) => findings.push(problem("daemon", &error, error.hint())),
+    }
+    match check_config(&connector) {
+        Ok(()) => {}
+        Err(CommandError::BadConfig { reason, .. }) => {
+            let text = format!("the configuration is wrong: {reason}");
+            findings.push(problem("configuration", text, Some("ollmctl config check".to_owned())));
+        }
+        Err(error) => findings.push(problem("program", error.message(), None)),
+    }
+    if let Err(error) = address.check_owner() {
+        findings.push(problem("rights", &error, error.hint()));
+    }
+    if let Some(daemon) = &daemon {
+        findings.extend(daemon.value.findings.iter().cloned());
+    }
+    findings.sort_by_key(|finding| finding.level);
+    let report = DoctorReport {
+        ok: findings.iter().all(|finding| finding.level != FindingLevel::Problem),
+        findings,
+        client: ClientPart { version: env!("CARGO_PKG_VERSION"), protocol: PROTOCOL_VERSION },
+        home,
+        socket,
+        service: InstalledService::find(address, ctx.environment)
+            .map(|service| service.to_string()),
+        variables: variables(),
+        daemon: daemon.as_ref().map(CallReply::to_json),
+    };
+    (report, daemon.map(|daemon| daemon.value))
+}
+
+fn home_part(ctx: &CommandContext<'_>) -> HomePart {
+    let address = ctx.connector().address();
+    let home = address.home();
+    let found = home.metadata().ok();
+    let locked = is_home_locked(home);
+    HomePart {
+        path: home.to_owned(),
+        source: address.sources().0,
+        mode: found.as_ref().map(|found| format!("{:03o}", found.mode() & 0o7777)),
+        owner: found.as_ref().map(|found| found.uid()),
+        locked,
+        holder: lock_holder(home).filter(|_| locked),
+        left_file: !locked && home.join("daemon.json").exists(),
+    }
+}
+
+/// Asks a daemon that can be reached; `None` if it is too old to examine itself.
+fn ask(
+    client: &mut BlockingClient,
+    socket: &mut SocketPart,
+    findings: &mut Vec<DoctorFinding>,
+) -> Result<Option<CallReply<DaemonDoctorResult>>, ClientError> {
+    let hello = DaemonHelloParams {
+        client: "ollmctl".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+    };
+    let mut times = Vec::with_capacity(CALLS);
+    let mut version = String::new();
+    for _ in 0..CALLS {
+        let begun = Instant::now();
+        version = client.call::<DaemonHello>(&hello)?.version;
+        times.push(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+    times.sort_unstable();
+    socket.round_trip_us = Some(times[CALLS / 2]);
+    let restart = || Some("ollmctl daemon restart".to_owned());
+    if version != env!("CARGO_PKG_VERSION") {
+        let own = env!("CARGO_PKG_VERSION");
+        let text = format!("ollmd {version} runs, and this client is ollmctl {own}");
+        findings.push(warning("daemon", text, restart()));
+    }
+    match client.call_raw(DaemonDoctor::NAME, &NoParams {}) {
+        Ok(raw) => {
+            let value = decode(DaemonDoctor::NAME, &raw)?;
+            Ok(Some(CallReply { raw, value }))
+        }
+        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::MethodNotFound) => {
+            let text = format!("ollmd {version} is too old to examine itself");
+            findings.push(warning("daemon", text, restart()));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the names of the variables that the daemon or this client reads. Values may be keys.
+fn variables() -> Vec<String> {
+    const FOREIGN: [&str; 8] = [
+        "OLLAMA_HOST",
+        "XDG_RUNTIME_DIR",
+        "XDG_CONFIG_HOME",
+        "NO_COLOR",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+    ];
+    let names = crate::address::variables().into_iter().map(|(name, _)| name);
+    let names = names.filter_map(|name| name.into_string().ok());
+    let matters =
+        |name: &String| name.starts_with("OLLM_") || FOREIGN.contains(&&*name.to_ascii_uppercase());
+    let mut names: Vec<String> = names.filter(matters).collect();
+    names.sort_unstable();
+    names
+}
+
+fn problem(topic: &str, text: impl ToString, hint: Option<String>) -> DoctorFinding {
+    let level = FindingLevel::Problem;
+    DoctorFinding { level, topic: topic.to_owned(), text: text.to_string(), hint }
+}
+
+fn warning(topic: &str, text: String, hint: Option<String>) -> DoctorFinding {
+    DoctorFinding { level: FindingLevel::Warning, topic: topic.to_owned(), text, hint }
+}
+
+/// Returns the exit code for the worst problem: a daemon that cannot be reached explains most others.
+fn exit_of(findings: &[DoctorFinding]) -> Exit {
+    let has = |topic: Option<&str>| {
+        findings.iter().any(|finding| {
+            finding.level == FindingLevel::Problem
+                && topic.is_none_or(|topic| finding.topic == topic)
+        })
+    };
+    if has(Some("configuration")) {
+        Exit::Config
+    } else if has(Some("daemon")) {
+        Exit::Unreachable
+    } else if has(None) {
+        Exit::Internal
+    } else {
+        Exit::Success
+    }
+}
+
+fn render(
+    report: &DoctorReport,
+    daemon: Option<&DaemonDoctorResult>,
+    options: &RenderOptions,
+) -> String {
+    let path = |path: &PathBuf| sanitize::one_line(&path.to_string_lossy());
+    let source = |source: AddressSource, variable: &str| match source {
+        AddressSource::Argument => ", as given".to_owned(),
+        AddressSource::Environment => format!(", from {variable}"),
+        AddressSource::Default => String::new(),
+    };
+    let ClientPart { version, protocol } = report.client;
+    let home = &report.home;
+    let mode = home
+        .mode
+        .as_ref()
+        .map_or(", does not exist yet".to_owned(), |mode| format!(", mode {mode}"));
+    let mut rows = vec![
+        ("client", format!("ollmctl {version} (protocol {protocol})")),
+        ("home", format!("{}{}{mode}", path(&home.path), source(home.source, "OLLM_HOME"))),
+    ];
+    let socket = &report.socket;
+    if let (Some(connected), Some(took)) = (&socket.connected, socket.round_trip_us) {
+        let source = source(socket.source, "OLLM_SOCKET");
+        rows.push(("socket", format!("{}{source}, a call takes {}", path(connected), time(took))));
+    }
+    if let Some(daemon) = daemon {
+        rows.extend(daemon_rows(daemon, options));
+    }
+    let service = report.service.as_deref().unwrap_or("none");
+    rows.push(("service", sanitize::one_line(service)));
+    if !report.variables.is_empty() {
+        rows.push(("variables", sanitize::one_line(&report.variables.join(", "))));
+    }
+    let mut text = table::fields(&rows);
+    text.push('\n');
+    for DoctorFinding { level, text: found, hint, .. } in &report.findings {
+        let level = Style::Bad.paint(&format!("{}:", level.as_str()));
+        let _infallible = writeln!(text, "{level} {}", sanitize::one_line(found));
+        if let Some(hint) = hint {
+            let hint = sanitize::one_line(hint);
+            let _infallible = writeln!(text, "  {} {hint}", Style::Strong.paint("try:"));
+        }
+    }
+    if report.findings.is_empty() {
+        text.push_str("everything works\n");
+    }
+    text
+}
+
+fn daemon_rows(
+    daemon: &DaemonDoctorResult,
+    options: &RenderOptions,
+) -> Vec<(&'static str, String)> {
+    let status = &daemon.status;
+    let version = sanitize::one_line(&status.version);
+    let started = ago(status.started_at, options.now);
+    let mut rows =
+        vec![("daemon", format!("ollmd {version}, process {}, started {started}", status.pid))];
+    for directory in &daemon.directories {
+        let free = directory.free_bytes.map(|free| format!("{} free", bytes(free)));
+        let sync = directory.sync_us.map(|took| format!("a sync takes {}", time(took)));
+        let known: Vec<String> = free.into_iter().chain(sync).collect();
+        let path = sanitize::one_line(&directory.path.to_string_lossy());
+        rows.push(("disk", format!("{path}: {}", known.join(", "))));
+    }
+    let catalog = &status.catalog;
+    let sessions = grouped(status.store.sessions);
+    let state = sanitize::one_line(&catalog.state);
+    rows.push(("sessions", format!("{sessions}, catalog {state}, {}", bytes(catalog.size_bytes))));
+    rows.push(("models", models::server_state(&status.model_server)));
+    if let Some(inotify) = daemon.inotify {
+        let (watches, most) = (grouped(inotify.watches), grouped(inotify.max_watches));
+        rows.push(("watches", format!("{watches} of at most {most} of the user")));
+    }
+    if let Some(log) = &daemon.log {
+        rows.push(("log", sanitize::one_line(&log.path.to_string_lossy())));
+        if let Some(error) = &log.last_error {
+            rows.push(("last error", sanitize::one_line(error)));
+        }
+    }
+    rows
+}
+
+/// Returns a time in words; takes microseconds.
+fn time(micros: u64) -> String {
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..10_000 => format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100),
+        _ => format!("{} ms", micros / 1_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::address::Environment;
+    use crate::testing::{TestHome, plain, render_options, reply, run_at};
+
+    fn without_program(home: &TestHome) -> Environment {
+        Environment { user_home: Some(home.path().to_owned()), ..Environment::default() }
+    }
+
+    #[test]
+    fn missing_daemon_and_program_are_problems_with_a_command() {
+        let home = TestHome::new();
+        let (stdout, error) =
+            run_at(&home.socket(), &["doctor", "--json"], &without_program(&home));
+        assert_eq!(error.unwrap().exit(), Exit::Unreachable);
+        let report: Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!(report["ok"], false);
+        let topics: Vec<&str> = report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|finding| finding["topic"].as_str().unwrap())
+            .collect();
+        assert_eq!(topics, ["daemon", "program"]);
+        assert_eq!(report["daemon"], Value::Null);
+        assert_eq!(report["socket"]["tried"][0], json!(home.socket()));
+    }
+
+    #[test]
+    fn daemon_that_is_too_old_is_a_warning() {
+        let home = TestHome::new();
+        let _server = home.serve(|request, stream| {
+            if request["method"] == "daemon.hello" {
+                let limits =
+                    json!({"frameBytes": 1, "batch": 1, "subscriptions": 1, "inFlight": 1});
+                let hello = json!({"protocol": 1, "schemaRevision": 1, "version": "0.0.1",
+                    "pid": 1, "epoch": "e", "limits": limits});
+                reply(stream, request, &hello);
+            } else {
+                let error = json!({"code": -32601, "message": "no such method",
+                    "data": {"kind": "methodNotFound"}});
+                crate::testing::send(
+                    stream,
+                    &json!({"jsonrpc": "2.0", "id": request["id"], "error": error}),
+                );
+            }
+        });
+        let (stdout, _) = run_at(&home.socket(), &["doctor"], &without_program(&home));
+        let text = plain(&stdout);
+        assert!(text.contains("warning: ollmd 0.0.1 is too old to examine itself"), "{text}");
+        assert!(text.contains("try: ollmctl daemon restart"), "{text}");
+    }
+
+    #[test]
+    fn report_is_a_table_and_the_findings() {
+        let daemon: DaemonDoctorResult = serde_json::from_value(json!({
+            "findings": [],
+            "status": {
+                "version": "0.1.0", "pid": 42, "startedAt": "2026-01-27T09:00:00Z",
+                "home": "/h", "socket": "/h/s", "protocol": 1, "connections": 1, "subscriptions": 0,
+                "store": {"sessions": 1200, "openSessions": 3, "recordsWritten": 50, "syncs": 20},
+                "catalog": {"state": "ready", "behind": 0, "sizeBytes": 2048},
+                "modelServer": {"host": "http://127.0.0.1:11434", "reachable": true}
+            },
+            "directories": [{"path": "/h", "mode": "700", "freeBytes": 5_368_709_120_u64, "syncUs": 1_250}],
+            "log": {"path": "/h/logs/x", "lastError": "at ERROR \u{1b}[5m disk"},
+            "inotify": {"watches": 10, "maxWatches": 8192, "maxInstances": 128}
+        }))
+        .unwrap();
+        let report = DoctorReport {
+            ok: false,
+            findings: vec![problem("disk", "it is full", Some("df -h /h".to_owned()))],
+            client: ClientPart { version: "0.1.0", protocol: 1 },
+            home: HomePart {
+                path: "/h".into(),
+                source: AddressSource::Environment,
+                mode: Some("700".to_owned()),
+                owner: Some(1),
+                locked: true,
+                holder: Some(42),
+                left_file: false,
+            },
+            socket: SocketPart {
+                source: AddressSource::Default,
+                tried: vec!["/h/s".into()],
+                connected: Some("/h/s".into()),
+                round_trip_us: Some(80),
+            },
+            service: None,
+            variables: vec!["OLLM_HOME".to_owned()],
+            daemon: None,
+        };
+        assert_eq!(
+            plain(&render(&report, Some(&daemon), &render_options(80))),
+            "\
+client      ollmctl 0.1.0 (protocol 1)
+home        /h, from OLLM_HOME, mode 700
+socket      /h/s, a call takes 80 us
+daemon      ollmd 0.1.0, process 42, started 1 h ago
+disk        /h: 5.0 GiB free, a sync takes 1.2 ms
+sessions    1,200, catalog ready, 2.0 KiB
+models      http://127.0.0.1:11434
+watches     10 of at most 8,192 of the user
+log         /h/logs/x
+last error  at ERROR disk
+service     none
+variables   OLLM_HOME
+
+problem: it is full
+  try: df -h /h
+"
+        );
+    }
+}
