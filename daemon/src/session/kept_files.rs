@@ -16,6 +16,8 @@ use crate::fsutil::{self, FsError};
 
 /// Stores the contents of a record. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
 ///
+/// **Errors**: also if the quota has no room for a content that was taken out of a file, because nothing else has it.
+///
 /// A tool call gets the project of its session, to which its paths belong.
 pub(super) fn keep(
     record: &mut NewRecord,
@@ -23,6 +25,7 @@ pub(super) fn keep(
     blobs: &Path,
     not_kept: &mut NotKept,
 ) -> Result<(), FsError> {
+    let is_put_back = matches!(record.body, RecordBody::PutBack(_));
     let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
         RecordBody::ToolCall(call) => {
             let Some(writes) = &mut call.writes else { return Ok(()) };
@@ -48,6 +51,10 @@ pub(super) fn keep(
             None => Err(NotKeptReason::NoProject),
         };
         if let Err(reason) = kept {
+            if is_put_back && reason == NotKeptReason::FileQuota {
+                let source = std::io::Error::other("snapshots.fileQuota has no room for it");
+                return Err(FsError::new("keep the content of", Path::new(path), source));
+            }
             **state = FileState::Unknown;
             not_kept.add(path, reason);
         }
@@ -58,6 +65,11 @@ pub(super) fn keep(
 /// Returns whether a session keeps the content of a file.
 pub(super) fn is_kept(blobs: &Path, hash: FileHash) -> bool {
     fsutil::file_len(&path_of(blobs, hash)).is_some()
+}
+
+/// Returns the size of the further contents that the quota has room for, in bytes.
+pub(super) fn free_bytes(blobs: &Path, quota_bytes: u64) -> Result<u64, FsError> {
+    Ok(quota_bytes.saturating_sub(fsutil::size_of_files(blobs)?))
 }
 
 /// Reads a content that a session keeps.
@@ -119,9 +131,19 @@ impl<'a> BlobStore<'a> {
         size: Option<u64>,
         content: &KeptContent,
     ) -> Result<Result<(), NotKeptReason>, FsError> {
+        let used = match self.used_bytes {
+            Some(used) => used,
+            None => *self.used_bytes.insert(fsutil::size_of_files(self.dir)?),
+        };
+        let after = |len: u64| used.saturating_sub(size.unwrap_or_default()).saturating_add(len);
+        let is_over = |len: u64| size.is_none() && after(len) > self.quota_bytes;
         let read;
         let bytes = match content {
             KeptContent::Bytes(bytes) => bytes,
+            // What is over the quota is not read into memory.
+            KeptContent::File(path) if fsutil::file_len(path).is_some_and(is_over) => {
+                return Ok(Err(NotKeptReason::FileQuota));
+            }
             KeptContent::File(path) => {
                 let fail = |source| FsError::new("read", path, source);
                 read = fsutil::read_regular(path).map_err(fail)?;
@@ -131,16 +153,10 @@ impl<'a> BlobStore<'a> {
         if blake3::hash(bytes).as_bytes() != &hash.0 {
             return Ok(Err(NotKeptReason::Missing));
         }
-        let used = match self.used_bytes {
-            Some(used) => used,
-            None => fsutil::size_of_files(self.dir)?,
-        };
-        let used = used.saturating_sub(size.unwrap_or_default());
-        let after = used.saturating_add(bytes.len() as u64);
-        if size.is_none() && after > self.quota_bytes {
-            self.used_bytes = Some(used);
+        if is_over(bytes.len() as u64) {
             return Ok(Err(NotKeptReason::FileQuota));
         }
+        let after = after(bytes.len() as u64);
         if !self.has_written {
             fsutil::create_private_dir(self.dir)?;
         }
@@ -153,5 +169,60 @@ impl<'a> BlobStore<'a> {
     /// Makes the names of the written blobs durable.
     fn sync(&self) -> Result<(), FsError> {
         if self.has_written { fsutil::sync_dir(self.dir) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the test makes a file of a project")]
+mod tests {
+    use ollm_protocol::PlanId;
+    use ollm_protocol::content::{PutBack, PutBackFile};
+
+    use super::*;
+    use crate::session::KeptFiles;
+
+    #[test]
+    fn content_over_the_quota_is_not_read() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("large");
+        std::fs::write(&path, "0123456789").expect("writes");
+        // A file that is read would be found to have another content.
+        let hash = FileHash([0; 32]);
+        let keep = |quota_bytes| {
+            let content = KeptContent::File(path.clone());
+            let mut store = BlobStore::new(dir.path(), quota_bytes);
+            store.keep(hash, Some(&content)).expect("examines")
+        };
+        assert_eq!(keep(15), Err(NotKeptReason::FileQuota), "with the file in the directory");
+        assert_eq!(keep(20), Err(NotKeptReason::Missing));
+    }
+
+    #[test]
+    fn only_copy_of_a_content_is_never_given_up() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("staged");
+        std::fs::write(&path, "0123456789").expect("writes");
+        let hash = FileHash(*blake3::hash(b"0123456789").as_bytes());
+        let file = PutBackFile {
+            path: "a".to_owned(),
+            before: FileState::Hash(hash),
+            after: FileState::Absent,
+            mode: None,
+            back: Vec::new(),
+            forward: Vec::new(),
+        };
+        let plan_id = PlanId::from_uuid(uuid::Uuid::nil());
+        let (cause, root) = ("undo".to_owned(), "/p".to_owned());
+        let record = PutBack { plan_id, cause, root, files: vec![file], left: Vec::new() };
+        let keep = |quota_bytes| {
+            let contents = [(hash, KeptContent::File(path.clone()))].into();
+            let files = KeptFiles { contents, quota_bytes, not_kept: NotKept::default() };
+            let body = RecordBody::PutBack(record.clone());
+            let mut record = NewRecord { files, ..NewRecord::new(body, None) };
+            keep(&mut record, Some("/p"), &dir.path().join("blobs"), &mut NotKept::default())
+        };
+        let error = keep(9).expect_err("has no room");
+        assert!(error.to_string().contains("keep the content of"), "{error}");
+        keep(10).expect("has room");
     }
 }

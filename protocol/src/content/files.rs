@@ -247,7 +247,7 @@ named_enum! {
         Outside = "outside",
         /// The file belongs to a repository of git.
         InGit = "inGit",
-        /// The system refused the change.
+        /// The system refused the change, or the content that the file has could not be kept.
         Failed = "failed",
     }
 }
@@ -318,7 +318,7 @@ pub struct FileCounts {
     /// In a repository of git.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_git: u64,
-    /// Refused by the system.
+    /// Refused by the system, or with a content that could not be kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: u64,
 }

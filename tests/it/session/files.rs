@@ -18,7 +18,12 @@ struct Project {
 
 impl Project {
     fn new() -> Self {
+        Self::with_config("")
+    }
+
+    fn with_config(config: &str) -> Self {
         let sandbox = Sandbox::new();
+        sandbox.write_config(config);
         let (daemon, mut wire) = sandbox.daemon_and_wire();
         let root = sandbox.project_dir("p");
         let session = wire.create(json!({ "projectPath": root }));
@@ -414,4 +419,27 @@ fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
     assert_eq!(project.text("a").unwrap(), "1");
     assert!(!stage.exists());
     assert_eq!(fs::read_dir(journals).unwrap().count(), 0);
+}
+
+#[test]
+fn file_whose_content_cannot_be_kept_stays() {
+    let mut project = Project::with_config("snapshots: { fileQuota: 15 }\n");
+    let (large, small) = ("x".repeat(100), "small");
+    project.turn("one", &[("large", Some(&large)), ("small", Some(small))]);
+    for undone in [project.preview("session.undo", 1), project.apply("session.undo", 1)] {
+        assert_eq!(statuses(&undone), [of("large", "failed"), of("small", "putBack")], "{undone}");
+        let reason = undone["files"]["files"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("snapshots.fileQuota"), "{reason}");
+    }
+    assert_eq!((project.text("large"), project.text("small")), (Some(large.clone()), None));
+    project.apply("session.redo", 1);
+    assert_eq!((project.text("large"), project.text("small")), (Some(large), Some(small.into())));
+    // The contents of a plan share the room: each alone would fit.
+    project.turn("two", &[("a", Some("12345678")), ("b", Some("87654321")), ("c", Some("12345678"))]);
+    let undone = project.apply("session.undo", 1);
+    let expect = [of("a", "putBack"), of("b", "failed"), of("c", "putBack")];
+    assert_eq!(statuses(&undone), expect, "{undone}");
+    assert_eq!(project.text("b").unwrap(), "87654321");
+    let redone = project.apply("session.redo", 1);
+    assert_eq!(project.text("a").unwrap(), "12345678", "{redone}");
 }

@@ -63,7 +63,7 @@ pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
         }
     }
     unrecorded.read(core, id, &silent)?;
-    let items = plan(core, id, root.as_deref(), &files, (&removed, &added));
+    let items = plan(core, id, root.as_deref(), &files, (&removed, &added))?;
     let mut calls = unrecorded.calls;
     let unrecorded_calls = calls.len() as u64;
     calls.sort_by_key(|call| call.seq);
@@ -105,7 +105,7 @@ fn plan(
     root: Option<&str>,
     files: &WrittenFiles<'_>,
     (removed, added): (&HashSet<Seq>, &HashSet<Seq>),
-) -> Vec<PlanItem> {
+) -> Result<Vec<PlanItem>> {
     let opened = match root {
         Some(root) => open_root(root),
         None => Err("the session has no project".to_owned()),
@@ -116,8 +116,11 @@ fn plan(
         root: opened.as_ref().map_err(Clone::clone),
         private: &private,
         is_kept: &|hash| core.sessions.keeps_file(id, hash),
+        free_bytes: core
+            .sessions
+            .free_file_bytes(id, core.config().snapshots.file_quota_bytes)?,
     };
-    planner.plan(files.changes(removed, added))
+    Ok(planner.plan(files.changes(removed, added)))
 }
 
 /// Opens the directory of a project, unless a link leads to it now.
