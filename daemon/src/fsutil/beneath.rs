@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::disk::{Change, carry_out};
+use super::disk::{Change, carry_out, check_read};
 
 /// Larger files are not compared, in bytes: reading one would take seconds.
 const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
@@ -110,6 +110,7 @@ impl Dir {
 
     /// Reads what is in a place. Never waits for a pipe.
     pub(crate) fn find(&self, name: &str) -> io::Result<PlaceState> {
+        check_read(&self.path)?;
         let mut file = match self.open_file(name) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(PlaceState::Absent),
