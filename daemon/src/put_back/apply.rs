@@ -38,7 +38,9 @@ pub(crate) enum FileOutcome {
     Left(FileStatus, String),
 }
 
-/// A content that cannot be read.
+/// A function that reads a kept content.
+///
+/// **Errors**: of kind `InvalidData` if the content is damaged.
 pub(crate) type ReadContent<'a> = dyn Fn(FileHash) -> Result<Vec<u8>, FsError> + 'a;
 
 /// Files that were put back, and whose earlier contents are still in the stage.
@@ -172,7 +174,13 @@ impl<'a> Run<'a> {
                     Ok(PlaceState::File(file)) => mode_after(change, file.mode),
                     _ => change.mode.unwrap_or(DEFAULT_MODE),
                 };
-                let bytes = read(hash)?;
+                let bytes = match read(hash) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        self.outcomes[at] = Some(unreadable(&error.source));
+                        continue;
+                    }
+                };
                 self.stage.create(&staged_name(at), &bytes, mode).map_err(fail)?;
             }
             if change.expected == FileState::Absent {
@@ -394,6 +402,18 @@ fn unless_taken(moved: io::Result<()>) -> io::Result<()> {
             if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
         },
     )
+}
+
+/// Returns the result for a file whose content to put back cannot be read.
+fn unreadable(error: &io::Error) -> FileOutcome {
+    let (status, reason) = match error.kind() {
+        io::ErrorKind::InvalidData => {
+            (FileStatus::Unknown, "the kept content is damaged".to_owned())
+        }
+        io::ErrorKind::NotFound => (FileStatus::Unknown, "the kept content is gone".to_owned()),
+        _ => (FileStatus::Failed, format!("the kept content cannot be read: {error}")),
+    };
+    FileOutcome::Left(status, reason)
 }
 
 fn conflict(reason: &str) -> FileOutcome {

@@ -74,12 +74,13 @@ pub(super) fn free_bytes(blobs: &Path, quota_bytes: u64) -> Result<u64, FsError>
 
 /// Reads a content that a session keeps.
 ///
-/// **Errors**: also if the content is damaged.
+/// **Errors**: of kind `InvalidData` if the content is damaged.
 pub(super) fn read(blobs: &Path, hash: FileHash) -> Result<Vec<u8>, FsError> {
     let path = path_of(blobs, hash);
     let read = fsutil::read_regular(&path).and_then(|bytes| {
         let is_whole = blake3::hash(&bytes).as_bytes() == &hash.0;
-        is_whole.then_some(bytes).ok_or_else(|| std::io::Error::other("it is damaged"))
+        let damaged = || std::io::Error::new(std::io::ErrorKind::InvalidData, "it is damaged");
+        is_whole.then_some(bytes).ok_or_else(damaged)
     });
     read.map_err(|source| FsError::new("read", &path, source))
 }

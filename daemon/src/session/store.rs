@@ -295,7 +295,7 @@ impl Sessions {
 
     /// Reads a content that a session keeps. Blocks on the disk.
     ///
-    /// **Errors**: also if the content is damaged.
+    /// **Errors**: of kind `InvalidData` if the content is damaged.
     pub(crate) fn read_kept_file(&self, id: SessionId, hash: FileHash) -> Result<Vec<u8>, FsError> {
         kept_files::read(&self.shared.paths.blobs(id), hash)
     }

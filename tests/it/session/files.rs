@@ -443,3 +443,23 @@ fn file_whose_content_cannot_be_kept_stays() {
     let redone = project.apply("session.redo", 1);
     assert_eq!(project.text("a").unwrap(), "12345678", "{redone}");
 }
+
+#[test]
+fn damaged_content_leaves_its_file_and_no_other() {
+    let mut project = Project::new();
+    for name in ["a", "b"] {
+        fs::write(project.root.join(name), format!("{name}1")).unwrap();
+    }
+    project.turn("one", &[("a", Some("a2")), ("b", Some("b2"))]);
+    let [record] = project.records("toolCall").try_into().unwrap();
+    let hash = record["toolCall"]["writes"][0]["before"]["hash"].as_str().unwrap();
+    let blobs = format!("sessions/{}.blobs", project.session);
+    fs::write(project.sandbox.home().join(blobs).join(hash), "a0").unwrap();
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("a", "unknown"), of("b", "putBack")], "{undone}");
+    assert_eq!(undone["files"]["files"][0]["reason"], "the kept content is damaged");
+    assert_eq!((project.text("a").unwrap(), project.text("b").unwrap()), ("a2".into(), "b1".into()));
+    let [delta] = project.records("delta").try_into().unwrap();
+    let text = "These files were put back: b\nThese files stayed as they are: a";
+    assert_eq!(delta["delta"]["text"], text);
+}
