@@ -61,6 +61,13 @@ impl Dir {
         &self.path
     }
 
+    /// Returns whether the path of this directory leads to it, and through no link.
+    pub(crate) fn is_in_place(&self) -> io::Result<bool> {
+        let (own, found) = (rustix::fs::fstat(&self.fd)?, rustix::fs::lstat(&self.path)?);
+        let is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino);
+        Ok(is_same && self.path.canonicalize()? == self.path)
+    }
+
     /// Opens a directory beneath this one; an empty path is this one.
     ///
     /// **Errors**: of kind `NotFound` if there is none; `NotADirectory` for a link or a file on the way.

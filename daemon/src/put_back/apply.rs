@@ -16,7 +16,7 @@ use ollm_protocol::content::{FileHash, FileModes, FileState, FileStatus};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournaledChange};
-use super::plan::{conflict_of, split};
+use super::plan::{conflict_of, open_project, split};
 use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
 use crate::fsutil::{FsError, is_full};
 
@@ -119,7 +119,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn begin(journal: &'a Journal) -> Result<Self, FsError> {
         let fail = |source| FsError::new("change files in", &journal.root, source);
-        let root = Dir::open(&journal.root).map_err(fail)?;
+        let root = open_project(&journal.root).map_err(fail)?;
         let name = journal.stage_name();
         root.create_dir(&name, STAGE_MODE).map_err(fail)?;
         let stage = root.open_beneath(&name).map_err(fail)?;
@@ -512,7 +512,7 @@ fn with_stage(
     work: impl FnOnce(&Dir, &Dir) -> io::Result<()>,
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("change files in", &journal.root, source);
-    let root = Dir::open(&journal.root).map_err(fail)?;
+    let root = open_project(&journal.root).map_err(fail)?;
     let name = journal.stage_name();
     let stage = match root.open_beneath(&name) {
         // A process that was killed may have removed it in the system's cache only, and the journal goes next.

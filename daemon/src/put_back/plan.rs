@@ -172,6 +172,18 @@ fn observed(found: &PlaceState, change: StateChange) -> FileFate {
     FileFate::Change(StateChange { mode, ..change })
 }
 
+/// Opens the directory of a project, which no link leads to.
+///
+/// **Errors**: of kind `NotFound` or `NotADirectory` if it is not there any more.
+pub(crate) fn open_project(root: &Path) -> io::Result<Dir> {
+    let dir = Dir::open(root)?;
+    if !dir.is_in_place()? {
+        let problem = "a link leads to the project now";
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, problem));
+    }
+    Ok(dir)
+}
+
 /// Reads what is at a path; a missing directory on the way means an absent file.
 pub(super) fn find_beneath(root: &Dir, path: &str) -> io::Result<PlaceState> {
     let (dir, name) = split(path);

@@ -391,15 +391,48 @@ fn project_that_is_gone_leaves_the_conversation_undoable() {
 }
 
 #[test]
-fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
+fn interrupted_change_in_a_project_that_is_gone_waits_for_it() {
     let mut project = Project::new();
     fs::write(project.root.join("a"), "1").unwrap();
     project.turn("one", &[("a", Some("2"))]);
+    let (stage, journals) = interrupt(&mut project);
+    let (root, away) = (project.root.clone(), project.sandbox.path("away"));
+    fs::rename(&root, &away).unwrap();
+    let (daemon, wire) = project.sandbox.daemon_and_wire();
+    (project.daemon, project.wire) = (daemon, wire);
+    let preview = project.preview("session.undo", 1);
+    assert_eq!(statuses(&preview), [of("a", "outside")], "{preview}");
+
+    // Files of another project cannot be put back meanwhile: the session has one journal.
+    let other = project.sandbox.project_dir("other");
+    let update = json!({ "sessionId": project.session, "projectPath": other });
+    project.wire.ok("session.update", update);
+    project.root = other.into();
+    project.turn("two", &[("b", Some("1"))]);
+    let preview = project.preview("session.undo", 1);
+    assert_eq!(statuses(&preview), [of("b", "putBack")], "{preview}");
+    let apply = json!({ "files": "apply", "planId": preview["files"]["planId"] });
+    let error = project.step("session.undo", 1, apply.clone()).unwrap_err();
+    assert_eq!(error["data"]["kind"], "conflict", "{error}");
+    assert_eq!(error["data"]["path"], root.to_str().unwrap(), "{error}");
+    assert_eq!(project.text("b").unwrap(), "1");
+    assert_eq!(fs::read_dir(&journals).unwrap().count(), 1);
+
+    fs::rename(&away, &root).unwrap();
+    let undone = project.step("session.undo", 1, apply).unwrap();
+    assert_eq!(statuses(&undone), [of("b", "putBack")], "{undone}");
+    assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "2", "was taken back");
+    assert!(!stage.exists());
+    assert_eq!(fs::read_dir(journals).unwrap().count(), 0);
+}
+
+/// Kills the daemon and leaves what one leaves that is killed after it exchanged the file `a` of its first call. Returns the
+/// stage and the directory of journals.
+fn interrupt(project: &mut Project) -> (PathBuf, PathBuf) {
     let [record] = project.records("toolCall").try_into().unwrap();
     let write = &record["toolCall"]["writes"][0];
     let (before, after) = (&write["before"], &write["after"]);
     project.daemon.kill();
-    // What a daemon leaves that is killed after it exchanged the file.
     let plan = "01a2078e-2837-74a1-ab02-363a2e5b039f";
     let stage = project.root.join(format!(".ollm-undo-{plan}"));
     fs::create_dir(&stage).unwrap();
@@ -411,6 +444,15 @@ fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
     let journal = json!({ "version": 1, "sessionId": project.session, "planId": plan, "root": project.root,
         "changes": [{ "path": "a", "expected": after, "wanted": before }] });
     fs::write(journals.join(format!("{}.json", project.session)), journal.to_string()).unwrap();
+    (stage, journals)
+}
+
+#[test]
+fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a"), "1").unwrap();
+    project.turn("one", &[("a", Some("2"))]);
+    let (stage, journals) = interrupt(&mut project);
     let (daemon, wire) = project.sandbox.daemon_and_wire();
     (project.daemon, project.wire) = (daemon, wire);
     // A call about files finishes it, if the start has not done it yet.

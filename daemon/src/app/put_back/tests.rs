@@ -170,3 +170,38 @@ async fn full_disk_at_any_change_fails_the_call_or_not_and_works_again() {
         }
     }
 }
+
+#[tokio::test]
+async fn log_that_cannot_be_cut_back_decides_at_the_next_start() {
+    let kind = FaultKind::Error(Errno::IO.raw_os_error());
+    for count in [2, 3] {
+        for at in 0.. {
+            let scene = Scene::new().await;
+            let (trace, undone) = scene.undo_with(DiskFault { at, count, kind }).await;
+            trace.set_fault(None);
+            // The daemon ends before anything else is called.
+            let scene = scene.restart();
+            let is_undone = scene.check(at);
+            assert!(is_undone || undone.is_err(), "change {at}");
+            if trace.counts().1 == 0 {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn plan_of_too_many_files_is_refused_when_it_is_previewed() {
+    let scene = Scene::new().await;
+    let part = "x".repeat(250);
+    let dir = vec![part.as_str(); 15].join("/");
+    for half in 0..2 {
+        let write = |n| json!({ "path": format!("{dir}/{half}-{n}"), "before": "absent", "after": "absent" });
+        let writes: Vec<Value> = (0..3_000).map(write).collect();
+        let call = json!({ "id": half.to_string(), "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
+        let call = params(json!({ "sessionId": scene.id, "toolCall": call }));
+        input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");
+    }
+    let error = scene.undo(json!({ "files": "preview" })).await.expect_err("is too large");
+    assert!(error.to_string().contains("too many for one call"), "{error}");
+}
