@@ -220,9 +220,9 @@ impl DiskTrace {
     ) -> io::Result<T> {
         let number = state.n_tried;
         state.n_tried += 1;
-        let fault = state.fault.filter(|fault| {
-            fault.hits(number) && !matches!(fault.kind, FaultKind::Read(_))
-        });
+        let fault = state
+            .fault
+            .filter(|fault| fault.hits(number) && !matches!(fault.kind, FaultKind::Read(_)));
         if let Some(fault) = fault {
             state.n_failed += 1;
             return Err(self.fail(state, change, make, fault.kind));

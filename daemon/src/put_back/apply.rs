@@ -375,9 +375,7 @@ impl<'a> Run<'a> {
         };
         Ok(match moved_back().map_err(ChangeError::Interrupted)? {
             Some(reason) => conflict(&reason),
-            None => {
-                FileOutcome::Done(Some(FileModes { before: Some(file.mode), after: None }))
-            }
+            None => FileOutcome::Done(Some(FileModes { before: Some(file.mode), after: None })),
         })
     }
 

@@ -54,8 +54,7 @@ struct ContentsToKeep {
 impl FilePlanner<'_> {
     /// Plans the changes that the log asks for.
     pub(crate) fn plan(&self, changes: Vec<LayerChange>) -> Vec<PlanItem> {
-        let mut to_keep =
-            ContentsToKeep { free_bytes: self.free_bytes, hashes: HashSet::new() };
+        let mut to_keep = ContentsToKeep { free_bytes: self.free_bytes, hashes: HashSet::new() };
         let item = |change: LayerChange| {
             let fate = self.fate(&change, &mut to_keep);
             let LayerChange { path, back, forward, .. } = change;

@@ -6,7 +6,7 @@
 //!
 //! **Invariant**: a record of a session names the hash of an earlier content only if the content is kept.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
@@ -14,7 +14,7 @@ use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, Record
 use super::write::{KeptContent, NewRecord};
 use crate::fsutil::{self, FsError};
 
-/// Stores the contents of a record. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
+/// Stores the contents of a record, and notes the blobs that did not exist before. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
 ///
 /// **Errors**: also if the quota has no room for a content that was taken out of a file, because nothing else has it.
 ///
@@ -24,6 +24,7 @@ pub(super) fn keep(
     project: Option<&str>,
     blobs: &Path,
     not_kept: &mut NotKept,
+    new: &mut BTreeSet<PathBuf>,
 ) -> Result<(), FsError> {
     let is_put_back = matches!(record.body, RecordBody::PutBack(_));
     let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
@@ -43,7 +44,7 @@ pub(super) fn keep(
         _ => return Ok(()),
     };
     not_kept.merge(&record.files.not_kept);
-    let mut store = BlobStore::new(blobs, record.files.quota_bytes);
+    let mut store = BlobStore::new(blobs, record.files.quota_bytes, new);
     for (path, state) in &mut states {
         let FileState::Hash(hash) = **state else { continue };
         let kept = match project {
@@ -99,11 +100,14 @@ struct BlobStore<'a> {
     /// The contents that were written or found, each once.
     known: HashMap<FileHash, Result<(), NotKeptReason>>,
     has_written: bool,
+    /// The blobs that did not exist before.
+    new: &'a mut BTreeSet<PathBuf>,
 }
 
 impl<'a> BlobStore<'a> {
-    fn new(dir: &'a Path, quota_bytes: u64) -> Self {
-        Self { dir, quota_bytes, used_bytes: None, known: HashMap::new(), has_written: false }
+    fn new(dir: &'a Path, quota_bytes: u64, new: &'a mut BTreeSet<PathBuf>) -> Self {
+        let known = HashMap::new();
+        Self { dir, quota_bytes, used_bytes: None, known, has_written: false, new }
     }
 
     fn keep(
@@ -161,6 +165,9 @@ impl<'a> BlobStore<'a> {
         if !self.has_written {
             fsutil::create_private_dir(self.dir)?;
         }
+        if size.is_none() {
+            self.new.insert(path.to_owned());
+        }
         // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
         fsutil::replace_with_unsynced_name(path, bytes)?;
         (self.used_bytes, self.has_written) = (Some(after), true);
@@ -191,7 +198,8 @@ mod tests {
         let hash = FileHash([0; 32]);
         let keep = |quota_bytes| {
             let content = KeptContent::File(path.clone());
-            let mut store = BlobStore::new(dir.path(), quota_bytes);
+            let mut new = BTreeSet::new();
+            let mut store = BlobStore::new(dir.path(), quota_bytes, &mut new);
             store.keep(hash, Some(&content)).expect("examines")
         };
         assert_eq!(keep(15), Err(NotKeptReason::FileQuota), "with the file in the directory");
@@ -220,7 +228,8 @@ mod tests {
             let files = KeptFiles { contents, quota_bytes, not_kept: NotKept::default() };
             let body = RecordBody::PutBack(record.clone());
             let mut record = NewRecord { files, ..NewRecord::new(body, None) };
-            keep(&mut record, Some("/p"), &dir.path().join("blobs"), &mut NotKept::default())
+            let (blobs, mut new) = (dir.path().join("blobs"), BTreeSet::new());
+            keep(&mut record, Some("/p"), &blobs, &mut NotKept::default(), &mut new)
         };
         let error = keep(9).expect_err("has no room");
         assert!(error.to_string().contains("keep the content of"), "{error}");

@@ -285,11 +285,7 @@ impl Sessions {
     }
 
     /// Returns the size of the further contents of files that a session may keep, in bytes. Blocks on the disk.
-    pub(crate) fn free_file_bytes(
-        &self,
-        id: SessionId,
-        quota_bytes: u64,
-    ) -> Result<u64, FsError> {
+    pub(crate) fn free_file_bytes(&self, id: SessionId, quota_bytes: u64) -> Result<u64, FsError> {
         kept_files::free_bytes(&self.shared.paths.blobs(id), quota_bytes)
     }
 

@@ -127,9 +127,7 @@ fn plan(
         root: opened.as_ref().map_err(Clone::clone),
         private: &private,
         is_kept: &|hash| core.sessions.keeps_file(id, hash),
-        free_bytes: core
-            .sessions
-            .free_file_bytes(id, core.config().snapshots.file_quota_bytes)?,
+        free_bytes: core.sessions.free_file_bytes(id, core.config().snapshots.file_quota_bytes)?,
     };
     Ok(planner.plan(changes))
 }
