@@ -84,7 +84,7 @@ pub struct FileWrite {
     /// The permissions, if the call changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
-    /// The file that the call renamed to this one, for information.
+    /// The file that the call renamed to this one, for people; the call lists it as removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
     /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
@@ -131,7 +131,7 @@ pub struct FileWriteInput {
     /// The permissions, if the call changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
-    /// The file that the call renamed to this one, for information.
+    /// The file that the call renamed to this one, for people; the call lists it as removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
     /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
@@ -144,7 +144,7 @@ named_enum! {
     pub enum NotKeptReason {
         /// It is larger than `snapshots.fileLimit`.
         FileLimit = "fileLimit",
-        /// The session would have more than `snapshots.fileQuota`.
+        /// All blobs of the session, its large texts among them, would have more than `snapshots.fileQuota`.
         FileQuota = "fileQuota",
         /// The client named a hash whose content the session does not have.
         Missing = "missing",
