@@ -373,6 +373,8 @@ fn chat_undoes_branches_and_forks() {
     terminal.expect("answer in the fork");
     terminal.expect("Context: ");
     terminal.send("/branch\r");
+    terminal.expect("/branch needs an argument");
+    terminal.send("/branch start\r");
     terminal.expect("continues after the beginning");
     terminal.send("/exit\r");
     assert_eq!(terminal.exit_code(), 0);
