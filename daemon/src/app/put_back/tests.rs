@@ -255,7 +255,9 @@ async fn fifty_thousand_created_files_go_and_come_back() {
     let hash = blake3::hash(b"x").to_hex();
     let write = |path: &String| json!({ "path": path, "before": "absent", "after": { "hash": hash.as_str() } });
     let writes: Vec<Value> = paths.iter().map(write).collect();
-    let message = params(json!({ "sessionId": scene.id, "message": { "role": "user", "content": "create" } }));
+    let message = params(
+        json!({ "sessionId": scene.id, "message": { "role": "user", "content": "create" } }),
+    );
     input::record(Arc::clone(&scene.core), message).await.expect("records");
     let call = json!({ "id": "many", "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
     let call = params(json!({ "sessionId": scene.id, "toolCall": call }));
@@ -275,7 +277,10 @@ async fn fifty_thousand_created_files_go_and_come_back() {
     for is_redo in [false, true] {
         let plan = step(is_redo, json!({ "files": "preview" })).await;
         assert_eq!(plan.counts.put_back, 50_000);
-        assert_eq!(paths.iter().filter(|path| is_there(path)).count(), if is_redo { 0 } else { 50_000 });
+        assert_eq!(
+            paths.iter().filter(|path| is_there(path)).count(),
+            if is_redo { 0 } else { 50_000 }
+        );
         let done = step(is_redo, json!({ "files": "apply", "planId": plan.plan_id })).await;
         assert_eq!((done.counts.put_back, done.applied), (50_000, true));
     }

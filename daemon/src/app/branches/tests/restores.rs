@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{CompactStrategy, SnapshotInfo};
-use ollm_protocol::{Seq, SnapshotId};
 use ollm_protocol::methods::context::ContextCompactParams;
+use ollm_protocol::{Seq, SnapshotId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
