@@ -195,7 +195,8 @@ pub(super) fn take(
     summary: Option<String>,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    let params = SnapshotCreateParams { session_id, summary, key: None };
+    let params =
+        SnapshotCreateParams { session_id, reason: None, pinned: false, summary, key: None };
     ctx.show::<SnapshotCreate>(&params, |result: &SnapshotResult, options| {
         line("snapshot", &result.snapshot, options)
     })

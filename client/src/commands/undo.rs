@@ -112,7 +112,7 @@ fn run(args: &StepArgs, direction: StepDirection, ctx: &mut CommandContext<'_>) 
     let command = if direction == StepDirection::Back { "undo" } else { "redo" };
     let session_id = session_or_current(args.session.as_deref(), command, ctx)?;
     match args.files.as_deref() {
-        None => step(session_id, args.steps, direction, ctx),
+        None => step_without_files(session_id, args.steps, direction, ctx),
         Some("preview") => {
             let params = preview_params(session_id, args.steps);
             let reply = direction.call(&params, ctx)?;
@@ -120,6 +120,28 @@ fn run(args: &StepArgs, direction: StepDirection, ctx: &mut CommandContext<'_>) 
         }
         Some(_) => step_with_files(session_id, args.steps, direction, args.yes, ctx),
     }
+}
+
+/// Undoes or redoes operations, and says which files an undo could have put back.
+fn step_without_files(
+    session_id: SessionId,
+    steps: u32,
+    direction: StepDirection,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let stay = match direction {
+        StepDirection::Back => files_to_put_back(session_id, steps, ctx),
+        StepDirection::Forward => None,
+    };
+    step(session_id, steps, direction, ctx)?;
+    if let Some(names) = stay {
+        let (redo, undo) = ("ollmctl redo", "ollmctl undo");
+        let target = format!("{steps} --session {session_id}");
+        ctx.terminal.eprintln(&format!(
+            "these files stayed as they are: {names}\nto put them back: {redo} {target} && {undo} {target} --files"
+        ));
+    }
+    Ok(())
 }
 
 /// Undoes or redoes operations, and prints them.

@@ -3,6 +3,7 @@
 //! Must not know the wire: `rpc/error.rs` gives each variant its code, kind and hint.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE};
@@ -84,6 +85,13 @@ pub(crate) enum AppError {
     /// Files of the session are being put back, or an interrupted change of them is being finished.
     #[error("files of session {id} are being put back")]
     PuttingBack { id: SessionId },
+    /// An interrupted change of files waits for its project.
+    #[error(
+        "an earlier change of files of session {id} was interrupted and waits for {}, which is gone; \
+         bring the directory back, or leave the files as they are",
+        root.display()
+    )]
+    PutBackPending { id: SessionId, root: PathBuf },
     /// Loop detection stopped the session.
     #[error("session {id} repeats itself ({pattern}), so the model is not called")]
     LoopDetected { id: SessionId, pattern: LoopPattern },

@@ -21,8 +21,8 @@ const MODE_BITS: u32 = 0o777;
 
 /// Adds the writes that a client reports to a tool call, and returns the contents to keep.
 ///
-/// **Errors**: `Invalid` for a path that is not relative, that leaves its directory or that occurs twice, for wrong
-/// base64, for permissions of more than nine bits, and for more directories than the path has.
+/// **Errors**: `Invalid` for a path that is not relative, that leaves its directory or that occurs twice, for a
+/// `renamedFrom` that is no path of the call, for wrong base64, for permissions of more than nine bits, and for more directories than the path has.
 pub(crate) fn add_writes(
     core: &Core,
     call: &mut ToolCall,
@@ -37,12 +37,16 @@ pub(crate) fn add_writes(
     let mut paths = HashSet::new();
     for write in &writes {
         check_path(&write.path)?;
-        write.renamed_from.as_deref().map(check_path).transpose()?;
         write.mode.as_ref().map(check_modes).transpose()?;
         check_dirs(write)?;
         if !paths.insert(write.path.as_str()) {
             return Err(AppError::invalid("toolCall.writes", "names a path twice"));
         }
+    }
+    let mut renamed_from = writes.iter().filter_map(|write| write.renamed_from.as_deref());
+    if renamed_from.any(|path| !paths.contains(path)) {
+        let problem = "has a `renamedFrom` that is no `path` of the same call";
+        return Err(AppError::invalid("toolCall.writes", problem));
     }
     let limit_bytes = config.snapshots.file_limit_bytes;
     let writes: Result<Vec<_>> =

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::disk::{Change, carry_out};
+use super::disk::{Change, carry_out, check_read};
 
 /// Larger files are not compared, in bytes: reading one would take seconds.
 const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
@@ -42,6 +42,8 @@ pub(crate) enum PlaceState {
 pub(crate) struct FoundFile {
     /// The blake3 of the content.
     pub(crate) hash: [u8; 32],
+    /// The size of the content in bytes.
+    pub(crate) size_bytes: u64,
     /// The permissions: nine bits.
     pub(crate) mode: u32,
     /// Set if it belongs to the user of this process.
@@ -57,6 +59,13 @@ impl Dir {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns whether the path of this directory leads to it, and through no link.
+    pub(crate) fn is_in_place(&self) -> io::Result<bool> {
+        let (own, found) = (rustix::fs::fstat(&self.fd)?, rustix::fs::lstat(&self.path)?);
+        let is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino);
+        Ok(is_same && self.path.canonicalize()? == self.path)
     }
 
     /// Opens a directory beneath this one; an empty path is this one.
@@ -108,6 +117,7 @@ impl Dir {
 
     /// Reads what is in a place. Never waits for a pipe.
     pub(crate) fn find(&self, name: &str) -> io::Result<PlaceState> {
+        check_read(&self.path)?;
         let mut file = match self.open_file(name) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(PlaceState::Absent),
@@ -125,9 +135,10 @@ impl Dir {
         if metadata.len() > MAX_COMPARED_BYTES {
             return Ok(PlaceState::Other("a file of more than 1 GiB"));
         }
-        let (hash, mode) = (hash_of(&mut file, metadata.len())?, mode_of(&file)?);
+        let (hash, size_bytes) = hash_of(&mut file, metadata.len())?;
+        let mode = mode_of(&file)?;
         let is_own = owner_of(&file)? == rustix::process::geteuid().as_raw();
-        Ok(PlaceState::File(FoundFile { hash, mode, is_own }))
+        Ok(PlaceState::File(FoundFile { hash, size_bytes, mode, is_own }))
     }
 
     fn open_file(&self, name: &str) -> Result<File, Errno> {
@@ -272,14 +283,14 @@ fn owner_of(file: &File) -> io::Result<u32> {
     Ok(file.metadata()?.uid())
 }
 
-/// Returns the hash of a file of about `len` bytes.
-fn hash_of(file: &mut File, len: u64) -> io::Result<[u8; 32]> {
+/// Returns the hash and the size of a file of about `len` bytes.
+fn hash_of(file: &mut File, len: u64) -> io::Result<([u8; 32], u64)> {
     let mut hasher = blake3::Hasher::new();
     // One byte more finds the end of a small file in one read.
     let mut buffer = vec![0; (len + 1).min(BUFFER_BYTES) as usize];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok(*hasher.finalize().as_bytes()),
+            Ok(0) => return Ok((*hasher.finalize().as_bytes(), hasher.count())),
             Ok(n_read) => hasher.update(&buffer[..n_read]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),

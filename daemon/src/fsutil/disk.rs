@@ -17,7 +17,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 #[cfg(test)]
-pub(super) use super::trace::carry_out;
+pub(super) use super::trace::{carry_out, check_read};
 use super::{note_leftover, open_file};
 
 /// Bytes that are written over themselves at once.
@@ -58,6 +58,13 @@ pub(super) enum Change<'a> {
 #[cfg(not(test))]
 pub(super) fn carry_out<T>(_: Change<'_>, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     make()
+}
+
+/// Fails if a test lets a read in this directory fail.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "that of tests fails")]
+pub(super) const fn check_read(_: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 /// A file that is open for reading and for appending.

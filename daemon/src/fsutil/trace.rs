@@ -59,6 +59,8 @@ pub(crate) enum FaultKind {
     Error(i32),
     /// Writes a part of the bytes and fails with this error. Other changes fail without an effect.
     Short(i32),
+    /// Lets the examination of a file of a project fail with this error, and no change. `at` counts examinations.
+    Read(i32),
 }
 
 /// A fault at one change, or at several in a row.
@@ -69,6 +71,12 @@ pub(crate) struct DiskFault {
     /// The number of changes that fail.
     pub(crate) count: usize,
     pub(crate) kind: FaultKind,
+}
+
+impl DiskFault {
+    const fn hits(&self, number: usize) -> bool {
+        number >= self.at && number - self.at < self.count
+    }
 }
 
 /// Changes that a trace leaves out.
@@ -95,6 +103,8 @@ struct TraceState {
     steps: Vec<DiskStep>,
     /// The number of changes that were tried.
     n_tried: usize,
+    /// The number of files of projects that were examined.
+    n_read: usize,
     n_failed: usize,
     fault: Option<DiskFault>,
     /// Whether threads wait before each change until they are admitted.
@@ -138,6 +148,11 @@ impl DiskTrace {
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.n_tried, state.n_failed)
+    }
+
+    /// Returns how many files of projects were examined.
+    pub(crate) fn n_read(&self) -> usize {
+        self.state.lock().n_read
     }
 
     pub(crate) fn set_fault(&self, fault: Option<DiskFault>) {
@@ -205,8 +220,9 @@ impl DiskTrace {
     ) -> io::Result<T> {
         let number = state.n_tried;
         state.n_tried += 1;
-        let fault =
-            state.fault.filter(|fault| (fault.at..fault.at + fault.count).contains(&number));
+        let fault = state
+            .fault
+            .filter(|fault| fault.hits(number) && !matches!(fault.kind, FaultKind::Read(_)));
         if let Some(fault) = fault {
             state.n_failed += 1;
             return Err(self.fail(state, change, make, fault.kind));
@@ -229,7 +245,7 @@ impl DiskTrace {
         make: impl FnOnce() -> io::Result<T>,
         kind: FaultKind,
     ) -> io::Error {
-        let (FaultKind::Error(code) | FaultKind::Short(code)) = kind;
+        let (FaultKind::Error(code) | FaultKind::Short(code) | FaultKind::Read(code)) = kind;
         let error = io::Error::from_raw_os_error(code);
         let step = match change {
             Change::Append(path, bytes) if matches!(kind, FaultKind::Short(_)) => {
@@ -373,13 +389,30 @@ pub(super) fn carry_out<T>(
     make: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<T> {
     let path = path_of(&change);
-    let trace = TRACES
-        .lock()
-        .iter()
-        .find(|(root, trace)| path.starts_with(root) && trace.strong_count() > 0)
-        .and_then(|(_, trace)| trace.upgrade());
-    match trace {
+    match trace_of(path) {
         Some(trace) if !trace.leaves_out(path) => trace.carry_out(change, make),
         _ => make(),
     }
+}
+
+/// Fails if a test lets the examination of a file in this directory fail.
+pub(super) fn check_read(dir: &Path) -> io::Result<()> {
+    let Some(trace) = trace_of(dir) else { return Ok(()) };
+    let mut state = trace.state.lock();
+    let number = state.n_read;
+    state.n_read += 1;
+    match state.fault.filter(|fault| fault.hits(number)).map(|fault| fault.kind) {
+        Some(FaultKind::Read(code)) => {
+            state.n_failed += 1;
+            Err(io::Error::from_raw_os_error(code))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn trace_of(path: &Path) -> Option<Arc<DiskTrace>> {
+    let traces = TRACES.lock();
+    let found =
+        traces.iter().find(|(root, trace)| path.starts_with(root) && trace.strong_count() > 0);
+    found.and_then(|(_, trace)| trace.upgrade())
 }

@@ -16,7 +16,7 @@ use ollm_protocol::content::{FileHash, FileModes, FileState, FileStatus};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Journal, JournaledChange};
-use super::plan::{conflict_of, split};
+use super::plan::{conflict_of, open_project, split};
 use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
 use crate::fsutil::{FsError, is_full};
 
@@ -38,7 +38,9 @@ pub(crate) enum FileOutcome {
     Left(FileStatus, String),
 }
 
-/// A content that cannot be read.
+/// A function that reads a kept content.
+///
+/// **Errors**: of kind `InvalidData` if the content is damaged.
 pub(crate) type ReadContent<'a> = dyn Fn(FileHash) -> Result<Vec<u8>, FsError> + 'a;
 
 /// Files that were put back, and whose earlier contents are still in the stage.
@@ -46,6 +48,25 @@ pub(crate) type ReadContent<'a> = dyn Fn(FileHash) -> Result<Vec<u8>, FsError> +
 pub(crate) struct Applied {
     /// The result for each file, in the order of the journal.
     pub(crate) outcomes: Vec<FileOutcome>,
+}
+
+/// A change that was not made.
+#[derive(Debug)]
+enum ChangeError {
+    /// The system refused it, and the file is in its place.
+    Refused(io::Error),
+    /// The file may be in the stage, or the disk is full or broken. All must be taken back.
+    Interrupted(io::Error),
+}
+
+impl From<io::Error> for ChangeError {
+    fn from(error: io::Error) -> Self {
+        if is_full(&error) || is_broken(&error) {
+            Self::Interrupted(error)
+        } else {
+            Self::Refused(error)
+        }
+    }
 }
 
 /// The content of the stage when everything is staged.
@@ -98,7 +119,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn begin(journal: &'a Journal) -> Result<Self, FsError> {
         let fail = |source| FsError::new("change files in", &journal.root, source);
-        let root = Dir::open(&journal.root).map_err(fail)?;
+        let root = open_project(&journal.root).map_err(fail)?;
         let name = journal.stage_name();
         root.create_dir(&name, STAGE_MODE).map_err(fail)?;
         let stage = root.open_beneath(&name).map_err(fail)?;
@@ -153,7 +174,13 @@ impl<'a> Run<'a> {
                     Ok(PlaceState::File(file)) => mode_after(change, file.mode),
                     _ => change.mode.unwrap_or(DEFAULT_MODE),
                 };
-                let bytes = read(hash)?;
+                let bytes = match read(hash) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        self.outcomes[at] = Some(unreadable(&error.source));
+                        continue;
+                    }
+                };
                 self.stage.create(&staged_name(at), &bytes, mode).map_err(fail)?;
             }
             if change.expected == FileState::Absent {
@@ -183,7 +210,7 @@ impl<'a> Run<'a> {
 
     /// Makes one change.
     ///
-    /// **Errors**: the disk is full or broken, so that all must be taken back.
+    /// **Errors**: all must be taken back: the disk is full or broken, or a file that changed its place cannot be examined.
     fn change(&mut self, at: usize, change: &JournaledChange) -> Result<FileOutcome, FsError> {
         let (dir, _) = split(&change.path);
         let made = match (change.expected, change.wanted) {
@@ -197,17 +224,17 @@ impl<'a> Run<'a> {
                 self.touched.insert(dir.to_owned());
                 Ok(outcome)
             }
-            Err(error) if is_full(&error) || is_broken(&error) => {
+            Err(ChangeError::Interrupted(error)) => {
                 Err(FsError::new("put back", &self.root.path().join(&change.path), error))
             }
-            Err(error) => {
+            Err(ChangeError::Refused(error)) => {
                 let reason = format!("the system refused the change: {error}");
                 Ok(FileOutcome::Left(FileStatus::Failed, reason))
             }
         }
     }
 
-    fn put_in(&self, at: usize, change: &JournaledChange) -> io::Result<FileOutcome> {
+    fn put_in(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
         let (dir, name) = split(&change.path);
         self.create_dirs(dir)?;
         let dir = self.root.open_beneath(dir)?;
@@ -252,7 +279,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn replace(&self, at: usize, change: &JournaledChange) -> io::Result<FileOutcome> {
+    fn replace(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
         let (dir, name, file) = match self.file_of(change)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
@@ -264,15 +291,31 @@ impl<'a> Run<'a> {
             }
             exchanged => exchanged?,
         }
-        if let Some(reason) = conflict_of(&self.stage.find(&staged)?, change.expected) {
-            dir.exchange(name, &self.stage, &staged)?;
-            if self.stage.find(&staged)?.state() != Some(change.wanted) {
+        let exchanged_back = self.unless_replaced(&dir, name, &staged, change);
+        Ok(match exchanged_back.map_err(ChangeError::Interrupted)? {
+            Some(reason) => conflict(&reason),
+            None => FileOutcome::Done(changed_modes(file.mode, mode_after(change, file.mode))),
+        })
+    }
+
+    /// Compares the file that an exchange brought into the stage; exchanges it back and returns the reason if it is not as
+    /// expected.
+    fn unless_replaced(
+        &self,
+        dir: &Dir,
+        name: &str,
+        staged: &str,
+        change: &JournaledChange,
+    ) -> io::Result<Option<String>> {
+        let conflict = conflict_of(&self.stage.find(staged)?, change.expected);
+        if conflict.is_some() {
+            dir.exchange(name, &self.stage, staged)?;
+            if self.stage.find(staged)?.state() != Some(change.wanted) {
                 // Somebody wrote the file once more between the two, and this is the newer content.
-                dir.exchange(name, &self.stage, &staged)?;
+                dir.exchange(name, &self.stage, staged)?;
             }
-            return Ok(conflict(&reason));
         }
-        Ok(FileOutcome::Done(changed_modes(file.mode, mode_after(change, file.mode))))
+        Ok(conflict)
     }
 
     /// Replaces a file where files cannot be exchanged: for a moment there is none.
@@ -282,39 +325,61 @@ impl<'a> Run<'a> {
         change: &JournaledChange,
         dir: &Dir,
         mode: u32,
-    ) -> io::Result<FileOutcome> {
+    ) -> Result<FileOutcome, ChangeError> {
         let (_, name) = split(&change.path);
         let out = out_name(at);
         dir.move_to(name, &self.stage, &out)?;
-        let conflict_found = conflict_of(&self.stage.find(&out)?, change.expected);
+        let replaced = self.replace_moved_out(at, change, dir, &out);
+        Ok(match replaced.map_err(ChangeError::Interrupted)? {
+            Some(reason) => conflict(&reason),
+            None => FileOutcome::Done(changed_modes(mode, mode_after(change, mode))),
+        })
+    }
+
+    /// Puts a content in the place of a file that was moved to `out`; moves that back and returns the reason if it is not
+    /// as expected, or its place was taken.
+    fn replace_moved_out(
+        &self,
+        at: usize,
+        change: &JournaledChange,
+        dir: &Dir,
+        out: &str,
+    ) -> io::Result<Option<String>> {
+        let (_, name) = split(&change.path);
+        let conflict_found = conflict_of(&self.stage.find(out)?, change.expected);
         let moved_in = match &conflict_found {
             Some(_) => Ok(()),
             None => self.stage.move_to(&staged_name(at), dir, name),
         };
         if conflict_found.is_some() || moved_in.is_err() {
-            unless_taken(self.stage.move_to(&out, dir, name))?;
+            unless_taken(self.stage.move_to(out, dir, name))?;
             unless_taken(moved_in)?;
-            let reason = conflict_found.unwrap_or_else(|| "there is another file".to_owned());
-            return Ok(conflict(&reason));
+            return Ok(Some(conflict_found.unwrap_or_else(|| "there is another file".to_owned())));
         }
-        Ok(FileOutcome::Done(changed_modes(mode, mode_after(change, mode))))
+        Ok(None)
     }
 
-    fn take_out(&self, at: usize, change: &JournaledChange) -> io::Result<FileOutcome> {
+    fn take_out(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
         let (dir, name, file) = match self.file_of(change)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };
         let staged = staged_name(at);
         dir.move_to(name, &self.stage, &staged)?;
-        if let Some(reason) = conflict_of(&self.stage.find(&staged)?, change.expected) {
-            unless_taken(self.stage.move_to(&staged, &dir, name))?;
-            return Ok(conflict(&reason));
-        }
-        Ok(FileOutcome::Done(Some(FileModes { before: Some(file.mode), after: None })))
+        let moved_back = || {
+            let conflict = conflict_of(&self.stage.find(&staged)?, change.expected);
+            if conflict.is_some() {
+                unless_taken(self.stage.move_to(&staged, &dir, name))?;
+            }
+            Ok(conflict)
+        };
+        Ok(match moved_back().map_err(ChangeError::Interrupted)? {
+            Some(reason) => conflict(&reason),
+            None => FileOutcome::Done(Some(FileModes { before: Some(file.mode), after: None })),
+        })
     }
 
-    fn set_mode(&self, change: &JournaledChange) -> io::Result<FileOutcome> {
+    fn set_mode(&self, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
         let (dir, name, file) = match self.file_of(change)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
@@ -335,6 +400,18 @@ fn unless_taken(moved: io::Result<()>) -> io::Result<()> {
             if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
         },
     )
+}
+
+/// Returns the result for a file whose content to put back cannot be read.
+fn unreadable(error: &io::Error) -> FileOutcome {
+    let (status, reason) = match error.kind() {
+        io::ErrorKind::InvalidData => {
+            (FileStatus::Unknown, "the kept content is damaged".to_owned())
+        }
+        io::ErrorKind::NotFound => (FileStatus::Unknown, "the kept content is gone".to_owned()),
+        _ => (FileStatus::Failed, format!("the kept content cannot be read: {error}")),
+    };
+    FileOutcome::Left(status, reason)
 }
 
 fn conflict(reason: &str) -> FileOutcome {
@@ -433,7 +510,7 @@ fn with_stage(
     work: impl FnOnce(&Dir, &Dir) -> io::Result<()>,
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("change files in", &journal.root, source);
-    let root = Dir::open(&journal.root).map_err(fail)?;
+    let root = open_project(&journal.root).map_err(fail)?;
     let name = journal.stage_name();
     let stage = match root.open_beneath(&name) {
         // A process that was killed may have removed it in the system's cache only, and the journal goes next.

@@ -3,6 +3,7 @@
 //! The log says what each file must have and what it gets; the disk says what it has. Pure, except for
 //! [`find_beneath`], which reads files.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{FileAction, FileHash, FileState, FileStatus, PlannedFile};
 
 use super::layers::{LayerChange, LayerProblem, PermissionChange, StateChange};
-use crate::fsutil::beneath::{Dir, PlaceState};
+use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
 
 /// A file of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,20 +41,29 @@ pub(crate) struct FilePlanner<'a> {
     pub(crate) private: &'a [&'a Path],
     /// Returns whether the content of a hash is kept.
     pub(crate) is_kept: &'a dyn Fn(FileHash) -> bool,
+    /// The size of the further contents that can be kept, in bytes.
+    pub(crate) free_bytes: u64,
+}
+
+/// The contents that a plan takes out of files and that are not kept yet. Each is needed to undo the change.
+struct ContentsToKeep {
+    free_bytes: u64,
+    hashes: HashSet<[u8; 32]>,
 }
 
 impl FilePlanner<'_> {
     /// Plans the changes that the log asks for.
     pub(crate) fn plan(&self, changes: Vec<LayerChange>) -> Vec<PlanItem> {
+        let mut to_keep = ContentsToKeep { free_bytes: self.free_bytes, hashes: HashSet::new() };
         let item = |change: LayerChange| {
-            let fate = self.fate(&change);
+            let fate = self.fate(&change, &mut to_keep);
             let LayerChange { path, back, forward, .. } = change;
             PlanItem { path, back, forward, fate }
         };
         changes.into_iter().map(item).collect()
     }
 
-    fn fate(&self, change: &LayerChange) -> FileFate {
+    fn fate(&self, change: &LayerChange, to_keep: &mut ContentsToKeep) -> FileFate {
         let left = |status, reason: &str| FileFate::Left(status, reason.to_owned());
         let root = match &self.root {
             Ok(root) => *root,
@@ -74,8 +84,52 @@ impl FilePlanner<'_> {
             FileState::Hash(hash) if state.wanted != state.expected && !(self.is_kept)(hash) => {
                 left(FileStatus::Unknown, "the earlier content was not kept")
             }
-            _ => observe(root, &change.path, state),
+            _ => self.observe(root, &change.path, state, to_keep),
         }
+    }
+
+    /// Compares a change with what is on the disk. Reads the file.
+    fn observe(
+        &self,
+        root: &Dir,
+        path: &str,
+        change: StateChange,
+        to_keep: &mut ContentsToKeep,
+    ) -> FileFate {
+        let found = match find_beneath(root, path) {
+            Ok(found) => found,
+            Err(error) => {
+                return FileFate::Left(FileStatus::Failed, format!("cannot read it: {error}"));
+            }
+        };
+        match conflict_of(&found, change.expected) {
+            None => {}
+            Some(_) if found.state() == Some(change.wanted) => {
+                let reason = "the file has this content already".to_owned();
+                return FileFate::Left(FileStatus::Unchanged, reason);
+            }
+            Some(reason) => return FileFate::Left(FileStatus::Conflict, reason),
+        }
+        if let PlaceState::File(file) = &found
+            && change.wanted != change.expected
+            && !self.can_keep(file, to_keep)
+        {
+            let reason = "its content is over snapshots.fileQuota, so this could not be undone";
+            return FileFate::Left(FileStatus::Failed, reason.to_owned());
+        }
+        observed(&found, change)
+    }
+
+    /// Returns whether the content of a file is kept or can be, beside those of the plan so far.
+    fn can_keep(&self, file: &FoundFile, to_keep: &mut ContentsToKeep) -> bool {
+        if to_keep.hashes.contains(&file.hash) || (self.is_kept)(FileHash(file.hash)) {
+            return true;
+        }
+        let Some(free_bytes) = to_keep.free_bytes.checked_sub(file.size_bytes) else {
+            return false;
+        };
+        to_keep.free_bytes = free_bytes;
+        to_keep.hashes.insert(file.hash)
     }
 }
 
@@ -99,25 +153,11 @@ fn problem_fate(problem: LayerProblem) -> FileFate {
     FileFate::Left(status, reason)
 }
 
-/// Compares a change with what is on the disk. Reads the file.
-fn observe(root: &Dir, path: &str, change: StateChange) -> FileFate {
-    let found = match find_beneath(root, path) {
-        Ok(found) => found,
-        Err(error) => {
-            return FileFate::Left(FileStatus::Failed, format!("cannot read it: {error}"));
-        }
-    };
-    let state = match conflict_of(&found, change.expected) {
-        None => change.expected,
-        Some(_) if found.state() == Some(change.wanted) => {
-            let reason = "the file has this content already".to_owned();
-            return FileFate::Left(FileStatus::Unchanged, reason);
-        }
-        Some(reason) => return FileFate::Left(FileStatus::Conflict, reason),
-    };
+/// Returns the fate of a file that is as expected.
+fn observed(found: &PlaceState, change: StateChange) -> FileFate {
     // Permissions that somebody else changed stay.
     let mode = change.mode.filter(|_| change.wanted != FileState::Absent);
-    let mode = mode.and_then(|mode| match &found {
+    let mode = mode.and_then(|mode| match found {
         PlaceState::File(file) => {
             let is_expected = mode.expected.is_none_or(|expected| expected == file.mode);
             let changes = is_expected && file.mode != mode.wanted;
@@ -125,10 +165,22 @@ fn observe(root: &Dir, path: &str, change: StateChange) -> FileFate {
         }
         _ => Some(mode),
     });
-    if change.wanted == state && mode.is_none() {
-        return FileFate::Same(state);
+    if change.wanted == change.expected && mode.is_none() {
+        return FileFate::Same(change.expected);
     }
     FileFate::Change(StateChange { mode, ..change })
+}
+
+/// Opens the directory of a project, which no link leads to.
+///
+/// **Errors**: of kind `NotFound` or `NotADirectory` if it is not there any more.
+pub(crate) fn open_project(root: &Path) -> io::Result<Dir> {
+    let dir = Dir::open(root)?;
+    if !dir.is_in_place()? {
+        let problem = "a link leads to the project now";
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, problem));
+    }
+    Ok(dir)
 }
 
 /// Reads what is at a path; a missing directory on the way means an absent file.

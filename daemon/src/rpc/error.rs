@@ -475,6 +475,9 @@ impl From<AppError> for RpcError {
             AppError::PuttingBack { .. } => {
                 reply(ErrorKind::Conflict).with_field("holder", "files are being put back")
             }
+            AppError::PutBackPending { root, .. } => reply(ErrorKind::Conflict)
+                .with_field("holder", "an interrupted change of files")
+                .with_field("path", root.to_string_lossy()),
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),

@@ -6,7 +6,7 @@
 //!
 //! **Invariant**: a record of a session names the hash of an earlier content only if the content is kept.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
@@ -14,7 +14,9 @@ use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, Record
 use super::write::{KeptContent, NewRecord};
 use crate::fsutil::{self, FsError};
 
-/// Stores the contents of a record. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
+/// Stores the contents of a record, and notes the blobs that did not exist before. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
+///
+/// **Errors**: also if the quota has no room for a content that was taken out of a file, because nothing else has it.
 ///
 /// A tool call gets the project of its session, to which its paths belong.
 pub(super) fn keep(
@@ -22,7 +24,9 @@ pub(super) fn keep(
     project: Option<&str>,
     blobs: &Path,
     not_kept: &mut NotKept,
+    new: &mut BTreeSet<PathBuf>,
 ) -> Result<(), FsError> {
+    let is_put_back = matches!(record.body, RecordBody::PutBack(_));
     let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
         RecordBody::ToolCall(call) => {
             let Some(writes) = &mut call.writes else { return Ok(()) };
@@ -40,7 +44,7 @@ pub(super) fn keep(
         _ => return Ok(()),
     };
     not_kept.merge(&record.files.not_kept);
-    let mut store = BlobStore::new(blobs, record.files.quota_bytes);
+    let mut store = BlobStore::new(blobs, record.files.quota_bytes, new);
     for (path, state) in &mut states {
         let FileState::Hash(hash) = **state else { continue };
         let kept = match project {
@@ -48,6 +52,10 @@ pub(super) fn keep(
             None => Err(NotKeptReason::NoProject),
         };
         if let Err(reason) = kept {
+            if is_put_back && reason == NotKeptReason::FileQuota {
+                let source = std::io::Error::other("snapshots.fileQuota has no room for it");
+                return Err(FsError::new("keep the content of", Path::new(path), source));
+            }
             **state = FileState::Unknown;
             not_kept.add(path, reason);
         }
@@ -60,14 +68,20 @@ pub(super) fn is_kept(blobs: &Path, hash: FileHash) -> bool {
     fsutil::file_len(&path_of(blobs, hash)).is_some()
 }
 
+/// Returns the size of the further contents that the quota has room for, in bytes.
+pub(super) fn free_bytes(blobs: &Path, quota_bytes: u64) -> Result<u64, FsError> {
+    Ok(quota_bytes.saturating_sub(fsutil::size_of_files(blobs)?))
+}
+
 /// Reads a content that a session keeps.
 ///
-/// **Errors**: also if the content is damaged.
+/// **Errors**: of kind `InvalidData` if the content is damaged.
 pub(super) fn read(blobs: &Path, hash: FileHash) -> Result<Vec<u8>, FsError> {
     let path = path_of(blobs, hash);
     let read = fsutil::read_regular(&path).and_then(|bytes| {
         let is_whole = blake3::hash(&bytes).as_bytes() == &hash.0;
-        is_whole.then_some(bytes).ok_or_else(|| std::io::Error::other("it is damaged"))
+        let damaged = || std::io::Error::new(std::io::ErrorKind::InvalidData, "it is damaged");
+        is_whole.then_some(bytes).ok_or_else(damaged)
     });
     read.map_err(|source| FsError::new("read", &path, source))
 }
@@ -86,11 +100,14 @@ struct BlobStore<'a> {
     /// The contents that were written or found, each once.
     known: HashMap<FileHash, Result<(), NotKeptReason>>,
     has_written: bool,
+    /// The blobs that did not exist before.
+    new: &'a mut BTreeSet<PathBuf>,
 }
 
 impl<'a> BlobStore<'a> {
-    fn new(dir: &'a Path, quota_bytes: u64) -> Self {
-        Self { dir, quota_bytes, used_bytes: None, known: HashMap::new(), has_written: false }
+    fn new(dir: &'a Path, quota_bytes: u64, new: &'a mut BTreeSet<PathBuf>) -> Self {
+        let known = HashMap::new();
+        Self { dir, quota_bytes, used_bytes: None, known, has_written: false, new }
     }
 
     fn keep(
@@ -119,9 +136,19 @@ impl<'a> BlobStore<'a> {
         size: Option<u64>,
         content: &KeptContent,
     ) -> Result<Result<(), NotKeptReason>, FsError> {
+        let used = match self.used_bytes {
+            Some(used) => used,
+            None => *self.used_bytes.insert(fsutil::size_of_files(self.dir)?),
+        };
+        let after = |len: u64| used.saturating_sub(size.unwrap_or_default()).saturating_add(len);
+        let is_over = |len: u64| size.is_none() && after(len) > self.quota_bytes;
         let read;
         let bytes = match content {
             KeptContent::Bytes(bytes) => bytes,
+            // What is over the quota is not read into memory.
+            KeptContent::File(path) if fsutil::file_len(path).is_some_and(is_over) => {
+                return Ok(Err(NotKeptReason::FileQuota));
+            }
             KeptContent::File(path) => {
                 let fail = |source| FsError::new("read", path, source);
                 read = fsutil::read_regular(path).map_err(fail)?;
@@ -131,18 +158,15 @@ impl<'a> BlobStore<'a> {
         if blake3::hash(bytes).as_bytes() != &hash.0 {
             return Ok(Err(NotKeptReason::Missing));
         }
-        let used = match self.used_bytes {
-            Some(used) => used,
-            None => fsutil::size_of_files(self.dir)?,
-        };
-        let used = used.saturating_sub(size.unwrap_or_default());
-        let after = used.saturating_add(bytes.len() as u64);
-        if size.is_none() && after > self.quota_bytes {
-            self.used_bytes = Some(used);
+        if is_over(bytes.len() as u64) {
             return Ok(Err(NotKeptReason::FileQuota));
         }
+        let after = after(bytes.len() as u64);
         if !self.has_written {
             fsutil::create_private_dir(self.dir)?;
+        }
+        if size.is_none() {
+            self.new.insert(path.to_owned());
         }
         // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
         fsutil::replace_with_unsynced_name(path, bytes)?;
@@ -153,5 +177,62 @@ impl<'a> BlobStore<'a> {
     /// Makes the names of the written blobs durable.
     fn sync(&self) -> Result<(), FsError> {
         if self.has_written { fsutil::sync_dir(self.dir) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the test makes a file of a project")]
+mod tests {
+    use ollm_protocol::PlanId;
+    use ollm_protocol::content::{PutBack, PutBackFile};
+
+    use super::*;
+    use crate::session::KeptFiles;
+
+    #[test]
+    fn content_over_the_quota_is_not_read() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("large");
+        std::fs::write(&path, "0123456789").expect("writes");
+        // A file that is read would be found to have another content.
+        let hash = FileHash([0; 32]);
+        let keep = |quota_bytes| {
+            let content = KeptContent::File(path.clone());
+            let mut new = BTreeSet::new();
+            let mut store = BlobStore::new(dir.path(), quota_bytes, &mut new);
+            store.keep(hash, Some(&content)).expect("examines")
+        };
+        assert_eq!(keep(15), Err(NotKeptReason::FileQuota), "with the file in the directory");
+        assert_eq!(keep(20), Err(NotKeptReason::Missing));
+    }
+
+    #[test]
+    fn only_copy_of_a_content_is_never_given_up() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("staged");
+        std::fs::write(&path, "0123456789").expect("writes");
+        let hash = FileHash(*blake3::hash(b"0123456789").as_bytes());
+        let file = PutBackFile {
+            path: "a".to_owned(),
+            before: FileState::Hash(hash),
+            after: FileState::Absent,
+            mode: None,
+            back: Vec::new(),
+            forward: Vec::new(),
+        };
+        let plan_id = PlanId::from_uuid(uuid::Uuid::nil());
+        let (cause, root) = ("undo".to_owned(), "/p".to_owned());
+        let record = PutBack { plan_id, cause, root, files: vec![file], left: Vec::new() };
+        let keep = |quota_bytes| {
+            let contents = [(hash, KeptContent::File(path.clone()))].into();
+            let files = KeptFiles { contents, quota_bytes, not_kept: NotKept::default() };
+            let body = RecordBody::PutBack(record.clone());
+            let mut record = NewRecord { files, ..NewRecord::new(body, None) };
+            let (blobs, mut new) = (dir.path().join("blobs"), BTreeSet::new());
+            keep(&mut record, Some("/p"), &blobs, &mut NotKept::default(), &mut new)
+        };
+        let error = keep(9).expect_err("has no room");
+        assert!(error.to_string().contains("keep the content of"), "{error}");
+        keep(10).expect("has room");
     }
 }

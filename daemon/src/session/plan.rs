@@ -3,7 +3,8 @@
 //! A plan holds the bytes of one append and, for each request, the records to apply and the reply to send once the
 //! bytes are durable. Making a plan changes neither the fold nor the log; it writes blobs only.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 
 use ollm_protocol::content::{GoalSource, NotKept, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
@@ -16,6 +17,7 @@ use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
 use super::shared::StoreShared;
 use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
+use crate::fsutil;
 
 /// The sender of the result of a write.
 pub(super) type WriteReply = oneshot::Sender<Result<Appended, SessionError>>;
@@ -87,9 +89,20 @@ pub(super) struct WritePlan {
     pub(super) writes: Vec<PlannedWrite>,
     /// Whether the append begins a new log.
     pub(super) is_birth: bool,
+    /// The blobs of earlier contents of files that did not exist before. Only lines of this plan can name them.
+    new_blobs: BTreeSet<PathBuf>,
 }
 
 impl WritePlan {
+    /// Removes the blobs that only this plan needs. The caller knows that none of its lines is in the log.
+    pub(super) fn remove_new_blobs(&self) {
+        for path in &self.new_blobs {
+            if let Err(error) = fsutil::remove_file(path) {
+                tracing::warn!("a content that no record needs stays: {error}");
+            }
+        }
+    }
+
     /// Replies to every request that nothing was written.
     pub(super) fn fail(self, error: &SessionError) {
         for (reply, outcome) in self.writes.into_iter().filter_map(|write| write.reply) {
@@ -119,7 +132,8 @@ impl<'a> WritePlanner<'a> {
     pub(super) fn new(session: &'a OpenSession, shared: &'a StoreShared) -> Self {
         let state = &session.state;
         let (start, end) = (state.point(), state.point());
-        let plan = WritePlan { start, end, bytes: Vec::new(), writes: Vec::new(), is_birth: false };
+        let (bytes, writes, new_blobs) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let plan = WritePlan { start, end, bytes, writes, is_birth: false, new_blobs };
         let last_at = state.last_at().unwrap_or(Timestamp::from_unix_ms(0));
         Self { session, shared, plan, keys: HashMap::new(), leaf: state.leaf(), last_at }
     }
@@ -216,11 +230,17 @@ impl<'a> WritePlanner<'a> {
     }
 
     /// Stores the contents of files that a record refers to, and notes in the record which are not kept.
-    fn keep_files(&self, record: &mut NewRecord, not_kept: &mut NotKept) -> Result<(), LogError> {
+    fn keep_files(
+        &mut self,
+        record: &mut NewRecord,
+        not_kept: &mut NotKept,
+    ) -> Result<(), LogError> {
         let state = &self.session.state;
         let blobs = self.shared.paths.blobs(state.id());
         self.shared.with_descriptors(|| {
-            kept_files::keep(record, state.project_path(), &blobs, not_kept).map_err(LogError::from)
+            let new = &mut self.plan.new_blobs;
+            kept_files::keep(record, state.project_path(), &blobs, not_kept, new)
+                .map_err(LogError::from)
         })
     }
 

@@ -284,9 +284,14 @@ impl Sessions {
         kept_files::is_kept(&self.shared.paths.blobs(id), hash)
     }
 
+    /// Returns the size of the further contents of files that a session may keep, in bytes. Blocks on the disk.
+    pub(crate) fn free_file_bytes(&self, id: SessionId, quota_bytes: u64) -> Result<u64, FsError> {
+        kept_files::free_bytes(&self.shared.paths.blobs(id), quota_bytes)
+    }
+
     /// Reads a content that a session keeps. Blocks on the disk.
     ///
-    /// **Errors**: also if the content is damaged.
+    /// **Errors**: of kind `InvalidData` if the content is damaged.
     pub(crate) fn read_kept_file(&self, id: SessionId, hash: FileHash) -> Result<Vec<u8>, FsError> {
         kept_files::read(&self.shared.paths.blobs(id), hash)
     }

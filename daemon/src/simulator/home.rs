@@ -67,7 +67,10 @@ impl OpenHome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         let entered = runtime.enter();
-        let config = testing::config(&home.dir, &[("sessions.maxSessions", "3")]);
+        let config = testing::config(
+            &home.dir,
+            &[("sessions.maxSessions", "3"), ("snapshots.maxCount", "1")],
+        );
         let (clock, retention) = (Arc::new(Clock::system()), Arc::new(RetentionTask::default()));
         let sessions_dir = home.sessions_dir.clone();
         let core = open_core(&home.dir, sessions_dir, config, clock, retention, &Tasks::new());

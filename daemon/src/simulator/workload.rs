@@ -481,7 +481,19 @@ impl Workload {
                 Err(error) => Err(error),
             }
         })?;
-        if moved { self.ack_move(at, span) } else { Ok(()) }
+        if moved {
+            self.ack_move(at, span)?;
+            self.write_automatic_snapshots();
+        }
+        Ok(())
+    }
+
+    /// Writes the files of automatic snapshots now or later, and removes older ones.
+    fn write_automatic_snapshots(&mut self) {
+        if self.dice.percent(50) {
+            self.begin("write the files of automatic snapshots");
+            snapshots::automatic::write_due(&self.home.core);
+        }
     }
 
     /// Notes that the newest move of the leaf was acknowledged.
@@ -508,10 +520,7 @@ impl Workload {
         self.model.sessions[at].snapshots.push(snapshot);
         let number = self.model.sessions[at].snapshots.len() - 1;
         self.send_snapshot(at, number)?;
-        if self.dice.percent(50) {
-            self.begin("write the files of automatic snapshots");
-            snapshots::automatic::write_due(&self.home.core);
-        }
+        self.write_automatic_snapshots();
         Ok(())
     }
 

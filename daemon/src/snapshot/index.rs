@@ -1,4 +1,5 @@
-//! The index of a session's snapshots, `snapshots-index.json`: what lists show, without reading every file.
+//! The index of a session's snapshots, `snapshots-index.json`: what lists show, without reading every file. It is removed
+//! before a file changes, and written after it.
 
 use std::path::Path;
 
@@ -75,6 +76,11 @@ fn skipped(session_id: SessionId, file: String, error: &SnapshotError) -> Skippe
         other => with_sources(other),
     };
     SkippedSnapshot { session_id, file, reason }
+}
+
+/// Removes the index, which is made again from the files.
+pub(super) fn remove(dir: &Path) -> Result<(), FsError> {
+    fsutil::remove_file(&dir.join(NAME))
 }
 
 /// Replaces the index.

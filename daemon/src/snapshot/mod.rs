@@ -182,6 +182,10 @@ impl SnapshotWriter<'_> {
         let dir = self.create_dirs(session)?;
         let path = dir.join(file::name(&document.id));
         let is_new = fsutil::file_len(&path).is_none();
+        if !is_new {
+            // The index recognizes a file by its name and its size, which may stay the same.
+            index::remove(&dir)?;
+        }
         let written = fsutil::replace_with(&path, |out| {
             serde_json::to_writer(&mut *out, document).map_err(io::Error::from)
         });

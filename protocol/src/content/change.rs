@@ -120,24 +120,54 @@ pub struct SnapshotMark {
     /// For `restore`: the snapshot to which the session returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restores: Option<SnapshotId>,
-    /// For `manual`: the line for people that the client gave.
+    /// The line for people that the client gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
+    /// Whether the client asked for a pinned snapshot. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
 }
 
 impl SnapshotMark {
     /// Returns a mark of the state with this leaf.
     #[must_use]
     pub fn new(snapshot_id: SnapshotId, leaf: Option<Seq>, reason: &str) -> Self {
-        Self { snapshot_id, leaf, reason: reason.to_owned(), restores: None, summary: None }
+        Self {
+            snapshot_id,
+            leaf,
+            reason: reason.to_owned(),
+            restores: None,
+            summary: None,
+            pinned: false,
+        }
     }
 
     /// The reason of the mark that a log gets when its session rests. Clients do not receive such records.
     pub const REST: &str = "rest";
-    /// The reason of a snapshot that a client requested.
+    /// The reason of a snapshot that a client requested, unless it names another one.
     pub const MANUAL: &str = "manual";
     /// The reason of a snapshot that was taken because the context became full.
     pub const THRESHOLD: &str = "threshold";
+    /// The reasons of the daemon, which clients do not give.
+    pub const AUTOMATIC: [&str; 11] = [
+        Self::REST,
+        Self::THRESHOLD,
+        "compaction",
+        "epoch",
+        "modeChange",
+        "branch",
+        "undo",
+        "redo",
+        "retry",
+        "restore",
+        "import",
+    ];
+
+    /// Returns whether a client requested the snapshot with this reason.
+    #[must_use]
+    pub fn is_requested(reason: &str) -> bool {
+        !Self::AUTOMATIC.contains(&reason)
+    }
 }
 
 /// A detected loop, or a reset of the loop detection.

@@ -84,7 +84,7 @@ pub struct FileWrite {
     /// The permissions, if the call changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
-    /// The file that the call renamed to this one, for information.
+    /// The file that the call renamed to this one, for people; the call lists it as removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
     /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
@@ -131,7 +131,7 @@ pub struct FileWriteInput {
     /// The permissions, if the call changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
-    /// The file that the call renamed to this one, for information.
+    /// The file that the call renamed to this one, for people; the call lists it as removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
     /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
@@ -144,7 +144,7 @@ named_enum! {
     pub enum NotKeptReason {
         /// It is larger than `snapshots.fileLimit`.
         FileLimit = "fileLimit",
-        /// The session would have more than `snapshots.fileQuota`.
+        /// All blobs of the session, its large texts among them, would have more than `snapshots.fileQuota`.
         FileQuota = "fileQuota",
         /// The client named a hash whose content the session does not have.
         Missing = "missing",
@@ -247,7 +247,7 @@ named_enum! {
         Outside = "outside",
         /// The file belongs to a repository of git.
         InGit = "inGit",
-        /// The system refused the change.
+        /// The system refused the change, or the content that the file has could not be kept.
         Failed = "failed",
     }
 }
@@ -318,7 +318,7 @@ pub struct FileCounts {
     /// In a repository of git.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_git: u64,
-    /// Refused by the system.
+    /// Refused by the system, or with a content that could not be kept.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: u64,
 }

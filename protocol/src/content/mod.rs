@@ -49,7 +49,9 @@ pub use goal::{
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
 };
 pub use message::{Message, Part, Role, ToolCall, ToolResult};
-pub use operation::{Operation, OperationKind, OperationState, PathRecords, TreeCounts, TreeNode};
+pub use operation::{
+    Operation, OperationFiles, OperationKind, OperationState, PathRecords, TreeCounts, TreeNode,
+};
 pub use record::{Record, RecordBody, RecordKind, RecordScope, SessionHeader};
 pub use session::{
     ExportFormat, ImportLoss, ImportReport, SearchHit, SearchSort, Session, SessionStatus,

@@ -82,6 +82,21 @@ pub struct Operation {
     /// The records that left the active path.
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
     pub removed: PathRecords,
+    /// The files that the tool calls of the operation wrote, or that it put back; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<OperationFiles>,
+}
+
+/// The files of an operation.
+///
+/// **Shape**: `{"count":2,"paths":["src/a.rs","src/b.rs"]}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationFiles {
+    /// The number of files.
+    pub count: u64,
+    /// The first paths: at most 20, and together at most 4 KiB.
+    pub paths: Vec<String>,
 }
 
 /// The numbers of records that an operation brought onto the active path, or that left it.

@@ -15,6 +15,12 @@ use crate::{PlanId, Seq, SessionId, SnapshotId};
 pub struct SnapshotCreateParams {
     /// The session.
     pub session_id: SessionId,
+    /// The reason, a word of at most 64 bytes that is none of the daemon's own; default `manual`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Whether the snapshot is pinned. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pinned: bool,
     /// A line for people, at most 4 KiB; default the last message of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -183,6 +189,9 @@ pub struct SnapshotRestoreResult {
     /// The record of the move; absent for a dry run, for a new session, and if the session is at the snapshot already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
+    /// The active leaf after the move; absent for a new session and for the position before the first record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<Seq>,
     /// The snapshot that was taken before the move, which restores what is now undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_as: Option<SnapshotId>,

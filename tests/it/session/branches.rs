@@ -88,6 +88,28 @@ fn conversation_continues_after_the_record_that_the_leaf_moved_to() {
 }
 
 #[test]
+fn branch_to_one_of_two_tool_results_moves_to_the_last_one() {
+    let (_sandbox, _daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "read both");
+    let call = |id: &str| json!({ "type": "toolCall", "id": id, "name": "read_file", "args": { "path": id } });
+    let message = json!({ "role": "assistant", "parts": [call("a"), call("b")] });
+    wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+    for id in ["a", "b"] {
+        let result = json!({ "id": id, "name": "read_file", "result": { "llmContent": id } });
+        wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": result }));
+    }
+    wire.record(&session, "assistant", "read");
+    // 1 user, 2 assistant with two calls, 3 and 4 their results, 5 assistant
+    for (to, is_moved) in [(3, true), (4, false), (2, true)] {
+        let moved = wire.ok("session.branch", json!({ "sessionId": session, "toSeq": to }));
+        assert_eq!(moved["leaf"], 4, "{moved}");
+        assert_eq!(moved.get("movedToUnitEnd").is_some(), is_moved, "{moved}");
+    }
+    assert_eq!(context(&mut wire, &session).last().unwrap(), "b");
+}
+
+#[test]
 fn leaf_moves_to_the_end_of_a_unit_and_to_the_beginning() {
     let (_sandbox, _daemon, mut wire) = start();
     let session = super::full_session(&mut wire, "/tmp");

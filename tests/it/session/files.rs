@@ -18,7 +18,12 @@ struct Project {
 
 impl Project {
     fn new() -> Self {
+        Self::with_config("")
+    }
+
+    fn with_config(config: &str) -> Self {
         let sandbox = Sandbox::new();
+        sandbox.write_config(config);
         let (daemon, mut wire) = sandbox.daemon_and_wire();
         let root = sandbox.project_dir("p");
         let session = wire.create(json!({ "projectPath": root }));
@@ -386,15 +391,46 @@ fn project_that_is_gone_leaves_the_conversation_undoable() {
 }
 
 #[test]
-fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
+fn interrupted_change_in_a_project_that_is_gone_waits_for_it() {
     let mut project = Project::new();
     fs::write(project.root.join("a"), "1").unwrap();
     project.turn("one", &[("a", Some("2"))]);
+    let (root, away) = (project.root.clone(), project.sandbox.path("away"));
+    let (mut project, stage, journals) =
+        interrupt(project, |root| fs::rename(root, &away).unwrap());
+    let preview = project.preview("session.undo", 1);
+    assert_eq!(statuses(&preview), [of("a", "outside")], "{preview}");
+
+    // Files of another project cannot be put back meanwhile: the session has one journal.
+    let other = project.sandbox.project_dir("other");
+    let update = json!({ "sessionId": project.session, "projectPath": other });
+    project.wire.ok("session.update", update);
+    project.root = other.into();
+    project.turn("two", &[("b", Some("1"))]);
+    let preview = project.preview("session.undo", 1);
+    assert_eq!(statuses(&preview), [of("b", "putBack")], "{preview}");
+    let apply = json!({ "files": "apply", "planId": preview["files"]["planId"] });
+    let error = project.step("session.undo", 1, apply.clone()).unwrap_err();
+    assert_eq!(error["data"]["kind"], "conflict", "{error}");
+    assert_eq!(error["data"]["path"], root.to_str().unwrap(), "{error}");
+    assert_eq!(project.text("b").unwrap(), "1");
+    assert_eq!(fs::read_dir(&journals).unwrap().count(), 1);
+
+    fs::rename(&away, &root).unwrap();
+    let undone = project.step("session.undo", 1, apply).unwrap();
+    assert_eq!(statuses(&undone), [of("b", "putBack")], "{undone}");
+    assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "2", "was taken back");
+    assert!(!stage.exists());
+    assert_eq!(fs::read_dir(journals).unwrap().count(), 0);
+}
+
+/// Starts another daemon after one that was killed when it had exchanged the file `a` of its first call. Calls `meanwhile`
+/// with the project between the two. Returns also the stage and the directory of journals.
+fn interrupt(mut project: Project, meanwhile: impl FnOnce(&Path)) -> (Project, PathBuf, PathBuf) {
     let [record] = project.records("toolCall").try_into().unwrap();
     let write = &record["toolCall"]["writes"][0];
     let (before, after) = (&write["before"], &write["after"]);
     project.daemon.kill();
-    // What a daemon leaves that is killed after it exchanged the file.
     let plan = "01a2078e-2837-74a1-ab02-363a2e5b039f";
     let stage = project.root.join(format!(".ollm-undo-{plan}"));
     fs::create_dir(&stage).unwrap();
@@ -406,12 +442,104 @@ fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
     let journal = json!({ "version": 1, "sessionId": project.session, "planId": plan, "root": project.root,
         "changes": [{ "path": "a", "expected": after, "wanted": before }] });
     fs::write(journals.join(format!("{}.json", project.session)), journal.to_string()).unwrap();
-    let (daemon, wire) = project.sandbox.daemon_and_wire();
-    (project.daemon, project.wire) = (daemon, wire);
+    meanwhile(&project.root);
+    (project.daemon, project.wire) = project.sandbox.daemon_and_wire();
+    (project, stage, journals)
+}
+
+#[test]
+fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a"), "1").unwrap();
+    project.turn("one", &[("a", Some("2"))]);
+    let (mut project, stage, journals) = interrupt(project, |_| ());
     // A call about files finishes it, if the start has not done it yet.
     let undone = project.apply("session.undo", 1);
     assert_eq!(statuses(&undone), [of("a", "putBack")], "{undone}");
     assert_eq!(project.text("a").unwrap(), "1");
     assert!(!stage.exists());
     assert_eq!(fs::read_dir(journals).unwrap().count(), 0);
+}
+
+#[test]
+fn file_whose_content_cannot_be_kept_stays() {
+    let mut project = Project::with_config("snapshots: { fileQuota: 15 }\n");
+    let (large, small) = ("x".repeat(100), "small");
+    project.turn("one", &[("large", Some(&large)), ("small", Some(small))]);
+    for undone in [project.preview("session.undo", 1), project.apply("session.undo", 1)] {
+        assert_eq!(statuses(&undone), [of("large", "failed"), of("small", "putBack")], "{undone}");
+        let reason = undone["files"]["files"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("snapshots.fileQuota"), "{reason}");
+    }
+    assert_eq!((project.text("large"), project.text("small")), (Some(large.clone()), None));
+    project.apply("session.redo", 1);
+    assert_eq!((project.text("large"), project.text("small")), (Some(large), Some(small.into())));
+    // The contents of a plan share the room: each alone would fit.
+    project
+        .turn("two", &[("a", Some("12345678")), ("b", Some("87654321")), ("c", Some("12345678"))]);
+    let undone = project.apply("session.undo", 1);
+    let expect = [of("a", "putBack"), of("b", "failed"), of("c", "putBack")];
+    assert_eq!(statuses(&undone), expect, "{undone}");
+    assert_eq!(project.text("b").unwrap(), "87654321");
+    let redone = project.apply("session.redo", 1);
+    assert_eq!(project.text("a").unwrap(), "12345678", "{redone}");
+}
+
+#[test]
+fn damaged_content_leaves_its_file_and_no_other() {
+    let mut project = Project::new();
+    for name in ["a", "b"] {
+        fs::write(project.root.join(name), format!("{name}1")).unwrap();
+    }
+    project.turn("one", &[("a", Some("a2")), ("b", Some("b2"))]);
+    let [record] = project.records("toolCall").try_into().unwrap();
+    let hash = record["toolCall"]["writes"][0]["before"]["hash"].as_str().unwrap();
+    let blobs = format!("sessions/{}.blobs", project.session);
+    fs::write(project.sandbox.home().join(blobs).join(hash), "a0").unwrap();
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("a", "unknown"), of("b", "putBack")], "{undone}");
+    assert_eq!(undone["files"]["files"][0]["reason"], "the kept content is damaged");
+    assert_eq!(
+        (project.text("a").unwrap(), project.text("b").unwrap()),
+        ("a2".into(), "b1".into())
+    );
+    let [delta] = project.records("delta").try_into().unwrap();
+    let text = "These files were put back: b\nThese files stayed as they are: a";
+    assert_eq!(delta["delta"]["text"], text);
+}
+
+#[test]
+fn operations_name_the_files_that_they_wrote_or_put_back() {
+    let mut project = Project::new();
+    project.turn("one", &[("b", Some("1")), ("a", Some("1"))]);
+    let many: Vec<String> = (0..25).map(|n| format!("many/{n:02}")).collect();
+    let writes: Vec<_> = many.iter().map(|path| (path.as_str(), Some("x"))).collect();
+    project.turn("two", &writes);
+    let session = project.session.clone();
+    let params = json!({ "sessionId": session });
+    project.wire.record(&session, "user", &"words ".repeat(3_000));
+    project.wire.record(&session, "assistant", &"more words ".repeat(3_000));
+    project.wire.record(&session, "user", "three");
+    let compact = json!({ "sessionId": session, "contextSize": 4096 });
+    let compacted = project.wire.ok("context.compact", compact);
+    assert_ne!(compacted["seq"], Value::Null, "{compacted}");
+    let files = |project: &mut Project| -> Vec<(String, Value)> {
+        let listed = project.wire.ok("session.operations", params.clone());
+        let one = |operation: &Value| {
+            (operation["kind"].as_str().unwrap().to_owned(), operation["files"].clone())
+        };
+        array(&listed["data"]).iter().map(one).filter(|(_, files)| !files.is_null()).collect()
+    };
+    let first = json!({ "count": 2, "paths": ["a", "b"] });
+    let second = json!({ "count": 25, "paths": many[..20] });
+    let turn = |files: &Value| ("turn".to_owned(), files.clone());
+    assert_eq!(files(&mut project), [turn(&second), turn(&first)]);
+    fs::write(project.root.join("b"), "an editor's").unwrap();
+    let steps = project.wire.ok("session.operations", params.clone())["undoable"].as_u64().unwrap();
+    let undone = project.apply("session.undo", steps);
+    assert_eq!(undone["files"]["counts"], json!({ "putBack": 26, "conflict": 1 }), "{undone}");
+    let put_back: Vec<&str> =
+        ["a"].into_iter().chain(many.iter().map(String::as_str)).take(20).collect();
+    let put_back = ("undo".to_owned(), json!({ "count": 26, "paths": put_back }));
+    assert_eq!(files(&mut project), [put_back, turn(&second), turn(&first)]);
 }

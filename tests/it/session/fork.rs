@@ -91,10 +91,16 @@ fn large_texts_of_a_fork_survive_the_deletion_of_its_parent() {
     let blobs = sandbox.home().join(format!("sessions/{id}.blobs"));
     let names = || std::fs::read_dir(&blobs).unwrap().count();
     assert_eq!(names(), 1, "only the texts that it holds");
+    let n_links = || {
+        let [blob] = std::fs::read_dir(&blobs).unwrap().collect::<Vec<_>>().try_into().unwrap();
+        std::os::unix::fs::MetadataExt::nlink(&blob.unwrap().metadata().unwrap())
+    };
+    assert_eq!(n_links(), 2, "the blob is shared");
     wire.ok("session.delete", json!({ "sessionId": session }));
     daemon.kill();
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     assert!(wire.records(&id)[1].to_string().contains(&large("early ")));
+    assert_eq!(n_links(), 1);
     assert_eq!(wire.session(&id)["status"], "active");
     wire.ok("session.delete", json!({ "sessionId": id }));
     assert_eq!(session_files(&sandbox), [""; 0]);
@@ -164,4 +170,34 @@ fn fork_needs_records_and_no_running_turn_among_them() {
     refuse(&mut other, json!({ "sessionId": id, "atSeq": 0 }), "invalidParams");
     refuse(&mut other, json!({ "sessionId": UNKNOWN_SESSION }), "sessionNotFound");
     refuse(&mut other, json!({ "sessionId": id, "title": "x".repeat(5000) }), "tooLarge");
+}
+
+#[test]
+fn fork_returns_to_the_snapshots_of_its_own_log() {
+    let (_sandbox, _daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "one");
+    let taken = wire.ok("snapshot.create", json!({ "sessionId": session }));
+    let snapshot = taken["snapshot"]["snapshotId"].clone();
+    wire.record(&session, "user", "two");
+    let (_, id) = fork(&mut wire, &session, json!({}));
+    let params = json!({ "snapshotId": snapshot, "sessionId": id });
+    let planned = wire
+        .ok("snapshot.restore", json!({ "snapshotId": snapshot, "sessionId": id, "dryRun": true }));
+    assert_eq!(planned["sessionId"], id.as_str(), "{planned}");
+    let restored = wire.ok("snapshot.restore", params.clone());
+    assert_eq!(
+        (&restored["sessionId"], &restored["leaf"]),
+        (&json!(id), &taken["snapshot"]["leaf"])
+    );
+    assert!(!context(&mut wire, &id).to_string().contains("two"));
+    assert!(context(&mut wire, &session).to_string().contains("two"), "the parent stays");
+    // Its file is still that of the parent.
+    let mut new = params.clone();
+    new["newSession"] = json!(true);
+    wire.refused("snapshot.restore", new, "invalidParams");
+    // What the parent took later is none of the fork.
+    let taken = wire.ok("snapshot.create", json!({ "sessionId": session }));
+    let params = json!({ "snapshotId": taken["snapshot"]["snapshotId"], "sessionId": id });
+    wire.refused("snapshot.restore", params, "invalidParams");
 }

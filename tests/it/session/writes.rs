@@ -117,6 +117,7 @@ fn invalid_writes_are_refused_and_nothing_is_recorded() {
         json!([{ "path": "a", "before": { "hash": "abc" }, "after": "absent" }]),
         json!([{ "path": "a", "before": "absent", "after": "absent", "mode": { "after": 0o4755 } }]),
         json!([{ "path": "a", "before": "absent", "after": "absent", "time": 3 }]),
+        json!([{ "path": "a", "before": "absent", "after": "unknown", "renamedFrom": "b" }]),
     ];
     for writes in wrong {
         wire.refused("session.recordToolCall", call(&session, writes), "invalidParams");

@@ -12,7 +12,7 @@ use super::history::LineHistory;
 use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
 use super::session::{ChatSession, last_on_branch, last_records, think_word};
-use super::slash::{COMMANDS, ChatInput, SessionInput};
+use super::slash::{self, COMMANDS, ChatInput, SessionInput};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -134,6 +134,10 @@ impl InteractiveChat<'_, '_> {
             ChatInput::Recall(question) => recall(question, self.ctx)?,
             ChatInput::New => self.start_draft(),
             ChatInput::Unknown { text, suggestion } => {
+                if let Some((usage, description)) = slash::without_argument(&text) {
+                    let problem = format!("{} needs an argument: {description}", text.trim());
+                    return Err(CommandError::usage(problem, usage));
+                }
                 let text = sanitize::one_line(&text);
                 return Err(CommandError::usage(
                     format!("{text} is not a command; // begins a message with a slash"),

@@ -28,7 +28,10 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ),
     ("/redo [N] [--files]", "redo what was undone"),
     ("/tree", "show all branches of this session"),
-    ("/branch [N]", "continue after record N; without N, from the beginning"),
+    (
+        "/branch N",
+        "continue after record N, or from the beginning with `start`; /tree shows the numbers",
+    ),
     ("/fork [N]", "continue in a new session that begins as this one does, up to record N"),
     ("/goal [TEXT]", "show the goals of this session, or set a new one"),
     ("/remember [--project | --global] [TEXT]", "keep a text in every context, or show such texts"),
@@ -160,7 +163,7 @@ impl ChatInput {
             ["/redo", number] => SessionInput::Redo(steps(number)?, false),
             ["/redo", number, "--files"] => SessionInput::Redo(steps(number)?, true),
             ["/tree"] => SessionInput::Tree,
-            ["/branch"] => SessionInput::Branch(None),
+            ["/branch", "start"] => SessionInput::Branch(None),
             ["/branch", number] => SessionInput::Branch(Some(record(number)?)),
             ["/fork"] => SessionInput::Fork(None),
             ["/fork", number] => SessionInput::Fork(Some(record(number)?)),
@@ -217,6 +220,15 @@ impl ChatInput {
     }
 }
 
+/// Returns the usage and the description of a command that was typed without the argument that it needs.
+pub(super) fn without_argument(text: &str) -> Option<(&'static str, &'static str)> {
+    let needs_one = |usage: &str| {
+        let argument = usage.strip_prefix(text.trim()).and_then(|rest| rest.strip_prefix(' '));
+        argument.is_some_and(|argument| argument.chars().all(|char| char.is_ascii_uppercase()))
+    };
+    COMMANDS.iter().find(|(usage, _)| needs_one(usage)).copied()
+}
+
 /// Returns the most edits between the first typed words and a command that is still similar: half of the letters, so
 /// that a short word does not resemble every other short word.
 fn max_edits(typed: &[&str], n_words: usize) -> usize {
@@ -269,6 +281,10 @@ mod tests {
         check("/undo 2 --files", on_session(SessionInput::Undo(2, true)));
         check("/redo 3", on_session(SessionInput::Redo(3, false)));
         check("/branch #7", on_session(SessionInput::Branch(Some(Seq(7)))));
+        assert!(matches!(ChatInput::parse("/branch"), ChatInput::Unknown { .. }));
+        assert_eq!(without_argument("/branch").expect("needs one").0, "/branch N");
+        assert_eq!(without_argument("/undo"), None);
+        check("/branch start", on_session(SessionInput::Branch(None)));
         check("/fork", on_session(SessionInput::Fork(None)));
         check("/debug context", on_session(SessionInput::DebugContext));
         let before = Some("before it".to_owned());

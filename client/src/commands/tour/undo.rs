@@ -57,7 +57,8 @@ pub(super) fn undo(client: &mut BlockingClient, id: SessionId) -> CommandResult<
 pub(super) fn snapshot(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let before = build(client, id)?;
     let summary = Some("before the detour".to_owned());
-    let params = SnapshotCreateParams { session_id: id, summary, key: None };
+    let params =
+        SnapshotCreateParams { session_id: id, reason: None, pinned: false, summary, key: None };
     let snapshot_id = client.call::<SnapshotCreate>(&params)?.snapshot.snapshot_id;
     record(client, id, DETOUR)?;
     check(has_message(&build(client, id)?, DETOUR), "the context does not show a new message")?;

@@ -1,9 +1,12 @@
 //! `session.operations`: everything that an undo can take back, and what it took back, the newest first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ollm_protocol::content::{Operation, OperationKind, PathRecords, RecordKind, Role};
+use ollm_protocol::content::{
+    Operation, OperationFiles, OperationKind, PathRecords, PutBackFile, RecordBody, RecordKind,
+    Role,
+};
 use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionOperationsResult};
 use ollm_protocol::{Seq, SessionId};
 
@@ -13,10 +16,14 @@ use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::app::partial::settle;
 use crate::session::SessionState;
+use crate::session::index::IndexEntry;
 use crate::session::operations::{OperationSpan, Operations};
 
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 1000;
+/// The paths that an operation names, and their bytes.
+const MAX_PATHS: usize = 20;
+const MAX_PATH_BYTES: usize = 4 * 1024;
 
 /// Reads a page of operations (`session.operations`). Blocks on the disk.
 pub(crate) fn operations(
@@ -49,11 +56,13 @@ pub(crate) fn operations(
     })
 }
 
-/// An operation whose time and text are not read yet.
+/// An operation whose time, text and files are not read yet.
 pub(super) struct OperationDraft {
     operation: Operation,
     /// The record that says what the operation is about.
     subject: Seq,
+    /// The records that say which files it wrote or put back.
+    writers: Vec<Seq>,
 }
 
 /// The counts of the changes of a path so far. A move and those that take it back and bring it again differ only in their
@@ -102,8 +111,10 @@ pub(super) fn draft(
             leaf_after: span.after,
             added,
             removed,
+            files: None,
         },
         subject: subject(state, target.unwrap_or(&span)),
+        writers: writers(state, operations, at),
     }
 }
 
@@ -122,7 +133,45 @@ fn subject(state: &SessionState, span: &OperationSpan) -> Seq {
     said.map(|(seq, _)| seq).last().unwrap_or(span.first)
 }
 
-/// Reads the times and the texts of operations. Blocks on the disk.
+/// Returns the records of an operation that say which files it wrote or put back. The record of files that were put back
+/// follows the moves of the leaf, so it may lie behind the operation.
+fn writers(state: &SessionState, operations: &Operations, at: usize) -> Vec<Seq> {
+    let first = operations.spans()[at].first.0;
+    let next = operations.spans().get(at + 1).map_or(u64::MAX, |next| next.first.0);
+    let writes = |seq: &Seq| {
+        state.entry(*seq).is_some_and(|entry| {
+            entry.has(IndexEntry::LISTS_WRITES) || entry.kind() == Some(RecordKind::PutBack)
+        })
+    };
+    (first..next.min(state.entries().len() as u64)).map(Seq).filter(writes).collect()
+}
+
+/// Returns the files that records wrote or put back; `None` if there are none.
+fn files_of(writers: impl Iterator<Item = RecordBody>) -> Option<OperationFiles> {
+    let mut paths = BTreeSet::new();
+    for body in writers {
+        match body {
+            RecordBody::ToolCall(call) => {
+                paths.extend(call.writes.into_iter().flatten().map(|write| write.path));
+            }
+            RecordBody::PutBack(record) => {
+                let changed = |file: &PutBackFile| file.before != file.after || file.mode.is_some();
+                paths.extend(record.files.into_iter().filter(changed).map(|file| file.path));
+            }
+            _ => {}
+        }
+    }
+    let count = paths.len() as u64;
+    let mut n_bytes = 0;
+    let fits = |path: &String| {
+        n_bytes += path.len();
+        n_bytes <= MAX_PATH_BYTES
+    };
+    let paths = paths.into_iter().take(MAX_PATHS).take_while(fits).collect();
+    (count > 0).then_some(OperationFiles { count, paths })
+}
+
+/// Reads the times, the texts and the files of operations. Blocks on the disk.
 pub(super) fn with_contents(
     core: &Core,
     id: SessionId,
@@ -132,10 +181,13 @@ pub(super) fn with_contents(
     let subjects: Vec<Seq> = drafts.iter().map(|draft| draft.subject).collect();
     let firsts = core.sessions.records(id, &firsts)?;
     let subjects = core.sessions.bodies(id, &subjects)?;
+    let writers: Vec<Seq> = drafts.iter().flat_map(|draft| draft.writers.iter().copied()).collect();
+    let mut writers = core.sessions.bodies(id, &writers)?.into_iter();
     let fill = |((draft, first), subject): ((OperationDraft, Option<_>), Option<_>)| {
         let at = first.map(|record: ollm_protocol::content::Record| record.at);
         let text = subject.map(|body| line_of(&body)).unwrap_or_default();
-        Operation { at, text, ..draft.operation }
+        let files = files_of(writers.by_ref().take(draft.writers.len()).flatten());
+        Operation { at, text, files, ..draft.operation }
     };
     Ok(drafts.into_iter().zip(firsts).zip(subjects).map(fill).collect())
 }

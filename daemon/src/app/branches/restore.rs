@@ -83,7 +83,7 @@ pub(crate) async fn restore(
     let Some(RestorePlan { file_move, added, removed, states }) = plan else {
         // Without records, the write only compares the key and its payload.
         let known = core.sessions.append(id, Vec::new(), key)?.await?;
-        return Ok(moved(snapshot_id, id, Some(known.seq), true));
+        return Ok(moved(snapshot_id, id, (Some(known.seq), to), true));
     };
     let (before, after) = states.unzip();
     let mut result = SnapshotRestoreResult {
@@ -91,7 +91,7 @@ pub(crate) async fn restore(
         after,
         added,
         removed,
-        ..moved(snapshot_id, id, None, false)
+        ..moved(snapshot_id, id, (None, to), false)
     };
     if files == FilesRequest::Preview {
         let preview = move |core: &Arc<Core>| put_back::preview(core, file_move);
@@ -133,11 +133,11 @@ async fn carry_out(
     .await
 }
 
-/// Returns the result of a return whose snapshot record has the number `mark`.
+/// Returns the result of a return to `leaf` whose snapshot record has the number `mark`.
 fn moved(
     snapshot_id: SnapshotId,
     session_id: SessionId,
-    mark: Option<Seq>,
+    (mark, leaf): (Option<Seq>, Option<Seq>),
     duplicate: bool,
 ) -> SnapshotRestoreResult {
     SnapshotRestoreResult {
@@ -146,6 +146,7 @@ fn moved(
         session: None,
         new_session: false,
         seq: mark.map(Seq::next),
+        leaf,
         saved_as: None,
         before: None,
         after: None,
@@ -204,6 +205,11 @@ fn find(core: &Arc<Core>, params: &SnapshotRestoreParams) -> Result<SnapshotTarg
         (Err(SnapshotError::NotFound { .. }), Some(id)) => {
             core.sessions.with(id, |_| ())?;
             id
+        }
+        // The file is that of the session that this one was forked from, and the log has the record of both.
+        (Err(error @ SnapshotError::OtherSession { .. }), Some(id)) if !new_session => {
+            let mark = find_mark(core, id, snapshot_id)?.ok_or(error)?;
+            return Ok(SnapshotTarget::Leaf(id, mark.leaf));
         }
         (Err(error), _) => return Err(error.into()),
     };

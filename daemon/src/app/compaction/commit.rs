@@ -84,7 +84,10 @@ pub(super) async fn snapshot_before(
 ) -> Result<()> {
     let mark = mark_before(&core.clock, leaf, MarkedChange::Compaction);
     let draft = uncounted(RecordBody::Snapshot(mark.clone()));
-    let appended = core.append(id, vec![draft], None).await?;
+    let appended = core.append(id, vec![draft], None).await;
+    let appended = appended.inspect_err(|error| {
+        snapshots::publish_unrecorded(core, id, mark.snapshot_id, error);
+    })?;
     let taken = TakenSnapshot { seq: appended.seq, at: appended.at, mark };
     blocking(core, move |core| {
         snapshots::save(core, id, &taken)?;

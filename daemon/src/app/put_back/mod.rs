@@ -10,6 +10,7 @@
 mod survey;
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +29,9 @@ pub(crate) use crate::app::previews::FileMove;
 use crate::app::previews::Preview;
 use crate::put_back::apply::{self, FileOutcome};
 use crate::put_back::journal::{Journal, JournaledChange};
-use crate::put_back::plan::{FileFate, PlanItem};
+use crate::put_back::plan::{FileFate, PlanItem, open_project};
 use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord};
 
-/// The most bytes of the paths of a plan: its record must fit beside other things into the largest record.
-const MAX_PLAN_BYTES: usize = 24 * 1024 * 1024;
-/// The bytes that a file of a plan takes besides its path.
-const FILE_BYTES: usize = 400;
 /// The files of each kind that a delta names.
 const MAX_NAMED: usize = 20;
 /// The longest wait for another change of the session's files.
@@ -78,7 +75,7 @@ impl FilesRequest {
 
 /// Plans what happens to the files of a move, and changes nothing. Blocks on the disk.
 ///
-/// **Errors**: `PuttingBack` while files of the session are put back; `Storage`.
+/// **Errors**: `Invalid` for too many files; `PuttingBack` while files of the session are put back; `Storage`.
 pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
     settle(core, file_move.id)?;
     let survey = survey(core, &file_move)?;
@@ -93,7 +90,7 @@ pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
 /// error nothing has changed. Blocks on the disk.
 ///
 /// **Errors**: `Invalid` for an unknown plan or one of another move; `PuttingBack` while files of the session are put
-/// back; `LeafMoved`, `Storage`.
+/// back; `PutBackPending` while the project of an interrupted application is gone; `LeafMoved`, `Storage`.
 pub(crate) fn apply(
     core: &Arc<Core>,
     file_move: &FileMove,
@@ -138,17 +135,13 @@ fn apply_claimed(
     key: Option<IdempotencyKey>,
 ) -> Result<(Appended, FilePlan)> {
     let id = file_move.id;
-    let n_bytes: usize = survey.items.iter().map(|item| item.path.len() + FILE_BYTES).sum();
-    if n_bytes > MAX_PLAN_BYTES {
-        return Err(AppError::invalid(
-            "files",
-            "are too many for one call; skip them, or move less far",
-        ));
-    }
     let journal = journal(file_move.id, plan_id, survey);
     let outcomes = match journal.changes.is_empty() {
         true => Vec::new(),
         false => {
+            if let Some(pending) = core.journals.read(id)? {
+                return Err(AppError::PutBackPending { id, root: pending.root });
+            }
             core.journals.write(&journal)?;
             let read = |hash| core.sessions.read_kept_file(id, hash);
             let applied = apply::apply(&journal, &read);
@@ -174,7 +167,7 @@ fn apply_claimed(
         .sessions
         .append_after(id, file_move.leaf, moves, key)
         .and_then(|pending| pending.wait())
-        .inspect_err(|_| take_back(core, &journal))?;
+        .inspect_err(|_| settle_failed(core, &journal))?;
     plan.seq = plan.seq.map(|at| Seq(appended.seq.0 + at.0));
     finish(core, &journal);
     Ok((appended, plan))
@@ -307,7 +300,17 @@ fn delta_text(cause: &str, plan: &FilePlan) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// Takes an application back whose record is not in the log. What fails is repeated later.
+/// Finishes or takes back an application whose record could not be written, as the log says. What fails is repeated later.
+fn settle_failed(core: &Core, journal: &Journal) {
+    if !journal.changes.is_empty() {
+        let settled = settle_claimed(core, journal.session_id);
+        if let Err(error) = settled {
+            tracing::warn!(session = %journal.session_id, "files are taken back later: {}", crate::error_chain::with_sources(&error));
+        }
+    }
+}
+
+/// Takes back an application that failed before its record was written. What fails is repeated later.
 fn take_back(core: &Core, journal: &Journal) {
     let taken_back =
         apply::take_back(journal).and_then(|()| core.journals.remove(journal.session_id));
@@ -331,6 +334,8 @@ fn report(journal: &Journal, problem: &str, done: Result<(), crate::fsutil::FsEr
 
 /// Finishes or takes back what a crash or an error interrupted in a session. Blocks on the disk.
 ///
+/// If the project is gone, its files wait until it is there again.
+///
 /// **Errors**: `PuttingBack` while files of the session are put back; `Storage`.
 pub(crate) fn settle(core: &Core, id: SessionId) -> Result<()> {
     let claim = core.putting_back.claim(id, ()).map_err(|_| AppError::PuttingBack { id })?;
@@ -341,6 +346,15 @@ pub(crate) fn settle(core: &Core, id: SessionId) -> Result<()> {
 
 fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
     let Some(journal) = core.journals.read(id)? else { return Ok(()) };
+    if let Err(error) = open_project(&journal.root)
+        && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    {
+        let root = journal.root.display();
+        tracing::warn!(session = %id, "an interrupted change of files waits for {root}: {error}");
+        return Ok(());
+    }
+    // A write that failed may have left its record in the log, and a process that was killed a record that is not synced.
+    core.sessions.sync(id)?;
     if is_recorded(core, id, journal.plan_id)? {
         apply::finish(&journal)?;
     } else {

@@ -8,16 +8,19 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::{FileMove, private_dirs};
 use crate::app::core::Core;
-use crate::app::error::Result;
+use crate::app::error::{AppError, Result};
 use crate::catalog::{RECALL_READ, RECALL_SEARCH};
-use crate::fsutil::beneath::Dir;
-use crate::put_back::layers::WrittenFiles;
-use crate::put_back::plan::{FilePlanner, PlanItem};
+use crate::put_back::layers::{LayerChange, WrittenFiles};
+use crate::put_back::plan::{FilePlanner, PlanItem, open_project};
 use crate::session::SessionState;
 use crate::session::index::IndexEntry;
 
 /// The records that are read at once.
 const PAGE: usize = 256;
+/// The most bytes of the paths of a plan: its record must fit beside other things into the largest record.
+const MAX_PLAN_BYTES: usize = 24 * 1024 * 1024;
+/// The bytes that a file of a plan takes besides its path.
+const FILE_BYTES: usize = 400;
 /// The calls that a plan lists because they did not say what they wrote.
 const MAX_UNRECORDED: usize = 100;
 
@@ -40,6 +43,8 @@ struct Concerned {
 }
 
 /// Examines the files of a move. Blocks on the disk.
+///
+/// **Errors**: `Invalid` for more files than a record can have; `Storage`.
 pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
     let id = file_move.id;
     let Concerned { root, writers, silent } =
@@ -63,7 +68,13 @@ pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
         }
     }
     unrecorded.read(core, id, &silent)?;
-    let items = plan(core, id, root.as_deref(), &files, (&removed, &added));
+    let changes = files.changes(&removed, &added);
+    let n_bytes: usize = changes.iter().map(|change| change.path.len() + FILE_BYTES).sum();
+    if n_bytes > MAX_PLAN_BYTES {
+        let problem = "are too many for one call; skip them, or move less far";
+        return Err(AppError::invalid("files", problem));
+    }
+    let items = plan(core, id, root.as_deref(), changes)?;
     let mut calls = unrecorded.calls;
     let unrecorded_calls = calls.len() as u64;
     calls.sort_by_key(|call| call.seq);
@@ -103,11 +114,11 @@ fn plan(
     core: &Core,
     id: SessionId,
     root: Option<&str>,
-    files: &WrittenFiles<'_>,
-    (removed, added): (&HashSet<Seq>, &HashSet<Seq>),
-) -> Vec<PlanItem> {
+    changes: Vec<LayerChange>,
+) -> Result<Vec<PlanItem>> {
     let opened = match root {
-        Some(root) => open_root(root),
+        Some(root) => open_project(Path::new(root))
+            .map_err(|error| format!("the project cannot be opened: {error}")),
         None => Err("the session has no project".to_owned()),
     };
     let private = private_dirs(core);
@@ -116,18 +127,9 @@ fn plan(
         root: opened.as_ref().map_err(Clone::clone),
         private: &private,
         is_kept: &|hash| core.sessions.keeps_file(id, hash),
+        free_bytes: core.sessions.free_file_bytes(id, core.config().snapshots.file_quota_bytes)?,
     };
-    planner.plan(files.changes(removed, added))
-}
-
-/// Opens the directory of a project, unless a link leads to it now.
-fn open_root(root: &str) -> Result<Dir, String> {
-    let path = Path::new(root);
-    let problem = |error: std::io::Error| format!("the project cannot be opened: {error}");
-    if path.canonicalize().map_err(problem)? != path {
-        return Err("a link leads to the project now".to_owned());
-    }
-    Dir::open(path).map_err(problem)
+    Ok(planner.plan(changes))
 }
 
 /// The calls that may have written files without saying which.

@@ -170,3 +170,120 @@ async fn full_disk_at_any_change_fails_the_call_or_not_and_works_again() {
         }
     }
 }
+
+#[tokio::test]
+async fn log_that_cannot_be_cut_back_decides_at_the_next_start() {
+    let kind = FaultKind::Error(Errno::IO.raw_os_error());
+    for count in [2, 3] {
+        for at in 0.. {
+            let scene = Scene::new().await;
+            let (trace, undone) = scene.undo_with(DiskFault { at, count, kind }).await;
+            trace.set_fault(None);
+            // The daemon ends before anything else is called.
+            let scene = scene.restart();
+            let is_undone = scene.check(at);
+            assert!(is_undone || undone.is_err(), "change {at}");
+            if trace.counts().1 == 0 {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn plan_of_too_many_files_is_refused_when_it_is_previewed() {
+    let scene = Scene::new().await;
+    let part = "x".repeat(250);
+    let dir = vec![part.as_str(); 15].join("/");
+    for half in 0..2 {
+        let write = |n| json!({ "path": format!("{dir}/{half}-{n}"), "before": "absent", "after": "absent" });
+        let writes: Vec<Value> = (0..3_000).map(write).collect();
+        let call = json!({ "id": half.to_string(), "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
+        let call = params(json!({ "sessionId": scene.id, "toolCall": call }));
+        input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");
+    }
+    let error = scene.undo(json!({ "files": "preview" })).await.expect_err("is too large");
+    assert!(error.to_string().contains("too many for one call"), "{error}");
+}
+
+#[tokio::test]
+async fn refused_record_leaves_no_content_of_its_files() {
+    let kind = FaultKind::Error(Errno::NOSPC.raw_os_error());
+    let mut n_refused = 0;
+    for at in 0.. {
+        let scene = Scene::new().await;
+        let blobs = || {
+            let dir = scene.scratch.path().join("home").join(format!("{}.blobs", scene.id));
+            let files = fs::read_dir(dir).expect("lists");
+            let names = files.map(|file| file.expect("lists").file_name());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        let before = blobs();
+        assert_eq!(before.len(), 2);
+        let text = |text: &str| json!({ "text": text });
+        // The content of the second file is kept already.
+        let writes = json!([
+            { "path": "x", "before": text("only here"), "after": "absent" },
+            { "path": "y", "before": text("1"), "after": "absent" },
+        ]);
+        let call = json!({ "id": "d", "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
+        let call = json!({ "sessionId": scene.id, "toolCall": call });
+        let trace = DiskTrace::new(scene.scratch.path());
+        trace.set_fault(Some(DiskFault { at, count: 1, kind }));
+        let refused = input::record_tool_call(Arc::clone(&scene.core), params(call.clone())).await;
+        trace.set_fault(None);
+        if refused.is_err() {
+            n_refused += 1;
+            assert_eq!(blobs(), before, "change {at}");
+            input::record_tool_call(Arc::clone(&scene.core), params(call)).await.expect("records");
+        }
+        assert_eq!(blobs().len(), 3, "change {at}");
+        if trace.counts().1 == 0 {
+            break;
+        }
+    }
+    assert!(n_refused > 3, "{n_refused}");
+}
+
+#[tokio::test]
+async fn fifty_thousand_created_files_go_and_come_back() {
+    let scene = Scene::new().await;
+    let dirs: Vec<String> = (0..100).map(|n| format!("many/{n}")).collect();
+    dirs.iter().for_each(|dir| fs::create_dir_all(scene.path(dir)).expect("creates"));
+    let paths: Vec<String> = (0..50_000).map(|n| format!("{}/{n}", dirs[n % 100])).collect();
+    paths.iter().for_each(|path| fs::write(scene.path(path), "x").expect("writes"));
+    let hash = blake3::hash(b"x").to_hex();
+    let write = |path: &String| json!({ "path": path, "before": "absent", "after": { "hash": hash.as_str() } });
+    let writes: Vec<Value> = paths.iter().map(write).collect();
+    let message = params(
+        json!({ "sessionId": scene.id, "message": { "role": "user", "content": "create" } }),
+    );
+    input::record(Arc::clone(&scene.core), message).await.expect("records");
+    let call = json!({ "id": "many", "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
+    let call = params(json!({ "sessionId": scene.id, "toolCall": call }));
+    input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");
+
+    let step = async |is_redo: bool, more: Value| {
+        let mut all = json!({ "sessionId": scene.id, "steps": 2 });
+        all.as_object_mut().expect("is one").extend(more.as_object().expect("is one").clone());
+        let core = Arc::clone(&scene.core);
+        let stepped = match is_redo {
+            true => undo::redo(core, params(all)).await,
+            false => undo::undo(core, params(all)).await,
+        };
+        stepped.expect("steps").files.expect("has files")
+    };
+    let is_there = |path: &String| scene.path(path).exists();
+    for is_redo in [false, true] {
+        let plan = step(is_redo, json!({ "files": "preview" })).await;
+        assert_eq!(plan.counts.put_back, 50_000);
+        assert_eq!(
+            paths.iter().filter(|path| is_there(path)).count(),
+            if is_redo { 0 } else { 50_000 }
+        );
+        let done = step(is_redo, json!({ "files": "apply", "planId": plan.plan_id })).await;
+        assert_eq!((done.counts.put_back, done.applied), (50_000, true));
+    }
+    assert!(paths.iter().all(is_there));
+    assert_eq!(fs::read_to_string(scene.path(&paths[49_999])).expect("reads"), "x");
+}

@@ -5,21 +5,20 @@ use std::sync::Arc;
 use ollm_protocol::content::{RecordBody, RecordKind, SnapshotMark};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
-use super::files::{announce, save};
+use super::files::{announce, publish_unrecorded, save};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark};
+use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::schedule::{SessionDueSnapshots, TakenSnapshot};
 use crate::session::SessionError;
 use crate::session::index::IndexEntry;
 
-/// The reasons of snapshots whose file is written by the call that takes them.
-const WRITTEN_BY_CALL: [&str; 2] = [SnapshotMark::MANUAL, "compaction"];
-
 /// Marks the file of an automatic snapshot as due. Called by the observer; never blocks.
 pub(crate) fn follow(core: &Core, id: SessionId, seq: Seq, at: Timestamp, body: &RecordBody) {
     if let RecordBody::Snapshot(mark) = body
-        && !WRITTEN_BY_CALL.contains(&mark.reason.as_str())
+        // The call that takes one of these writes its file.
+        && !SnapshotMark::is_requested(&mark.reason)
+        && mark.reason != "compaction"
         // The snapshots of an imported session were taken elsewhere, and their records are enough.
         && !core.imports.is_running(id)
     {
@@ -103,7 +102,10 @@ fn take_full(core: &Core, id: SessionId) -> Result<()> {
     {
         return Ok(());
     }
-    let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Threshold);
+    let mark = mark_before(&core.clock, leaf, MarkedChange::Threshold);
+    let snapshot_id = mark.snapshot_id;
     // The next record marks it again if the leaf moved.
-    core.append_if_leaf_blocking(id, leaf, vec![mark]).map(drop)
+    let draft = uncounted(RecordBody::Snapshot(mark));
+    let appended = core.append_if_leaf_blocking(id, leaf, vec![draft]);
+    appended.map(drop).inspect_err(|error| publish_unrecorded(core, id, snapshot_id, error))
 }

@@ -68,7 +68,7 @@ pub(super) fn document(
         is_reasoning_model: !traces.is_empty(),
         total_thinking_tokens: thinking,
         reason: taken.mark.reason.clone(),
-        pinned: false,
+        pinned: taken.mark.pinned,
         seq: Some(taken.seq),
         leaf: taken.mark.leaf,
         system_prompt: inputs.system_prompt().map(str::to_owned),

@@ -7,7 +7,7 @@ use ollm_protocol::limits::BoundedField;
 use ollm_protocol::methods::snapshot::{SnapshotCreateParams, SnapshotResult};
 use ollm_protocol::{SnapshotId, method};
 
-use super::files::save;
+use super::files::{publish_unrecorded, save};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{take_key, uncounted};
 use crate::app::error::{AppError, Result};
@@ -15,19 +15,23 @@ use crate::app::partial::settle;
 use crate::app::schedule::TakenSnapshot;
 use crate::session::SessionError;
 
+/// The longest reason in bytes.
+const MAX_REASON_BYTES: usize = 64;
 /// Attempts to record a snapshot while other records move the leaf.
 const MAX_TRIES: usize = 8;
 
 /// Takes a snapshot (`snapshot.create`).
 ///
-/// **Errors**: `SnapshotsDisabled`; `Invalid` for a session without records; `Storage` if the file cannot be written, and
+/// **Errors**: `SnapshotsDisabled`; `Invalid` for a session without records and for a reason of the daemon; `Storage` if the file cannot be written, and
 /// then only the record of the snapshot is left.
 pub(crate) async fn create(
     core: Arc<Core>,
     mut params: SnapshotCreateParams,
 ) -> Result<SnapshotResult> {
     let key = take_key::<method::SnapshotCreate>(&mut params, |params| &mut params.key)?;
-    let SnapshotCreateParams { session_id: id, summary, .. } = params;
+    let SnapshotCreateParams { session_id: id, reason, pinned, summary, .. } = params;
+    let reason = reason.unwrap_or_else(|| SnapshotMark::MANUAL.to_owned());
+    check_reason(&reason)?;
     let summary = summary.filter(|text| !text.trim().is_empty());
     BoundedField::SnapshotSummary.check(summary.as_ref().map_or(0, String::len))?;
     if !core.config().snapshots.enabled {
@@ -43,12 +47,17 @@ pub(crate) async fn create(
         })
         .await?;
         let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
-        let mark = SnapshotMark::new(snapshot_id, leaf, SnapshotMark::MANUAL);
-        let mark = SnapshotMark { summary: summary.clone(), ..mark };
+        let mark = SnapshotMark::new(snapshot_id, leaf, &reason);
+        let mark = SnapshotMark { summary: summary.clone(), pinned, ..mark };
         let drafts = vec![uncounted(RecordBody::Snapshot(mark.clone()))];
         let appended = match core.sessions.append_after(id, leaf, drafts, key.clone())?.await {
             Err(SessionError::LeafMoved { .. }) => continue,
-            appended => appended?,
+            Err(error) => {
+                let error = error.into();
+                publish_unrecorded(&core, id, snapshot_id, &error);
+                return Err(error);
+            }
+            Ok(appended) => appended,
         };
         return blocking(&core, move |core| {
             let mut taken = TakenSnapshot { seq: appended.seq, at: appended.at, mark };
@@ -64,4 +73,21 @@ pub(crate) async fn create(
         .await;
     }
     Err(SessionError::LeafMoved { id }.into())
+}
+
+/// Refuses a reason that is no word, or that is one of the daemon's own.
+fn check_reason(reason: &str) -> Result<()> {
+    let is_word = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
+    if reason.is_empty() || reason.len() > MAX_REASON_BYTES || !reason.chars().all(is_word) {
+        let problem =
+            "must be a word of 1 to 64 letters, digits and `-_.`; use `summary` for a text";
+        return Err(AppError::invalid("reason", problem));
+    }
+    if SnapshotMark::is_requested(reason) {
+        return Ok(());
+    }
+    Err(AppError::invalid(
+        "reason",
+        format!("`{reason}` is a reason of snapshots that the daemon takes"),
+    ))
 }

@@ -60,7 +60,7 @@ fn write(core: &Arc<Core>, id: SessionId, taken: &TakenSnapshot) -> Result<(Snap
 
 pub(super) fn announce(core: &Core, id: SessionId, taken: &TakenSnapshot, file: bool) {
     let SnapshotMark { snapshot_id, leaf, reason, .. } = &taken.mark;
-    let kind = match reason == SnapshotMark::MANUAL {
+    let kind = match SnapshotMark::is_requested(reason) {
         true => EventKind::SnapshotCreated,
         false => EventKind::AutoSnapshotCreated,
     };
@@ -75,6 +75,18 @@ pub(super) fn publish_error(core: &Core, id: SessionId, snapshot_id: SnapshotId,
     core.publish(id, None, EventKind::SnapshotError, data);
 }
 
+/// Announces that the disk refused the record of a snapshot. Other errors are no failure of the snapshot.
+pub(in crate::app) fn publish_unrecorded(
+    core: &Core,
+    id: SessionId,
+    snapshot_id: SnapshotId,
+    error: &AppError,
+) {
+    if matches!(error, AppError::Session(SessionError::Storage { .. })) {
+        publish_error(core, id, snapshot_id, error);
+    }
+}
+
 /// Removes the oldest automatic snapshots beyond their number, never `target`, to which the session is returning. Errors
 /// are published: the next cleanup tries again. Blocks on the disk.
 pub(super) fn clean_up(core: &Core, id: SessionId, target: Option<SnapshotId>) {
@@ -86,7 +98,7 @@ pub(super) fn clean_up(core: &Core, id: SessionId, target: Option<SnapshotId>) {
         }
     };
     let is_counted = |info: &&SnapshotInfo| {
-        !info.pinned && info.reason != SnapshotMark::MANUAL && info.seq.is_some()
+        !info.pinned && !SnapshotMark::is_requested(&info.reason) && info.seq.is_some()
     };
     let mut counted: Vec<_> =
         found.iter().filter(is_counted).map(|info| info.snapshot_id).collect();

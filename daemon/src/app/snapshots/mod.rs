@@ -14,7 +14,7 @@ mod files;
 pub(crate) mod manage;
 pub(crate) mod new_session;
 
-pub(super) use files::save;
+pub(super) use files::{publish_unrecorded, save};
 
 #[cfg(test)]
 mod tests;

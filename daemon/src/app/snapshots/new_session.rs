@@ -49,6 +49,7 @@ pub(in crate::app) fn restore(
         session,
         new_session: true,
         seq: None,
+        leaf: None,
         saved_as: None,
         before: None,
         after: None,

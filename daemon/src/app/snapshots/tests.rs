@@ -14,7 +14,7 @@ use ollm_protocol::content::{
     SnapshotMark,
 };
 use ollm_protocol::methods::snapshot::{SnapshotListResult, SnapshotRestoreResult};
-use ollm_protocol::{SessionId, SnapshotId};
+use ollm_protocol::{EventKind, SessionId, SnapshotId};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ use crate::app::context::{build, entries, goals, pins};
 use crate::app::error::{AppError, Result};
 use crate::app::sessions::{delete, update};
 use crate::app::testing::{TestSession, scratch_core};
+use crate::events::EventFilter;
 use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
 use crate::snapshot::SnapshotError;
 
@@ -459,9 +460,13 @@ async fn full_disk_leaves_nothing_half_written() {
         let trace = DiskTrace::new(session.dir.path());
         let kind = FaultKind::Short(Errno::NOSPC.raw_os_error());
         trace.set_fault(Some(DiskFault { at, count: 1, kind }));
+        let mut events = session.core.events.subscribe(EventFilter::default(), None);
         let taken = session.snapshot("refused").await;
         trace.set_fault(None);
         drop(trace);
+        let kinds: Vec<_> = std::iter::from_fn(|| events.take()).map(|event| event.kind).collect();
+        let has_error = kinds.contains(&EventKind::SnapshotError);
+        assert_eq!(has_error, taken.is_err(), "{at}: {kinds:?}");
         let listed = session.snapshots();
         assert!(listed.skipped.is_empty(), "{at}: {:?}", listed.skipped);
         assert_eq!(listed.data.len(), before + usize::from(taken.is_ok()), "{at}");
@@ -531,4 +536,59 @@ async fn hundred_concurrent_snapshots_are_all_there() {
         }
     }
     assert_eq!(seen, listed.data);
+}
+
+#[tokio::test]
+async fn changed_snapshot_of_the_same_size_is_listed_as_it_is() {
+    let session = TestSession::new(&[]);
+    session.record("user", "one").await;
+    let taken = session.snapshot("first").await.expect("takes");
+    for (pinned, summary) in [(false, "other"), (true, "third")] {
+        let params =
+            json!({ "snapshotId": taken.snapshot_id, "summary": summary, "pinned": pinned });
+        let updated = manage::update(&session.core, of(&params)).expect("updates").snapshot;
+        assert_eq!(session.snapshots().data, [updated]);
+    }
+    // A daemon that ends between the file and the index leaves no index.
+    let params = json!({ "snapshotId": taken.snapshot_id, "summary": "fifth" });
+    let trace = DiskTrace::new(session.dir.path());
+    let kind = FaultKind::Error(Errno::IO.raw_os_error());
+    for at in 0.. {
+        trace.set_fault(Some(DiskFault { at: trace.counts().0 + at, count: usize::MAX / 2, kind }));
+        let updated = manage::update(&session.core, of(&params));
+        trace.set_fault(None);
+        let params = of(&json!({ "snapshotId": taken.snapshot_id }));
+        let document = manage::get(&session.core, params).expect("reads").document;
+        let listed = session.snapshots().data;
+        assert_eq!(listed[0].summary, document.expect("has one").summary, "change {at}");
+        if updated.is_ok() {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn snapshot_with_the_reason_of_a_client_is_kept_like_a_manual_one() {
+    let session = TestSession::new(&[("snapshots.maxCount", "1")]);
+    session.record("user", "one").await;
+    let take = |reason: &str, pinned: bool| {
+        let params = session.with_id(json!({ "reason": reason, "pinned": pinned, "key": reason }));
+        create::create(Arc::clone(&session.core), params)
+    };
+    let taken = take("before-refactoring", false).await.expect("takes").snapshot;
+    assert_eq!((taken.reason.as_str(), taken.pinned), ("before-refactoring", false));
+    let pinned = take("release", true).await.expect("takes").snapshot;
+    assert!(pinned.pinned);
+    // A retry writes the file again, as it was requested.
+    fs::remove_file(session.files().join(format!("snapshot-{}.json", pinned.snapshot_id)))
+        .expect("removes");
+    assert_eq!(take("release", true).await.expect("takes").snapshot, pinned);
+    for mode in ["planning", "debugger", "developer"] {
+        session.set_mode(mode).await;
+    }
+    assert_eq!(session.reasons(), ["modeChange", "release", "before-refactoring"]);
+    for reason in ["undo", "rest", "import", "two words", "", &"x".repeat(65)] {
+        let refused = take(reason, false).await;
+        assert!(matches!(refused, Err(AppError::Invalid { field: "reason", .. })), "{reason:?}");
+    }
 }

@@ -163,6 +163,7 @@ impl Writer {
             root: dir.as_ref().map_err(ToString::to_string),
             private: &[home],
             is_kept: &|hash| self.blobs.contains_key(&hash),
+            free_bytes: u64::MAX,
         };
         planner.plan(changes)
     }
@@ -741,6 +742,41 @@ fn full_disk_at_every_step_leaves_all_files_as_they_were() {
             if n_tried <= at {
                 break;
             }
+        }
+    }
+}
+
+#[test]
+fn unreadable_file_at_every_step_is_neither_lost_nor_misreported() {
+    let kind = FaultKind::Read(Errno::MFILE.raw_os_error());
+    for at in 0.. {
+        let (mut project, call) = project_with_changes();
+        let before = project.tree();
+        let plan = project.session.plan(&[call], &[]);
+        let trace = DiskTrace::new(project.scratch.path());
+        trace.set_fault(Some(DiskFault { at, count: 1, kind }));
+        let applied = project.session.apply(&plan, End::BehindRecord);
+        let n_read = trace.n_read();
+        trace.set_fault(None);
+        project.session.recover().expect("recovers");
+        let Ok(outcomes) = applied else {
+            assert_eq!(project.tree(), before, "step {at}");
+            continue;
+        };
+        for (path, outcome) in &outcomes {
+            let (undone, left) = match path.as_str() {
+                "a" => (Some("a1"), Some("a2")),
+                "dir/b" => (Some("b1"), Some("b2")),
+                "old/gone" => (Some("g1"), None),
+                "new" => (None, Some("n2")),
+                _ => (None, Some("n3")),
+            };
+            let is_done = matches!(outcome, FileOutcome::Done(_));
+            let expect = if is_done { undone } else { left };
+            assert_eq!(project.text(path).as_deref(), expect, "step {at}, {path}: {outcome:?}");
+        }
+        if n_read <= at {
+            break;
         }
     }
 }

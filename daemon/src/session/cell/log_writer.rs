@@ -158,13 +158,17 @@ impl SessionCell {
     }
 
     /// Makes the records durable that were read and not written by this process: one that was killed may have left them
-    /// in the system's cache only, even after a sync that failed. Changes no byte. Blocks on the disk.
+    /// in the system's cache only, even after a sync that failed. Changes no byte, except that it removes what a failed
+    /// write left. Blocks on the disk.
     pub(in crate::session) fn sync(&self) -> Result<(), SessionError> {
-        let _writer = self.writer.lock();
+        let mut writer = self.writer.lock();
         if self.is_deleting() {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.ensure_open()?;
+        if writer.has_failed {
+            return self.open_writer(&mut writer);
+        }
         self.peek(|session| session.unsynced().map(|part| (part, session.log())))
             .flatten()
             .map_or(Ok(()), |(part, log)| self.sync_part(part, log.as_deref()))?;

@@ -172,12 +172,19 @@ impl SessionCell {
             Err(error) => {
                 tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
                 self.take_back(&mut writer);
+                if !writer.has_failed {
+                    plan.remove_new_blobs();
+                }
                 let error = SessionError::log(self.id, &error);
                 self.shared.note_failed_write(&error);
                 plan.fail(&error);
                 return;
             }
         };
+        if plan.bytes.is_empty() {
+            // All requests were refused, or their keys were known.
+            plan.remove_new_blobs();
+        }
         self.finish(plan, reader);
         writer.log = log;
         writer.has_failed = false;

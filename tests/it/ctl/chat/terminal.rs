@@ -358,9 +358,18 @@ fn chat_undoes_branches_and_forks() {
         terminal.expect(answer);
         terminal.expect("Context: ");
     }
+    terminal.send("/context snapshot before the undo\r");
+    terminal.expect("before the undo");
     terminal.send("/undo\r");
     terminal.expect("undone:");
     terminal.expect("question two");
+    terminal.send("/context restore\r");
+    terminal.expect("restore?");
+    terminal.send("y\r");
+    terminal.expect("takes this back");
+    terminal.send("/undo\r");
+    terminal.expect("undone:");
+    terminal.expect("restore");
     terminal.send("/redo\r");
     terminal.expect("redone:");
     terminal.send("/undo\r");
@@ -373,6 +382,8 @@ fn chat_undoes_branches_and_forks() {
     terminal.expect("answer in the fork");
     terminal.expect("Context: ");
     terminal.send("/branch\r");
+    terminal.expect("/branch needs an argument");
+    terminal.send("/branch start\r");
     terminal.expect("continues after the beginning");
     terminal.send("/exit\r");
     assert_eq!(terminal.exit_code(), 0);

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::SnapshotId;
-use ollm_protocol::content::CompactStrategy;
+use ollm_protocol::content::{CompactStrategy, SnapshotInfo};
 use ollm_protocol::methods::context::ContextCompactParams;
+use ollm_protocol::{Seq, SnapshotId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Action, TestSession, action, params};
-use crate::app::branches::restore;
+use crate::app::branches::{fork, restore};
 use crate::app::compaction::request::compact;
 use crate::app::context::state::context_state;
 use crate::app::context::{build, entries, goals};
@@ -30,6 +30,8 @@ enum Step {
     Snapshot,
     /// Returns to one of the snapshots so far.
     Restore(usize),
+    /// Continues in a fork.
+    Fork,
     Restart,
 }
 
@@ -40,8 +42,16 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Compact),
         3 => Just(Step::Snapshot),
         4 => any::<usize>().prop_map(Step::Restore),
+        1 => Just(Step::Fork),
         1 => Just(Step::Restart),
     ]
+}
+
+/// A snapshot, and what was in force when it was taken.
+struct Taken {
+    id: SnapshotId,
+    leaf: Option<Seq>,
+    in_force: Value,
 }
 
 impl TestSession {
@@ -58,9 +68,26 @@ impl TestSession {
         })
     }
 
-    async fn take_snapshot(&self) -> Option<SnapshotId> {
+    async fn take_snapshot(&self) -> Taken {
+        let in_force = self.in_force().await;
         let taken = create::create(Arc::clone(&self.core), params(self, json!({}))).await;
-        Some(taken.expect("takes").snapshot.snapshot_id)
+        let SnapshotInfo { snapshot_id, leaf, .. } = taken.expect("takes").snapshot;
+        Taken { id: snapshot_id, leaf, in_force }
+    }
+
+    /// Checks that a snapshot still leads to the same state.
+    fn check_taken(&self, taken: &Taken) {
+        let state = context_state(&self.core, self.id, taken.leaf).expect("reads");
+        assert_eq!(json!(state), taken.in_force["state"], "at the leaf of {}", taken.id);
+    }
+
+    /// Forks the session and continues in the fork. Returns to which of the snapshots so far it can return.
+    fn fork(&mut self, taken: Vec<Taken>) -> Vec<Taken> {
+        let Ok(forked) = fork::fork(&self.core, params(self, json!({}))) else { return taken };
+        self.id = forked.session.session_id;
+        let log = String::from_utf8(self.log()).expect("is UTF-8");
+        let has = |taken: &Taken| log.contains(&taken.id.to_string());
+        taken.into_iter().filter(has).collect()
     }
 
     async fn restore_and_back(&self, id: SnapshotId, expected: &Value) {
@@ -100,7 +127,7 @@ proptest! {
         runtime.block_on(async {
             let mut session = TestSession::new(SETTINGS);
             session.record("user", "Hello").await;
-            let (mut taken, mut log) = (Vec::new(), session.log());
+            let (mut taken, mut log) = (Vec::<Taken>::new(), session.log());
             for step in &steps {
                 match step {
                     Step::Act(action) => session.act(action).await,
@@ -120,14 +147,17 @@ proptest! {
                         );
                     }
                     Step::Snapshot => {
-                        let in_force = session.in_force().await;
-                        taken.extend(session.take_snapshot().await.map(|id| (id, in_force)));
+                        taken.push(session.take_snapshot().await);
                     }
                     Step::Restore(number) if !taken.is_empty() => {
-                        let (id, expected) = &taken[number % taken.len()];
-                        session.restore_and_back(*id, expected).await;
+                        let Taken { id, in_force, .. } = &taken[number % taken.len()];
+                        session.restore_and_back(*id, in_force).await;
                     }
                     Step::Restore(_) => {}
+                    Step::Fork => {
+                        taken = session.fork(taken);
+                        log = session.log();
+                    }
                     Step::Restart => {
                         session.core = configured_core(session.dir.path(), SETTINGS);
                     }
@@ -137,6 +167,7 @@ proptest! {
                 let grown = session.log();
                 assert!(grown.starts_with(&log), "{step:?} changed written bytes");
                 log = grown;
+                taken.iter().for_each(|taken| session.check_taken(taken));
             }
         });
     }
