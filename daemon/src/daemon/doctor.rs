@@ -235,8 +235,8 @@ fn judge_status(status: &DaemonStatusResult, findings: &mut Vec<DoctorFinding>) 
     }
     let server = &status.model_server;
     if server.reachable == Some(false) {
-        let error = server.error.as_deref().unwrap_or("no answer");
-        let text = format!("the model server at {} does not answer: {error}", server.host);
+        let silent = || format!("the model server at {} does not answer", server.host);
+        let text = server.error.clone().unwrap_or_else(silent);
         findings.push(problem("modelServer", text, Some("ollama serve".to_owned())));
     }
     for setting in &status.restart_needed {
