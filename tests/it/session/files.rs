@@ -517,12 +517,13 @@ fn operations_name_the_files_that_they_wrote_or_put_back() {
     project.turn("two", &writes);
     let session = project.session.clone();
     let params = json!({ "sessionId": session });
-    project.wire.record(&session, "user", &"words ".repeat(3_000));
-    project.wire.record(&session, "assistant", &"more words ".repeat(3_000));
-    project.wire.record(&session, "user", "three");
-    let compact = json!({ "sessionId": session, "contextSize": 4096 });
-    let compacted = project.wire.ok("context.compact", compact);
-    assert_ne!(compacted["seq"], Value::Null, "{compacted}");
+    for question in ["three", "four", "five"] {
+        project.wire.record(&session, "user", &format!("{question} {}", "words ".repeat(1_500)));
+        project.wire.record(&session, "assistant", &"more words ".repeat(1_000));
+    }
+    let compact = json!({ "sessionId": session, "strategy": "truncate" });
+    project.wire.ok("context.compact", compact);
+    assert_eq!(project.records("compaction").len(), 1);
     let files = |project: &mut Project| -> Vec<(String, Value)> {
         let listed = project.wire.ok("session.operations", params.clone());
         let one = |operation: &Value| {

@@ -197,7 +197,7 @@ async fn plan_of_too_many_files_is_refused_when_it_is_previewed() {
     let dir = vec![part.as_str(); 15].join("/");
     for half in 0..2 {
         let write = |n| json!({ "path": format!("{dir}/{half}-{n}"), "before": "absent", "after": "absent" });
-        let writes: Vec<Value> = (0..3_000).map(write).collect();
+        let writes: Vec<Value> = (0..3_200).map(write).collect();
         let call = json!({ "id": half.to_string(), "name": "write", "result": { "llmContent": "ok" }, "writes": writes });
         let call = params(json!({ "sessionId": scene.id, "toolCall": call }));
         input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");

@@ -572,7 +572,8 @@ async fn snapshot_with_the_reason_of_a_client_is_kept_like_a_manual_one() {
     let session = TestSession::new(&[("snapshots.maxCount", "1")]);
     session.record("user", "one").await;
     let take = |reason: &str, pinned: bool| {
-        let params = session.with_id(json!({ "reason": reason, "pinned": pinned, "key": reason }));
+        let params = session
+            .with_id(json!({ "reason": reason, "pinned": pinned, "key": format!("key {reason}") }));
         create::create(Arc::clone(&session.core), params)
     };
     let taken = take("before-refactoring", false).await.expect("takes").snapshot;
