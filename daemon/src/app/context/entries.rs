@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(some.omitted, 1);
         assert!(some.text.ends_with("\n+1 more"), "{}", some.text);
         assert!(some.text.contains("key=\"c\"") && count(&some.text) <= 300);
-        assert_eq!(entries_block(&entries, &count, 10), None);
+        assert_eq!(entries_block(&entries, &count, 7), None);
         assert_eq!(entries_block(&[], &count, 10), None);
     }
 }
