@@ -6,6 +6,11 @@
 //! question about each. Arguments: `--turns N` (200), `--windows 2048,4096,8192`, `--summarizers ideal,weak`,
 //! `--pause MS` (the time between turns, 50), `--notes MS` (the time that notes take, 30), `--pastes N` (a long file in
 //! every Nth turn, 16, or 0 for none), `--print` (the last prompt).
+//!
+//! The rows with bars, by their commands; the bars of questions, whole messages and reported figures hold in every row:
+//! - facts after 200 turns, tokens read: `cargo bench --bench memory`
+//! - facts after 450 turns: `cargo bench --bench memory -- --turns 450 --windows 4096 --summarizers typical`
+//! - notes that the user waits for: `cargo bench --bench memory -- --pause 5000 --notes 3000 --windows 8192`
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -36,6 +41,22 @@ const TURN_TOKENS: u64 = 16;
 /// The messages whose facts are folded, and the most that one may cost in microseconds.
 const FOLDED_TURNS: usize = 4000;
 const MAX_FOLD_US: f64 = 20.0;
+/// The fewest facts in the last prompt: by window, turns and summarizer.
+const SHOWN_BARS: [(u32, usize, Summarizer, usize); 6] = [
+    (8192, 200, Summarizer::Typical, 27),
+    (8192, 200, Summarizer::Weak, 24),
+    (4096, 450, Summarizer::Typical, 24),
+    (4096, 200, Summarizer::Weak, 20),
+    (2048, 200, Summarizer::Typical, 15),
+    (2048, 200, Summarizer::Weak, 12),
+];
+/// The most percentage points between the reported and the true share of facts that are shown.
+const MAX_REPORT_ERROR: u64 = 10;
+/// The most tokens that a server reads in a session of this window and number of turns, with typical notes.
+const MAX_READ: (u32, usize, u64) = (8192, 200, 46_000);
+/// The most notes that a user waits for in percent, with pauses of this many milliseconds or more.
+const MAX_WAITED_PERCENT: usize = 5;
+const LONG_PAUSE_MS: u64 = 5000;
 /// The approximate number of bytes of a token.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -52,7 +73,7 @@ fn main() -> Result<()> {
     for &window in &options.windows {
         for &summarizer in &options.summarizers {
             let measured = Session::start(&options, summarizer, window)?.play(&options)?;
-            report.print(measured.row())?;
+            report.print(measured.row(&options))?;
             table.push(measured);
         }
     }
@@ -128,11 +149,16 @@ struct Measured {
 }
 
 impl Measured {
-    fn row(&self) -> Row {
+    fn row(&self, options: &Options) -> Row {
         let missing = |found: &[usize]| {
             let missing = (0..FACTS.len()).filter(|at| !found.contains(at));
             missing.map(|at| FACTS[at].value).collect::<Vec<_>>()
         };
+        let bars = self.bars(options);
+        let is_missed = |(_, is_met): &&(String, bool)| !is_met;
+        let missed: Vec<&str> =
+            bars.iter().filter(is_missed).map(|(text, _)| text.as_str()).collect();
+        let all: Vec<&str> = bars.iter().map(|(text, _)| text.as_str()).collect();
         Row::value(
             &format!("{} {}", self.window, self.summarizer.name()),
             "facts",
@@ -153,6 +179,37 @@ impl Measured {
         .with("failedTurns", self.failed)
         .with("truePercent", self.shown.len() * 100 / FACTS.len())
         .with("reportedPercent", self.reported.clone())
+        .with("missedBars", json!(missed))
+        .bar(&all.join(", "), missed.is_empty())
+    }
+
+    /// Returns the bars of the row, and whether each is met.
+    fn bars(&self, options: &Options) -> Vec<(String, bool)> {
+        let mut bars = vec![
+            ("asked 30".to_owned(), self.asked.len() == FACTS.len()),
+            ("whole".to_owned(), self.whole.0 == self.whole.1),
+        ];
+        let is_this = |bar: &&(u32, usize, Summarizer, usize)| {
+            (bar.0, bar.1) == (self.window, options.turns) && bar.2 == self.summarizer
+        };
+        if let Some((.., least)) = SHOWN_BARS.iter().find(is_this) {
+            bars.push((format!("shown >= {least}"), self.shown.len() >= *least));
+        }
+        if let Some(reported) = self.reported.as_u64() {
+            let shown = (self.shown.len() * 100 / FACTS.len()) as u64;
+            let error = reported.abs_diff(shown);
+            bars.push((format!("reported +-{MAX_REPORT_ERROR}"), error <= MAX_REPORT_ERROR));
+        }
+        let (window, turns, most) = MAX_READ;
+        let is_typical = self.summarizer == Summarizer::Typical;
+        if (self.window, options.turns) == (window, turns) && is_typical {
+            bars.push((format!("read <= {most}"), self.read_tokens <= most));
+        }
+        if options.pause_ms >= LONG_PAUSE_MS && self.notes > 0 {
+            let is_met = self.notes_waited_for * 100 <= self.notes * MAX_WAITED_PERCENT;
+            bars.push((format!("waited <= {MAX_WAITED_PERCENT} %"), is_met));
+        }
+        bars
     }
 }
 

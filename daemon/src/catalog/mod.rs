@@ -218,9 +218,16 @@ impl Catalog {
         self.read_again(|| search::search(&self.shared, query))
     }
 
-    /// Finds the messages that answer a question best, the best first.
+    /// Finds the messages that answer a question best, the best first. Chat turns wait for it, so it never waits: while a
+    /// damaged file is replaced, nothing is found and the result is behind.
     pub(crate) fn recall(&self, query: &RecallQuery<'_>) -> Result<RecalledPage, CatalogError> {
-        self.read_again(|| recall::recall(&self.shared, query))
+        match recall::recall(&self.shared, query) {
+            Err(error) if database::is_of_damage(&error) => {
+                let behind = self.shared.queue.behind().max(1) as u64;
+                Ok(RecalledPage { messages: Vec::new(), behind })
+            }
+            read => read,
+        }
     }
 
     /// Returns a retention row for every session, in no order.

@@ -26,7 +26,7 @@ pub(super) const MEMORY: &str = "memory";
 /// The tag of the block of earlier messages of the user.
 const EARLIER_REQUESTS: &str = "earlier_requests";
 /// The line between the opening of a head and the turns.
-const OPENING_END: &str = "--- the conversation goes on here ---";
+pub(super) const OPENING_END: &str = "--- the conversation goes on here ---";
 /// The end of the system message of a head with an opening.
 pub(super) const NOTICE: &str = "\
 Older parts of this conversation are not shown in full. The first user message begins with notes: `<memory>` is what \

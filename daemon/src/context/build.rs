@@ -356,18 +356,19 @@ fn plan(
     let may_open = strategy.shrinks || !checkpoints.is_empty();
     let mut front = Front::new(input, true, may_open)?;
     let room = Room::new(input, &front);
-    let whole_notes = Notes::whole(checkpoints, &input.counter).tokens;
+    let whole_notes = Notes::whole(checkpoints, &input.counter);
     let mut newest = NewestUnit::plan(input, bodies, room.newest)?;
-    let aim = room.aim(whole_notes, newest.tokens);
+    let aim = room.aim(whole_notes.tokens, newest.tokens);
     let notice = if may_open { Notice::new(input, room.available) } else { Notice::default() };
     let older = aim.saturating_sub(newest.tokens + notice.tokens);
-    let beside = strategy::beside_notes(input, room.prompt_limit);
+    let limit = room.prompt_limit;
+    let beside = strategy::beside_notes(input, &newest, &whole_notes.text, limit, older);
     let mut notes_room = (older * NOTES_PERCENT / 100).min(older.saturating_sub(beside));
     let mut notes = Notes::fitted(checkpoints, &input.counter, notes_room);
     let mut target = older.saturating_sub(notes.tokens);
     // A named strategy that keeps everything is used as long as it fits at all.
     let slack = DEPTH_PERCENT - TARGET_PERCENT;
-    let slack = room.available.saturating_sub(whole_notes.min(aim)) * slack / 100;
+    let slack = room.available.saturating_sub(whole_notes.tokens.min(aim)) * slack / 100;
     let deepest = if is_named && strategy.keeps_all { room.available } else { aim + slack };
     for n_tries in 0..MAX_TRIES {
         let mut plan_input = PlanInput {

@@ -34,6 +34,9 @@ pub(crate) trait FactSource {
 
     /// Returns the number of facts worth their tokens that a text says, and of all of them.
     fn count_said(&self, text: &str) -> (usize, usize);
+
+    /// Returns the texts of all facts worth their tokens.
+    fn texts(&self) -> Vec<String>;
 }
 
 /// The input of a build, except the contents of records.

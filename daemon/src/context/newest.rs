@@ -32,7 +32,7 @@ pub(in crate::context) struct NewestUnit {
 }
 
 /// Returns the index of the first record of the unit that is being answered, or `None` after a complete answer.
-pub(in crate::context) fn newest_start(path: &[PathItem]) -> Option<usize> {
+pub(crate) fn newest_start(path: &[PathItem]) -> Option<usize> {
     let takes_part = |item: &&PathItem| item.enters() && item.path_role() != PathRole::Note;
     let last = path.iter().rev().find(takes_part)?;
     if last.path_role() == PathRole::Assistant && !last.calls_tools {
@@ -57,6 +57,11 @@ impl NewestUnit {
         let start = newest_start(path).unwrap_or(path.len());
         let is_whole = |item: &HeadItem| matches!(item, HeadItem::Range { .. });
         self.items.values().filter(|item| is_whole(item)).count() == path.len() - start
+    }
+
+    /// Whether a record is in it whole.
+    pub(in crate::context) fn has_whole(&self, at: usize) -> bool {
+        matches!(self.items.get(&at), Some(HeadItem::Range { .. }))
     }
 
     /// Plans the newest unit for `room` tokens: whole if it fits, else its first message and its newest results, cut to

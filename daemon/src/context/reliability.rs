@@ -58,7 +58,9 @@ pub(crate) fn assess_reliability(evidence: &ReliabilityEvidence) -> Reliability 
         score: percent_score,
         level,
         icon: icon.to_owned(),
-        warning: retention.as_ref().and_then(|retention| warning(retention, n_compactions)),
+        warning: retention
+            .as_ref()
+            .and_then(|retention| retention_warning(retention, n_compactions)),
         retained_percent: retention.as_ref().map(retained_percent),
         retention,
     }
@@ -72,7 +74,7 @@ fn model_factor(parameters: Option<u64>) -> f64 {
 }
 
 /// Returns a warning that names what is lost, or `None` if little is.
-fn warning(retention: &Retention, n_compactions: u32) -> Option<String> {
+pub(crate) fn retention_warning(retention: &Retention, n_compactions: u32) -> Option<String> {
     let Retention { task, pins, decisions, files, identifiers, values, facts } = *retention;
     let counts = [
         ("the original task", task, 100),

@@ -283,7 +283,7 @@ impl<'c> Renderer<'c> {
         }
         let id = if id.is_empty() { String::new() } else { portable_id(id) };
         let attributes = [("tool", name.unwrap_or_default()), ("id", &*id)];
-        self.note(item, note("tool-result", &attributes, text));
+        self.note(item, note("tool-result", &attributes, &defuse_all(text)));
     }
 
     fn note(&mut self, item: &PathItem, text: String) {

@@ -50,6 +50,8 @@ pub(super) struct SentenceReading {
     pub(super) subject: Vec<u64>,
     pub(super) sort: SentenceSort,
     pub(super) is_rule: bool,
+    /// Whether the sentence asks or commands.
+    is_request: bool,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,
     /// The score by the form of the sentence, without its values.
@@ -76,6 +78,23 @@ pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&str, bool)) 
             visit(&reading.text, reading.is_rule);
         }
     });
+}
+
+/// Returns whether a message only asks for something: short questions and commands without a rule or a value of weight.
+pub(crate) fn is_plain_request(text: &str) -> bool {
+    if text.len() > MAX_SENTENCE_BYTES {
+        return false;
+    }
+    let (mut n_requests, mut is_plain) = (0, true);
+    for_each_sentence(text, |_, sentence| {
+        let is_request = read_sentence(sentence).is_some_and(|reading| {
+            let weight: f32 = reading.weights.iter().sum();
+            reading.is_request && !reading.is_rule && weight < MIN_WEIGHT
+        });
+        n_requests += 1;
+        is_plain &= is_request;
+    });
+    is_plain && n_requests > 0
 }
 
 /// Reads a sentence; returns `None` for data and for sentences without any content.
@@ -130,6 +149,7 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
         subject,
         sort,
         is_rule: classes.is_rule,
+        is_request: classes.is_question || classes.is_command,
         is_change: classes.all.has(WordClass::Change),
         form_score: classes.score(sentence),
     })

@@ -328,3 +328,17 @@ proptest! {
         prop_assert!(block.text.is_empty() || block.text.len() as u64 / 4 < room);
     }
 }
+
+#[test]
+fn plain_requests_carry_neither_rules_nor_values() {
+    let check = |text: &str, expect| assert_eq!(is_plain_request(text), expect, "{text}");
+    check("Rename the helper to the new name, please.", true);
+    check("Fix the test. Can you run it again?", true);
+    check("What does this function do?", true);
+    check("Never push with force.", false);
+    check("Rename it to src/parser/lines.rs.", false);
+    check("The staging server listens on port 48213.", false);
+    check("Fix the test. The shop was closed in May.", false);
+    check("", false);
+    check(&"Fix it. ".repeat(1000), false);
+}

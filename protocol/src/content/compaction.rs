@@ -236,7 +236,8 @@ pub struct Retention {
     pub files: (u32, u32),
     /// Identifiers that occur more than once in the compacted range.
     pub identifiers: (u32, u32),
-    /// Numbers, paths, identifiers, quoted words and names of the notes before. Absent if there were none.
+    /// Numbers, paths, identifiers, quoted words and names of the notes before that no fact states. Absent if there were
+    /// none.
     #[serde(default, skip_serializing_if = "is_uncounted")]
     pub values: (u32, u32),
     /// Facts that the user stated in the session: those that are neither forgotten nor too weak for a prompt. Absent if

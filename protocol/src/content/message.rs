@@ -8,6 +8,10 @@ use super::files::FileWrite;
 use super::is_zero;
 use crate::{Seq, Timestamp};
 
+/// The tags between which some models think in their answers.
+const THINK: &str = "<think>";
+const END_THINK: &str = "</think>";
+
 /// The author of a message.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -99,32 +103,55 @@ impl Message {
         joined
     }
 
-    /// Returns the text that is sent to a model again: the plain text, without the thinking between tags with which an
-    /// assistant message begins.
+    /// Returns the text that is sent to a model again: the plain text, in an assistant message without the thinking between
+    /// tags.
     #[must_use]
     pub fn sent_text(&self) -> String {
         let text = self.plain_text();
         match self.split_thinking(&text) {
-            Some((_, rest)) => rest.to_owned(),
+            Some((_, rest)) => rest,
             None => text,
         }
     }
 
-    /// Returns the thinking between tags with which an assistant message begins.
+    /// Returns the thinking between tags in an assistant message, the blocks on lines of their own.
     #[must_use]
     pub fn inline_thinking(&self) -> Option<String> {
         let text = self.plain_text();
-        self.split_thinking(&text).map(|(thinking, _)| thinking.to_owned())
+        self.split_thinking(&text).map(|(thinking, _)| thinking.join("\n"))
     }
 
-    /// Splits a text after the thinking at its beginning. Thinking without an end is all of a text.
-    fn split_thinking<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
-        let inside = text.trim_start().strip_prefix("<think>")?;
-        if self.role != Role::Assistant {
+    /// Splits a text into the thinking between tags and the rest, or returns `None` without thinking.
+    ///
+    /// Blocks at the beginning are thinking, also one without an end, and later ones that begin a line, have an end and are
+    /// not in a fence of code.
+    fn split_thinking<'t>(&self, text: &'t str) -> Option<(Vec<&'t str>, String)> {
+        if self.role != Role::Assistant || !text.contains(THINK) {
             return None;
         }
-        let (thinking, rest) = inside.split_once("</think>").unwrap_or((inside, ""));
-        Some((thinking, rest.trim_start()))
+        let mut thinking = Vec::new();
+        let mut rest = text;
+        while let Some(inside) = rest.trim_start().strip_prefix(THINK) {
+            let (block, behind) = inside.split_once(END_THINK).unwrap_or((inside, ""));
+            thinking.push(block);
+            rest = behind.trim_start();
+        }
+        let mut kept = String::with_capacity(rest.len());
+        let mut is_code = false;
+        while !rest.is_empty() {
+            let line = rest.trim_start_matches(' ');
+            let later = line.strip_prefix(THINK).filter(|_| !is_code);
+            if let Some((block, behind)) = later.and_then(|inside| inside.split_once(END_THINK)) {
+                thinking.push(block);
+                rest = behind.trim_start();
+                continue;
+            }
+            is_code ^= line.starts_with("```") || line.starts_with("~~~");
+            let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
+            kept.push_str(&rest[..end]);
+            rest = &rest[end..];
+        }
+        (!thinking.is_empty()).then_some((thinking, kept))
     }
 }
 
@@ -211,4 +238,34 @@ pub struct ToolResult {
     /// The exit code of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinking_between_tags_is_not_sent() {
+        let message = |text: &str| Message::text(Role::Assistant, text, Timestamp::from_unix_ms(0));
+        let check = |text: &str, sent: &str, thinking: Option<&str>| {
+            let message = message(text);
+            assert_eq!(message.sent_text(), sent, "{text}");
+            assert_eq!(message.inline_thinking().as_deref(), thinking, "{text}");
+        };
+        check("Hello", "Hello", None);
+        check("<think>a</think>\n\nHello", "Hello", Some("a"));
+        check("<think>a</think> <think>b</think>\nHello", "Hello", Some("a\nb"));
+        check("Hello\n<think>a</think>\nBye", "Hello\nBye", Some("a"));
+        check("<think>cut off", "", Some("cut off"));
+        // A later block without an end, or in code, is text.
+        check("Hello\n<think>cut off", "Hello\n<think>cut off", None);
+        let code = "Write it so:\n```\n<think>a</think>\n```\n";
+        check(code, code, None);
+        check("The tag `<think>a</think>` is hidden", "The tag `<think>a</think>` is hidden", None);
+        let asked = Message::text(Role::User, "<think>a</think>", Timestamp::from_unix_ms(0));
+        assert_eq!(
+            (asked.sent_text().as_str(), asked.inline_thinking()),
+            ("<think>a</think>", None)
+        );
+    }
 }

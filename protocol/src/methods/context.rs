@@ -203,8 +203,9 @@ pub struct ContextCompactResult {
     /// The numbers of important items that the new context still names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// The reliability of the conversation.
-    pub reliability: Reliability,
+    /// The reliability of the conversation; absent without a compaction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<Reliability>,
 }
 
 /// The result of `context.checkpoints`.
@@ -223,8 +224,9 @@ pub struct ContextCheckpointsResult {
     pub tier_name: String,
     /// The most checkpoints in this tier; beyond it the oldest ones are merged.
     pub limit: u64,
-    /// The reliability of the conversation.
-    pub reliability: Reliability,
+    /// The reliability of the conversation; absent without a compaction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<Reliability>,
 }
 
 /// The params of `context.inspect`.

@@ -42,6 +42,9 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
     );
     let last = &kinds[kinds.len() - 3..];
     assert_eq!(last, ["compressed", "checkpoint-created", "tier2-compressed"]);
+    let compressed = &events[events.len() - 3]["data"];
+    assert_eq!(compressed["retention"], done["retention"]);
+    assert_eq!(compressed["warning"], json!(listed["reliability"].get("warning")));
     let request = &fake.summary_requests()[0].body;
     let prompt = request["messages"][1]["content"].as_str().unwrap();
     assert!(

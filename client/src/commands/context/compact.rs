@@ -171,7 +171,7 @@ fn render_outcome(result: &ContextCompactResult) -> String {
     if let Some(retention) = &result.retention {
         text.push_str(&format!("  still mentioned: {}\n", retained(retention)));
     }
-    text.push_str(&reliability_warning(&result.reliability));
+    text.push_str(&result.reliability.as_ref().map_or_else(String::new, reliability_warning));
     if is_plan {
         text.push_str(&Style::Faint.paint("nothing was changed\n"));
     }
@@ -233,9 +233,11 @@ fn render_checkpoints(result: &ContextCheckpointsResult, summaries: bool) -> Str
             }
         }
     }
-    let Reliability { score, icon, .. } = &result.reliability;
-    text.push_str(&format!("reliability {} {score:.0} %\n", sanitize::one_line(icon)));
-    text.push_str(&reliability_warning(&result.reliability));
+    if let Some(reliability) = &result.reliability {
+        let Reliability { score, icon, .. } = reliability;
+        text.push_str(&format!("reliability {} {score:.0} %\n", sanitize::one_line(icon)));
+        text.push_str(&reliability_warning(reliability));
+    }
     text
 }
 

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::answer::is_final_answer;
 use self::retry::{RetryIntent, step_back};
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
-use super::context::turn_recall::recall_for_turn;
+use super::context::turn_recall::{RecallForTurn, recall_for_turn};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};
@@ -79,7 +79,14 @@ pub(crate) async fn start(
     }
     let claim = claim(core, id, &request.model)?;
     blocking(core, move |core| settle_now(core, id)).await?;
-    let recalled = recall_for(core, &request, message.as_ref()).await;
+    let recalled = match recall_for(core, &request, message.as_ref()).await {
+        RecallForTurn::Before(delta) => Some(delta),
+        RecallForTurn::Nothing => None,
+        RecallForTurn::Deferred => {
+            request.is_recall_deferred = true;
+            None
+        }
+    };
     let (accepted, recalled) = record_message(core, id, message, recalled, key).await?;
     request.recalled = recalled;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
@@ -190,8 +197,8 @@ async fn recall_for(
     core: &Arc<Core>,
     request: &TurnRequest,
     message: Option<&MessageInput>,
-) -> Option<Delta> {
-    let message = message?;
+) -> RecallForTurn {
+    let Some(message) = message else { return RecallForTurn::Nothing };
     let parts = message.parts.iter().flatten().filter_map(|part| match part {
         Part::Text { text } => Some(text.as_str()),
         _ => None,
@@ -207,7 +214,7 @@ async fn recall_for(
     let recalled = blocking(core, move |core| recall_for_turn(core, &params)).await;
     recalled.unwrap_or_else(|error| {
         tracing::info!(session = %request.id, "nothing is recalled: {error}");
-        None
+        RecallForTurn::Nothing
     })
 }
 

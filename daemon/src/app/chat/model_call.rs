@@ -38,6 +38,8 @@ pub(super) struct ShownInTurn {
     pub(super) cut: Vec<CutRecord>,
     /// The earlier messages that the user's message brought back.
     pub(super) recalled: Vec<Seq>,
+    /// Whether it may bring back more once the context has a new head.
+    pub(super) is_recall_deferred: bool,
 }
 
 /// A call that requires a smaller context than the one before, which left no room for an answer.
@@ -80,9 +82,19 @@ impl Turn {
         let admitted = self.admit(info).await?;
         let (admitted, is_compacted) =
             self.compact_if_due(admitted, info, shrink.is_some()).await?;
+        let is_deferred = std::mem::take(&mut shown.is_recall_deferred);
         // A context that the model refused must stay small.
-        if is_compacted && shrink.is_none() {
-            shown.recalled.extend(self.recall_again(&admitted).await?);
+        if (is_compacted || is_deferred) && shrink.is_none() {
+            if !is_compacted {
+                // The new head is opened first, because recall depends on what it shows.
+                let (params, counter) = (admitted.params.clone(), admitted.counter.clone());
+                self.unless_ended(build_with(core, params, Some(counter))).await??;
+            }
+            for seq in self.recall_again(&admitted).await? {
+                if !shown.recalled.contains(&seq) {
+                    shown.recalled.push(seq);
+                }
+            }
         }
         let AdmittedCall { ticket, num_ctx, is_loaded, counter, params } = admitted;
         let built = build_with(core, params, Some(counter.clone()));

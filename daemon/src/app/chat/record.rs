@@ -13,10 +13,13 @@ use super::answer::{AnswerStop, is_complete};
 use super::model_call::ModelCall;
 use super::turn::{Turn, as_ms};
 use crate::app::cache::CachedSession;
+use crate::app::context::facts::retention_in;
+use crate::app::core::blocking;
 use crate::app::drafts::{message_drafts, uncounted};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::learning;
 use crate::app::partial::answer_parts;
+use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::model::{ChatEnd, ModelInfo, PromptCount};
 
@@ -44,22 +47,28 @@ impl Turn {
         };
         let n_compactions =
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
+        let retention = self.retention(call).await;
         let usage = ChatUsage {
             cut_by: self.request.cut_by(end),
             recalled: recalled.to_vec(),
-            ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), self.retention())
+            ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), retention)
         };
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(call, end, partial).await?;
         Ok((partial, usage))
     }
 
-    /// Returns the retention of the newest compaction, which the context of the call began with.
-    fn retention(&self) -> Option<Retention> {
+    /// Returns the retention of the newest compaction, which the context of the call began with, with the facts that its
+    /// prompt said.
+    async fn retention(&self, call: &ModelCall) -> Option<Retention> {
         let newest = |session: &mut CachedSession| {
             session.head.compaction.as_ref().and_then(|(_, compaction)| compaction.retention)
         };
-        self.core.cache.peek(self.request.id, newest).flatten()
+        let id = self.request.id;
+        let measured = self.core.cache.peek(id, newest).flatten()?;
+        let prompt = prompt_text(&call.request.messages);
+        let now = blocking(&self.core, move |core| retention_in(core, id, measured, &prompt));
+        Some(now.await.unwrap_or(measured))
     }
 
     /// Appends the message of an answer with the counts of the server; returns `None` if it has no content.

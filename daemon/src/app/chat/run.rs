@@ -88,7 +88,8 @@ impl Turn {
         self.answer_open_calls(seq).await?;
         let (mut retries, mut shrink) = (Retries::default(), None);
         let recalled = self.request.recalled.clone();
-        let mut shown = ShownInTurn { recalled, ..ShownInTurn::default() };
+        let is_recall_deferred = self.request.is_recall_deferred;
+        let mut shown = ShownInTurn { recalled, is_recall_deferred, ..ShownInTurn::default() };
         loop {
             may_call_model(core, self.request.id).await?;
             let call = self.call_model(&info, shrink.take(), &mut shown).await?;

@@ -50,6 +50,8 @@ pub(super) struct TurnRequest {
     pub(super) has_images: bool,
     /// The earlier messages that the user's message brought back.
     pub(super) recalled: Vec<Seq>,
+    /// Whether it may bring back more once the context has a new head.
+    pub(super) is_recall_deferred: bool,
     /// The window that the session names, in tokens.
     pub(super) context_size: Option<u32>,
 }
@@ -153,6 +155,7 @@ impl TurnRequest {
             format,
             has_images: false,
             recalled: Vec::new(),
+            is_recall_deferred: false,
             context_size,
         })
     }

@@ -11,6 +11,7 @@ use crate::app::error::CompactError;
 use crate::app::running::CompactionTrigger;
 use crate::app::snapshots::automatic::follow_fill;
 use crate::context::compact::{retained_percent, tier};
+use crate::context::reliability::retention_warning;
 
 /// The share of the prompt limit at which `before-overflow` is published.
 const BEFORE_OVERFLOW: f64 = 0.95;
@@ -27,11 +28,14 @@ pub(super) fn compacted(
     let cut = head.cut.as_ref();
     let freed = before.tokens.saturating_sub(after.tokens_used);
     let publish = |kind, data| core.publish(id, *seq, kind, data);
+    let n_compactions = core.sessions.peek(id, |live| live.state().compression_count());
+    let n_compactions = u32::try_from(n_compactions.unwrap_or(1)).unwrap_or(u32::MAX);
     let data = json!({
         "method": head.method, "from": cut.map(|cut| cut.from), "to": cut.map(|cut| cut.to),
         "tokensBefore": before.tokens, "tokensAfter": after.tokens_used, "freedTokens": freed,
         "automatic": trigger.is_automatic(), "tier": tier.number, "tierName": tier.name,
         "retention": retention, "retainedPercent": retained_percent(retention),
+        "warning": retention_warning(retention, n_compactions),
     });
     publish(EventKind::Compressed, data);
     for checkpoint in &head.checkpoints {

@@ -175,7 +175,11 @@ async fn reliability(
     n_compactions: u64,
     count_kind: CountKind,
     retention: Option<Retention>,
-) -> Reliability {
+) -> Option<Reliability> {
+    // Nothing can be lost before the first compaction.
+    if n_compactions == 0 {
+        return None;
+    }
     let model = survey.inputs.model.as_deref();
-    inspect::reliability(core, model, n_compactions, count_kind, retention).await
+    Some(inspect::reliability(core, model, n_compactions, count_kind, retention).await)
 }

@@ -101,7 +101,7 @@ pub(super) struct ContextBefore {
     /// The most that a prompt may have.
     pub(super) prompt_limit: u64,
     pub(super) count_kind: CountKind,
-    /// The tokens of the records since the newest compaction, if there is one.
+    /// The tokens of the records that the newest compaction could not summarize yet, if there is one.
     grown: Option<u64>,
     /// The messages in the context.
     pub(super) n_messages: u64,
@@ -188,17 +188,13 @@ fn context_before(
 ) -> ContextBefore {
     let result = &built.result;
     let fits = built.new_epoch.as_ref().is_none_or(|epoch| epoch.cause != context::OVERFLOW);
-    let since = |seq: Seq| {
-        let later = input.path.iter().rev().take_while(move |item| item.seq > seq);
-        later.map(|item| u64::from(item.tokens)).sum::<u64>()
-    };
     let budget = &result.budget;
     let tokens = if fits {
         result.tokens_used
     } else {
         let head = input.epoch.map_or(0, |(_, epoch)| epoch.head_tokens);
         let whole: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
-        let rest = input.epoch.map_or(whole, |(seq, _)| since(seq));
+        let rest = input.epoch.map_or(whole, |(seq, _)| tokens_after(input.path, seq));
         let pending =
             input.pending.map_or(0, |text| u64::from(input.counter.count_user_text(text)));
         let fixed = budget.system_prompt_tokens + budget.tool_definition_tokens;
@@ -212,9 +208,27 @@ fn context_before(
         available: budget.available_tokens,
         prompt_limit: budget.prompt_limit,
         count_kind: result.count_kind,
-        grown: compaction.map(since),
+        grown: compaction.map(|seq| grown_since(input.path, seq)),
         n_messages: result.included_message_count,
     }
+}
+
+/// Returns the tokens of the records that a compaction could not summarize yet: those behind it, and the unit that was being
+/// answered then, once it is answered.
+fn grown_since(path: &[PathItem], compaction: Seq) -> u64 {
+    let before = &path[..path.partition_point(|item| item.seq <= compaction)];
+    let answered =
+        context::newest_start(before).filter(|at| context::newest_start(path) != Some(*at));
+    let behind = tokens_after(path, compaction);
+    answered.map_or(behind, |at| behind + tokens_of(&before[at..]))
+}
+
+fn tokens_after(path: &[PathItem], seq: Seq) -> u64 {
+    tokens_of(&path[path.partition_point(|item| item.seq <= seq)..])
+}
+
+fn tokens_of(path: &[PathItem]) -> u64 {
+    path.iter().map(|item| u64::from(item.tokens)).sum()
 }
 
 /// Chooses how to make room.

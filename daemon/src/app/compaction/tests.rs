@@ -511,3 +511,28 @@ async fn summary_of_one_line_does_not_replace_good_notes() {
     assert!(notes.contains("- release on 2026-03-05\n- 50123, /etc/a.pem"), "{notes}");
     assert!(notes.contains("port the parser") && notes.contains("the lexer is done"), "{notes}");
 }
+
+#[tokio::test]
+async fn text_that_crowded_a_context_is_compacted_in_the_pause_after_its_answer() {
+    let session = LongSession::new().await;
+    let limit = session.survey().await.before.prompt_limit;
+    let line = "one more line of the pasted file\n";
+    let n_lines = limit * 7 / 10 / u64::from(Counter::ESTIMATE.count_text(line));
+    let paste = line.repeat(usize::try_from(n_lines).expect("small"));
+    session.test.record("user", &paste).await;
+    session.backend.answer_text(SUMMARY);
+    session.compact_in_turn().await;
+    // While it is being answered, nothing can be gained.
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Skipped(..)));
+    session.test.record("assistant", "I have read it.").await;
+    for _ in 0..2 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let CompactionOutcome::Done(compacted) = session.compact_in_pause().await else {
+        panic!("the context is crowded by what was answered")
+    };
+    assert!(compacted.after.tokens_used * 10 < compacted.before.tokens * 8);
+    let again = session.compact_in_pause().await;
+    assert!(matches!(again, CompactionOutcome::Skipped(..)), "once is enough");
+}

@@ -104,7 +104,7 @@ pub(super) fn entries_block(
     if whole.is_empty() || count(&whole) <= max_tokens {
         return (!whole.is_empty()).then_some(BoundedText { text: whole, omitted: 0 });
     }
-    let more = |omitted: usize| format!("+{omitted} more (context.listEntries)");
+    let more = |omitted: usize| format!("+{omitted} more");
     let mut kept = Vec::new();
     let mut left = max_tokens.checked_sub(count(&more(entries.len())) + 1)?;
     for entry in entries {
@@ -322,9 +322,9 @@ mod tests {
         assert_eq!((all.omitted, all.text), (0, render_entries(&entries)));
         let some = entries_block(&entries, &count, 300).expect("some fit");
         assert_eq!(some.omitted, 1);
-        assert!(some.text.ends_with("\n+1 more (context.listEntries)"), "{}", some.text);
+        assert!(some.text.ends_with("\n+1 more"), "{}", some.text);
         assert!(some.text.contains("key=\"c\"") && count(&some.text) <= 300);
-        assert_eq!(entries_block(&entries, &count, 10), None);
+        assert_eq!(entries_block(&entries, &count, 7), None);
         assert_eq!(entries_block(&[], &count, 10), None);
     }
 }

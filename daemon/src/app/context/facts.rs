@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use ollm_protocol::content::{Custom, HeadItem, RecordBody, RecordKind, Role};
+use ollm_protocol::content::{Custom, HeadItem, RecordBody, RecordKind, Retention, Role};
 use ollm_protocol::limits::{MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::context::{
     ContextFact, ContextFactsParams, ContextFactsResult, ContextForgetFactParams,
@@ -18,6 +18,7 @@ use crate::app::drafts::{take_key, uncounted};
 use crate::app::error::{AppError, Result, page_limit};
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
+use crate::context::compact::recount_facts;
 use crate::context::{FactSource, defuse};
 use crate::facts::{
     FACTS_TOPIC, FORGET_RECORD, FactFold, ForgottenFact, RankedFact, SaidText, ShownText,
@@ -182,6 +183,13 @@ impl SessionFacts {
         self.failure.lock().take().map_or(Ok(()), Err)
     }
 
+    /// Returns the retention of the newest compaction with the facts that a prompt says now. Blocks on the disk.
+    pub(super) fn retention_in(&self, retention: Retention, prompt: &str) -> Result<Retention> {
+        let retention = recount_facts(retention, self, prompt);
+        self.check()?;
+        Ok(retention)
+    }
+
     fn fold_or_note(&self) -> Option<Arc<FactFold>> {
         self.fold().map_err(|error| *self.failure.lock() = Some(error)).ok()
     }
@@ -219,6 +227,25 @@ impl FactSource for SessionFacts {
         let facts: Vec<_> = ranked.iter().filter(|one| one.is_worth_showing()).collect();
         (facts.iter().filter(|one| said.says(one.fact)).count(), facts.len())
     }
+
+    fn texts(&self) -> Vec<String> {
+        let Some(fold) = self.fold_or_note() else { return Vec::new() };
+        let ranked = fold.ranked(&self.pins);
+        let facts = ranked.iter().filter(|one| one.is_worth_showing());
+        facts.map(|one| one.fact.text.clone()).collect()
+    }
+}
+
+/// Returns the retention of the newest compaction with the facts that a prompt says now. Blocks on the disk.
+pub(crate) fn retention_in(
+    core: &Arc<Core>,
+    id: SessionId,
+    retention: Retention,
+    prompt: &str,
+) -> Result<Retention> {
+    let path = active_path(core, id)?;
+    let facts = SessionFacts::new(core, id, &path, pins(core, id, &path)?);
+    facts.retention_in(retention, prompt)
 }
 
 /// The facts of a session with what the head in force shows.

@@ -22,6 +22,7 @@ use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_part};
 use crate::app::models::window::{describe_soon, learn_limits};
+use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::facts::FACTS_TOPIC;
@@ -200,7 +201,10 @@ fn fill(
         checkpoint_count: inputs.checkpoints.len() as u64,
         reliability: None,
     };
-    Ok((status, inputs.retention))
+    let retention = inputs.retention.map(|retention| {
+        inputs.facts.retention_in(retention, &prompt_text(&built.result.messages))
+    });
+    Ok((status, retention.transpose()?))
 }
 
 fn epoch_summary(inputs: &Inputs) -> Option<EpochSummary> {

@@ -22,8 +22,8 @@ use crate::session::project_hash;
 const DEFAULT_LIMIT: u32 = 8;
 const MAX_LIMIT: u32 = 100;
 
-/// Finds the messages that answer a question best (`context.recall`). Blocks on the disk. It does not wait for a catalog
-/// that is being rebuilt, and two seconds at most for one that takes the place of a damaged file.
+/// Finds the messages that answer a question best (`context.recall`). Blocks on the disk. Does not wait for a catalog that is
+/// being rebuilt.
 pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<ContextRecallResult> {
     let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let asked = AskedSessions::of(core, &params)?;

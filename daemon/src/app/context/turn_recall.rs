@@ -20,9 +20,11 @@ use crate::app::drafts::counted_for;
 use crate::app::error::Result;
 use crate::catalog::{RecallQuery, RecalledMessage};
 use crate::config::RecallSetting;
+use crate::context::compact::prompt_text;
 use crate::context::{
-    Built, ItemSource, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
+    Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
 };
+use crate::facts::for_each_sentence_of_line;
 use crate::tokens::Counter;
 
 /// Maximum number of messages that a turn recalls.
@@ -38,21 +40,41 @@ const FOR_MESSAGE_ABOVE: &str = "Earlier messages that may help with the message
 /// The tokens of a block around its text, at most.
 const BLOCK_TOKENS: u64 = 24;
 
-/// Returns the earlier messages that a question needs and its prompt does not show, as the record that goes before
-/// it; `None` if there are none. Blocks on the disk.
+/// The earlier messages that a question needs and its prompt does not show.
+#[derive(Debug, Default)]
+pub(crate) enum RecallForTurn {
+    #[default]
+    Nothing,
+    /// The record that goes before the question.
+    Before(Delta),
+    /// There are some, but the question does not fit into the context in force: what the next one shows decides.
+    Deferred,
+}
+
+/// Returns what a question brings back. Blocks on the disk.
 ///
 /// `params`: those of the build, with the question as `pending`.
 pub(crate) fn recall_for_turn(
     core: &Arc<Core>,
     params: &ContextBuildParams,
-) -> Result<Option<Delta>> {
-    let Some(question) = params.pending.as_deref() else { return Ok(None) };
-    let Some(recall) = TurnRecall::load(core, params, None)? else { return Ok(None) };
-    recall.find(question, FOR_MESSAGE_BELOW, &|recall| Ok(recall.share()))
+) -> Result<RecallForTurn> {
+    let Some(question) = params.pending.as_deref() else { return Ok(RecallForTurn::Nothing) };
+    let Some(recall) = TurnRecall::load(core, params, None)? else {
+        return Ok(RecallForTurn::Nothing);
+    };
+    let share = |recall: &TurnRecall<'_>| Ok(recall.share());
+    let Some(delta) = recall.find(question, FOR_MESSAGE_BELOW, MAX_PIECES, &share)? else {
+        return Ok(RecallForTurn::Nothing);
+    };
+    Ok(match recall.built()?.result.transient {
+        true => RecallForTurn::Deferred,
+        false => RecallForTurn::Before(delta),
+    })
 }
 
-/// Recalls for a turn whose context was just compacted, because the compaction may have dropped what the user's message
-/// needs; returns the messages that are recorded behind it. Within tool calls, nothing is recalled.
+/// Recalls for a turn with a new context, because that may have dropped what the user's message needs; returns the messages
+/// that are recorded behind it. What was recalled before the message and is still shown counts against its share. Within
+/// tool calls, nothing is recalled.
 ///
 /// `params`: those of the build that follows.
 pub(crate) async fn recall_after_compaction(
@@ -72,7 +94,13 @@ pub(crate) async fn recall_after_compaction(
         }
         let Some(question) = recall.newest_message()? else { return Ok(None) };
         let leaf = recall.inputs.leaf;
-        let delta = recall.find(&question, FOR_MESSAGE_ABOVE, &TurnRecall::free_room)?;
+        let (n_shown, tokens) = recall.shown_for_newest()?;
+        let room = |recall: &TurnRecall<'_>| {
+            let left = recall.share().saturating_sub(tokens);
+            Ok(recall.free_room()?.min(left))
+        };
+        let n_left = MAX_PIECES.saturating_sub(n_shown);
+        let delta = recall.find(&question, FOR_MESSAGE_ABOVE, n_left, &room)?;
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
@@ -108,7 +136,7 @@ pub(super) async fn recall_for_build(
         };
         let Some(question) = question else { return Ok(None) };
         let leaf = recall.inputs.leaf;
-        let delta = recall.find(&question, introduction, &TurnRecall::free_room)?;
+        let delta = recall.find(&question, introduction, MAX_PIECES, &TurnRecall::free_room)?;
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
@@ -137,6 +165,29 @@ struct TurnRecall<'a> {
 struct ShownMessages {
     records: HashSet<Seq>,
     recalled: Vec<RecalledRecord>,
+    /// The text of the prompt, with single spaces only.
+    text: String,
+}
+
+impl ShownMessages {
+    /// Returns whether the prompt has every sentence of a message that was found, in facts, notes or quotes.
+    fn says(&self, message: &RecalledMessage) -> bool {
+        let excerpt = defuse_all(message.alone.as_ref().unwrap_or(&message.excerpt));
+        let (mut n_said, mut n_all) = (0, 0);
+        for line in excerpt.lines() {
+            for_each_sentence_of_line(line, &mut |sentence| {
+                let sentence = flat(sentence.trim_matches(|char| matches!(char, '…' | '.' | ' ')));
+                n_all += usize::from(!sentence.is_empty());
+                n_said += usize::from(!sentence.is_empty() && self.text.contains(&sentence));
+            });
+        }
+        n_all > 0 && n_said == n_all
+    }
+}
+
+/// Returns a text with single spaces only.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl<'a> TurnRecall<'a> {
@@ -209,13 +260,34 @@ impl<'a> TurnRecall<'a> {
         })
     }
 
-    /// Finds what a question needs, within the tokens that `room` returns.
+    /// Returns the messages that the context shows because the user's newest message brought them back, and their tokens.
+    fn shown_for_newest(&self) -> Result<(usize, u64)> {
+        let items = &self.inputs.path.items;
+        let newest = items.iter().rposition(PathItem::is_user_message).unwrap_or(items.len());
+        let is_delta = |item: &&PathItem| item.kind == RecordKind::Delta;
+        let before = items[..newest].iter().rev().take_while(is_delta);
+        let own: HashSet<Seq> =
+            before.chain(items[newest..].iter().filter(is_delta)).map(|item| item.seq).collect();
+        let mut deltas = self.shown_deltas()?;
+        deltas.retain(|(seq, delta)| own.contains(seq) && !delta.recalled.is_empty());
+        let count = |text: &str| u64::from(self.inputs.counter.count_text(text));
+        Ok((
+            deltas.iter().map(|(_, delta)| delta.recalled.len()).sum(),
+            deltas.iter().map(|(_, delta)| count(&delta.text)).sum(),
+        ))
+    }
+
+    /// Finds what a question needs: `n_most` messages at most, within the tokens that `room` returns.
     fn find(
         &self,
         question: &str,
         introduction: &str,
+        n_most: usize,
         room: &dyn Fn(&Self) -> Result<u64>,
     ) -> Result<Option<Delta>> {
+        if n_most == 0 {
+            return Ok(None);
+        }
         let id = self.inputs.id;
         let shown = OnceCell::new();
         let other = |session: SessionId| (session != id).then_some(session);
@@ -230,7 +302,7 @@ impl<'a> TurnRecall<'a> {
                 shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
             },
         })?;
-        shown.into_inner().transpose()?;
+        let shown = shown.into_inner().transpose()?;
         if page.messages.is_empty() {
             return Ok(None);
         }
@@ -245,12 +317,15 @@ impl<'a> TurnRecall<'a> {
                 let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
                 (fits && !is_repeated).then_some(longer)
             };
+            if shown.as_ref().is_some_and(|shown| shown.says(&message)) {
+                continue;
+            }
             let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
             if let Some(longer) = longer {
                 text = longer;
                 recalled.push(RecalledRecord { session_id, seq, score });
             }
-            if recalled.len() == MAX_PIECES {
+            if recalled.len() == n_most {
                 break;
             }
         }
@@ -261,19 +336,26 @@ impl<'a> TurnRecall<'a> {
     /// Returns the messages that the context has already.
     fn shown(&self) -> Result<ShownMessages> {
         let built = self.built()?;
-        let items = built.items.iter().filter(|item| item.form != "cut");
+        let recalled = self.shown_deltas()?.into_iter().flat_map(|(_, delta)| delta.recalled);
+        let text = flat(&prompt_text(&built.result.messages));
+        Ok(ShownMessages { records: shown_in(built), recalled: recalled.collect(), text })
+    }
+
+    /// Returns the deltas that the context shows whole.
+    fn shown_deltas(&self) -> Result<Vec<(Seq, Delta)>> {
+        let items = self.built()?.items.iter().filter(|item| item.form != "cut");
         let deltas: Vec<Seq> = items
             .filter_map(|item| match &item.source {
                 ItemSource::Record(record) if record.kind == RecordKind::Delta => Some(record.seq),
                 _ => None,
             })
             .collect();
-        let bodies = self.core.sessions.bodies(self.inputs.id, &deltas)?.into_iter();
-        let recalled = bodies.filter_map(|body| match body {
-            Some(RecordBody::Delta(delta)) => Some(delta.recalled),
+        let bodies = self.core.sessions.bodies(self.inputs.id, &deltas)?;
+        let shown = deltas.into_iter().zip(bodies).filter_map(|(seq, body)| match body {
+            Some(RecordBody::Delta(delta)) => Some((seq, delta)),
             _ => None,
         });
-        Ok(ShownMessages { records: shown_in(built), recalled: recalled.flatten().collect() })
+        Ok(shown.collect())
     }
 
     /// Returns whether the context has a message, or cannot have it because it was undone. `session`: if it is another

@@ -6,12 +6,16 @@
 use std::collections::BTreeSet;
 
 use super::summary::{Section, Summary, without_bullet};
+use crate::facts::FactValueKind;
+
 use super::values::{SearchedText, Value, has_names, subject, values};
 
 /// The sections whose lines hold until something contradicts them.
 const LASTING: [Section; 3] = [Section::Constraints, Section::Decisions, Section::Critical];
 /// The fewest values of earlier notes by which a new summary is judged.
 const MIN_VALUES: usize = 3;
+/// The separator of the parts of a line.
+const PARTS: &str = ", ";
 /// The most lost values that a rejection names.
 const MAX_NAMED: usize = 8;
 
@@ -59,28 +63,46 @@ impl<'a> Compared<'a> {
         Self { lines: lines.collect(), text: SearchedText::new(&text) }
     }
 
-    /// Returns whether a line says of the same subject another value of the kind that `line` lost.
-    fn contradicts(&self, line: &NoteLine<'_>) -> bool {
-        let lost = line.values.iter().filter(|value| !self.text.has(value));
-        let mut kinds: Vec<_> = lost.map(|value| value.kind).collect();
-        kinds.dedup();
-        kinds.into_iter().any(|kind| {
-            let about = subject(line.text, kind);
-            self.lines.iter().any(|(_, other)| {
-                let is_other = |value: &Value| value.kind == kind && !line.values.contains(value);
-                other.values.iter().any(is_other)
-                    && is_same_subject(&about, &subject(other.text, kind))
-            })
+    /// Returns whether a line says of the same subject another value of a kind.
+    fn contradicts(&self, line: &NoteLine<'_>, kind: FactValueKind) -> bool {
+        let about = subject(line.text, kind);
+        self.lines.iter().any(|(_, other)| {
+            let is_other = |value: &Value| value.kind == kind && !line.values.contains(value);
+            other.values.iter().any(is_other) && is_same_subject(&about, &subject(other.text, kind))
         })
     }
 
-    /// Returns whether the text does not have a line of earlier notes, and has nothing in its place.
-    fn lost(&self, line: &NoteLine<'_>) -> bool {
-        if line.values.is_empty() {
-            return !self.lines.iter().any(|(_, other)| is_similar(line.text, other.text));
+    /// Returns whether the text has a value of a line, or another one in its place.
+    fn keeps(&self, line: &NoteLine<'_>, value: &Value) -> bool {
+        self.text.has(value) || self.contradicts(line, value.kind)
+    }
+
+    /// Returns what the text lost of a line of earlier notes: the line, or only the parts of it whose values nothing
+    /// contradicts; `None` if it has the line or something in its place.
+    fn lost(&self, line: &NoteLine<'_>) -> Option<String> {
+        let is_lost = match line.values.is_empty() {
+            true => !self.lines.iter().any(|(_, other)| is_similar(line.text, other.text)),
+            false => line.values.iter().any(|value| !self.keeps(line, value)),
+        };
+        is_lost.then(|| self.without_contradicted(line))
+    }
+
+    /// Returns a line without the parts in which every value is contradicted.
+    fn without_contradicted(&self, line: &NoteLine<'_>) -> String {
+        let is_contradicted =
+            |value: &Value| !self.text.has(value) && self.contradicts(line, value.kind);
+        let is_kept = |part: &&str| {
+            let found =
+                line.values.iter().filter(|value| part.to_lowercase().contains(&value.text));
+            let mut found = found.peekable();
+            found.peek().is_none() || !found.all(is_contradicted)
+        };
+        let parts: Vec<&str> = line.text.split(PARTS).collect();
+        let kept: Vec<&str> = parts.iter().copied().filter(is_kept).collect();
+        if kept.len() == parts.len() {
+            return line.text.to_owned();
         }
-        let has_all = line.values.iter().all(|value| self.text.has(value));
-        !has_all && !self.contradicts(line)
+        format!("- {}", without_bullet(&kept.join(PARTS)))
     }
 }
 
@@ -93,8 +115,8 @@ pub(super) fn carry_over(earlier: &Summary, new: &Summary) -> Summary {
         *merged.lines_mut(Section::Goal) = earlier.lines(Section::Goal).to_vec();
     }
     for section in LASTING {
-        let lines = before.lines.iter().filter(|(of, line)| *of == section && now.lost(line));
-        let lost: Vec<String> = lines.map(|(_, line)| line.text.to_owned()).collect();
+        let lines = before.lines.iter().filter(|(of, _)| *of == section);
+        let lost: Vec<String> = lines.filter_map(|(_, line)| now.lost(line)).collect();
         merged.lines_mut(section).splice(..0, lost);
     }
     merged
@@ -108,9 +130,8 @@ pub(super) fn kept_values(earlier: &Summary, new: &Summary) -> KeptValues {
     let mut known = BTreeSet::new();
     let is_judged = |section: &Section| LASTING.contains(section) || *section == Section::Goal;
     for (_, line) in before.lines.iter().filter(|(section, _)| is_judged(section)) {
-        let is_replaced = now.contradicts(line);
         for value in line.values.iter().filter(|value| known.insert(value.text.clone())) {
-            if is_replaced || now.text.has(value) {
+            if now.keeps(line, value) {
                 kept.n_kept += 1;
             } else {
                 kept.lost.push(value.text.clone());
@@ -177,6 +198,17 @@ mod tests {
             &["Phone of Bert: 5559876"],
             &["Phone of Anna: 5551234", "Phone of Bert: 5559876"],
         );
+        // A part of a line is contradicted alone.
+        check(
+            &["staging port: 48213, key /etc/a.pem"],
+            &["staging port: 50100"],
+            &["key /etc/a.pem", "staging port: 50100"],
+        );
+        check(
+            &["key /etc/a.pem, staging port: 48213"],
+            &["staging port: 50100", "the key is /etc/a.pem"],
+            &["staging port: 50100", "the key is /etc/a.pem"],
+        );
         check(&["端口是48213"], &["端口是50100"], &["端口是50100"]);
         check(
             &["数据库端口是48213"],
@@ -205,6 +237,10 @@ mod tests {
         };
         check(&["staging port: 50100", "key file: /etc/b.pem", "TokenKind"], 3, &[]);
         check(&["TokenKind"], 1, &["48213", "/etc/a.pem"]);
+        let before = notes(&["staging port: 48213, key /etc/a.pem"]);
+        let kept = kept_values(&before, &notes(&["staging port: 50100"]));
+        assert_eq!((kept.n_kept, kept.lost), (1, owned(&["/etc/a.pem"])));
+        let before = notes(&["staging port: 48213", "key file: /etc/a.pem", "user TokenKind"]);
         assert!(kept_values(&before, &notes(&["TokenKind"])).is_too_few());
         assert!(!kept_values(&before, &notes(&["48213 /etc/a.pem"])).is_too_few());
         assert!(!kept_values(&notes(&["48213"]), &notes(&["x"])).is_too_few());

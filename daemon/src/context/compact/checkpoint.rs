@@ -8,7 +8,7 @@ use ollm_protocol::content::Checkpoint;
 use ollm_protocol::{CheckpointId, Timestamp};
 
 use super::range::CutPlan;
-use super::summary::{Section, Summary, fit};
+use super::summary::{Section, Summary, drop_replaced, fit};
 use crate::context::ledger::Ledger;
 use crate::tokens::Counter;
 
@@ -356,6 +356,7 @@ fn joined(older: &Summary, newer: &Summary) -> Summary {
             }
         }
     }
+    drop_replaced(joined.lines_mut(Section::Progress));
     joined
 }
 
@@ -502,6 +503,18 @@ mod tests {
         assert_eq!(second.sources, [id(1), id(2), id(10), id(3)]);
         assert_eq!(second.files_modified, ["src/1.rs", "src/2.rs", "src/3.rs"]);
         assert_eq!((second.original_tokens, second.created_at), (15_000, one.created_at));
+    }
+
+    #[test]
+    fn progress_that_the_newer_notes_say_again_stands_once() {
+        let notes = |lines: &str| Summary::parse(&format!("## Goal\n- ship\n## Progress\n{lines}"));
+        let older =
+            notes("- The lexer of the parser handles nested comments\n- Port 48213 is open");
+        let newer = notes("- The lexer of the parser now handles nested comments well");
+        let both = joined(&older, &newer);
+        let expect =
+            ["Port 48213 is open", "The lexer of the parser now handles nested comments well"];
+        assert_eq!(both.items(Section::Progress), expect);
     }
 
     /// A session with a compaction of every ten records.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::request::cut_middle;
-use super::summary::{Section, Summary, fit, without_bullet};
+use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::facts::{for_each_sentence_of_line, for_each_statement};
 use crate::tokens::Counter;
 
@@ -204,6 +204,9 @@ fn add_lines(summary: &mut Summary, section: Section, lines: NewestLines) {
             summary.push(section, &format!("- {line}"));
         }
     }
+    if section == Section::Progress {
+        drop_replaced(summary.lines_mut(section));
+    }
 }
 
 fn first_line(text: &str) -> &str {
@@ -345,6 +348,18 @@ mod tests {
         check("<notice>\nOlder parts are not shown.", "Older parts are not shown.");
         let code = "Here is the function that reverses a list:\n```\nx[::-1]\n```";
         check(code, "user: Go.");
+    }
+
+    #[test]
+    fn progress_that_is_said_again_is_extracted_once() {
+        let lines = [
+            "The parser handles nested comments in strings.",
+            "The release 2.4.1 was uploaded to the mirror.",
+            "The parser handles all nested comments in strings.",
+        ];
+        let messages = lines.map(|line| (Role::Assistant, line));
+        let summary = extracted(&[&[(Role::User, "Go.")], &messages[..]].concat(), 1000);
+        assert_eq!(summary.items(Section::Progress), lines[1..]);
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub(crate) use self::request::{
     ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
 };
 pub(crate) use self::retention::{
-    MeasuredTexts, measure_retention, retained_percent, retention_targets,
+    MeasuredTexts, measure_retention, prompt_text, recount_facts, retained_percent,
+    retention_targets,
 };
 pub(crate) use self::summary::Summary;
 pub(super) use self::summary::fit as fit_summary;

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::defuse::defuse_all;
 use super::summary::Summary;
+use crate::context::assemble::{NOTICE, OPENING_END};
 use crate::context::cut::{split_ends, words_before, words_behind};
 use crate::context::render::note;
 use crate::tokens::Counter;
@@ -111,33 +112,33 @@ fn behind_chat(chat: &[ContextMessage], text: &str) -> Vec<ContextMessage> {
     messages
 }
 
+/// The tasks of requests with a prompt of their own: notes of records, an update, and one text for two.
+const NOTES_TASK: &str = "Write notes of the records above.";
+const UPDATE_TASK: &str = "Write the previous notes again, with what is new in the records above. Copy the previous \
+    Constraints, Key decisions and Critical context line by line; change a line only if the records contradict it. Add \
+    what is new. Move what is done to Progress. Say nothing twice.";
+const MERGE_TASK: &str = "Write the two notes above as one. Copy their Constraints, Key decisions and Critical context \
+    line by line; where they differ, the second one is right. Say nothing twice.";
+/// The tasks of requests behind a prompt of the chat: an update of notes, and the first ones.
+const UPDATE_BEHIND_CHAT: &str = "Stop here. Answer nothing and call no tool: write notes of the whole conversation, for \
+    an assistant that will go on without seeing it. The first message begins with the previous notes. Copy their \
+    Constraints, Key decisions and Critical context line by line; change a line only if the conversation contradicts it. \
+    Add what is new. Move what is done to Progress. Say nothing twice.";
+const NOTES_BEHIND_CHAT: &str = "Stop here. Answer nothing and call no tool: write notes of the conversation, for an \
+    assistant that will go on without seeing it. Say nothing twice.";
+
 const fn task(request: SummaryRequest<'_>) -> &'static str {
     match request {
-        SummaryRequest::First(_) => "Write notes of the records above.",
-        SummaryRequest::Update(..) => {
-            "Write the previous notes again, with what is new in the records above. Copy the previous Constraints, Key \
-             decisions and Critical context line by line; change a line only if the records contradict it. Add what is \
-             new. Move what is done to Progress. Say nothing twice."
-        }
-        SummaryRequest::Merge(..) => {
-            "Write the two notes above as one. Copy their Constraints, Key decisions and Critical context line by line; \
-             where they differ, the second one is right. Say nothing twice."
-        }
+        SummaryRequest::First(_) => NOTES_TASK,
+        SummaryRequest::Update(..) => UPDATE_TASK,
+        SummaryRequest::Merge(..) => MERGE_TASK,
     }
 }
 
 const fn task_behind_chat(request: SummaryRequest<'_>) -> &'static str {
     match request {
-        SummaryRequest::Update(..) => {
-            "Stop here. Answer nothing and call no tool: write notes of the whole conversation, for an assistant that \
-             will go on without seeing it. The first message begins with the previous notes. Copy their Constraints, \
-             Key decisions and Critical context line by line; change a line only if the conversation contradicts it. \
-             Add what is new. Move what is done to Progress. Say nothing twice."
-        }
-        SummaryRequest::First(_) | SummaryRequest::Merge(..) => {
-            "Stop here. Answer nothing and call no tool: write notes of the conversation, for an assistant that will \
-             go on without seeing it. Say nothing twice."
-        }
+        SummaryRequest::Update(..) => UPDATE_BEHIND_CHAT,
+        SummaryRequest::First(_) | SummaryRequest::Merge(..) => NOTES_BEHIND_CHAT,
     }
 }
 
@@ -156,25 +157,47 @@ const EXAMPLE: &str = "- staging port: 48213 (user, #7)";
 fn form(options: &SummaryOptions<'_>) -> String {
     // Four tokens are about three words.
     let words = (options.target * 3 / 4).max(40);
-    let mut text = format!(
-        "{HEADINGS}Below each heading write short bullets in the language of the user, at most {words} words in all, \
-         and \"none\" where nothing belongs. {GUIDE}{EXAMPLE}"
-    );
+    let [before, behind] = FORM;
+    let mut text = format!("{HEADINGS}{before} {words} {behind} {GUIDE}{EXAMPLE}");
     if let Some(instructions) = options.instructions {
         text.push_str("\nThe user asks of these notes: ");
         text.push_str(&defuse_all(instructions));
     }
     if let Some(reason) = options.rejected {
-        text.push_str(&format!(
-            "\n\nYour answer before could not be used: {reason}. Write the notes and nothing else. Begin with the \
-             line `## Goal`."
-        ));
+        text.push_str(&format!("\n\n{REJECTED}: {reason}. {RETRY}"));
     }
     text
 }
 
-/// Instructions in words, which an answer must not repeat.
-pub(super) const INSTRUCTIONS: [&str; 3] = [GUIDE, HEADINGS, EARLIER_HINTS];
+/// The form of the answer, before and behind its length in words.
+const FORM: [&str; 2] = [
+    "Below each heading write short bullets in the language of the user, at most",
+    "words in all, and \"none\" where nothing belongs.",
+];
+/// The words before and behind the reason why an answer was rejected.
+const REJECTED: &str = "Your answer before could not be used";
+const RETRY: &str = "Write the notes and nothing else. Begin with the line `## Goal`.";
+
+/// Instructions in words, which an answer must not repeat: those of requests, and those of the chat's prompts, which a
+/// request can stand behind.
+pub(super) const INSTRUCTIONS: [&str; 16] = [
+    GUIDE,
+    HEADINGS,
+    EARLIER_HINTS,
+    SYSTEM,
+    NOTES_TASK,
+    UPDATE_TASK,
+    MERGE_TASK,
+    UPDATE_BEHIND_CHAT,
+    NOTES_BEHIND_CHAT,
+    MISSING,
+    FORM[0],
+    FORM[1],
+    REJECTED,
+    RETRY,
+    NOTICE,
+    OPENING_END,
+];
 /// The value of the example line, which belongs to no conversation.
 pub(super) const EXAMPLE_VALUE: &str = "48213";
 /// The hints of earlier versions, which notes in old logs can repeat.

@@ -1,7 +1,8 @@
 //! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
 //! Retention is measured on the messages that a model is sent, not on the plan for them. Facts are counted over the whole
-//! session: what one compaction lost stays lost in the figures of the next.
+//! session: what one compaction lost stays lost in the figures of the next. They are counted again on later prompts, which
+//! show more or less of them. What only a search of the log would find again counts as lost: the model is not shown it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -40,7 +41,7 @@ pub(crate) struct RetentionTargets {
     files: Vec<String>,
     /// Identifiers that occur more than once in the range.
     identifiers: Vec<String>,
-    /// The values of the notes before.
+    /// The values of the notes before that no fact states.
     values: BTreeSet<Value>,
 }
 
@@ -71,6 +72,10 @@ pub(crate) fn retention_targets(
     let mut known = BTreeSet::new();
     let lasting = notes.iter().filter(|checkpoint| !checkpoint.provisional);
     lasting.for_each(|one| known.extend(values(&one.summary, has_names(&one.summary))));
+    let facts = input.facts.map_or_else(Vec::new, FactSource::texts);
+    let stated: HashSet<String> =
+        facts.iter().flat_map(|text| values(text, true)).map(|value| value.text).collect();
+    known.retain(|value| !stated.contains(&value.text));
     let decisions = input.decisions.to_vec();
     Ok(RetentionTargets { task, pins, decisions, files, identifiers, values: known })
 }
@@ -93,15 +98,7 @@ pub(crate) fn measure_retention(
     facts: Option<&dyn FactSource>,
     messages: &[ContextMessage],
 ) -> Retention {
-    let mut whole = String::new();
-    for message in messages {
-        whole.push_str(&message.content);
-        whole.push('\n');
-        for call in &message.tool_calls {
-            whole.push_str(&call.function.arguments.to_string());
-            whole.push('\n');
-        }
-    }
+    let whole = prompt_text(messages);
     let flat = flat(&whole);
     let words: HashSet<&str> = words(&whole).collect();
     let searched = SearchedText::new(&whole);
@@ -114,19 +111,44 @@ pub(crate) fn measure_retention(
         files: count_kept(&targets.files, |path| whole.contains(path)),
         identifiers: count_kept(&targets.identifiers, |name| words.contains(name)),
         values: (small(n_values), small(targets.values.len())),
-        facts: facts.map_or((0, 0), |facts| {
-            let (said, all) = facts.count_said(&whole);
-            (small(said), small(all))
-        }),
+        facts: facts.map_or((0, 0), |facts| count_facts(facts, &whole)),
     }
 }
 
-/// Returns the percentage of the facts or of the values of the notes that was kept, whichever is less; without any, of the
-/// other targets; 100 without any of them.
+/// Returns a retention with the facts of the session that the text of another prompt says.
+pub(crate) fn recount_facts(
+    retention: Retention,
+    facts: &dyn FactSource,
+    prompt: &str,
+) -> Retention {
+    Retention { facts: count_facts(facts, prompt), ..retention }
+}
+
+fn count_facts(facts: &dyn FactSource, text: &str) -> (u32, u32) {
+    let (said, all) = facts.count_said(text);
+    (small(said), small(all))
+}
+
+/// Returns the contents and the calls of messages.
+pub(crate) fn prompt_text(messages: &[ContextMessage]) -> String {
+    let mut whole = String::new();
+    for message in messages {
+        whole.push_str(&message.content);
+        whole.push('\n');
+        for call in &message.tool_calls {
+            whole.push_str(&call.function.arguments.to_string());
+            whole.push('\n');
+        }
+    }
+    whole
+}
+
+/// Returns the percentage of the facts and of the values of the notes that was kept; without any, of the other targets; 100
+/// without any of them.
 pub(crate) fn retained_percent(retention: &Retention) -> u32 {
     let Retention { task, pins, decisions, files, identifiers, values, facts } = *retention;
-    let percent = |(kept, all): (u32, u32)| kept.saturating_mul(100).checked_div(all);
-    if let Some(percent) = percent(facts).into_iter().chain(percent(values)).min() {
+    let (kept, all) = (facts.0.saturating_add(values.0), facts.1.saturating_add(values.1));
+    if let Some(percent) = kept.saturating_mul(100).checked_div(all) {
         return percent;
     }
     let parts: Vec<(u32, u32)> = [task, pins, decisions, files, identifiers]
@@ -247,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_and_values_of_notes_count_by_the_worse_of_both() {
+    fn facts_and_values_of_notes_count_together() {
         /// Facts of which the first is said if a text has its words.
         struct TwoFacts;
         impl FactSource for TwoFacts {
@@ -266,6 +288,9 @@ mod tests {
             fn count_said(&self, text: &str) -> (usize, usize) {
                 (usize::from(text.contains("port: 48213")), 2)
             }
+            fn texts(&self) -> Vec<String> {
+                Vec::new()
+            }
         }
         let notes = "- port: 48213\n- key: /etc/a.pem\n- host: vega-7\n- build: 9f3c2e71";
         let targets = RetentionTargets {
@@ -275,7 +300,9 @@ mod tests {
         let shown = ContextMessage::text(Role::User, "- port: 48213\n- host: vega-7\n- 9f3c2e71");
         let retention = measure_retention(&targets, Some(&TwoFacts), &[shown]);
         assert_eq!((retention.values, retention.facts), ((3, 4), (1, 2)));
-        assert_eq!(retained_percent(&retention), 50);
+        assert_eq!(retained_percent(&retention), 4 * 100 / 6);
+        let later = recount_facts(retention, &TwoFacts, "nothing");
+        assert_eq!((later.values, later.facts, retained_percent(&later)), ((3, 4), (0, 2), 50));
     }
 
     #[test]

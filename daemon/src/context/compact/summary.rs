@@ -8,7 +8,7 @@
 //! result; the result has at most the target's tokens; a summary that fits is unchanged.
 
 use super::defuse::defuse;
-use super::values::has_value;
+use super::values::{has_names, has_value, subject_words, values};
 use crate::context::cut::words_before;
 use crate::tokens::Counter;
 
@@ -23,6 +23,9 @@ const SHARES: [(Section, u64); 6] = [
 ];
 /// Characters of the shortest line that is cut; a shorter line is dropped, because its beginning says nothing.
 const MIN_LINE_CHARS: usize = 24;
+/// Percent of the words of two lines of progress that both have if they say the same, and the fewest words.
+const SAME_SUBJECT_PERCENT: usize = 80;
+const MIN_SUBJECT_WORDS: usize = 3;
 /// Attempts with smaller shares, because headings and joins cost more than the lines.
 const MAX_TRIES: usize = 8;
 
@@ -145,6 +148,7 @@ impl Summary {
                 }
             }
         }
+        drop_replaced(self.lines_mut(Section::Progress));
     }
 
     pub(super) fn lines(&self, section: Section) -> &[String] {
@@ -235,6 +239,26 @@ pub(super) fn without_number(text: &str) -> &str {
         Some(behind) if rest.len() < text.len() => behind.trim_start(),
         _ => text,
     }
+}
+
+/// Drops the lines of progress that a later line says again: most of its subject, and every value.
+pub(super) fn drop_replaced(progress: &mut Vec<String>) {
+    let read = |line: &String| {
+        let line = without_bullet(line);
+        (subject_words(line), values(line, has_names(line)))
+    };
+    let all: Vec<_> = progress.iter().map(read).collect();
+    let mut at = 0;
+    progress.retain(|_| {
+        let (about, stated) = &all[at];
+        at += 1;
+        !all[at..].iter().any(|(later, known)| {
+            let n_both = about.intersection(later).count();
+            n_both * 100 >= about.union(later).count() * SAME_SUBJECT_PERCENT
+                && n_both >= MIN_SUBJECT_WORDS
+                && stated.iter().all(|value| known.contains(value))
+        })
+    });
 }
 
 /// Returns a line without indentation, bullet and check box.

@@ -134,6 +134,23 @@ pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
     about
 }
 
+/// Returns the words that say what a line is about, as [`subject`] does, without any value.
+pub(super) fn subject_words(line: &str) -> BTreeSet<String> {
+    let mut about: Option<BTreeSet<String>> = None;
+    let mut kinds: Vec<FactValueKind> = Vec::new();
+    for (kind, _) in values_of_line(line) {
+        if !kinds.contains(&kind) {
+            let others = subject(line, kind);
+            about = Some(match about {
+                Some(about) => about.intersection(&others).cloned().collect(),
+                None => others,
+            });
+            kinds.push(kind);
+        }
+    }
+    about.unwrap_or_else(|| subject(line, FactValueKind::Symbol))
+}
+
 /// Returns the words of a line. Scripts without spaces have none.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|char: char| !char.is_alphanumeric() || is_unspaced(char))

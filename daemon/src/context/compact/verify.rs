@@ -9,7 +9,7 @@ use super::carry::{carry_over, kept_values};
 use super::defuse::find_obeyed;
 use super::mend::{is_json, is_placeholder, mended};
 use super::request::{EXAMPLE_VALUE, INSTRUCTIONS, SummaryRequest};
-use super::summary::{Section, Summary, fit, without_bullet};
+use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::tokens::Counter;
 
 /// The sections that an answer reaches before it is long enough to be used, although it broke off.
@@ -196,6 +196,7 @@ fn drop_repeated(summary: &mut Summary) {
             said.is_empty() || known.insert(said)
         });
     }
+    drop_replaced(summary.lines_mut(Section::Progress));
 }
 
 /// Returns the words of a text in lower case, with one space between them.
@@ -312,6 +313,20 @@ mod tests {
         };
         assert!(is_echo("- Key decisions are what was decided and why."));
         assert!(is_echo("- staging port: 48213 (user, #7)") && is_echo("- [the next steps]"));
+        for hint in [
+            "Write notes of the records above.",
+            "Copy the previous Constraints, Key decisions and Critical context line by line",
+            "Answer nothing and call no tool: write notes of the conversation",
+            "write short bullets in the language of the user",
+            "and none where nothing belongs.",
+            "You keep the memory of a conversation between a user and an assistant.",
+            "Write the notes and nothing else.",
+            "Older parts of this conversation are not shown in full.",
+            "They are done: do not answer them again.",
+            "--- the conversation goes on here ---",
+        ] {
+            assert!(is_echo(&format!("- {hint}")), "{hint}");
+        }
         assert!(is_echo("- ...") && !is_echo("- what is done") && !is_echo("- port 48214"));
         // Another answer of that model, whose beginning became the notes when its time was over.
         let limit = "- No more than 652 words in all, and no less than 10 lines long.";
@@ -329,6 +344,24 @@ mod tests {
         assert_eq!(check(&circles, (2000, 400)), Err(RejectedSummary::Repeated { line }));
         let once = format!("{GOOD}\n- tests\n- more");
         assert!(check(&once, (2000, 400)).expect("taken").ends_with("- tests\n- more"));
+    }
+
+    #[test]
+    fn progress_that_is_said_again_without_a_value_less_stands_once() {
+        let check = |lines: &[&str], expect: &[&str]| {
+            let lines: Vec<String> = lines.iter().map(|line| format!("- {line}")).collect();
+            let answer = format!("## Goal\n- it\n## Progress\n{}", lines.join("\n"));
+            let summary = verified(&answer, false, SummaryLimits { replaced: 2000, target: 400 });
+            assert_eq!(summary.expect("is taken").items(Section::Progress), expect);
+        };
+        let (first, again) = ("the parser reads empty lines", "the parser now reads empty lines");
+        check(&[first, "tests pass", again], &["tests pass", again]);
+        // A value that only the earlier line has keeps it.
+        let value = "the parser 2.4.1 reads empty lines";
+        check(&[value, again], &[value, again]);
+        check(&[first, value], &[value]);
+        let other = "the lexer reads empty files";
+        check(&[first, other], &[first, other]);
     }
 
     const NOTES: &str = "## Goal\n- port the parser\n## Constraints\n- never use regexes\n## Progress\n- begun\n\

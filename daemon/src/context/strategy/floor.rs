@@ -1,8 +1,9 @@
-//! The strategy `floor`, which always fits: the unit that is being answered, the original task, and the newest units
-//! before them.
+//! The strategy `floor`, which always fits: the unit that is being answered, the original task, pins, facts, and the newest
+//! units before them.
 //!
-//! The original task may have half of the target, and the newest units have the rest. A record or unit that is larger
-//! than its share keeps its beginning and its end.
+//! The original task may have half of the target. Pins and facts may each have a quarter of what it leaves, within their own
+//! shares, and the newest units have the rest. A record or unit that is larger than its share keeps its beginning and its
+//! end.
 
 use super::head::{HeadBuilder, MIN_SHARE};
 use super::plan::{PlanInput, PlannedHead, Strategy};
@@ -10,11 +11,13 @@ use crate::context::path::split_units;
 
 /// Tokens below which nothing useful can be kept.
 const MIN_TARGET: u64 = 96;
+/// The divisor for the part of the tokens left that pins may have, and facts.
+const PART_DIVISOR: u64 = 4;
 
-/// Keeps the original task and the newest units.
+/// Keeps the original task, pins, facts and the newest units.
 pub(in crate::context) static FLOOR: Strategy = Strategy {
     name: "floor",
-    about: "the original task and the newest turns, at most half of the room",
+    about: "the original task, pins, facts and the newest turns, at most half of the room",
     // Half of it is the target.
     min_tokens: 2 * MIN_TARGET,
     keeps_all: false,
@@ -35,6 +38,9 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
         let share = (head.left / 2).max(MIN_SHARE);
         head.quote_user(at, share)?;
     }
+    let part = head.left / PART_DIVISOR;
+    head.quote_pins(part)?;
+    head.keep_facts(part);
     let room = head.left;
     head.keep_newest(&units, room)?;
     Ok(Some(head.into_items()))

@@ -6,6 +6,7 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::HeadItem;
 
 use super::plan::PlanInput;
+use crate::context::compact::defuse_all;
 use crate::context::cut::{self, Cut};
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
 use crate::context::render::quote;
@@ -60,8 +61,9 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         turn.map_or(self.input.build.path.len(), |(at, _)| *at)
     }
 
-    /// Puts a block before the conversation if it fits.
-    pub(super) fn add_block(&mut self, topic: &str, text: String) {
+    /// Puts a block before the conversation if it fits. Its text, which is that of records, stays data.
+    pub(super) fn add_block(&mut self, topic: &str, text: &str) {
+        let text = defuse_all(text);
         let cost = u64::from(self.input.build.counter.count_text(&text)) + QUOTE_TOKENS;
         if !text.is_empty() && cost <= self.left {
             self.left -= cost;

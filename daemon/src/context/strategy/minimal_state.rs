@@ -41,7 +41,7 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     let state_tokens = head.keep_conversation(&units, &reserved, state_tokens)?;
     // The state is made last, because it does not repeat the records that are kept.
     let state = state(&mut head, state_tokens)?;
-    head.add_block("state", state);
+    head.add_block("state", &state);
     Ok(Some(head.into_items()))
 }
 

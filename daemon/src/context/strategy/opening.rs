@@ -1,5 +1,8 @@
 //! The opening of a head, which stands before the newest turns: facts, file lists, the original task, pins, and earlier
 //! messages of the user, each within its share. Adds methods to [`HeadBuilder`].
+//!
+//! The turns leave their reserved tokens to the opening. Facts then have what is free up to their share, and earlier
+//! messages the rest.
 
 use std::collections::HashSet;
 
@@ -10,8 +13,9 @@ use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
 use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
+use crate::context::newest::NewestUnit;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
-use crate::facts::FACTS_TOPIC;
+use crate::facts::{FACTS_TOPIC, is_plain_request};
 use crate::tokens::Counter;
 
 /// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
@@ -24,12 +28,17 @@ const FACTS_PERCENT: u64 = 10;
 const FILE_PERCENT: u64 = 5;
 /// Tokens that suffice for the newest file and the number of the others.
 const MIN_FILE_TOKENS: u64 = 48;
-/// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say.
+/// The divisor for the part of the tokens left that facts may have before the turns are chosen.
+const FACTS_DIVISOR: u64 = 3;
+/// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say; at
+/// most the tokens that are reserved for earlier messages.
 const LATELY_PERCENT: u64 = 5;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote may have before it is cut.
 const QUOTE_DIVISOR: u64 = 4;
+/// Maximum number of messages that are put back because they only ask for something; more are not looked at.
+const MAX_PLAIN_REQUESTS: usize = 256;
 /// Maximum number of records behind the last checkpoint that are searched for files.
 const MAX_LEDGER_RECORDS: usize = 2000;
 
@@ -75,13 +84,39 @@ fn ledger_lines(ledger: &Ledger, [n_changed, n_read]: [usize; 2]) -> String {
 }
 
 /// Returns the tokens of an opening that its notes leave free: for pins, both ends of the original task and of the message
-/// before the newest, and the newest file.
-pub(in crate::context) fn beside_notes(input: &BuildInput<'_>, prompt_limit: u64) -> u64 {
+/// before the newest, the newest file, and the facts that `notes` do not say.
+///
+/// `older`: the tokens of notes and opening together.
+pub(in crate::context) fn beside_notes(
+    input: &BuildInput<'_>,
+    newest: &NewestUnit,
+    notes: &str,
+    prompt_limit: u64,
+    older: u64,
+) -> u64 {
     let pins = pinned(input).map(|at| u64::from(input.path[at].tokens) + QUOTE_TOKENS);
     pins.sum::<u64>().min(pin_share(input, prompt_limit))
         + 2 * (MIN_SHARE + QUOTE_TOKENS)
         + MIN_FILE_TOKENS
         + 2 * QUOTE_TOKENS
+        + facts_beside(input, newest, notes, fact_share(prompt_limit).min(older / FACTS_DIVISOR))
+}
+
+/// Returns the tokens of the facts that neither `notes` nor the newest unit say, `most` at most; none without notes.
+fn facts_beside(input: &BuildInput<'_>, newest: &NewestUnit, notes: &str, most: u64) -> u64 {
+    let Some(facts) = input.facts.filter(|_| !notes.is_empty()) else { return 0 };
+    let is_shown = |seq: Seq| {
+        let at = input.path.binary_search_by_key(&seq, |item| item.seq).ok();
+        at.is_some_and(|at| newest.has_whole(at))
+    };
+    let count = |text: &str| u64::from(input.counter.count_text(text));
+    let text = facts.lines(notes, &is_shown, most.saturating_sub(QUOTE_TOKENS), &count);
+    if text.is_empty() { 0 } else { (count(&text) + QUOTE_TOKENS).min(most) }
+}
+
+/// Returns the tokens that facts may have.
+const fn fact_share(prompt_limit: u64) -> u64 {
+    prompt_limit * FACTS_PERCENT / 100
 }
 
 /// Returns the indices of the pinned records, the newest pin first.
@@ -131,7 +166,7 @@ impl HeadBuilder<'_, '_, '_> {
     }
 
     fn fact_tokens(&self) -> u64 {
-        let most = (self.input.prompt_limit * FACTS_PERCENT / 100).min(self.left / 3);
+        let most = fact_share(self.input.prompt_limit).min(self.left / FACTS_DIVISOR);
         let text = self.fact_lines(most.saturating_sub(QUOTE_TOKENS));
         let cost = u64::from(self.input.build.counter.count_text(&text)) + QUOTE_TOKENS;
         if text.is_empty() { 0 } else { cost.min(self.left) }
@@ -188,9 +223,9 @@ impl HeadBuilder<'_, '_, '_> {
         self.keep_newest(units, room)?;
         let (first, share) = (self.first_turn(), self.left.min(self.target / 2));
         self.keep_turn_start(first, share)?;
-        self.keep_opening(reserved)?;
         let set_aside = self.left.min(set_aside);
         self.left -= set_aside;
+        self.keep_opening(reserved)?;
         self.keep_earlier(self.first_turn(), reserved)?;
         // Older units that join the kept ones get the tokens that are left.
         if units.iter().any(|unit| !self.has(unit.start)) {
@@ -201,19 +236,23 @@ impl HeadBuilder<'_, '_, '_> {
     }
 
     /// Puts the facts, the files, the original task and the pins before the conversation, within their reserved tokens.
+    /// Facts have what the turns left free as well, up to their share.
     pub(super) fn keep_opening(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
-        self.keep_facts(reserved);
+        self.left += reserved.facts;
+        self.keep_facts(self.left);
         self.keep_files(reserved);
         self.keep_task(reserved)?;
         self.keep_pins(reserved)
     }
 
-    fn keep_facts(&mut self, reserved: &Reserved) {
-        self.left += reserved.facts;
-        if reserved.facts > 0 {
-            let text = self.fact_lines(reserved.facts.saturating_sub(QUOTE_TOKENS));
-            self.add_block(FACTS_TOPIC, text);
+    /// Shows the best facts that nothing else in the head says, within `room` and their share.
+    pub(super) fn keep_facts(&mut self, room: u64) {
+        let room = room.min(self.left).min(fact_share(self.input.prompt_limit));
+        if room < MIN_SHARE {
+            return;
         }
+        let text = self.fact_lines(room.saturating_sub(QUOTE_TOKENS));
+        self.add_block(FACTS_TOPIC, &text);
     }
 
     fn keep_files(&mut self, reserved: &Reserved) {
@@ -221,7 +260,7 @@ impl HeadBuilder<'_, '_, '_> {
         if reserved.files > 0 {
             let tokens = reserved.files.saturating_sub(2 * QUOTE_TOKENS).max(MIN_FILE_TOKENS);
             let text = ledger_text(&self.input.build.counter, &reserved.ledger, tokens);
-            self.add_block("files", text);
+            self.add_block("files", &text);
         }
     }
 
@@ -235,10 +274,14 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes the pinned records that are not kept as turns, the newest pin first.
     fn keep_pins(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
         self.left += reserved.pins;
-        let mut share = pin_share(self.input.build, self.input.prompt_limit);
+        self.quote_pins(self.left)
+    }
+
+    /// Quotes the pinned records that are not kept as turns, the newest pin first, within `room` and their share.
+    pub(super) fn quote_pins(&mut self, room: u64) -> Result<(), ContentsError> {
+        let mut share = pin_share(self.input.build, self.input.prompt_limit).min(room);
         for at in pinned(self.input.build).collect::<Vec<_>>() {
             if !self.has(at)
                 && let Some(cost) = self.keep_quote(at, share, true)?
@@ -250,7 +293,8 @@ impl HeadBuilder<'_, '_, '_> {
     }
 
     /// Quotes the user's messages before record `end`: those said lately, those that state a fact which nothing else in the
-    /// head says, then the others, each the newest first. A long message keeps its ends; of equal ones the first is quoted.
+    /// head says, the others, and last those that only ask for something, each the newest first. A long message keeps its
+    /// ends; of equal ones the first is quoted.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
@@ -260,21 +304,41 @@ impl HeadBuilder<'_, '_, '_> {
         let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
         let mut users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
-        let recent = self.input.prompt_limit * LATELY_PERCENT / 100;
+        let recent = (self.input.prompt_limit * LATELY_PERCENT / 100).min(reserved.earlier);
         let n_recent = batch_len(users.iter().map(|at| &path[*at]), recent);
+        let mut n_first = n_recent;
         let (_, older) = users.split_at_mut(n_recent);
         if let Some(facts) = self.input.build.facts {
-            // What was said lately stays first; of the others, what nothing else in the head says. Stable, so that the
-            // newest come first among equals.
             let said = [self.input.notes, self.block(FACTS_TOPIC)].join("\n");
             let unsaid = facts.unsaid_records(&said);
+            // Stable, so that the newest come first among equals.
             older.sort_by_key(|at| !unsaid.contains(&path[*at].seq));
+            n_first += older.partition_point(|at| unsaid.contains(&path[*at].seq));
         }
-        let mut n_loaded = 0;
         let mut said = HashSet::new();
+        let rest = users.split_off(n_first);
+        if self.quote_all(&users, &mut said, None)? {
+            let mut plain = Vec::new();
+            if self.quote_all(&rest, &mut said, Some(&mut plain))? {
+                self.quote_all(&plain, &mut said, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Quotes user messages, except those with a text that was said; returns false as soon as there is no more room. Puts
+    /// messages that only ask for something into `plain` instead, if there is one.
+    fn quote_all(
+        &mut self,
+        users: &[usize],
+        said: &mut HashSet<String>,
+        mut plain: Option<&mut Vec<usize>>,
+    ) -> Result<bool, ContentsError> {
+        let path = self.input.build.path;
+        let mut n_loaded = 0;
         for (n, &at) in users.iter().enumerate() {
             if self.left < MIN_SHARE {
-                break;
+                return Ok(false);
             }
             if n == n_loaded {
                 let waiting = || users[n..].iter().map(|at| &path[*at]);
@@ -283,16 +347,23 @@ impl HeadBuilder<'_, '_, '_> {
                 self.input.bodies.load(&items)?;
                 n_loaded += n_items;
             }
-            if let Some(RecordBody::Message(message)) = self.input.bodies.get(path[at].seq)
-                && !said.insert(message.sent_text())
-            {
-                continue;
+            if let Some(RecordBody::Message(message)) = self.input.bodies.get(path[at].seq) {
+                let text = message.sent_text();
+                match &mut plain {
+                    Some(plain) if plain.len() == MAX_PLAIN_REQUESTS => return Ok(true),
+                    Some(plain) if is_plain_request(&text) => {
+                        plain.push(at);
+                        continue;
+                    }
+                    _ if !said.insert(text) => continue,
+                    _ => {}
+                }
             }
             let share = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
             if !self.quote_user(at, share)? {
-                break;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

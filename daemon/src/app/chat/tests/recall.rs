@@ -192,6 +192,47 @@ async fn compaction_within_a_turn_recalls_what_it_dropped() {
 }
 
 #[tokio::test]
+async fn turn_with_a_new_head_has_one_block_of_recalled_messages() {
+    for settings in [&SMALL[..], &[SMALL[0], ("compression.enabled", "false")]] {
+        let chat = ChatFixture::with_forgotten_fact().await;
+        chat.session.configure(&[&[("ollama.model", "m")], settings].concat());
+        chat.fill().await;
+        chat.wait_for_catalog();
+        chat.backend.answer_text("48213");
+        let (events, end) = chat.run(Some(QUESTION), json!({})).await;
+        assert!(end.is_ok(), "{end:?}");
+        let is_compacted = kinds(&events).contains(&"compacting");
+        assert_eq!(is_compacted, settings.len() == SMALL.len() && settings[1] == SMALL[1]);
+        let prompt: Vec<String> = chat.last_request().into_iter().map(|(_, text)| text).collect();
+        let prompt = prompt.join("\n");
+        assert_eq!(prompt.matches("<recalled>").count(), 1, "{prompt}");
+        assert!(prompt.contains("port 48213") && chat.deltas().len() == 1, "{prompt}");
+        let usage = events.iter().find_map(|event| match event {
+            ChatEvent::Usage { usage } => Some(usage.recalled.clone()),
+            _ => None,
+        });
+        assert_eq!(usage.expect("usage"), [Seq(3)]);
+    }
+}
+
+#[tokio::test]
+async fn message_whose_sentence_the_prompt_has_is_not_recalled() {
+    let chat = ChatFixture::with(&SMALL);
+    chat.session.record("user", "Write a parser for the logs.").await;
+    chat.session.record("assistant", "I begin with the lines.").await;
+    chat.session.record("user", "The staging server listens on port 48213.").await;
+    chat.session.record("assistant", "Good to know, I keep that in mind.").await;
+    chat.fill_and_compact().await;
+    chat.backend.answer_text("48213");
+    chat.run(Some(QUESTION), json!({})).await.1.expect("answers");
+    let request = chat.last_request();
+    let prompt: String = request.iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(prompt.matches("port 48213").count(), 1, "the fact stands in its block: {prompt}");
+    let recalled: Vec<String> = chat.deltas().into_iter().map(|delta| delta.text).collect();
+    assert!(recalled.iter().all(|text| !text.contains("48213")), "{recalled:?}");
+}
+
+#[tokio::test]
 async fn question_that_was_asked_before_is_not_recalled() {
     let chat = ChatFixture::with(&SMALL);
     for question in [QUESTION, "So, which port is the staging server using?"] {
