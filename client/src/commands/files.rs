@@ -68,7 +68,7 @@ Paths are relative to DIR. What was left out is reported on stderr.
 
 Examples:
   ollmctl files list
-  ollmctl files list | fzf
+  ollmctl files list -0 | fzf --read0 --print0 | xargs -0 less
   ollmctl files list --include '*.rs' -0 | xargs -0 wc -l
   ollmctl files list ~/src/project --long --hidden")]
 pub(crate) struct FilesListArgs {

@@ -16,7 +16,7 @@ use super::core::Core;
 use super::error::{AppError, Result, page_limit};
 use crate::files::{
     EntryKind, FileHit, FileWarning, FilesNews, FilesSubscription, FollowMode, MAX_ROOTS, PageFile,
-    PageQuery, PathFilter, RootKey, RootReport,
+    PageQuery, PathFilter, PollReason, RootKey, RootReport,
 };
 
 const DEFAULT_FILES: u32 = 1_000;
@@ -92,16 +92,22 @@ pub(crate) async fn status(core: Arc<Core>, _: NoParams) -> Result<FilesStatusRe
 /// Returns the problems of all roots that a person can solve, which `daemon.status` shows too.
 pub(crate) fn problems(reports: &[RootReport]) -> Vec<String> {
     let mut problems = Vec::new();
-    let polled = reports
-        .iter()
-        .filter(|report| report.mode == FollowMode::Poll && report.problem.is_none())
-        .count();
-    if polled > 0 && cfg!(target_os = "linux") {
+    let polled = |reason| {
+        let mode = FollowMode::Poll(reason);
+        reports.iter().filter(move |report| report.mode == mode && report.problem.is_none())
+    };
+    let n_unwatched = polled(PollReason::NoWatches).count();
+    if n_unwatched > 0 {
         problems.push(format!(
-            "{polled} of the roots of files.* cannot be watched, because the user has no inotify watches left, and \
-             are walked again instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances with sysctl"
+            "{n_unwatched} of the roots of files.* cannot be watched, because the user has no inotify watches left, and \
+             are walked again instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances with sysctl, \
+             then run `ollmctl files list --refresh`"
         ));
     }
+    problems.extend(polled(PollReason::RemoteFiles).map(|report| {
+        let path = report.key.path.display();
+        format!("{path} is walked again and again, because its file system (such as NFS or FUSE) does not report changes")
+    }));
     let cut = reports.iter().filter(|report| report.is_cut);
     problems.extend(cut.map(|report| {
         let (path, n_files) = (report.key.path.display(), report.n_files);
@@ -203,6 +209,44 @@ fn file_kind(kind: EntryKind) -> WorkspaceFileKind {
 fn watch_mode(mode: FollowMode) -> WatchMode {
     match mode {
         FollowMode::Watch => WatchMode::Watch,
-        FollowMode::Poll => WatchMode::Poll,
+        FollowMode::Poll(_) => WatchMode::Poll,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn problems_name_their_reasons() {
+        let check = |mode, is_cut, expected: &[&str]| {
+            let report = RootReport {
+                key: RootKey { path: "/work".into(), hidden: false, max_depth: None },
+                is_walking: false,
+                problem: None,
+                mode,
+                n_files: 1,
+                n_dirs: 1,
+                generation: 1,
+                n_subscribers: 0,
+                memory_bytes: 0,
+                walk_cost: Duration::ZERO,
+                is_cut,
+                n_warnings: 0,
+                idle: Duration::ZERO,
+            };
+            let found = problems(&[report]);
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            for (problem, part) in found.iter().zip(expected) {
+                assert!(problem.contains(part), "{problem}");
+            }
+        };
+        check(FollowMode::Watch, false, &[]);
+        check(FollowMode::Watch, true, &["/work has more than 1 files"]);
+        check(FollowMode::Poll(PollReason::NoWatches), false, &["sysctl"]);
+        check(FollowMode::Poll(PollReason::RemoteFiles), true, &["/work is walked", "more than"]);
+        check(FollowMode::Poll(PollReason::NoSupport), false, &[]);
     }
 }

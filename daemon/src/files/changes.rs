@@ -4,10 +4,12 @@
 //! a limit; who knows an older generation has to list again, which is called a *resync*. So a slow subscriber costs
 //! nothing: it is a position in the journal.
 //!
-//! **Invariants**: batches of a journal have consecutive generations. Merged batches name a path once, by what became of
-//! it since the first of them. Pure.
+//! **Invariants**: batches of a journal have consecutive generations. Merged batches name what became of a path since the
+//! first of them. `added`, `modified` and `removed` have no path in common, and a renamed file is neither added nor
+//! removed; it is modified too if its content changed. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 /// The most paths of one batch. More, such as after a checkout of another branch, are a resync: a client lists again
 /// faster than it works through so many.
@@ -16,7 +18,10 @@ pub(crate) const MAX_BATCH: usize = 5_000;
 const MAX_PATHS: usize = 20_000;
 const MAX_BYTES: usize = 2 * 1024 * 1024;
 
-/// Changes of files. A renamed file is neither added nor removed.
+/// Changes of files.
+///
+/// They lead from the files before to those after: remove `removed` and all old paths of `renamed`, put its new paths in,
+/// then read `added` and `modified`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeSet {
     pub(crate) added: BTreeSet<Vec<u8>>,
@@ -75,11 +80,23 @@ impl ChangeSet {
         }
         self.modified.remove(&path);
         if let Some(from) = self.renamed.remove(&path) {
-            self.removed.insert(from);
+            self.lose(from);
         } else if !self.added.remove(&path) {
             self.removed.insert(path);
         }
         self.limit();
+    }
+
+    /// Notes that the file that had this path at first is gone. Another one may have the path by now.
+    pub(crate) fn lose(&mut self, path: Vec<u8>) {
+        if self.added.remove(&path) {
+            self.modified.insert(path);
+        } else if let Some(from) = self.renamed.remove(&path) {
+            self.modified.insert(path);
+            self.lose(from);
+        } else {
+            self.removed.insert(path);
+        }
     }
 
     /// Makes a removed and an added path one rename. `from` and `to` may be directories.
@@ -98,6 +115,26 @@ impl ChangeSet {
         }
     }
 
+    pub(crate) fn has_renamed(&self, path: &[u8]) -> bool {
+        self.renamed.contains_key(path)
+    }
+
+    /// Makes files modified whose names say that they were renamed to `path` or beneath it, unless `path` comes from
+    /// `origin`: others of the same names took their places.
+    pub(crate) fn modify_unless_from(&mut self, path: &[u8], origin: Option<&[u8]>) {
+        let others: Vec<Vec<u8>> = self
+            .renamed
+            .range::<[u8], _>((Bound::Included(path), Bound::Unbounded))
+            .take_while(|(to, _)| to.starts_with(path))
+            .filter(|(to, _)| to.len() == path.len() || to[path.len()] == b'/')
+            .filter(|(to, from)| {
+                origin.and_then(|origin| from.strip_prefix(origin)) != Some(&to[path.len()..])
+            })
+            .map(|(to, _)| to.clone())
+            .collect();
+        others.into_iter().for_each(|path| self.modify(path));
+    }
+
     /// Adds the changes of a later batch.
     fn merge(&mut self, later: &Self) {
         self.is_cut |= later.is_cut;
@@ -108,7 +145,13 @@ impl ChangeSet {
                 self.add(to.clone());
             } else {
                 let origin = self.renamed.remove(from).unwrap_or_else(|| from.clone());
-                if self.removed.remove(to) || was_modified {
+                if self.removed.remove(to) {
+                    // The place of a file that existed at first.
+                    self.modified.insert(to.clone());
+                    self.lose(origin);
+                    continue;
+                }
+                if was_modified {
                     self.modified.insert(to.clone());
                 }
                 if origin != *to {
@@ -237,6 +280,84 @@ mod tests {
         assert_eq!(renamed.renamed[&b"d/b".to_vec()], b"c/b");
         check(&[renamed.clone(), set(&[], &[], &["d/b"])], set(&[], &[], &["c/b"]));
         check(&[set(&["c/b"], &[], &[]), renamed], set(&["d/b"], &[], &[]));
+    }
+
+    #[test]
+    fn removed_file_whose_old_path_is_taken_is_a_modified_one() {
+        let mut changes = set(&["b"], &[], &["a"]);
+        changes.rename(b"a", b"b");
+        changes.add(b"a".to_vec());
+        changes.remove(b"b".to_vec());
+        assert_eq!(changes, set(&[], &["a"], &[]));
+    }
+
+    type Contents = BTreeMap<Vec<u8>, u32>;
+
+    /// Changes files in one way and returns the batch that reports it.
+    fn step(files: &mut Contents, kind: u8, path: u8, other: u8, content: u32) -> ChangeSet {
+        let (path, other) = (vec![b'a' + path], vec![b'a' + other]);
+        let mut changes = ChangeSet::default();
+        match (kind, files.get(&path).copied(), files.get(&other).copied()) {
+            (0, None, _) => changes.add(path.clone()),
+            (0, Some(_), _) => changes.modify(path.clone()),
+            (1, Some(_), _) => {
+                files.remove(&path);
+                changes.remove(path);
+                return changes;
+            }
+            (_, Some(moved), None) => {
+                files.remove(&path);
+                files.insert(other.clone(), moved);
+                changes.remove(path.clone());
+                changes.add(other.clone());
+                changes.rename(&path, &other);
+                return changes;
+            }
+            _ => return changes,
+        }
+        files.insert(path, content);
+        changes
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn merged_batches_lead_from_the_first_contents_to_the_last(
+            steps in proptest::collection::vec((0_u8..4, 0_u8..5, 0_u8..5), 0..30),
+            n_before in 0_usize..20,
+        ) {
+            let mut files = Contents::new();
+            let mut before = Contents::new();
+            let mut journal = ChangeJournal::new(100);
+            for (at, (kind, path, other)) in steps.into_iter().enumerate() {
+                if at == n_before {
+                    before.clone_from(&files);
+                    journal = ChangeJournal::new(100);
+                }
+                let content = u32::try_from(at).unwrap();
+                journal.push(step(&mut files, kind, path, other, content));
+            }
+            let ChangesSince::Known(changes) = journal.since(100) else { panic!("is known") };
+            let ChangeSet { added, modified, removed, renamed, .. } = changes;
+            let is_apart = added.is_disjoint(&modified)
+                && added.is_disjoint(&removed)
+                && modified.is_disjoint(&removed);
+            proptest::prop_assert!(is_apart, "{added:?} {modified:?} {removed:?}");
+            for path in &removed {
+                proptest::prop_assert!(before.remove(path).is_some(), "{path:?}");
+            }
+            let moved: Vec<_> =
+                renamed.iter().map(|(to, from)| (to, before.remove(from).expect("is known"))).collect();
+            for (to, content) in moved {
+                proptest::prop_assert_eq!(before.insert(to.clone(), content), None);
+            }
+            for path in &added {
+                proptest::prop_assert_eq!(before.insert(path.clone(), files[path]), None);
+            }
+            for path in &modified {
+                proptest::prop_assert!(before.insert(path.clone(), files[path]).is_some());
+            }
+            proptest::prop_assert_eq!(before, files);
+        }
     }
 
     #[test]

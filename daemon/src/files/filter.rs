@@ -4,9 +4,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::FilesError;
+use super::tree::split;
 
 /// The most patterns of a filter.
 const MAX_PATTERNS: usize = 1_000;
@@ -38,16 +40,58 @@ impl PathFilter {
 
     /// Returns whether a file is wanted: neither it nor a directory above it is excluded, and it or one is included.
     pub(crate) fn admits(&self, path: &[u8]) -> bool {
-        if let Some(max) = self.max_depth {
-            let depth = 1 + memchr::memchr_iter(b'/', path).count();
-            if depth > max as usize {
-                return false;
-            }
+        self.in_dir(split(path).0).admits(path)
+    }
+
+    /// Returns the filter for the files of one directory, whose own paths are matched once.
+    pub(crate) fn in_dir(&self, dir: &[u8]) -> DirFilter<'_> {
+        let depth = match dir {
+            b"" => 1,
+            dir => 2 + memchr::memchr_iter(b'/', dir).count(),
+        };
+        let rule = |patterns| DirRule::new(patterns, dir);
+        DirFilter {
+            include: self.include.as_ref().map(rule),
+            exclude: self.exclude.as_ref().map(rule),
+            is_too_deep: self.max_depth.is_some_and(|max| depth > max as usize),
         }
-        let path = Path::new(OsStr::from_bytes(path));
-        let matches =
-            |patterns: &Gitignore| patterns.matched_path_or_any_parents(path, false).is_ignore();
-        !self.exclude.as_ref().is_some_and(matches) && self.include.as_ref().is_none_or(matches)
+    }
+}
+
+/// A filter for the files of one directory.
+pub(crate) struct DirFilter<'a> {
+    include: Option<DirRule<'a>>,
+    exclude: Option<DirRule<'a>>,
+    is_too_deep: bool,
+}
+
+impl DirFilter<'_> {
+    /// Returns whether a file of the directory is wanted.
+    pub(crate) fn admits(&self, path: &[u8]) -> bool {
+        !self.is_too_deep
+            && !self.exclude.as_ref().is_some_and(|rule| rule.matches(path))
+            && self.include.as_ref().is_none_or(|rule| rule.matches(path))
+    }
+}
+
+/// Patterns, and what they say about a directory.
+struct DirRule<'a> {
+    patterns: &'a Gitignore,
+    matches_dir: bool,
+}
+
+impl<'a> DirRule<'a> {
+    fn new(patterns: &'a Gitignore, dir: &[u8]) -> Self {
+        let dir = Path::new(OsStr::from_bytes(dir));
+        Self { patterns, matches_dir: patterns.matched_path_or_any_parents(dir, true).is_ignore() }
+    }
+
+    /// Returns whether a file of the directory matches: itself, or one of the directories if no pattern is about it.
+    fn matches(&self, path: &[u8]) -> bool {
+        match self.patterns.matched(Path::new(OsStr::from_bytes(path)), false) {
+            Match::None => self.matches_dir,
+            found => found.is_ignore(),
+        }
     }
 }
 
@@ -90,6 +134,10 @@ mod tests {
         check(&["*.rs"], &["docs"], None, &["a.rs", "src/b.rs"]);
         check(&[], &[], Some(1), &["a.rs"]);
         check(&[], &[], Some(0), &[]);
+        // A pattern about the file is stronger than one about a directory above it.
+        check(&["docs/", "!e.rs"], &[], None, &[]);
+        check(&[], &["src/", "!b.rs"], None, &["a.rs", "src/b.rs", "docs/d/e.rs"]);
+        check(&["d"], &[], None, &["docs/d/e.rs"]);
         assert!(PathFilter::new(&["a[".to_owned(), "{".to_owned()], &[]).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The files of workspaces: which a directory has, what changes in them, and search by name.
 //!
-//! [`Files`] is the handle. Each root that somebody asks for is a `root`, whose thread walks it (`walk`, `rules`), keeps
-//! its files in memory (`tree`) and follows changes (`watch`, `changes`). Callers read that state: `page` lists, `search`
+//! [`Files`] is the handle. Each root that somebody asks for is a `root`, whose thread (`follow`) walks it (`walk`, `rules`),
+//! keeps its files in memory (`tree`) and follows changes (`watch`, `changes`). Callers read that state: `page` lists, `search`
 //! ranks, `subscription` follows. A root that nobody uses is dropped.
 //!
 //! **Invariants**: every wait has a deadline, and the error after it names the root. What is kept is bounded in roots, in
@@ -9,6 +9,7 @@
 
 mod changes;
 mod filter;
+mod follow;
 mod page;
 mod root;
 mod rules;
@@ -33,7 +34,7 @@ use self::changes::ChangesSince;
 pub(crate) use self::filter::PathFilter;
 use self::page::FilesPage;
 pub(crate) use self::page::{PageFile, PageQuery};
-pub(crate) use self::root::FollowMode;
+pub(crate) use self::root::{FollowMode, PollReason};
 use self::root::{Phase, Root, RootState};
 pub(crate) use self::search::FileHit;
 pub(crate) use self::subscription::{FilesNews, FilesSubscription};
@@ -57,10 +58,50 @@ const PARTIAL_PAGE: Duration = Duration::from_secs(2);
 const MAX_WALKS: usize = 2;
 /// The longest wait of a walk for others, which may hang.
 const WALK_PATIENCE: Duration = Duration::from_secs(5);
-/// Calls that may wait for one root's disk at once. Each holds a thread that all calls share.
+/// Calls that may wait for one root's disk at once, and for the disks of all roots. Each holds a thread, of which there
+/// are 512 for all calls of the daemon.
 const MAX_BLOCKED: usize = 8;
+const MAX_ALL_BLOCKED: usize = 64;
+/// The most files of a root. A tree of a million files takes about 100 MB.
+const MAX_FILES: usize = 1_000_000;
 /// A polled root is walked again before it is listed, if the last walk is this long ago.
 const POLLED_AGE: Duration = Duration::from_secs(1);
+
+/// The limits of roots and calls. Only tests have others than the default.
+#[derive(Clone)]
+pub(crate) struct FilesLimits {
+    max_files: usize,
+    max_total_files: usize,
+    /// The greatest number of a watch; 0 for none.
+    max_watch: i32,
+    no_answer: Duration,
+    slow_answer: Duration,
+    partial_page: Duration,
+    walk_patience: Duration,
+    polled_age: Duration,
+    idle: Duration,
+    /// Called before a directory becomes a part of the tree.
+    #[cfg(test)]
+    on_read: tests::ReadHook,
+}
+
+impl Default for FilesLimits {
+    fn default() -> Self {
+        Self {
+            max_files: MAX_FILES,
+            max_total_files: MAX_TOTAL_FILES,
+            max_watch: i32::MAX,
+            no_answer: NO_ANSWER,
+            slow_answer: SLOW_ANSWER,
+            partial_page: PARTIAL_PAGE,
+            walk_patience: WALK_PATIENCE,
+            polled_age: POLLED_AGE,
+            idle: IDLE,
+            #[cfg(test)]
+            on_read: tests::ReadHook::default(),
+        }
+    }
+}
 
 /// A call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +136,8 @@ pub(crate) enum RootProblem {
     NotADirectory,
     #[error("cannot be read: {0}")]
     Unreadable(String),
+    #[error("cannot be read because of an internal error of the daemon")]
+    Internal,
 }
 
 /// Something beneath a root that was left out or not understood.
@@ -161,7 +204,9 @@ struct FilesShared {
     settings: Mutex<FilesConfig>,
     roots: Mutex<HashMap<RootKey, OpenRoot>>,
     permits: Arc<WalkPermits>,
-    can_watch: bool,
+    /// The calls that wait for any disk.
+    all_blocked: Arc<Semaphore>,
+    limits: FilesLimits,
 }
 
 /// A root in use.
@@ -170,6 +215,27 @@ struct OpenRoot {
     root: Arc<Root>,
     /// The calls that wait for its disk.
     blocked: Arc<Semaphore>,
+    /// The calls that wait for any disk.
+    all_blocked: Arc<Semaphore>,
+}
+
+/// A walk that a call asked for.
+#[derive(Clone, Copy, Default)]
+struct RequestedWalk {
+    /// The number that [`RootState::refreshed`] reaches; 0 if nothing was asked for.
+    ticket: u64,
+    /// Set if the state before it is wrong, and not only old.
+    is_required: bool,
+}
+
+/// Whether a root must be walked before it is listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RootAge {
+    Current,
+    /// It is polled, and the last walk was some time ago.
+    Old,
+    /// It is another directory, cannot be read, or a rule above it changed.
+    Wrong,
 }
 
 /// The best files of a search.
@@ -183,22 +249,18 @@ pub(crate) struct SearchResult {
 
 impl Files {
     pub(crate) fn new(clock: Arc<Clock>, settings: &FilesConfig) -> Self {
+        Self::with_limits(clock, settings, FilesLimits::default())
+    }
+
+    fn with_limits(clock: Arc<Clock>, settings: &FilesConfig, limits: FilesLimits) -> Self {
         Self(Arc::new(FilesShared {
             clock,
             settings: Mutex::new(settings.clone()),
             roots: Mutex::default(),
             permits: Arc::default(),
-            can_watch: true,
+            all_blocked: Arc::new(Semaphore::new(MAX_ALL_BLOCKED)),
+            limits,
         }))
-    }
-
-    /// Returns a handle whose roots are polled.
-    #[cfg(test)]
-    fn polling(clock: Arc<Clock>, settings: &FilesConfig) -> Self {
-        let Self(shared) = Self::new(clock, settings);
-        let mut shared = Arc::into_inner(shared).expect("the only handle");
-        shared.can_watch = false;
-        Self(Arc::new(shared))
     }
 
     /// Applies a configuration: changed patterns at once, to all roots, and a changed depth to those that follow.
@@ -218,28 +280,25 @@ impl Files {
     ) -> Result<FilesPage, FilesError> {
         let (open, filter) = self.open(key, &query.filter)?;
         // Later pages continue what the first one began.
-        let ticket = if query.cursor.is_none() { open.freshen(refresh).await? } else { 0 };
-        let query = PageQuery { filter, ..query };
+        let walk = match query.cursor {
+            None => open.freshen(refresh).await?,
+            Some(_) => RequestedWalk::default(),
+        };
+        let query = Arc::new(PageQuery { filter, ..query });
+        let limits = &self.0.limits;
         let started = Instant::now();
         let mut progress = open.root.progress.subscribe();
         loop {
             progress.mark_unchanged();
-            let is_late = started.elapsed() > PARTIAL_PAGE;
-            let found = {
-                let state = open.root.state.read();
-                open.check(&state, ticket)?;
-                let is_current = state.phase == Phase::Walking || state.refreshed >= ticket;
-                if is_current { page::find(&state, &query, is_late)? } else { None }
-            };
-            if let Some(page) = found {
-                let (root, details) = (open.root.key.path.clone(), query.details);
-                return open.blocking(move || page::finish(page, &root, details)).await;
+            let is_late = started.elapsed() > limits.partial_page;
+            if let Some(page) = open.find_page(&query, walk, is_late).await? {
+                return Ok(page);
             }
-            if started.elapsed() > SLOW_ANSWER {
+            if started.elapsed() > limits.slow_answer {
                 return Err(FilesError::Slow { path: open.root.key.path.clone() });
             }
-            let limit = if is_late { SLOW_ANSWER } else { PARTIAL_PAGE };
-            open.progress_until(&mut progress, started + limit).await?;
+            let limit = if is_late { limits.slow_answer } else { limits.partial_page };
+            open.progress_until(&mut progress, started, limit).await?;
         }
     }
 
@@ -252,8 +311,8 @@ impl Files {
         limit: usize,
     ) -> Result<SearchResult, FilesError> {
         let (open, filter) = self.open(key, &filter)?;
-        let ticket = open.freshen(false).await?;
-        open.ready(ticket, PARTIAL_PAGE).await?;
+        let walk = open.freshen(false).await?;
+        open.ready(walk.ticket, self.0.limits.partial_page).await?;
         let root = Arc::clone(&open.root);
         open.blocking(move || {
             let state = root.state.read();
@@ -277,8 +336,8 @@ impl Files {
         let (open, filter) = self.open(key, &filter)?;
         // Counted first, so that the root is not dropped and a polled one is followed.
         let subscription = FilesSubscription::new(Arc::clone(&open.root), filter, since);
-        let ticket = open.freshen(false).await?;
-        open.ready(ticket, NO_ANSWER).await?;
+        let walk = open.freshen(false).await?;
+        open.ready(walk.ticket, self.0.limits.no_answer).await?;
         Ok(subscription)
     }
 
@@ -308,16 +367,19 @@ impl Files {
         reports
     }
 
-    /// Drops the roots that nobody used for a while.
+    /// Drops the roots that nobody used for a while, and others while all together have too many files.
     pub(crate) fn release_idle(&self) {
-        self.0.roots.lock().retain(|_, open| {
+        let limits = &self.0.limits;
+        let mut roots = self.0.roots.lock();
+        roots.retain(|_, open| {
             let is_used =
-                open.root.n_subscribers() > 0 || open.root.used_at.lock().elapsed() < IDLE;
+                open.root.n_subscribers() > 0 || open.root.used_at.lock().elapsed() < limits.idle;
             if !is_used {
                 open.root.stop();
             }
             is_used
         });
+        drop_until(&mut roots, |roots| has_few_files(roots, limits));
     }
 
     /// Returns the root of a key, or one that has more, with the filter for the key's own files; starts it if needed.
@@ -337,7 +399,7 @@ impl Files {
             *open.root.used_at.lock() = Instant::now();
             return Ok((open.clone(), filter));
         }
-        make_room(&mut roots)?;
+        make_room(&mut roots, &self.0.limits)?;
         // Greater than every earlier generation of this root, unless it had a thousand batches a second.
         let generation = u64::try_from(self.0.clock.now().unix_ms()).unwrap_or_default();
         let root = Root::spawn(
@@ -345,10 +407,14 @@ impl Files {
             settings.ignore,
             generation,
             Arc::clone(&self.0.permits),
-            self.0.can_watch,
+            self.0.limits.clone(),
         );
         let root = root.map_err(|_| FilesError::Thread { path: key.path.clone() })?;
-        let open = OpenRoot { root, blocked: Arc::new(Semaphore::new(MAX_BLOCKED)) };
+        let open = OpenRoot {
+            root,
+            blocked: Arc::new(Semaphore::new(MAX_BLOCKED)),
+            all_blocked: Arc::clone(&self.0.all_blocked),
+        };
         roots.insert(key, open.clone());
         Ok((open, filter))
     }
@@ -375,20 +441,32 @@ fn covering<'r>(roots: &'r HashMap<RootKey, OpenRoot>, key: &RootKey) -> Option<
 }
 
 /// Drops least recently used roots until another one has room.
-fn make_room(roots: &mut HashMap<RootKey, OpenRoot>) -> Result<(), FilesError> {
+fn make_room(
+    roots: &mut HashMap<RootKey, OpenRoot>,
+    limits: &FilesLimits,
+) -> Result<(), FilesError> {
+    drop_until(roots, |roots| roots.len() < MAX_ROOTS && has_few_files(roots, limits));
+    if roots.len() < MAX_ROOTS { Ok(()) } else { Err(FilesError::TooManyRoots) }
+}
+
+fn has_few_files(roots: &HashMap<RootKey, OpenRoot>, limits: &FilesLimits) -> bool {
     let n_files = |open: &OpenRoot| open.root.state.read().tree.n_files();
-    while roots.len() >= MAX_ROOTS || roots.values().map(n_files).sum::<usize>() > MAX_TOTAL_FILES {
+    roots.values().map(n_files).sum::<usize>() <= limits.max_total_files
+}
+
+/// Drops least recently used roots until a condition is fulfilled, or all others are in use.
+fn drop_until(
+    roots: &mut HashMap<RootKey, OpenRoot>,
+    is_enough: impl Fn(&HashMap<RootKey, OpenRoot>) -> bool,
+) {
+    while !is_enough(roots) {
         // One reference is that of the map and one that of the thread; calls and subscriptions have others.
         let unused = roots.iter().filter(|(_, open)| Arc::strong_count(&open.root) <= 2);
         let oldest =
             unused.min_by_key(|(_, open)| *open.root.used_at.lock()).map(|(key, _)| key.clone());
-        match oldest.and_then(|oldest| roots.remove(&oldest)) {
-            Some(open) => open.root.stop(),
-            None if roots.len() >= MAX_ROOTS => return Err(FilesError::TooManyRoots),
-            None => break,
-        }
+        let Some(open) = oldest.and_then(|oldest| roots.remove(&oldest)) else { return };
+        open.root.stop();
     }
-    Ok(())
 }
 
 fn report(root: &Root) -> RootReport {
@@ -415,14 +493,51 @@ fn report(root: &Root) -> RootReport {
 
 impl OpenRoot {
     /// Finds out whether the state may be old in a way that no watch reports, and requests a walk then: the root is another
-    /// directory, an ignore file above it changed, or it is polled. Returns the ticket of the request, or 0.
-    async fn freshen(&self, must: bool) -> Result<u64, FilesError> {
+    /// directory, an ignore file above it changed, or it is polled.
+    async fn freshen(&self, must: bool) -> Result<RequestedWalk, FilesError> {
         if must {
-            return Ok(self.root.request_refresh());
+            return Ok(RequestedWalk { ticket: self.root.request_watches(), is_required: true });
         }
         let root = Arc::clone(&self.root);
-        let is_old = self.blocking(move || is_old(&root)).await?;
-        Ok(if is_old { self.root.request_refresh() } else { 0 })
+        let age = self.blocking(move || age_of(&root)).await?;
+        Ok(match age {
+            RootAge::Current => RequestedWalk::default(),
+            RootAge::Old | RootAge::Wrong => RequestedWalk {
+                ticket: self.root.request_refresh(),
+                is_required: age == RootAge::Wrong,
+            },
+        })
+    }
+
+    /// Returns the page of a query with its details; `None` if a walk must go on before.
+    async fn find_page(
+        &self,
+        query: &Arc<PageQuery>,
+        walk: RequestedWalk,
+        is_late: bool,
+    ) -> Result<Option<FilesPage>, FilesError> {
+        let (open, query) = (self.clone(), Arc::clone(query));
+        // Rare files are looked for in the whole tree.
+        let find = move || {
+            let state = open.root.state.read();
+            open.check(&state, walk.ticket)?;
+            // The last walk of a polled root must do if the next one takes long.
+            let is_current = state.phase == Phase::Walking
+                || state.refreshed >= walk.ticket
+                || is_late && !walk.is_required;
+            if !is_current {
+                return Ok(None);
+            }
+            let found = page::find(&state, &query, is_late, open.root.limits.no_answer)?;
+            drop(state);
+            Ok(found.map(|mut page| {
+                if query.details {
+                    page::add_details(&mut page, &open.root.key.path);
+                }
+                page
+            }))
+        };
+        self.blocking(find).await?
     }
 
     /// **Errors**: `Root` if the root cannot be read, unless a later attempt than `ticket` is awaited.
@@ -452,22 +567,25 @@ impl OpenRoot {
             if has_files && started.elapsed() > patience {
                 return Ok(());
             }
-            let limit = if has_files { patience } else { NO_ANSWER };
-            self.progress_until(&mut progress, started + limit).await?;
+            let limit = if has_files { patience } else { self.root.limits.no_answer };
+            self.progress_until(&mut progress, started, limit).await?;
         }
     }
 
-    /// Waits for progress, or until a moment.
+    /// Waits for progress, or until a time after the start of a call is over.
     ///
-    /// **Errors**: `NoAnswer` if no directory was read for [`NO_ANSWER`] although a walk runs.
+    /// **Errors**: `NoAnswer` if no directory was read for [`NO_ANSWER`] since the start, although a walk is awaited.
     async fn progress_until(
         &self,
         progress: &mut tokio::sync::watch::Receiver<u64>,
-        moment: Instant,
+        started: Instant,
+        limit: Duration,
     ) -> Result<(), FilesError> {
-        let moment = moment.min(Instant::now() + NO_ANSWER);
+        let no_answer = self.root.limits.no_answer;
+        let moment = (started + limit).min(Instant::now() + no_answer);
         let is_late = tokio::time::timeout_at(moment.into(), progress.changed()).await.is_err();
-        if is_late && self.root.state.read().read_at.elapsed() > NO_ANSWER {
+        // The disk of a root that was quiet before had nothing to answer.
+        if is_late && self.root.state.read().read_at.max(started).elapsed() > no_answer {
             return Err(FilesError::NoAnswer { path: self.root.key.path.clone() });
         }
         Ok(())
@@ -481,16 +599,17 @@ impl OpenRoot {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, FilesError> {
         let no_answer = || FilesError::NoAnswer { path: self.root.key.path.clone() };
-        let blocked = Arc::clone(&self.blocked);
+        let (blocked, all) = (Arc::clone(&self.blocked), Arc::clone(&self.all_blocked));
         let work = async {
-            let permit = blocked.acquire_owned().await;
+            // A root whose disk hangs has its own permits taken, and few of those of all.
+            let permit = (blocked.acquire_owned().await, all.acquire_owned().await);
             tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 work()
             })
             .await
         };
-        match tokio::time::timeout(NO_ANSWER, work).await {
+        match tokio::time::timeout(self.root.limits.no_answer, work).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failed)) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
             Ok(Err(_)) => Err(FilesError::Stopping),
@@ -499,19 +618,21 @@ impl OpenRoot {
     }
 }
 
-/// Returns whether a root must be walked before it is listed. Blocks on the disk.
-fn is_old(root: &Root) -> bool {
+/// Finds out whether a root must be walked before it is listed. Blocks on the disk.
+fn age_of(root: &Root) -> RootAge {
     let state = root.state.read();
     let (identity, sources, phase) =
         (state.identity, Arc::clone(&state.sources), state.phase.clone());
-    let is_polled = state.mode == FollowMode::Poll;
-    let age = state.walked_at.elapsed();
-    let is_due = is_polled && age > POLLED_AGE.max(state.walk_cost * 2);
+    let is_polled = matches!(state.mode, FollowMode::Poll(_));
+    let age = root.limits.polled_age.max(state.walk_cost * 2);
+    let is_due = is_polled && state.walked_at.elapsed() > age;
     drop(state);
     match phase {
-        Phase::Walking => false,
-        Phase::Gone(_) => true,
-        Phase::Ready => is_due || !is_same(&root.key.path, identity) || sources.changed(),
+        Phase::Walking => RootAge::Current,
+        Phase::Gone(_) => RootAge::Wrong,
+        Phase::Ready if !is_same(&root.key.path, identity) || sources.changed() => RootAge::Wrong,
+        Phase::Ready if is_due => RootAge::Old,
+        Phase::Ready => RootAge::Current,
     }
 }
 
@@ -532,8 +653,8 @@ pub(crate) struct WalkPermit<'a>(&'a WalkPermits);
 
 impl WalkPermits {
     /// Waits until another walk may start, but not forever: others may hang on a disk that does not answer.
-    fn acquire(&self) -> WalkPermit<'_> {
-        let end = Instant::now() + WALK_PATIENCE;
+    fn acquire(&self, patience: Duration) -> WalkPermit<'_> {
+        let end = Instant::now() + patience;
         let mut n_walks = self.n_walks.lock();
         while *n_walks >= MAX_WALKS && !self.freed.wait_until(&mut n_walks, end).timed_out() {}
         *n_walks += 1;

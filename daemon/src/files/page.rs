@@ -7,17 +7,19 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ollm_protocol::Timestamp;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::filter::PathFilter;
 use super::root::{Phase, RootState};
 use super::tree::{DirNode, EntryKind, join, split};
 use super::walk::absolute;
-use super::{FileWarning, FilesError, NO_ANSWER};
+use super::{FileWarning, FilesError};
 
 /// The most bytes of paths in a page, so that it fits into a frame.
 const MAX_PAGE_PATH_BYTES: usize = 1024 * 1024;
@@ -62,7 +64,7 @@ pub(crate) struct FileDetails {
 
 /// The position at which a page begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum PagePosition {
+pub(super) enum PagePosition {
     /// After this directory's entry of this name, in the order of the tree.
     Sorted { dir: Vec<u8>, name: Vec<u8> },
     /// After the entry of this name in the n-th directory of a first walk; without a name, before its first entry.
@@ -80,7 +82,7 @@ impl PagePosition {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    fn decode(cursor: &str) -> Option<Self> {
+    pub(super) fn decode(cursor: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
         match bytes.split_first()? {
             (b's', rest) => {
@@ -100,13 +102,14 @@ impl PagePosition {
 
 /// Returns the page of a query without details; `None` if a walk must go on until the page is full.
 ///
-/// `is_late` asks for a part of a page rather than none.
+/// `is_late` asks for a part of a page rather than none, unless the disk did not answer for `no_answer`.
 ///
 /// **Errors**: `Cursor`.
 pub(super) fn find(
     state: &RootState,
     query: &PageQuery,
     is_late: bool,
+    no_answer: Duration,
 ) -> Result<Option<FilesPage>, FilesError> {
     let is_walking = state.phase == Phase::Walking;
     let position = match &query.cursor {
@@ -135,7 +138,7 @@ pub(super) fn find(
         is_walking.then(|| PagePosition::Walked { walk: state.walk_number, at, name: Vec::new() })
     });
     // A disk that stopped answering must not look like a walk that finds little.
-    let goes_on = !page.files.is_empty() || state.read_at.elapsed() < NO_ANSWER;
+    let goes_on = !page.files.is_empty() || state.read_at.elapsed() < no_answer;
     let has_enough = !is_last || is_late && !state.walk_order.is_empty() && goes_on;
     if is_walking && !has_enough {
         return Ok(None);
@@ -196,9 +199,10 @@ impl Collector<'_> {
     /// Collects the files of a directory; returns the name of the last one if the page is full and files may follow.
     fn directory(&mut self, dir: &[u8], node: &DirNode, after: Option<&[u8]>) -> Option<Vec<u8>> {
         let mut last: Option<&[u8]> = after;
+        let filter = self.query.filter.in_dir(dir);
         for entry in node.entries_after(after).filter(|entry| entry.kind != EntryKind::Directory) {
             let path = join(dir, entry.name);
-            if !self.query.filter.admits(&path) {
+            if !filter.admits(&path) {
                 continue;
             }
             if self.files.len() >= self.query.limit || self.path_bytes > MAX_PAGE_PATH_BYTES {
@@ -213,46 +217,75 @@ impl Collector<'_> {
     }
 }
 
-/// Adds details to the files of a page; files that vanished meanwhile are left out. Blocks on the disk.
-pub(super) fn finish(mut page: FilesPage, root: &Path, details: bool) -> FilesPage {
-    if !details {
-        return page;
-    }
+/// Adds details to the files of a page. Files that vanished meanwhile are left out; one that cannot be looked up has no
+/// details. Blocks on the disk.
+pub(super) fn add_details(page: &mut FilesPage, root: &Path) {
     // The files of a directory follow each other, so each directory is looked up once.
-    let mut open: Option<(Vec<u8>, Option<OwnedFd>)> = None;
+    let mut open: Option<(Vec<u8>, Found<OwnedFd>)> = None;
     page.files.retain_mut(|file| {
         let (dir, name) = split(&file.path);
         if open.as_ref().is_none_or(|(path, _)| path != dir) {
             open = Some((dir.to_vec(), open_directory(root, dir)));
         }
-        let Some((_, Some(directory))) = &open else { return false };
-        let Some((kind, details)) = details_of(directory, name) else { return false };
-        file.kind = kind;
-        file.details = Some(details);
-        true
+        let details = match &open {
+            Some((_, Found::Here(directory))) => details_of(directory, name),
+            Some((_, Found::Gone)) => Found::Gone,
+            _ => Found::Unknown,
+        };
+        match details {
+            Found::Here((kind, details)) => {
+                file.kind = kind;
+                file.details = Some(details);
+                true
+            }
+            Found::Gone => false,
+            Found::Unknown => true,
+        }
     });
-    page
 }
 
-fn open_directory(root: &Path, dir: &[u8]) -> Option<OwnedFd> {
+/// The outcome of a look at the disk.
+enum Found<T> {
+    Here(T),
+    /// It is not there any more, or something else is.
+    Gone,
+    /// It may still be there.
+    Unknown,
+}
+
+impl<T> From<Errno> for Found<T> {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Self::Gone,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+fn open_directory(root: &Path, dir: &[u8]) -> Found<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, absolute(root, dir), flags, Mode::empty()).ok()
+    rustix::fs::openat(CWD, absolute(root, dir), flags, Mode::empty())
+        .map_or_else(Found::from, Found::Here)
 }
 
-/// Returns the kind and the details of a file in a directory; `None` if it is neither a file nor a symbolic link.
-fn details_of(directory: &OwnedFd, name: &[u8]) -> Option<(EntryKind, FileDetails)> {
-    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+/// Returns the kind and the details of a file in a directory; a thing that is neither a file nor a symbolic link is none.
+fn details_of(directory: &OwnedFd, name: &[u8]) -> Found<(EntryKind, FileDetails)> {
+    let found = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => found,
+        Err(error) => return error.into(),
+    };
     let kind = match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => EntryKind::File,
         FileType::Symlink => EntryKind::Symlink,
-        _ => return None,
+        _ => return Found::Gone,
     };
     let unix_ms = found
         .st_mtime
         .saturating_mul(1000)
         .saturating_add(i64::try_from(found.st_mtime_nsec).unwrap_or_default() / 1_000_000);
     let size_bytes = u64::try_from(found.st_size).unwrap_or_default();
-    Some((kind, FileDetails { size_bytes, modified_at: Timestamp::from_unix_ms(unix_ms) }))
+    let modified_at = Timestamp::from_unix_ms(unix_ms);
+    Found::Here((kind, FileDetails { size_bytes, modified_at }))
 }
 
 #[cfg(test)]

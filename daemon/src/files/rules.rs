@@ -38,6 +38,9 @@ const EXCLUDE: &str = "info/exclude";
 /// The largest ignore file that is read. Larger ones are data under a wrong name, and would take seconds to compile.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
+/// The most lines of an ignore file that have a warning of their own.
+const MAX_BAD_LINES: usize = 10;
+
 /// Returns whether a change of the entry with this name changes what its directory ignores.
 pub(crate) fn decides(name: &[u8]) -> bool {
     [OLLM_IGNORE, GIT_IGNORE, GIT_DIR].iter().any(|known| known.as_bytes() == name)
@@ -103,6 +106,7 @@ impl Rules {
     pub(crate) fn above(root: &Path, ignore: &[String], hidden: bool) -> RootRules {
         let mut warnings = Vec::new();
         let mut sources = Sources::default();
+        git_config_files().into_iter().for_each(|path| sources.add(path));
         let excludes = gitconfig_excludes_path().map_or_else(Gitignore::empty, |path| {
             sources.add(path.clone());
             read_patterns(root, &path, &mut warnings)
@@ -120,7 +124,9 @@ impl Rules {
             for name in [OLLM_IGNORE, GIT_IGNORE, GIT_DIR] {
                 sources.add(dir.join(name));
             }
-            rules = rules.child(dir, PresentFiles::probe(dir), &mut warnings).0;
+            let (child, exclude_file) = rules.child(dir, PresentFiles::probe(dir), &mut warnings);
+            exclude_file.into_iter().for_each(|path| sources.add(path));
+            rules = child;
         }
         RootRules { rules, sources, warnings }
     }
@@ -200,6 +206,21 @@ impl Rules {
     }
 }
 
+/// Returns the files in which git looks for `core.excludesFile`, whether they exist or not.
+fn git_config_files() -> Vec<PathBuf> {
+    let variable =
+        |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = variable("HOME");
+    let config = variable("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
+    let system = variable("GIT_CONFIG_SYSTEM").unwrap_or_else(|| "/etc/gitconfig".into());
+    let own = [
+        variable("GIT_CONFIG_GLOBAL"),
+        home.map(|home| home.join(".gitconfig")),
+        config.map(|config| config.join("git/config")),
+    ];
+    own.into_iter().flatten().chain([system]).collect()
+}
+
 /// Returns the directories above the root up to its repository, the highest first; none outside of a repository, or if
 /// the root is one.
 fn directories_of_repository_above(root: &Path) -> Vec<&Path> {
@@ -260,11 +281,20 @@ fn compile(
     warnings: &mut Vec<FileWarning>,
 ) -> Gitignore {
     let mut builder = GitignoreBuilder::new(dir);
+    let mut n_bad = 0;
     for (at, line) in lines.enumerate() {
         if let Err(error) = builder.add_line(None, &line) {
-            let problem = format!("line {} is not a pattern and is skipped: {error}", at + 1);
-            warnings.push(FileWarning::new(source, problem));
+            n_bad += 1;
+            if n_bad <= MAX_BAD_LINES {
+                let problem = format!("line {} is not a pattern and is skipped: {error}", at + 1);
+                warnings.push(FileWarning::new(source, problem));
+            }
         }
+    }
+    if n_bad > MAX_BAD_LINES {
+        let problem =
+            format!("{} more lines are not patterns and are skipped", n_bad - MAX_BAD_LINES);
+        warnings.push(FileWarning::new(source, problem));
     }
     builder.build().unwrap_or_else(|error| {
         warnings.push(FileWarning::new(source, format!("these patterns are not used: {error}")));

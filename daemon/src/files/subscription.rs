@@ -102,8 +102,11 @@ impl FilesSubscription {
         for (to, from) in std::mem::take(&mut changes.renamed) {
             match (filter.admits(&from), filter.admits(&to)) {
                 (true, true) => drop(changes.renamed.insert(to, from)),
-                (true, false) => drop(changes.removed.insert(from)),
-                (false, true) => drop(changes.added.insert(to)),
+                (true, false) => changes.lose(from),
+                (false, true) => {
+                    changes.modified.remove(&to);
+                    changes.added.insert(to);
+                }
                 (false, false) => {}
             }
         }

@@ -7,7 +7,7 @@
 //! Paths are bytes relative to the root, without a slash at the ends; the root is empty. Directories are in the order of
 //! their bytes, and so are the names in one. Knows neither the disk nor watches, except for the number of a watch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -73,6 +73,10 @@ impl Listing {
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&[u8], EntryKind) -> bool) {
         let names = &self.names;
         self.entries.retain(|entry| keep(entry.name(names), entry.kind));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Returns the names of the subdirectories.
@@ -225,20 +229,15 @@ impl DirNode {
     }
 }
 
-/// The purpose of a watch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
-    /// The entries of this directory.
-    Directory(Arc<[u8]>),
-    /// The exclude file of the repository in this directory.
-    Exclude(Arc<[u8]>),
-}
-
 /// The directories of a root.
 #[derive(Default)]
 pub(crate) struct Tree {
     dirs: BTreeMap<Arc<[u8]>, DirNode>,
-    watches: FxHashMap<i32, Watched>,
+    /// The directories by their watches.
+    watches: FxHashMap<i32, Arc<[u8]>>,
+    /// The watches of directories with an exclude file, and the repositories that read it: a repository and its worktrees
+    /// have the same one.
+    excludes: BTreeMap<i32, BTreeSet<Arc<[u8]>>>,
     n_files: usize,
     bytes: usize,
 }
@@ -273,14 +272,25 @@ impl Tree {
         self.dirs.get(dir)?.find(name)
     }
 
-    /// Returns what the watch of a number is for.
-    pub(crate) fn watched(&self, watch: i32) -> Option<&Watched> {
+    /// Returns the directory that has a watch.
+    pub(crate) fn watched(&self, watch: i32) -> Option<&Arc<[u8]>> {
         self.watches.get(&watch)
+    }
+
+    /// Returns the repositories whose exclude file is in the directory that has a watch.
+    pub(crate) fn excluding(&self, watch: i32) -> impl Iterator<Item = &Arc<[u8]>> {
+        self.excludes.get(&watch).into_iter().flatten()
+    }
+
+    /// Returns whether a watch has a purpose.
+    pub(crate) fn needs(&self, watch: i32) -> bool {
+        self.watches.contains_key(&watch) || self.excludes.contains_key(&watch)
     }
 
     /// Forgets a watch that ended by itself.
     pub(crate) fn forget_watch(&mut self, watch: i32) {
         self.watches.remove(&watch);
+        self.excludes.remove(&watch);
     }
 
     /// Replaces a directory and returns its key. Adds what changed to `changes`, and the watches that are not needed any
@@ -307,10 +317,10 @@ impl Tree {
             self.remove(&dir, changes, unwatched);
         }
         if let Some(watch) = new.watch {
-            self.watches.insert(watch, Watched::Directory(Arc::clone(&key)));
+            self.watches.insert(watch, Arc::clone(&key));
         }
         if let Some(watch) = new.exclude_watch {
-            self.watches.insert(watch, Watched::Exclude(Arc::clone(&key)));
+            self.excludes.entry(watch).or_default().insert(Arc::clone(&key));
         }
         self.n_files += new.n_files();
         self.bytes += new.bytes() + key.len();
@@ -353,21 +363,28 @@ impl Tree {
     ) {
         self.n_files -= node.n_files();
         self.bytes -= node.bytes() + key.len();
-        let watches = [
-            (node.watch, still.0, Watched::Directory(Arc::clone(key))),
-            (node.exclude_watch, still.1, Watched::Exclude(Arc::clone(key))),
-        ];
-        for (watch, still, purpose) in watches {
-            let Some(watch) = watch.filter(|watch| Some(*watch) != still) else { continue };
-            if self.watches.get(&watch) == Some(&purpose) {
-                self.watches.remove(&watch);
-                unwatched.push(watch);
-            }
+        let (watch, exclude) = still;
+        if let Some(gone) = node.watch.filter(|gone| Some(*gone) != watch)
+            && self.watches.get(&gone) == Some(key)
+        {
+            self.watches.remove(&gone);
+            unwatched.push(gone);
+        }
+        if let Some(gone) = node.exclude_watch.filter(|gone| Some(*gone) != exclude)
+            && let Some(repositories) = self.excludes.get_mut(&gone)
+            && repositories.remove(key)
+            && repositories.is_empty()
+        {
+            self.excludes.remove(&gone);
+            unwatched.push(gone);
         }
     }
 }
 
 /// Adds the difference between two states of a directory to `changes`; returns the subdirectories that vanished.
+///
+/// Another watch means another directory, which took the place of the first, or changes without a notice in between. So
+/// its files may have other contents.
 fn compare(
     dir: &[u8],
     old: Option<&DirNode>,
@@ -375,6 +392,7 @@ fn compare(
     changes: &mut ChangeSet,
 ) -> Vec<Vec<u8>> {
     let mut vanished = Vec::new();
+    let is_other = old.is_some_and(|old| old.watch != new.watch);
     let mut old = old.into_iter().flat_map(|node| node.entries_after(None)).peekable();
     let mut new = new.entries_after(None).peekable();
     let is_file = |entry: &TreeEntry<'_>| entry.kind != EntryKind::Directory;
@@ -388,7 +406,7 @@ fn compare(
         };
         match (before, after) {
             (Some(before), Some(after)) if is_file(&before) && is_file(&after) => {
-                if before.kind != after.kind || before.stamp != after.stamp {
+                if is_other || before.kind != after.kind || before.stamp != after.stamp {
                     changes.modify(join(dir, after.name));
                 }
             }
@@ -477,6 +495,43 @@ mod tests {
         assert_eq!(names(&changes.modified), ["l"]);
         tree.remove(b"", &mut changes, &mut unwatched);
         assert_eq!((tree.n_files(), tree.n_dirs(), tree.bytes()), (0, 0, 0));
+    }
+
+    #[test]
+    fn files_of_another_directory_are_modified() {
+        let check = |before, after, expected: bool| {
+            let (mut tree, mut changes) = (Tree::default(), ChangeSet::default());
+            for watch in [before, after] {
+                let mut listing = listing("", &[("f", EntryKind::File)]);
+                listing.watch = watch;
+                changes = ChangeSet::default();
+                tree.replace(listing.pack(), Some(&mut changes), &mut Vec::new());
+            }
+            assert_eq!(!changes.is_empty(), expected, "{before:?} {after:?}");
+        };
+        check(Some(1), Some(1), false);
+        check(Some(1), Some(2), true);
+        // A directory that could not be watched for a moment.
+        check(Some(1), None, true);
+        check(None, Some(2), true);
+        check(None, None, false);
+    }
+
+    #[test]
+    fn watch_of_an_exclude_file_is_needed_until_its_last_repository_is_gone() {
+        let (mut tree, mut unwatched) = (Tree::default(), Vec::new());
+        let root = [("a", EntryKind::Directory), ("b", EntryKind::Directory)];
+        tree.replace(listing("", &root).pack(), None, &mut unwatched);
+        for dir in ["a", "b"] {
+            let mut repository = listing(dir, &[]);
+            repository.exclude_watch = Some(7);
+            tree.replace(repository.pack(), None, &mut unwatched);
+        }
+        assert_eq!(tree.excluding(7).map(|dir| &**dir).collect::<Vec<_>>(), [b"a", b"b"]);
+        tree.remove(b"a", &mut ChangeSet::default(), &mut unwatched);
+        assert!(tree.needs(7) && unwatched.is_empty());
+        tree.remove(b"b", &mut ChangeSet::default(), &mut unwatched);
+        assert!(!tree.needs(7) && unwatched == [7]);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! **Invariants**: no link is followed and no other file system entered. A directory that cannot be read costs a warning
 //! and nothing else. Delivers each directory once, and a directory before those in it.
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::hash::Hasher as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -45,9 +46,11 @@ pub(crate) struct TreeWalk<'a> {
     pub(crate) watcher: Option<&'a DirWatcher>,
     /// Set if each file gets a stamp of its time and size.
     pub(crate) stamps: bool,
+    /// The most entries that are read from one directory.
+    pub(crate) max_entries: usize,
     /// Returns whether a subdirectory is read too.
     pub(crate) descend: &'a (dyn Fn(&[u8]) -> bool + Sync),
-    /// Takes a directory; returns false to end the walk.
+    /// Takes a directory; returns whether its subdirectories are read too.
     pub(crate) deliver: &'a (dyn Fn(PackedListing, Vec<FileWarning>) -> bool + Sync),
     pub(crate) stop: &'a AtomicBool,
 }
@@ -63,12 +66,13 @@ struct Queue {
 /// The outcome of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalkEnd {
-    /// Set if a directory is not watched because the user has no watches left.
+    /// Set if a directory is not watched, usually because the user has no watches left.
     pub(crate) out_of_watches: bool,
 }
 
 struct Shared<'a> {
     walk: &'a TreeWalk<'a>,
+    mounts: HashSet<PathBuf>,
     queue: Mutex<Queue>,
     more: Condvar,
     ended: AtomicBool,
@@ -80,6 +84,7 @@ impl TreeWalk<'_> {
     pub(crate) fn run(&self, jobs: Vec<WalkJob>) -> WalkEnd {
         let shared = Shared {
             walk: self,
+            mounts: mount_points(),
             queue: Mutex::new(Queue { jobs, n_busy: 0, n_threads: 1 }),
             more: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -109,22 +114,14 @@ impl TreeWalk<'_> {
 impl Shared<'_> {
     /// Reads directories until none is left. `grow` is called with the number of waiting ones after each.
     fn work(&self, grow: &dyn Fn(usize)) {
-        let mut found = Vec::new();
-        while let Some(job) = self.next() {
-            self.read(job, &mut found);
-            let n_waiting = {
-                let mut queue = self.queue.lock();
-                // The last one is read first, so the walk goes into depth and few directories wait.
-                queue.jobs.extend(found.drain(..).rev());
-                queue.n_busy -= 1;
-                queue.jobs.len()
-            };
-            self.more.notify_all();
+        while let Some(mut busy) = self.next() {
+            self.read(&mut busy);
+            let n_waiting = busy.finish();
             grow(n_waiting);
         }
     }
 
-    fn next(&self) -> Option<WalkJob> {
+    fn next(&self) -> Option<BusyWalker<'_>> {
         let mut queue = self.queue.lock();
         loop {
             if self.ended.load(Ordering::Relaxed) || self.walk.stop.load(Ordering::Relaxed) {
@@ -133,7 +130,7 @@ impl Shared<'_> {
             }
             if let Some(job) = queue.jobs.pop() {
                 queue.n_busy += 1;
-                return Some(job);
+                return Some(BusyWalker { shared: self, job: Some(job), found: Vec::new() });
             }
             if queue.n_busy == 0 {
                 return None;
@@ -142,24 +139,24 @@ impl Shared<'_> {
         }
     }
 
-    /// Reads a directory, delivers it, and adds its subdirectories to `found`.
-    fn read(&self, job: WalkJob, found: &mut Vec<WalkJob>) {
+    /// Reads a directory and delivers it; its subdirectories are what the walker found.
+    fn read(&self, busy: &mut BusyWalker<'_>) {
+        let Some(WalkJob { dir, depth, rules }) = busy.job.take() else { return };
         let mut warnings = Vec::new();
-        let WalkJob { dir, depth, rules } = job;
         let path = absolute(self.walk.root, &dir);
         let mut listing = Listing::new(dir);
         let rules = self.list(&path, depth, &rules, &mut listing, &mut warnings);
         if let Some(rules) = rules {
-            for name in listing.subdirectories() {
-                let dir = join(&listing.dir, name);
-                let is_in_depth = self.walk.max_depth.is_none_or(|max| depth + 1 < max);
-                if is_in_depth && (self.walk.descend)(&dir) {
-                    found.push(WalkJob { dir, depth: depth + 1, rules: Arc::clone(&rules) });
-                }
+            let is_in_depth = self.walk.max_depth.is_none_or(|max| depth + 1 < max);
+            for name in listing.subdirectories().filter(|_| is_in_depth) {
+                let (dir, rules) = (join(&listing.dir, name), Arc::clone(&rules));
+                busy.found.push(WalkJob { dir, depth: depth + 1, rules });
             }
         }
-        if !(self.walk.deliver)(listing.pack(), warnings) {
-            self.ended.store(true, Ordering::Relaxed);
+        if (self.walk.deliver)(listing.pack(), warnings) {
+            busy.found.retain(|job| (self.walk.descend)(&job.dir));
+        } else {
+            busy.found.clear();
         }
     }
 
@@ -175,10 +172,14 @@ impl Shared<'_> {
         if self.walk.max_depth.is_some_and(|max| depth >= max) {
             return None;
         }
+        let shown = String::from_utf8_lossy(&listing.dir).into_owned();
+        let mut warn = |problem: String| warnings.push(FileWarning::new(&shown, problem));
+        // Known without touching it: the machine behind a mount point may not answer.
+        if !listing.dir.is_empty() && self.mounts.contains(path) {
+            warn("this directory is skipped: it is another file system".to_owned());
+            return None;
+        }
         listing.watch = self.watch(path);
-        let mut warn = |problem: String| {
-            warnings.push(FileWarning::new(&String::from_utf8_lossy(&listing.dir), problem));
-        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -251,7 +252,8 @@ impl Shared<'_> {
                 _ => continue,
             };
             present.see(name.to_bytes());
-            if !listing.push(name.to_bytes(), kind, stamp) {
+            if listing.len() >= self.walk.max_entries || !listing.push(name.to_bytes(), kind, stamp)
+            {
                 return Err(Errno::OVERFLOW);
             }
         }
@@ -265,13 +267,67 @@ impl Shared<'_> {
         match self.walk.watcher?.add(path) {
             Ok(watch) => Some(watch),
             Err(error) => {
-                if watch::is_exhausted(&error) {
+                if !watch::is_harmless(&error) {
+                    tracing::debug!(path = %path.display(), %error, "a directory is not watched");
                     self.out_of_watches.store(true, Ordering::Relaxed);
                 }
                 None
             }
         }
     }
+}
+
+/// A thread that reads a directory. Dropped without [`BusyWalker::finish`], in a panic, it ends the walk, so that the
+/// other threads do not wait for it.
+struct BusyWalker<'a> {
+    shared: &'a Shared<'a>,
+    job: Option<WalkJob>,
+    found: Vec<WalkJob>,
+}
+
+impl BusyWalker<'_> {
+    /// Returns the number of directories that wait.
+    fn finish(mut self) -> usize {
+        let found = std::mem::take(&mut self.found);
+        let mut queue = self.shared.queue.lock();
+        // The last one is read first, so the walk goes into depth and few directories wait.
+        queue.jobs.extend(found.into_iter().rev());
+        queue.jobs.len()
+    }
+}
+
+impl Drop for BusyWalker<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue.lock();
+        if std::thread::panicking() {
+            self.shared.ended.store(true, Ordering::Relaxed);
+        }
+        queue.n_busy -= 1;
+        drop(queue);
+        self.shared.more.notify_all();
+    }
+}
+
+/// Returns the directories at which other file systems begin; none if the system does not list them.
+fn mount_points() -> HashSet<PathBuf> {
+    // A file of the kernel, which no other machine has to answer for.
+    let Ok(text) = std::fs::read("/proc/self/mountinfo") else { return HashSet::new() };
+    text.split(|byte| *byte == b'\n').filter_map(mount_point).collect()
+}
+
+/// Returns the mount point of a line of `mountinfo`, its fifth field, in which blanks are octal numbers.
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    let field = line.split(|byte| *byte == b' ').nth(4)?;
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| *first == b'\\');
+        let number =
+            octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        path.push(number.unwrap_or(*first));
+        rest = if number.is_some() { &after[3..] } else { after };
+    }
+    Some(PathBuf::from(OsString::from_vec(path)))
 }
 
 /// Returns the path of a directory of a root.
@@ -284,7 +340,7 @@ pub(crate) fn absolute(root: &Path, dir: &[u8]) -> PathBuf {
         path.push(b'/');
     }
     path.extend_from_slice(dir);
-    PathBuf::from(std::ffi::OsString::from_vec(path))
+    PathBuf::from(OsString::from_vec(path))
 }
 
 /// Returns the file system of a file.
@@ -301,4 +357,19 @@ fn stamp_of(found: &Stat) -> u32 {
     hasher.write_i64(found.st_size);
     hasher.write_u64(found.st_ino);
     ((hasher.finish() >> 32) as u32).max(1)
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_have_any_name() {
+        let check = |line: &str, expected: Option<&str>| {
+            assert_eq!(mount_point(line.as_bytes()), expected.map(PathBuf::from), "{line}");
+        };
+        check("36 35 98:0 / /mnt/a\\040b\\134c rw,noatime - nfs host:/ rw", Some("/mnt/a b\\c"));
+        check("22 1 0:21 / / rw - ext4 /dev/vda rw", Some("/"));
+        check("22 1", None);
+    }
 }

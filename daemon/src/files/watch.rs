@@ -43,9 +43,28 @@ pub(crate) struct WatchNotice {
     pub(crate) is_dir: bool,
 }
 
-/// Returns whether an error means that the user has no watches left.
-pub(crate) fn is_exhausted(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())
+/// Returns whether an error of [`DirWatcher::add`] says that the directory is gone, is none any more, or cannot be read. After all other errors, such as that of a user without further watches, its changes would be missed.
+pub(crate) fn is_harmless(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let harmless = [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::LOOP, Errno::NAMETOOLONG];
+    harmless.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
+}
+
+/// Returns whether the file system of this type, as `statfs` returns it, can be changed by other machines or programs
+/// without a notice here: watches can be set, and report local changes only.
+fn is_remote_type(file_system: u32) -> bool {
+    const REMOTE: &[u32] = &[
+        0x6969,      // NFS
+        0x517b,      // SMB
+        0xff53_4d42, // CIFS
+        0xfe53_4d42, // SMB 2 and later
+        0x0102_1997, // 9p
+        0x6573_5546, // FUSE, such as sshfs and virtiofs
+        0x00c3_6400, // Ceph
+        0x5346_414f, // AFS
+        0x7375_7245, // Coda
+    ];
+    REMOTE.contains(&file_system)
 }
 
 #[cfg(target_os = "linux")]
@@ -61,12 +80,15 @@ mod system {
     /// The watches of one root.
     pub(crate) struct DirWatcher {
         fd: OwnedFd,
+        /// The greatest number of a watch; only tests have another limit than the user's own.
+        max_watch: i32,
     }
 
     impl DirWatcher {
         /// **Errors**: the user has no further instance of inotify, or the process no descriptor.
-        pub(crate) fn new() -> io::Result<Self> {
-            Ok(Self { fd: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)? })
+        pub(crate) fn new(max_watch: i32) -> io::Result<Self> {
+            let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+            Ok(Self { fd, max_watch })
         }
 
         /// Watches a directory; returns the number of the watch, which is the same for the same directory.
@@ -82,7 +104,12 @@ mod system {
                 | WatchFlags::ONLYDIR
                 | WatchFlags::DONT_FOLLOW
                 | WatchFlags::EXCL_UNLINK;
-            Ok(inotify::add_watch(&self.fd, path, flags)?)
+            let watch = inotify::add_watch(&self.fd, path, flags)?;
+            if watch > self.max_watch {
+                self.remove(watch);
+                return Err(Errno::NOSPC.into());
+            }
+            Ok(watch)
         }
 
         /// Ends a watch; one that ended by itself is ignored.
@@ -121,6 +148,14 @@ mod system {
         }
     }
 
+    /// Returns whether watches miss changes of a directory, because its file system is that of another machine.
+    pub(crate) fn misses_changes(path: &Path) -> bool {
+        let Ok(found) = rustix::fs::statfs(path) else { return false };
+        // The width of the field depends on the system; its values have 32 bits.
+        let [a, b, c, d, ..] = found.f_type.to_le_bytes();
+        is_remote_type(u32::from_le_bytes([a, b, c, d]))
+    }
+
     fn kind_of(flags: ReadFlags, cookie: u32) -> Option<NoticeKind> {
         let kinds = [
             (ReadFlags::IGNORED, NoticeKind::Ended),
@@ -152,7 +187,7 @@ mod system {
     pub(crate) enum DirWatcher {}
 
     impl DirWatcher {
-        pub(crate) fn new() -> io::Result<Self> {
+        pub(crate) fn new(_: i32) -> io::Result<Self> {
             Err(io::ErrorKind::Unsupported.into())
         }
 
@@ -174,6 +209,38 @@ mod system {
             match *self {}
         }
     }
+
+    pub(crate) fn misses_changes(_: &Path) -> bool {
+        false
+    }
 }
 
-pub(crate) use system::DirWatcher;
+pub(crate) use system::{DirWatcher, misses_changes};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_other_machines_are_known() {
+        // NFS and sshfs; ext4, tmpfs and btrfs.
+        let check = |types: &[u32], expected| {
+            types
+                .iter()
+                .for_each(|found| assert_eq!(is_remote_type(*found), expected, "{found:x}"));
+        };
+        check(&[0x6969, 0x6573_5546], true);
+        check(&[0xef53, 0x0102_1994, 0x9123_683e], false);
+    }
+
+    #[test]
+    fn only_directories_that_are_gone_or_closed_need_no_watch() {
+        use rustix::io::Errno;
+        let check = |errors: &[Errno], expected| {
+            let is_known = |error: &Errno| is_harmless(&(*error).into());
+            errors.iter().for_each(|error| assert_eq!(is_known(error), expected, "{error}"));
+        };
+        check(&[Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::LOOP, Errno::NAMETOOLONG], true);
+        check(&[Errno::NOSPC, Errno::NOMEM, Errno::IO], false);
+    }
+}

@@ -215,6 +215,7 @@ impl From<FilesError> for RpcError {
                 let kind = match problem {
                     RootProblem::NotFound | RootProblem::NotADirectory => ErrorKind::RootNotFound,
                     RootProblem::Unreadable(_) => ErrorKind::Storage,
+                    RootProblem::Internal => ErrorKind::Internal,
                 };
                 reply(kind).with_field("path", path.to_string_lossy())
             }

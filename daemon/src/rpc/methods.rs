@@ -39,7 +39,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app::<m::ModelWarm, _, _>(models::warm);
     registry.app::<m::ModelCountTokens, _, _>(models::count_tokens);
 
-    registry.app::<m::FilesDiscover, _, _>(files::discover);
+    registry.app_page::<m::FilesDiscover, _, _>(files::discover);
     registry.app::<m::FilesSearch, _, _>(files::search);
     registry.app::<m::FilesStatus, _, _>(files::status);
 

@@ -100,6 +100,19 @@ impl Registry {
         });
     }
 
+    /// Registers an asynchronous function of `app` whose result is a large page, which becomes JSON on a blocking thread.
+    fn app_page<M, F, R>(&mut self, function: F)
+    where
+        M: Method,
+        F: Fn(Arc<Core>, M::Params) -> R + Copy + Send + Sync + 'static,
+        R: Future<Output = Result<M::Result, AppError>> + Send + 'static,
+    {
+        self.register::<M, _, _>(move |handles, params| async move {
+            let page = function(Arc::clone(&handles.core), params).await?;
+            blocking(&handles.core, move |_| Ok(result_json(&page))).await?
+        });
+    }
+
     /// Registers a function of `app` that blocks on the disk.
     ///
     /// Its result becomes JSON on the blocking thread too. Making a page of megabytes takes long, and the few threads

@@ -37,7 +37,8 @@ pub struct FilesDiscoverParams {
     /// The `nextCursor` of the page before; absent for the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Whether the root is walked again, although changes are followed. Default false.
+    /// Whether the root is walked again, although changes are followed; also tries again to watch one that is polled.
+    /// Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refresh: bool,
 }
@@ -68,10 +69,11 @@ pub struct WorkspaceFile {
     pub path: WorkspacePath,
     /// The kind of the entry.
     pub kind: WorkspaceFileKind,
-    /// The size in bytes; that of a link is the length of its target. Absent without `details`.
+    /// The size in bytes; that of a link is the length of its target. Absent without `details`, and if the file cannot be
+    /// looked up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The time of the last change of the content. Absent without `details`.
+    /// The time of the last change of the content. Absent as `size` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at: Option<Timestamp>,
 }
@@ -192,7 +194,8 @@ pub enum FilesEvent {
         /// The way in which changes are noticed.
         mode: WatchMode,
     },
-    /// Files changed. No path is in more than one list.
+    /// Files changed. `added`, `modified` and `removed` have no path in common; a renamed file whose content changed is
+    /// also in `modified`, by its new path.
     FilesChanged {
         /// The generation after the changes.
         generation: u64,
