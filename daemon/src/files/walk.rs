@@ -23,6 +23,7 @@ use super::FileWarning;
 use super::rules::{PresentFiles, Rules};
 use super::tree::{EntryKind, Listing, PackedListing, join};
 use super::watch::{self, DirWatcher};
+use crate::fsutil;
 
 /// The most threads of a walk. Reading directories waits for the kernel's locks beyond that.
 const MAX_THREADS: usize = 8;
@@ -311,7 +312,9 @@ impl Drop for BusyWalker<'_> {
 /// Returns the directories at which other file systems begin; none if the system does not list them.
 fn mount_points() -> HashSet<PathBuf> {
     // A file of the kernel, which no other machine has to answer for.
-    let Ok(text) = std::fs::read("/proc/self/mountinfo") else { return HashSet::new() };
+    let Ok(text) = fsutil::read_regular(Path::new("/proc/self/mountinfo")) else {
+        return HashSet::new();
+    };
     text.split(|byte| *byte == b'\n').filter_map(mount_point).collect()
 }
 
