@@ -224,7 +224,7 @@ impl ChatInput {
 pub(super) fn without_argument(text: &str) -> Option<(&'static str, &'static str)> {
     let needs_one = |usage: &str| {
         let argument = usage.strip_prefix(text.trim()).and_then(|rest| rest.strip_prefix(' '));
-        argument.is_some_and(|argument| argument.chars().all(|char| char.is_ascii_uppercase()))
+        argument.is_some_and(is_placeholder)
     };
     COMMANDS.iter().find(|(usage, _)| needs_one(usage)).copied()
 }
@@ -239,7 +239,15 @@ fn max_edits(typed: &[&str], n_words: usize) -> usize {
 
 /// Returns a command without its arguments.
 pub(super) fn command_name(usage: &str) -> &str {
-    usage.split(" [").next().unwrap_or(usage)
+    let is_argument = |word: &str| word.starts_with(['[', '-']) || is_placeholder(word);
+    let argument = usage.split(' ').find(|word| is_argument(word));
+    let end = argument.and_then(|word| usage.find(word)).unwrap_or(usage.len());
+    usage[..end].trim_end()
+}
+
+/// Returns whether a word of a usage stands for an argument, as `N` does.
+fn is_placeholder(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|char| char.is_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -323,8 +331,9 @@ mod tests {
     #[test]
     fn every_listed_command_parses() {
         for (usage, _) in COMMANDS {
-            let input = ChatInput::parse(command_name(usage));
-            assert!(!matches!(input, ChatInput::Unknown { .. }), "{usage}");
+            let name = command_name(usage);
+            let is_known = !matches!(ChatInput::parse(name), ChatInput::Unknown { .. });
+            assert!(is_known != without_argument(name).is_some(), "{usage}");
         }
     }
 }
