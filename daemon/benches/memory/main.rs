@@ -52,7 +52,7 @@ const SHOWN_BARS: [(u32, usize, Summarizer, usize); 6] = [
 ];
 /// The most percentage points between the reported and the true share of facts that are shown.
 const MAX_REPORT_ERROR: u64 = 10;
-/// The most tokens that a server reads in a session of this window and number of turns, with typical notes.
+/// The most tokens that a server reads for notes in a session of this window and number of turns, with typical notes.
 const MAX_READ: (u32, usize, u64) = (8192, 200, 46_000);
 /// The most notes that a user waits for in percent, with pauses of this many milliseconds or more.
 const MAX_WAITED_PERCENT: usize = 5;
@@ -203,7 +203,7 @@ impl Measured {
         let (window, turns, most) = MAX_READ;
         let is_typical = self.summarizer == Summarizer::Typical;
         if (self.window, options.turns) == (window, turns) && is_typical {
-            bars.push((format!("read <= {most}"), self.read_tokens <= most));
+            bars.push((format!("notes read <= {most}"), self.notes_tokens <= most));
         }
         if options.pause_ms >= LONG_PAUSE_MS && self.notes > 0 {
             let is_met = self.notes_waited_for * 100 <= self.notes * MAX_WAITED_PERCENT;

@@ -1,4 +1,4 @@
-//! The thread of a root while the root exists: it keeps the tree equal to the disk.
+//! The thread of a root: it keeps the tree equal to the disk while the root exists, and waits for it otherwise.
 //!
 //! The thread walks the root, then sleeps until a watch or a caller wakes it. Notices are collected for [`DEBOUNCE`] and
 //! become one batch: changed directories are read again, a changed ignore file makes its whole subtree be read again, and
@@ -7,10 +7,12 @@
 //!
 //! **Invariants**: no lock is held while the disk is waited for. A change is in the tree before its generation exists, so
 //! nobody misses it who lists and then asks for what came since. A notice of a change of a file is applied after the moves
-//! of its batch, to the place that the file has then.
+//! of its batch, to the place that the file has then. A panic costs the tree, which the next call or the next look reads
+//! anew; nobody waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +44,30 @@ const MAX_WARNED: usize = 1_000;
 /// Waiting callers are woken after so many directories of a walk.
 const PROGRESS_EVERY: usize = 16;
 
+/// Follows a root until it is stopped.
+pub(super) fn run(root: &Root, woken: &UnixStream, permits: &WalkPermits) {
+    while !root.stop.load(Ordering::Relaxed) {
+        let wanted = root.refresh_wanted.load(Ordering::SeqCst);
+        // A lock that the panic left is free again, and what it protected is replaced or read anew.
+        let followed = catch_unwind(AssertUnwindSafe(|| {
+            Follower::open(root, woken, permits).map(|follower| follower.follow(wanted))
+        }));
+        let followed = followed.unwrap_or_else(|_panic| {
+            tracing::error!(root = %root.key.path.display(), "the thread of a root panicked");
+            Err(RootProblem::Internal)
+        });
+        let Err(problem) = followed else { continue };
+        root.lose(problem, wanted);
+        // Nobody notices that a directory comes back, except by looking.
+        let limit = (root.n_subscribers() > 0).then_some(POLL_INTERVAL);
+        if root.refresh_wanted.load(Ordering::SeqCst) == wanted {
+            wait(woken, None, limit);
+        }
+    }
+}
+
 /// The thread of a root while the root exists.
-pub(super) struct Follower<'a> {
+struct Follower<'a> {
     root: &'a Root,
     woken: &'a UnixStream,
     permits: &'a WalkPermits,
@@ -81,7 +105,7 @@ struct Dirty {
 
 impl<'a> Follower<'a> {
     /// Opens the root.
-    pub(super) fn open(
+    fn open(
         root: &'a Root,
         woken: &'a UnixStream,
         permits: &'a WalkPermits,
@@ -114,7 +138,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Keeps the state current until the root is gone, was replaced, or is not needed any more.
-    pub(super) fn follow(mut self, wanted: u64) {
+    fn follow(mut self, wanted: u64) {
         {
             let mut state = self.root.state.write();
             state.phase = Phase::Walking;

@@ -408,6 +408,7 @@ impl Files {
             generation,
             Arc::clone(&self.0.permits),
             self.0.limits.clone(),
+            follow::run,
         );
         let root = root.map_err(|_| FilesError::Thread { path: key.path.clone() })?;
         let open = OpenRoot {

@@ -1,14 +1,11 @@
-//! One root: its state, which callers read, and its thread, which follows the directory while it exists and waits for it
-//! otherwise.
+//! One root: its state, which callers read, and what they ask its thread for.
 //!
-//! **Invariants**: only the thread changes the tree and the journal. A panic in it costs the tree, which the next call or
-//! the next look reads anew; nobody waits for it.
+//! **Invariants**: only the thread changes the tree and the journal.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +16,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
 use super::changes::ChangeJournal;
-use super::follow::Follower;
 use super::rules::{RootRules, Rules, Sources};
 use super::tree::Tree;
 use super::watch::DirWatcher;
@@ -109,7 +105,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Starts the thread of a root.
+    /// Starts the thread of a root, which calls `run`.
     ///
     /// `generation` must be greater than those that an earlier thread for the same root had.
     pub(crate) fn spawn(
@@ -118,6 +114,7 @@ impl Root {
         generation: u64,
         permits: Arc<WalkPermits>,
         limits: FilesLimits,
+        run: fn(&Self, &UnixStream, &WalkPermits),
     ) -> std::io::Result<Arc<Self>> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -159,7 +156,7 @@ impl Root {
         });
         let own = Arc::clone(&root);
         let thread = std::thread::Builder::new().name("ollmd-files".to_owned());
-        thread.spawn(move || own.run(&woken, &permits))?;
+        thread.spawn(move || run(&own, &woken, &permits))?;
         Ok(root)
     }
 
@@ -218,29 +215,8 @@ impl Root {
         self.progress.send_modify(|number| *number += 1);
     }
 
-    fn run(&self, woken: &UnixStream, permits: &WalkPermits) {
-        while !self.stop.load(Ordering::Relaxed) {
-            let wanted = self.refresh_wanted.load(Ordering::SeqCst);
-            // A lock that the panic left is free again, and what it protected is replaced or read anew.
-            let followed = catch_unwind(AssertUnwindSafe(|| {
-                Follower::open(self, woken, permits).map(|follower| follower.follow(wanted))
-            }));
-            let followed = followed.unwrap_or_else(|_panic| {
-                tracing::error!(root = %self.key.path.display(), "the thread of a root panicked");
-                Err(RootProblem::Internal)
-            });
-            let Err(problem) = followed else { continue };
-            self.lose(problem, wanted);
-            // Nobody notices that a directory comes back, except by looking.
-            let limit = (self.n_subscribers() > 0).then_some(POLL_INTERVAL);
-            if self.refresh_wanted.load(Ordering::SeqCst) == wanted {
-                wait(woken, None, limit);
-            }
-        }
-    }
-
     /// Records that the root cannot be read. All its files are gone then.
-    fn lose(&self, problem: RootProblem, wanted: u64) {
+    pub(super) fn lose(&self, problem: RootProblem, wanted: u64) {
         let mut state = self.state.write();
         state.refreshed = wanted;
         if state.phase != Phase::Gone(problem.clone()) {
