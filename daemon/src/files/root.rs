@@ -104,6 +104,9 @@ pub(crate) struct Root {
     wake: UnixStream,
 }
 
+/// The work of the thread of a root, which another thread wakes by the stream.
+pub(super) type RootThread = fn(&Root, &UnixStream, &WalkPermits);
+
 impl Root {
     /// Starts the thread of a root, which calls `run`.
     ///
@@ -114,7 +117,7 @@ impl Root {
         generation: u64,
         permits: Arc<WalkPermits>,
         limits: FilesLimits,
-        run: fn(&Self, &UnixStream, &WalkPermits),
+        run: RootThread,
     ) -> std::io::Result<Arc<Self>> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
