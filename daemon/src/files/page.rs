@@ -246,10 +246,11 @@ pub(super) fn add_details(page: &mut FilesPage, root: &Path) {
 
 /// The outcome of a look at the disk.
 enum Found<T> {
+    /// Something was found.
     Here(T),
-    /// It is not there any more, or something else is.
+    /// Nothing is there any more, or something else.
     Gone,
-    /// It may still be there.
+    /// The system did not tell, for example for lack of descriptors.
     Unknown,
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::super::open_root::{RootAge, age_of};
 use super::super::page::PagePosition;
 use super::super::root::PollReason;
 use super::*;
