@@ -415,6 +415,26 @@ mod tests {
         assert!(cache.peek(id(0), |_| ()).is_none());
     }
 
+    /// Gives a fold of `n_items` to two sessions more than there is room for.
+    fn assert_first_two_make_room<T>(
+        n_items: usize,
+        slot: impl Fn(&mut CachedFolds) -> &mut Option<FoldedTo<T>>,
+        folded: impl Fn() -> FoldedTo<T>,
+    ) {
+        let cache = SessionCache::default();
+        let n_sessions = (MAX_FOLDED_ITEMS / n_items + 2) as u128;
+        for number in 0..n_sessions {
+            cache.with(id(number), |session| *slot(&mut session.folds) = Some(folded()));
+            cache.trim_folds();
+        }
+        let is_kept = |number| {
+            let kept = cache.peek(id(number), |session| slot(&mut session.folds).is_some());
+            kept.unwrap_or_default()
+        };
+        assert!(n_sessions < 100 && !is_kept(0) && !is_kept(1) && is_kept(2));
+        assert!(is_kept(n_sessions - 1));
+    }
+
     #[test]
     fn facts_of_least_recently_used_sessions_make_room() {
         let mut fold = FactFold::default();
@@ -425,18 +445,11 @@ mod tests {
             fold.apply(Record::new(Seq(n), None, at, RecordBody::Message(message)));
         }
         let fold = Arc::new(fold);
-        let cache = SessionCache::default();
-        let n_sessions = (MAX_FOLDED_ITEMS / fold.n_items() + 2) as u128;
-        for number in 0..n_sessions {
-            let folded = FoldedTo { newest: Seq(19), fold: Arc::clone(&fold) };
-            cache.with(id(number), |session| session.folds.facts = Some(folded));
-            cache.trim_folds();
-        }
-        let has_facts = |number| {
-            cache.peek(id(number), |session| session.folds.facts.is_some()).unwrap_or_default()
-        };
-        assert!(n_sessions < 100 && !has_facts(0) && !has_facts(1) && has_facts(2));
-        assert!(has_facts(n_sessions - 1));
+        assert_first_two_make_room(
+            fold.n_items(),
+            |folds| &mut folds.facts,
+            || FoldedTo { newest: Seq(19), fold: Arc::clone(&fold) },
+        );
     }
 
     #[test]
@@ -450,18 +463,11 @@ mod tests {
             fold.apply(Record::new(Seq(n), None, at, RecordBody::ToolCall(call)));
         }
         let fold = Arc::new(fold);
-        let cache = SessionCache::default();
-        let n_sessions = (MAX_FOLDED_ITEMS / fold.n_items() + 2) as u128;
-        for number in 0..n_sessions {
-            let folded = FoldedTo { newest: Seq(999), fold: Arc::clone(&fold) };
-            cache.with(id(number), |session| session.folds.files = Some(folded));
-            cache.trim_folds();
-        }
-        let has_files = |number| {
-            cache.peek(id(number), |session| session.folds.files.is_some()).unwrap_or_default()
-        };
-        assert!(n_sessions < 100 && !has_files(0) && !has_files(1) && has_files(2));
-        assert!(has_files(n_sessions - 1));
+        assert_first_two_make_room(
+            fold.n_items(),
+            |folds| &mut folds.files,
+            || FoldedTo { newest: Seq(999), fold: Arc::clone(&fold) },
+        );
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Repeated compactions, with a summarizer that fills its share.
 
-use ollm_protocol::CheckpointId;
 use ollm_protocol::content::{Compaction, CompactionMethod};
 
 use super::*;
@@ -19,23 +18,11 @@ impl Session {
         let before = build(&input, self).expect("builds").result.tokens_used;
         let cut = compaction_cut(&input, self, 1024, 4096).expect("can be planned")?;
         let words = usize::try_from(cut.target_tokens).expect("small") * 3 / 4;
+        let from = self.checkpoints.first().map_or(cut.from, |first| first.from);
+        let tokens = (cut.tokens, cut.target_tokens);
         let checkpoint = Checkpoint {
             id: CheckpointId::from_uuid(uuid::Uuid::from_u128(self.path.len() as u128)),
-            level: 3,
-            from: self.checkpoints.first().map_or(cut.from, |first| first.from),
-            to: cut.to,
-            summary: "word ".repeat(words),
-            created_at: at(),
-            compressed_at: None,
-            original_tokens: cut.tokens,
-            current_tokens: cut.target_tokens,
-            compression_count: 1,
-            key_decisions: Vec::new(),
-            files_modified: Vec::new(),
-            files_read: Vec::new(),
-            next_steps: Vec::new(),
-            sources: Vec::new(),
-            provisional: false,
+            ..checkpoint((from, cut.to), "word ".repeat(words), tokens)
         };
         let checkpoints = vec![checkpoint];
         let input = BuildInput { checkpoints: &checkpoints, ..self.input(size) };

@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use ollm_protocol::CheckpointId;
-
 use super::*;
 
 /// Facts, each with the record that states it.
@@ -81,24 +79,9 @@ fn word(n: usize) -> String {
 
 /// Adds notes of everything so far, of about `tokens` tokens.
 fn note_all(session: &mut Session, tokens: usize) {
-    session.checkpoints = vec![Checkpoint {
-        id: CheckpointId::from_uuid(uuid::Uuid::from_u128(1)),
-        level: 3,
-        from: session.path[0].seq,
-        to: session.path[session.path.len() - 1].seq,
-        summary: format!("## Progress\n{}", "- one more line of notes\n".repeat(tokens / 7)),
-        created_at: at(),
-        compressed_at: None,
-        original_tokens: 5000,
-        current_tokens: tokens as u64,
-        compression_count: 1,
-        key_decisions: Vec::new(),
-        files_modified: Vec::new(),
-        files_read: Vec::new(),
-        next_steps: Vec::new(),
-        sources: Vec::new(),
-        provisional: false,
-    }];
+    let range = (session.path[0].seq, session.path[session.path.len() - 1].seq);
+    let summary = format!("## Progress\n{}", "- one more line of notes\n".repeat(tokens / 7));
+    session.checkpoints = vec![checkpoint(range, summary, (5000, tokens as u64))];
 }
 
 /// Builds a head with checkpoints behind a pasted text of some percent of the prompt limit.

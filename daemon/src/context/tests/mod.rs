@@ -10,7 +10,7 @@ use ollm_protocol::content::{
     Checkpoint, CompactMode, ContextMessage, Custom, Delta, Epoch, Message, OmittedItem, Part,
     RecordBody, RecordKind, Role, ToolCall, ToolResult, WindowLimits,
 };
-use ollm_protocol::{Seq, Timestamp};
+use ollm_protocol::{CheckpointId, Seq, Timestamp};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -142,6 +142,28 @@ impl Session {
 
 fn at() -> Timestamp {
     Timestamp::from_unix_ms(0)
+}
+
+/// Returns a checkpoint of the records of a range; `tokens`: those of the records, and those of the summary.
+fn checkpoint((from, to): (Seq, Seq), summary: String, tokens: (u64, u64)) -> Checkpoint {
+    Checkpoint {
+        id: CheckpointId::from_uuid(uuid::Uuid::from_u128(1)),
+        level: 3,
+        from,
+        to,
+        summary,
+        created_at: at(),
+        compressed_at: None,
+        original_tokens: tokens.0,
+        current_tokens: tokens.1,
+        compression_count: 1,
+        key_decisions: Vec::new(),
+        files_modified: Vec::new(),
+        files_read: Vec::new(),
+        next_steps: Vec::new(),
+        sources: Vec::new(),
+        provisional: false,
+    }
 }
 
 /// Returns the recorded id of a call, which is one digit in these tests.
