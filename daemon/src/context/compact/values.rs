@@ -118,9 +118,18 @@ fn value(kind: FactValueKind, text: &str) -> Option<Value> {
 /// Returns the words that say what a line is about, in lower case: all but stop words and the values of one kind. Of a
 /// script without spaces, pairs of characters take the place of words.
 pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
+    words_without(line, |kind| kind == without)
+}
+
+/// Returns the words that say what a line is about, as [`subject`] does, without any value.
+pub(super) fn subject_words(line: &str) -> BTreeSet<String> {
+    words_without(line, |_| true)
+}
+
+fn words_without(line: &str, is_left_out: impl Fn(FactValueKind) -> bool) -> BTreeSet<String> {
     let mut rest = String::with_capacity(line.len());
     let mut end = 0;
-    for (_, range) in values_of_line(line).into_iter().filter(|(kind, _)| *kind == without) {
+    for (_, range) in values_of_line(line).into_iter().filter(|(kind, _)| is_left_out(*kind)) {
         rest.push_str(&line[end..range.start]);
         rest.push(' ');
         end = range.end;
@@ -132,23 +141,6 @@ pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
     let pairs = chars.windows(2).filter(|pair| pair.iter().all(|char| is_unspaced(*char)));
     about.extend(pairs.map(|pair| pair.iter().collect::<String>()));
     about
-}
-
-/// Returns the words that say what a line is about, as [`subject`] does, without any value.
-pub(super) fn subject_words(line: &str) -> BTreeSet<String> {
-    let mut about: Option<BTreeSet<String>> = None;
-    let mut kinds: Vec<FactValueKind> = Vec::new();
-    for (kind, _) in values_of_line(line) {
-        if !kinds.contains(&kind) {
-            let others = subject(line, kind);
-            about = Some(match about {
-                Some(about) => about.intersection(&others).cloned().collect(),
-                None => others,
-            });
-            kinds.push(kind);
-        }
-    }
-    about.unwrap_or_else(|| subject(line, FactValueKind::Symbol))
 }
 
 /// Returns the words of a line. Scripts without spaces have none.
