@@ -59,7 +59,7 @@ impl NewestUnit {
         self.items.values().filter(|item| is_whole(item)).count() == path.len() - start
     }
 
-    /// Whether a record is in it whole.
+    /// Returns whether the unit has a record whole.
     pub(in crate::context) fn has_whole(&self, at: usize) -> bool {
         matches!(self.items.get(&at), Some(HeadItem::Range { .. }))
     }

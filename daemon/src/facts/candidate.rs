@@ -50,7 +50,7 @@ pub(super) struct SentenceReading {
     pub(super) subject: Vec<u64>,
     pub(super) sort: SentenceSort,
     pub(super) is_rule: bool,
-    /// Whether the sentence asks or commands.
+    /// Set if the sentence asks or commands.
     is_request: bool,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,

@@ -123,7 +123,7 @@ pub struct SnapshotMark {
     /// The line for people that the client gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Whether the client asked for a pinned snapshot. Default false.
+    /// Set if the client asked for a pinned snapshot. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
 }

@@ -109,7 +109,7 @@ pub struct DaemonStatusResult {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonDoctorResult {
-    /// What a person should know or do, problems first; empty if all is well.
+    /// The findings, problems first; empty if all is well.
     pub findings: Vec<DoctorFinding>,
     /// The status, as `daemon.status` returns it.
     pub status: DaemonStatusResult,
@@ -123,7 +123,7 @@ pub struct DaemonDoctorResult {
     pub inotify: Option<InotifyUse>,
 }
 
-/// Something that a person should know or do.
+/// A fact that a person should know, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DoctorFinding {

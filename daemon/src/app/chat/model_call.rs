@@ -38,7 +38,7 @@ pub(super) struct ShownInTurn {
     pub(super) cut: Vec<CutRecord>,
     /// The earlier messages that the user's message brought back.
     pub(super) recalled: Vec<Seq>,
-    /// Whether it may bring back more once the context has a new head.
+    /// Set if recall waits for a new head, because the message does not fit into the context in force.
     pub(super) is_recall_deferred: bool,
 }
 

@@ -50,7 +50,7 @@ pub(super) struct TurnRequest {
     pub(super) has_images: bool,
     /// The earlier messages that the user's message brought back.
     pub(super) recalled: Vec<Seq>,
-    /// Whether it may bring back more once the context has a new head.
+    /// Set if recall waits for a new head, because the message does not fit into the context in force.
     pub(super) is_recall_deferred: bool,
     /// The window that the session names, in tokens.
     pub(super) context_size: Option<u32>,

@@ -133,7 +133,7 @@ pub(super) fn pins(core: &Core, id: SessionId, path: &ActivePath) -> Result<Vec<
 /// Folds the facts on a path. Blocks on the disk.
 ///
 /// Reads every message of the user that was not folded yet: after a restart, all of them. So it is called where a new
-/// head is planned or facts are listed, and not at each build.
+/// head is planned, facts are listed, or the retention of a compacted session is reported, and not at each build.
 pub(super) fn facts(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<FactFold>> {
     let states = |item: &&PathItem| match item.kind {
         RecordKind::Message => item.role == Some(Role::User),

@@ -87,7 +87,8 @@ pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
 }
 
 /// Puts the files of a preview back as far as they are unchanged, and appends `moves`, which move the leaf. After an
-/// error nothing has changed. Blocks on the disk.
+/// error nothing has changed, except that a failed write of the log may have left the record: files follow the log then.
+/// Blocks on the disk.
 ///
 /// **Errors**: `Invalid` for an unknown plan or one of another move; `PuttingBack` while files of the session are put
 /// back; `PutBackPending` while the project of an interrupted application is gone; `LeafMoved`, `Storage`.
@@ -305,7 +306,7 @@ fn settle_failed(core: &Core, journal: &Journal) {
     if !journal.changes.is_empty() {
         let settled = settle_claimed(core, journal.session_id);
         if let Err(error) = settled {
-            tracing::warn!(session = %journal.session_id, "files are taken back later: {}", crate::error_chain::with_sources(&error));
+            tracing::warn!(session = %journal.session_id, "files are finished or taken back later: {}", crate::error_chain::with_sources(&error));
         }
     }
 }
