@@ -40,6 +40,18 @@ fn conversation_with_multiline_input_commands_and_history() {
 }
 
 #[test]
+fn lines_that_are_typed_ahead_are_answered_in_order() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&["--no-history"]);
+    terminal.expect("> ");
+    terminal.send("about herons\rabout storks\r/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let messages = fixture.messages();
+    assert_eq!((messages[0].1.as_str(), messages[2].1.as_str()), ("about herons", "about storks"));
+}
+
+#[test]
 fn typed_lines_are_offered_again_until_their_session_is_deleted() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
