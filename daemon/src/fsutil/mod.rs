@@ -284,6 +284,11 @@ impl TemporaryName {
         Self(path)
     }
 
+    /// Ends the responsibility, and leaves the file to the next start of the daemon.
+    pub(crate) fn keep(self) {
+        self.was_renamed();
+    }
+
     /// Ends the responsibility: no file has the name any more.
     pub(crate) fn was_renamed(mut self) {
         self.0 = PathBuf::new();
@@ -323,6 +328,16 @@ pub(crate) fn remove_leftovers(dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
+/// Returns the names of the files in a directory that are UTF-8, as all of ours are.
+pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>, FsError> {
+    let fail = |source| FsError::new("list", dir, source);
+    let mut names = Vec::new();
+    for file in fs::read_dir(dir).map_err(fail)? {
+        names.extend(file.map_err(fail)?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
 /// Removes the temporary files in a directory that another process created; returns their number.
 ///
 /// Such files remain when a process is killed while it replaces a file. The caller holds the lock of the directory, so no
@@ -342,31 +357,42 @@ pub(crate) fn sweep_temporaries(dir: &Path) -> Result<usize, FsError> {
     Ok(swept)
 }
 
-/// The end of the name of a mark in a directory that is not complete.
-const INCOMPLETE: &str = "incomplete";
-
-/// Marks a directory of a file that is not created yet, durably; returns the mark, a temporary file.
-pub(crate) fn mark_incomplete(dir: &Path) -> Result<PathBuf, FsError> {
-    let mark = dir.join(format!("{}{INCOMPLETE}", *OWN_TEMPORARY));
-    match DiskFile::create(&mark) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(FsError::new("create", &mark, error));
-        }
-        _ => {}
-    }
-    sync_dir(dir)?;
-    Ok(mark)
+/// A mark in a directory, a temporary file whose name ends with the meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirMark {
+    /// The file that the directory belongs to is not created yet.
+    Incomplete,
+    /// The directory may have files that nothing refers to yet.
+    Unreferenced,
 }
 
-/// Returns whether another process marked a directory as incomplete.
-pub(crate) fn is_marked_incomplete(dir: &Path) -> Result<bool, FsError> {
+impl DirMark {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete",
+            Self::Unreferenced => "unreferenced",
+        }
+    }
+}
+
+/// Marks a directory until the returned file is removed. The caller syncs the directory.
+pub(crate) fn mark_dir(dir: &Path, mark: DirMark) -> Result<PathBuf, FsError> {
+    let mut path = temporary_beside(&dir.join("mark")).into_os_string();
+    path.push(format!("-{}", mark.suffix()));
+    let path = PathBuf::from(path);
+    DiskFile::create(&path).map_err(|error| FsError::new("create", &path, error))?;
+    Ok(path)
+}
+
+/// Returns whether another process left a mark in a directory.
+pub(crate) fn has_mark(dir: &Path, mark: DirMark) -> Result<bool, FsError> {
     let fail = |source| FsError::new("list", dir, source);
     for file in fs::read_dir(dir).map_err(fail)? {
         let name = file.map_err(fail)?.file_name();
         let name = name.as_encoded_bytes();
         let is_own = name.starts_with(OWN_TEMPORARY.as_bytes());
         if name.starts_with(TEMPORARY.as_bytes())
-            && name.ends_with(INCOMPLETE.as_bytes())
+            && name.ends_with(mark.suffix().as_bytes())
             && !is_own
         {
             return Ok(true);

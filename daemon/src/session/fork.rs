@@ -21,7 +21,7 @@ use super::open_session::{OpenSession, RecordReader};
 use super::state::SessionState;
 use super::store::Sessions;
 use super::write::{IdempotencyKey, SessionChange};
-use crate::fsutil::{self, DiskFile, FsError, TemporaryName};
+use crate::fsutil::{self, DirMark, DiskFile, FsError, TemporaryName};
 
 /// A fork to be created.
 pub(crate) struct NewFork {
@@ -147,7 +147,8 @@ impl Sessions {
             return Ok(None);
         }
         fsutil::create_private_dir(blobs)?;
-        let mark = fsutil::mark_incomplete(blobs)?;
+        let mark = fsutil::mark_dir(blobs, DirMark::Incomplete)?;
+        fsutil::sync_dir(blobs)?;
         let source = self.shared.paths.blobs(source);
         for name in &names {
             // A blob that is missing is missing in both.

@@ -7,24 +7,24 @@
 //! **Invariant**: a record of a session names the hash of an earlier content only if the content is kept.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
 
 use super::write::{KeptContent, NewRecord};
-use crate::fsutil::{self, FsError};
+use crate::fsutil::{self, DirMark, FsError, TemporaryName};
 
-/// Stores the contents of a record, and notes the blobs that did not exist before. A state whose content is not kept becomes `Unknown`, which `not_kept` says.
+/// Stores the contents of a record, and notes those that were not kept before. A state whose content is not kept becomes
+/// `Unknown`, which `not_kept` says. A tool call gets the project of its session, to which its paths belong.
 ///
 /// **Errors**: also if the quota has no room for a content that was taken out of a file, because nothing else has it.
-///
-/// A tool call gets the project of its session, to which its paths belong.
 pub(super) fn keep(
     record: &mut NewRecord,
     project: Option<&str>,
     blobs: &Path,
     not_kept: &mut NotKept,
-    new: &mut BTreeSet<PathBuf>,
+    new: &mut NewContents,
 ) -> Result<(), FsError> {
     let is_put_back = matches!(record.body, RecordBody::PutBack(_));
     let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
@@ -91,6 +91,76 @@ fn path_of(blobs: &Path, hash: FileHash) -> PathBuf {
     blobs.join(hash.to_string())
 }
 
+/// The contents that one write keeps for the first time. While the value exists, their directory has a mark, so that the
+/// next start finds those of a process that was killed before their record was written.
+#[derive(Default)]
+pub(super) struct NewContents {
+    paths: BTreeSet<PathBuf>,
+    mark: Option<TemporaryName>,
+}
+
+impl NewContents {
+    fn add(&mut self, dir: &Path, path: &Path) -> Result<(), FsError> {
+        if self.mark.is_none() {
+            let mark = fsutil::mark_dir(dir, DirMark::Unreferenced)?;
+            self.mark = Some(TemporaryName::of(mark));
+        }
+        self.paths.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Removes the contents again. The caller knows that no record names them.
+    pub(super) fn remove(&mut self) {
+        let mut all_removed = true;
+        for path in std::mem::take(&mut self.paths) {
+            if let Err(error) = fsutil::remove_file(&path) {
+                tracing::warn!(
+                    "a content that no record needs stays until the next start: {error}"
+                );
+                all_removed = false;
+            }
+        }
+        if !all_removed {
+            self.leave();
+        }
+    }
+
+    /// Leaves the mark for the next start.
+    pub(super) fn leave(&mut self) {
+        if let Some(mark) = self.mark.take() {
+            mark.keep();
+        }
+    }
+}
+
+/// Removes the contents that no line of the log names, if a process was killed after it had written some; returns their
+/// number.
+pub(super) fn sweep(blobs: &Path, log: &Path) -> Result<usize, FsError> {
+    if !fsutil::has_mark(blobs, DirMark::Unreferenced)? {
+        return Ok(0);
+    }
+    let listed = fsutil::file_names(blobs)?.into_iter().filter(|name| is_hash(name.as_bytes()));
+    let mut unneeded: BTreeSet<String> = listed.collect();
+    let fail = |source| FsError::new("read", log, source);
+    let mut lines = BufReader::new(fsutil::open_regular(log).map_err(fail)?);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).map_err(fail)? > 0 {
+        // Whatever looks like the name of a content is one.
+        for word in line.split(|byte| !byte.is_ascii_hexdigit()).filter(|word| is_hash(word)) {
+            unneeded.remove(&*String::from_utf8_lossy(word));
+        }
+        line.clear();
+    }
+    for name in &unneeded {
+        fsutil::remove_file(&blobs.join(name))?;
+    }
+    Ok(unneeded.len())
+}
+
+fn is_hash(name: &[u8]) -> bool {
+    name.len() == 2 * size_of::<FileHash>() && name.iter().all(u8::is_ascii_hexdigit)
+}
+
 /// The blobs of a session, to which contents are added.
 struct BlobStore<'a> {
     dir: &'a Path,
@@ -100,12 +170,11 @@ struct BlobStore<'a> {
     /// The contents that were written or found, each once.
     known: HashMap<FileHash, Result<(), NotKeptReason>>,
     has_written: bool,
-    /// The blobs that did not exist before.
-    new: &'a mut BTreeSet<PathBuf>,
+    new: &'a mut NewContents,
 }
 
 impl<'a> BlobStore<'a> {
-    fn new(dir: &'a Path, quota_bytes: u64, new: &'a mut BTreeSet<PathBuf>) -> Self {
+    fn new(dir: &'a Path, quota_bytes: u64, new: &'a mut NewContents) -> Self {
         let known = HashMap::new();
         Self { dir, quota_bytes, used_bytes: None, known, has_written: false, new }
     }
@@ -166,7 +235,7 @@ impl<'a> BlobStore<'a> {
             fsutil::create_private_dir(self.dir)?;
         }
         if size.is_none() {
-            self.new.insert(path.to_owned());
+            self.new.add(self.dir, path)?;
         }
         // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
         fsutil::replace_with_unsynced_name(path, bytes)?;
@@ -198,12 +267,47 @@ mod tests {
         let hash = FileHash([0; 32]);
         let keep = |quota_bytes| {
             let content = KeptContent::File(path.clone());
-            let mut new = BTreeSet::new();
+            let mut new = NewContents::default();
             let mut store = BlobStore::new(dir.path(), quota_bytes, &mut new);
             store.keep(hash, Some(&content)).expect("examines")
         };
         assert_eq!(keep(15), Err(NotKeptReason::FileQuota), "with the file in the directory");
         assert_eq!(keep(20), Err(NotKeptReason::Missing));
+    }
+
+    #[test]
+    fn start_removes_what_a_killed_process_left_and_no_log_names() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let (blobs, log) = (dir.path().join("blobs"), dir.path().join("log"));
+        let [named, left] = ["a".repeat(64), "b".repeat(64)];
+        std::fs::create_dir(&blobs).expect("creates");
+        for name in [&named, &left] {
+            std::fs::write(blobs.join(name), "content").expect("writes");
+        }
+        std::fs::write(&log, format!("{{\"before\":\"{named}\"}}\n{{\"torn")).expect("writes");
+        let sweep = || sweep(&blobs, &log).expect("sweeps");
+        assert_eq!(sweep(), 0, "without a mark, no process was killed");
+        std::fs::write(blobs.join(".tmp-1-0-0-unreferenced"), "").expect("writes");
+        assert_eq!(sweep(), 1);
+        assert!(blobs.join(named).exists() && !blobs.join(left).exists());
+    }
+
+    #[test]
+    fn mark_lasts_as_long_as_new_contents_may_be_unneeded() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let n_files = || std::fs::read_dir(dir.path()).expect("lists").count();
+        let add = || {
+            let (mut new, path) = (NewContents::default(), dir.path().join("a".repeat(64)));
+            new.add(dir.path(), &path).expect("marks");
+            std::fs::write(&path, "content").expect("writes");
+            new
+        };
+        assert_eq!((add(), n_files()).1, 2);
+        assert_eq!(n_files(), 1, "the record is written");
+        add().remove();
+        assert_eq!(n_files(), 0, "the record is refused");
+        add().leave();
+        assert_eq!(n_files(), 2, "the next start decides");
     }
 
     #[test]
@@ -228,7 +332,7 @@ mod tests {
             let files = KeptFiles { contents, quota_bytes, not_kept: NotKept::default() };
             let body = RecordBody::PutBack(record.clone());
             let mut record = NewRecord { files, ..NewRecord::new(body, None) };
-            let (blobs, mut new) = (dir.path().join("blobs"), BTreeSet::new());
+            let (blobs, mut new) = (dir.path().join("blobs"), NewContents::default());
             keep(&mut record, Some("/p"), &blobs, &mut NotKept::default(), &mut new)
         };
         let error = keep(9).expect_err("has no room");

@@ -3,8 +3,7 @@
 //! A plan holds the bytes of one append and, for each request, the records to apply and the reply to send once the
 //! bytes are durable. Making a plan changes neither the fold nor the log; it writes blobs only.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::collections::HashMap;
 
 use ollm_protocol::content::{GoalSource, NotKept, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
@@ -12,12 +11,11 @@ use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
 use super::index::{IndexEntry, KeyEntry, ScanPoint, ScannedRecord};
-use super::kept_files;
+use super::kept_files::{self, NewContents};
 use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
 use super::shared::StoreShared;
 use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
-use crate::fsutil;
 
 /// The sender of the result of a write.
 pub(super) type WriteReply = oneshot::Sender<Result<Appended, SessionError>>;
@@ -89,18 +87,19 @@ pub(super) struct WritePlan {
     pub(super) writes: Vec<PlannedWrite>,
     /// Whether the append begins a new log.
     pub(super) is_birth: bool,
-    /// The blobs of earlier contents of files that did not exist before. Only lines of this plan can name them.
-    new_blobs: BTreeSet<PathBuf>,
+    /// The contents of files that were not kept before. Only lines of this plan can name them.
+    new_contents: NewContents,
 }
 
 impl WritePlan {
     /// Removes the blobs that only this plan needs. The caller knows that none of its lines is in the log.
-    pub(super) fn remove_new_blobs(&self) {
-        for path in &self.new_blobs {
-            if let Err(error) = fsutil::remove_file(path) {
-                tracing::warn!("a content that no record needs stays: {error}");
-            }
-        }
+    pub(super) fn remove_new_blobs(&mut self) {
+        self.new_contents.remove();
+    }
+
+    /// Leaves the blobs to the next start, because the log may have lines of this plan.
+    pub(super) fn leave_new_blobs(&mut self) {
+        self.new_contents.leave();
     }
 
     /// Replies to every request that nothing was written.
@@ -132,8 +131,8 @@ impl<'a> WritePlanner<'a> {
     pub(super) fn new(session: &'a OpenSession, shared: &'a StoreShared) -> Self {
         let state = &session.state;
         let (start, end) = (state.point(), state.point());
-        let (bytes, writes, new_blobs) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let plan = WritePlan { start, end, bytes, writes, is_birth: false, new_blobs };
+        let (bytes, writes, new_contents) = (Vec::new(), Vec::new(), NewContents::default());
+        let plan = WritePlan { start, end, bytes, writes, is_birth: false, new_contents };
         let last_at = state.last_at().unwrap_or(Timestamp::from_unix_ms(0));
         Self { session, shared, plan, keys: HashMap::new(), leaf: state.leaf(), last_at }
     }
@@ -238,7 +237,7 @@ impl<'a> WritePlanner<'a> {
         let state = &self.session.state;
         let blobs = self.shared.paths.blobs(state.id());
         self.shared.with_descriptors(|| {
-            let new = &mut self.plan.new_blobs;
+            let new = &mut self.plan.new_contents;
             kept_files::keep(record, state.project_path(), &blobs, not_kept, new)
                 .map_err(LogError::from)
         })

@@ -7,8 +7,9 @@
 use ollm_protocol::SessionId;
 
 use super::error::SessionError;
+use super::kept_files;
 use super::store::Sessions;
-use crate::fsutil::{self, FsError};
+use crate::fsutil::{self, DirMark, FsError};
 
 const BLOBS_SUFFIX: &str = ".blobs";
 const DELETING_SUFFIX: &str = ".jsonl.deleting";
@@ -75,20 +76,24 @@ impl Sessions {
         Ok(ids.collect())
     }
 
-    /// Removes the temporary files of documents and blobs that a crash left, because they may hold content, and the blobs
-    /// of forks whose logs a crash prevented.
+    /// Removes the temporary files of documents and blobs that a crash left, because they may hold content, the blobs of
+    /// forks whose logs a crash prevented, and the contents of files whose records it prevented.
     pub(crate) fn sweep_temporaries(&self) -> Result<usize, FsError> {
         let dir = &self.shared.paths.dir;
         let mut swept = fsutil::sweep_temporaries(dir)?;
         for name in self.file_names()?.iter().filter(|name| name.ends_with(BLOBS_SUFFIX)) {
             let id = name.strip_suffix(BLOBS_SUFFIX).and_then(|id| id.parse().ok());
-            let is_left = id.is_some_and(|id| !self.shared.paths.has_log(id));
-            if is_left && fsutil::is_marked_incomplete(&dir.join(name))? {
-                fsutil::remove_dir_all(&dir.join(name))?;
-                swept += 1;
-                continue;
+            let blobs = dir.join(name);
+            match id.filter(|id| self.shared.paths.has_log(*id)) {
+                Some(id) => swept += kept_files::sweep(&blobs, &self.shared.paths.log(id))?,
+                None if id.is_some() && fsutil::has_mark(&blobs, DirMark::Incomplete)? => {
+                    fsutil::remove_dir_all(&blobs)?;
+                    swept += 1;
+                    continue;
+                }
+                None => {}
             }
-            swept += fsutil::sweep_temporaries(&dir.join(name))?;
+            swept += fsutil::sweep_temporaries(&blobs)?;
         }
         Ok(swept)
     }

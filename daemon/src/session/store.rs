@@ -433,13 +433,7 @@ impl Sessions {
 
     /// Returns the names of all files in the directory of sessions.
     pub(super) fn file_names(&self) -> Result<Vec<String>, FsError> {
-        let dir = &self.shared.paths.dir;
-        let fail = |source| FsError::new("list", dir, source);
-        let mut names = Vec::new();
-        for file in std::fs::read_dir(dir).map_err(fail)? {
-            names.extend(file.map_err(fail)?.file_name().into_string().ok());
-        }
-        Ok(names)
+        fsutil::file_names(&self.shared.paths.dir)
     }
 }
 

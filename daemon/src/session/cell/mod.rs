@@ -158,7 +158,7 @@ impl SessionCell {
             }
             return;
         }
-        let plan = {
+        let mut plan = {
             let open = self.open.read();
             let Some(open) = open.as_ref() else { return };
             let mut planner = WritePlanner::new(open, &self.shared);
@@ -172,8 +172,9 @@ impl SessionCell {
             Err(error) => {
                 tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
                 self.take_back(&mut writer);
-                if !writer.has_failed {
-                    plan.remove_new_blobs();
+                match writer.has_failed {
+                    true => plan.leave_new_blobs(),
+                    false => plan.remove_new_blobs(),
                 }
                 let error = SessionError::log(self.id, &error);
                 self.shared.note_failed_write(&error);
