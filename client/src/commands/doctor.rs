@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ollm_protocol::method::{DaemonDoctor, DaemonHello};
 use ollm_protocol::methods::daemon::{
-    DaemonDoctorResult, DaemonHelloParams, DoctorFinding, FindingLevel, NoParams,
+    DaemonDoctorResult, DaemonHelloParams, DoctorFinding, FindingLevel, NoParams, RetentionWork,
 };
 use ollm_protocol::{ErrorKind, Method as _, PROTOCOL_VERSION, sanitize};
 use serde::Serialize;
@@ -345,6 +345,14 @@ fn daemon_rows(
     let sessions = grouped(status.store.sessions);
     let state = sanitize::one_line(&catalog.state);
     rows.push(("sessions", format!("{sessions}, catalog {state}, {}", bytes(catalog.size_bytes))));
+    if let Some(RetentionWork { archived, deleted, last_at }) = daemon.retention {
+        let (archived, deleted) = (grouped(archived), grouped(deleted));
+        let last = ago(last_at, options.now);
+        let done = format!(
+            "archived {archived} and deleted {deleted} sessions since the start, last {last}"
+        );
+        rows.push(("retention", done));
+    }
     rows.push(("models", models::server_state(&status.model_server)));
     if let Some(inotify) = daemon.inotify {
         let (watches, most) = (grouped(inotify.watches), grouped(inotify.max_watches));

@@ -121,7 +121,9 @@ impl DaemonControl for Arc<Control> {
         let control = Arc::clone(self);
         Box::pin(async move {
             let status = control.status().await?;
-            Ok(doctor::examine(&control.examined, status, &control.core.files.status()).await)
+            let roots = control.core.files.status();
+            let found = doctor::examine(&control.examined, status, &roots).await;
+            Ok(DaemonDoctorResult { retention: control.retention.done(), ..found })
         })
     }
 

@@ -74,7 +74,7 @@ impl ExaminedDirectories {
     }
 }
 
-/// Examines the daemon and its machine; `roots` are the workspaces in memory.
+/// Examines the daemon and its machine, but not the work of retention; `roots` are the workspaces in memory.
 pub(super) async fn examine(
     directories: &Arc<ExaminedDirectories>,
     status: DaemonStatusResult,
@@ -83,7 +83,14 @@ pub(super) async fn examine(
     let (directories, log) = directories.examine().await;
     let watched = roots.iter().filter(|root| root.mode == FollowMode::Watch);
     let inotify = inotify_use(watched.map(|root| root.n_dirs as u64).sum());
-    let mut result = DaemonDoctorResult { findings: Vec::new(), status, directories, log, inotify };
+    let mut result = DaemonDoctorResult {
+        findings: Vec::new(),
+        status,
+        directories,
+        log,
+        inotify,
+        retention: None,
+    };
     result.findings = findings(&result);
     result
 }
@@ -297,6 +304,7 @@ mod tests {
             }],
             log: None,
             inotify: Some(InotifyUse { watches: 89, max_watches: 100, max_instances: 1 }),
+            retention: None,
         }
     }
 

@@ -121,6 +121,9 @@ pub struct DaemonDoctorResult {
     /// The watches of directories; absent on systems without inotify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inotify: Option<InotifyUse>,
+    /// The work of the limits for sessions since the daemon started; absent if they archived and deleted none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<RetentionWork>,
 }
 
 /// A fact that a person should know, with what to do about it.
@@ -181,6 +184,18 @@ pub struct LogHealth {
     /// The newest line of the level `ERROR` near its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+}
+
+/// The sessions that the limits for sessions, such as `sessions.maxSessions`, took since the daemon started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetentionWork {
+    /// The number of archived sessions.
+    pub archived: u64,
+    /// The number of deleted sessions.
+    pub deleted: u64,
+    /// The time of the last one.
+    pub last_at: Timestamp,
 }
 
 /// The watches of directories.

@@ -33,6 +33,10 @@ fn closed_sessions_over_the_limit_are_deleted_soon_after_they_are_closed() {
     let newest: Vec<String> = sessions.iter().rev().take(5).cloned().collect();
     assert_eq!(listed(&mut wire, "closed"), newest, "the oldest go first");
     assert_eq!(listed(&mut wire, "active"), [active]);
+    until("the doctor counts them", || {
+        let work = wire.ok("daemon.doctor", json!({}))["retention"].clone();
+        work["deleted"] == 13 && work["archived"] == 0 && work["lastAt"].is_string()
+    });
     daemon.assert_serves();
 }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::SessionStatus;
+use ollm_protocol::methods::daemon::RetentionWork;
 use ollm_protocol::{SessionId, Timestamp};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{delete, update};
@@ -32,12 +34,28 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct RetentionTask {
     due: Notify,
+    /// The work since the start; `None` before the first session.
+    done: Mutex<Option<RetentionWork>>,
 }
 
 impl RetentionTask {
     /// Requests a run; several requests before it starts are one.
     pub(crate) fn request(&self) {
         self.due.notify_one();
+    }
+
+    /// Returns the work since the start; `None` if no session was archived or deleted.
+    pub(crate) fn done(&self) -> Option<RetentionWork> {
+        *self.done.lock()
+    }
+
+    fn add(&self, run: &RetentionRun, last_at: Timestamp) {
+        if run.archived + run.deleted > 0 {
+            let mut done = self.done.lock();
+            let (archived, deleted) = done.map_or((0, 0), |done| (done.archived, done.deleted));
+            let (archived, deleted) = (archived + run.archived, deleted + run.deleted);
+            *done = Some(RetentionWork { archived, deleted, last_at });
+        }
     }
 
     /// Runs when requested; never returns.
@@ -50,7 +68,10 @@ impl RetentionTask {
             }
             tokio::time::sleep(QUIET).await;
             next = match blocking(&core, apply).await {
-                Ok(next) => next,
+                Ok(run) => {
+                    self.add(&run, core.clock.now());
+                    run.next
+                }
                 Err(error) => {
                     tracing::warn!("retention did not finish: {error}");
                     Some(RETRY)
@@ -75,19 +96,32 @@ enum RetentionAction {
     Delete(SessionId),
 }
 
-/// Archives and deletes the sessions beyond the limits. Returns the time until the next session can exceed one without
-/// a change. Blocks on the disk.
-pub(crate) fn apply(core: &Arc<Core>) -> Result<Option<Duration>> {
+/// The result of one run.
+#[derive(Debug)]
+pub(crate) struct RetentionRun {
+    archived: u64,
+    deleted: u64,
+    /// The time until the next session can exceed a limit without a change.
+    next: Option<Duration>,
+}
+
+/// Archives and deletes the sessions beyond the limits. Blocks on the disk.
+pub(crate) fn apply(core: &Arc<Core>) -> Result<RetentionRun> {
     let is_current = core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     let rows = core.catalog.retention_rows()?;
     let (now, config) = (core.clock.now(), core.config());
     let next = next_run(&rows, &config.sessions, now);
+    let mut archived = 0;
     let mut deleted = Vec::new();
     for action in actions(rows, &config.sessions, now) {
         let (RetentionAction::Archive(id) | RetentionAction::Delete(id)) = action;
         // A session that cannot be archived must not prevent the actions on others.
         let done = is_unused(core, id).and_then(|is_unused| match action {
-            RetentionAction::Archive(id) if is_unused => update::archive_for(core, id, "retention"),
+            RetentionAction::Archive(id) if is_unused => {
+                update::archive_for(core, id, "retention")?;
+                archived += 1;
+                Ok(())
+            }
             RetentionAction::Delete(id) if is_unused => {
                 deleted.push(id);
                 Ok(())
@@ -98,11 +132,14 @@ pub(crate) fn apply(core: &Arc<Core>) -> Result<Option<Duration>> {
             tracing::warn!(?action, "retention skipped a session: {error}");
         }
     }
+    let mut n_deleted = 0;
     if !deleted.is_empty() {
         // What could not be deleted is logged there and stays for the next run.
-        drop(delete::delete_batch(core, &deleted, "retention"));
+        let failed = delete::delete_batch(core, &deleted, "retention");
+        n_deleted = (deleted.len() - failed.len()) as u64;
     }
-    Ok(if is_current { next } else { Some(RETRY) })
+    let next = if is_current { next } else { Some(RETRY) };
+    Ok(RetentionRun { archived, deleted: n_deleted, next })
 }
 
 /// Returns whether a session is still unused: the catalog, which chose it, may be behind.
