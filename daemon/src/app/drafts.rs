@@ -130,6 +130,8 @@ pub(crate) enum MarkedChange {
     Restore(SnapshotId),
     /// A context that is nearly full.
     Threshold,
+    /// The rest of a file whose beginning is the session.
+    Import,
 }
 
 /// Returns the `snapshot` record that marks the state with `leaf` before a change.
@@ -149,6 +151,7 @@ pub(crate) fn mark_before(clock: &Clock, leaf: Option<Seq>, before: MarkedChange
         MarkedChange::Retry => ("retry", None),
         MarkedChange::Restore(target) => ("restore", Some(target)),
         MarkedChange::Threshold => (SnapshotMark::THRESHOLD, None),
+        MarkedChange::Import => (SnapshotMark::IMPORT, None),
     };
     let mark = SnapshotMark::new(SnapshotId::from_uuid(clock.uuid()), leaf, reason);
     SnapshotMark { restores, ..mark }

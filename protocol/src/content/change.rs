@@ -148,6 +148,8 @@ impl SnapshotMark {
     pub const MANUAL: &str = "manual";
     /// The reason of a snapshot that was taken because the context became full.
     pub const THRESHOLD: &str = "threshold";
+    /// The reason of a snapshot that was taken before an import added records to the session.
+    pub const IMPORT: &str = "import";
     /// The reasons of the daemon, which clients do not give.
     pub const AUTOMATIC: [&str; 11] = [
         Self::REST,
@@ -160,7 +162,7 @@ impl SnapshotMark {
         "redo",
         "retry",
         "restore",
-        "import",
+        Self::IMPORT,
     ];
 
     /// Returns whether a client requested the snapshot with this reason.

@@ -172,6 +172,43 @@ fn missing_blob_is_published_once_and_its_return_too() {
 }
 
 #[test]
+fn file_that_grew_is_imported_after_a_snapshot_of_the_session() {
+    let whole = export_of(12);
+    // The lines before the first message are those of the file and of the session.
+    let beginning =
+        |n_messages: usize| whole.split_inclusive('\n').take(2 + n_messages).collect::<String>();
+    let (_sandbox, _daemon, mut wire) = start();
+    let import = |wire: &mut Wire, text: &str| {
+        wire.ok("session.import", json!({ "data": text, "last": true }))
+    };
+    let session = import(&mut wire, &beginning(3))["session"]["sessionId"].clone();
+    let session = session.as_str().unwrap();
+    let listed = |wire: &mut Wire| {
+        let listed = wire.ok("snapshot.list", json!({ "sessionId": session }));
+        array(&listed["data"]).to_vec()
+    };
+    assert_eq!(listed(&mut wire), Vec::<Value>::new());
+    for (n_messages, n_snapshots) in [(8, 1), (12, 2)] {
+        let grown = import(&mut wire, &beginning(n_messages));
+        assert_eq!(grown["session"]["messageCount"], n_messages, "{grown}");
+        assert_eq!(listed(&mut wire).len(), n_snapshots);
+        let again = import(&mut wire, &beginning(n_messages));
+        assert_eq!(again["report"]["alreadyImported"], true, "{again}");
+    }
+    let snapshots = listed(&mut wire);
+    assert!(snapshots.iter().all(|one| one["reason"] == "import"), "{snapshots:?}");
+    let exported = wire.export(session, "jsonl");
+    assert_eq!(import(&mut wire, &exported)["report"]["alreadyImported"], true);
+
+    let first = snapshots.iter().min_by_key(|one| one["seq"].as_u64()).unwrap();
+    let to = json!({ "sessionId": session, "snapshotId": first["snapshotId"] });
+    wire.ok("snapshot.restore", to);
+    let active = wire.ok("session.get", json!({ "sessionId": session, "branch": "active" }));
+    let messages = array(&active["records"]).iter().filter(|one| one["type"] == "message").count();
+    assert_eq!(messages, 3);
+}
+
+#[test]
 fn import_continues_after_a_mark_between_its_records() {
     let text = export_of(12);
     let first: String = text.split_inclusive('\n').take(7).collect();
@@ -187,6 +224,6 @@ fn import_continues_after_a_mark_between_its_records() {
     let session = whole["session"]["sessionId"].as_str().unwrap();
     assert_eq!(texts(&mut wire, session).len(), 12);
     let active = wire.ok("session.get", json!({ "sessionId": session, "branch": "active" }));
-    assert_eq!(array(&active["records"]).len(), 13, "one path");
+    assert_eq!(array(&active["records"]).len(), 14, "one path, and the snapshot");
     assert_eq!(import(&mut wire, &text)["report"]["alreadyImported"], true);
 }

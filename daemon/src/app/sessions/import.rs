@@ -7,13 +7,15 @@
 use std::io::{self, Cursor};
 use std::sync::Arc;
 
-use ollm_protocol::content::{ImportLoss, ImportReport, RecordBody};
+use ollm_protocol::content::{ImportLoss, ImportReport, RecordBody, SnapshotMark};
 use ollm_protocol::methods::session::{SessionImportParams, SessionImportResult};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::app::core::Core;
-use crate::app::drafts::session_counter;
-use crate::app::error::Result;
+use crate::app::drafts::{MarkedChange, mark_before, session_counter, uncounted};
+use crate::app::error::{AppError, Result};
+use crate::app::schedule::TakenSnapshot;
+use crate::app::snapshots::publish_unrecorded;
 use crate::projects::Projects;
 use crate::session::import::{
     self, ImportError, ImportSource, Imported, ImportedRecord, RecordSpool, SeqMap,
@@ -53,8 +55,8 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     let Imported { header, mut records, mut report } = imported;
     let id = header.session_id;
     let _one_at_a_time = core.imports.begin(id);
-    let stored = StoredSeqs::of(core, id, records.len())?;
-    let existing = existing(core, id, stored.as_ref(), &mut records)?;
+    let mut stored = StoredSeqs::of(core, id, records.len())?;
+    let existing = existing(core, id, stored.as_mut(), &mut records)?;
     existing.complete_report(records.len(), &mut report);
     if dry_run {
         let session = core.sessions.summary(id).ok();
@@ -66,7 +68,12 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     if report.already_imported {
         core.sessions.sync(id)?;
     } else {
-        append_rest(core, id, &stored.unwrap_or_default(), (&mut records, existing.n_known()))?;
+        let mut numbers = stored.unwrap_or_default();
+        if existing.n_known() > 0 {
+            take_snapshot(core, id)?;
+            numbers.shift_new(records.len());
+        }
+        append_rest(core, id, &numbers, (&mut records, existing.n_known()))?;
         // Later records confirm earlier ones, and no record may follow for a long time.
         core.sessions.rest(id);
     }
@@ -128,7 +135,8 @@ impl ExistingSession {
     }
 }
 
-/// The numbers of the records of a session that a file may have too. Marks of a resting session are not among them.
+/// The numbers of the records of a session that a file may have too. Marks of a resting session are not among them, and
+/// snapshots that earlier imports took only if the file has them.
 #[derive(Default)]
 struct StoredSeqs {
     /// The numbers after that of the header.
@@ -154,13 +162,30 @@ impl StoredSeqs {
             Err(SessionError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if (0..n_records).any(|at| found.seq(at) != Seq(at as u64 + 1)) {
+        found.update_map(n_records);
+        Ok(Some(found))
+    }
+
+    /// Takes a record out that a file of `n_records` does not have.
+    fn leave_out(&mut self, at: usize, n_records: usize) {
+        self.seqs.remove(at);
+        self.update_map(n_records);
+    }
+
+    /// Counts a record that was written before the new ones of a file.
+    fn shift_new(&mut self, n_records: usize) {
+        self.next += 1;
+        self.update_map(n_records);
+    }
+
+    fn update_map(&mut self, n_records: usize) {
+        let differs = (0..n_records).any(|at| self.seq(at) != Seq(at as u64 + 1));
+        self.map = differs.then(|| {
             let mut map = SeqMap::default();
             map.insert(Seq(0), Seq(0));
-            (0..n_records).for_each(|at| map.insert(Seq(at as u64 + 1), found.seq(at)));
-            found.map = Some(map);
-        }
-        Ok(Some(found))
+            (0..n_records).for_each(|at| map.insert(Seq(at as u64 + 1), self.seq(at)));
+            map
+        });
     }
 
     /// Returns the number that a record of the file has, or gets if it is written.
@@ -185,13 +210,13 @@ impl StoredSeqs {
 fn existing(
     core: &Core,
     id: SessionId,
-    stored: Option<&StoredSeqs>,
+    stored: Option<&mut StoredSeqs>,
     records: &mut RecordSpool,
 ) -> Result<ExistingSession> {
     let Some(stored) = stored else { return Ok(ExistingSession::None) };
-    let n_stored = stored.seqs.len();
-    let same = n_stored.min(records.len());
     if has_same_records(core, id, stored, records)? {
+        let n_stored = stored.seqs.len();
+        let same = n_stored.min(records.len());
         let is_complete = n_stored > 0 && n_stored >= records.len();
         return Ok(match is_complete {
             true => ExistingSession::Complete,
@@ -212,22 +237,46 @@ fn id_from_hash(hash: &blake3::Hash) -> SessionId {
     SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// Returns whether the records of a session equal the imported ones, as far as there are both.
+/// Returns whether the records of a session equal the imported ones, as far as there are both. Leaves the snapshots out
+/// that the file does not have.
 fn has_same_records(
     core: &Core,
     id: SessionId,
-    numbers: &StoredSeqs,
+    numbers: &mut StoredSeqs,
     records: &mut RecordSpool,
 ) -> Result<bool> {
-    for (new, seq) in records.iter_from(0, CHUNK_BYTES).zip(&numbers.seqs) {
-        let new = numbers.renumbered(new.map_err(|error| core.uploads.file_error(error))?);
-        let is_equal =
-            stored(core, id, *seq)?.is_some_and(|(at, body)| at == new.at && body == new.body);
-        if !is_equal {
-            return Ok(false);
+    let n_records = records.len();
+    for (at, new) in records.iter_from(0, CHUNK_BYTES).enumerate() {
+        let new = new.map_err(|error| core.uploads.file_error(error))?;
+        loop {
+            let Some(seq) = numbers.seqs.get(at) else { return Ok(true) };
+            let expected = numbers.renumbered(new.clone());
+            match stored(core, id, *seq)? {
+                Some((stored_at, body)) if stored_at == expected.at && body == expected.body => {
+                    break;
+                }
+                Some((_, RecordBody::Snapshot(mark))) if mark.reason == SnapshotMark::IMPORT => {
+                    numbers.leave_out(at, n_records);
+                }
+                _ => return Ok(false),
+            }
         }
     }
     Ok(true)
+}
+
+/// Takes a snapshot of a session that grows by an import. Blocks on the disk.
+fn take_snapshot(core: &Arc<Core>, id: SessionId) -> Result<()> {
+    let leaf = core.sessions.with(id, |live| live.state().leaf())?;
+    let mark = mark_before(&core.clock, leaf, MarkedChange::Import);
+    let draft = uncounted(RecordBody::Snapshot(mark.clone()));
+    let written = core.sessions.append_after(id, leaf, vec![draft], None);
+    let written = written.and_then(|pending| pending.wait()).map_err(AppError::from);
+    let written =
+        written.inspect_err(|error| publish_unrecorded(core, id, mark.snapshot_id, error))?;
+    // The observer takes it for one of the imported snapshots, which have no files.
+    core.due_snapshots.mark(id, TakenSnapshot { seq: written.seq, at: written.at, mark });
+    Ok(())
 }
 
 /// Returns whether the messages and tool calls of a session begin as the imported ones do.
