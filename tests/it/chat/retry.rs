@@ -1,5 +1,7 @@
 //! Turns that answer a message again: after a broken answer, with an idempotency key, and when nothing is unanswered.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use super::{conversation, read_call, send_with_tool, submit_first, text_of};
@@ -124,6 +126,36 @@ fn broken_answer_after_a_tool_result_is_replaced_behind_the_result() {
     let sent = last_request(&fake);
     let roles: Vec<&str> = sent.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool"]);
+}
+
+#[test]
+fn answer_that_is_given_again_leaves_the_files_of_its_turn() {
+    let fake = FakeOllama::new();
+    fake.script(read_call(json!({ "path": "a" })));
+    let mut chat = ModelSession::new(&fake);
+    let root = PathBuf::from(chat.sandbox.project_dir("p"));
+    chat.id = chat.wire.create(json!({ "projectPath": root }));
+    send_with_tool(&mut chat, "write a");
+    let event = chat.events_until("toolCalls").pop().unwrap();
+    std::fs::write(root.join("a"), "new").unwrap();
+    let write = json!({ "path": "a", "before": "absent", "after": { "text": "new" } });
+    fake.inject("/api/chat", &[Fault::Break { after: 1 }]);
+    let result = json!({ "id": event["calls"][0]["id"], "result": { "llmContent": "ok" },
+        "writes": [write] });
+    chat.ok("chat.submitToolResults", json!({ "results": [result] }));
+    chat.events_until("error");
+    chat.send(json!({}));
+    chat.events_until("done");
+    let text = || std::fs::read_to_string(root.join("a")).ok();
+    assert_eq!(text().as_deref(), Some("new"));
+    // The write belongs to the turn as before: the undo of all of it takes the file back.
+    let undo = json!({ "steps": 2, "files": "preview" });
+    let plan = chat.ok("session.undo", undo.clone())["files"]["planId"].clone();
+    let mut apply = undo;
+    apply["files"] = json!("apply");
+    apply["planId"] = plan;
+    chat.ok("session.undo", apply);
+    assert_eq!(text(), None);
 }
 
 #[test]

@@ -55,6 +55,39 @@ fn turn_continues_until_all_tool_results_are_submitted() {
 }
 
 #[test]
+fn call_that_was_never_answered_is_interrupted_for_the_model() {
+    for is_killed in [false, true] {
+        let fake = FakeOllama::new();
+        fake.script(read_call(json!({ "path": "a" })));
+        let mut chat = ModelSession::new(&fake);
+        send_with_tool(&mut chat, "what is in a?");
+        chat.events_until("toolCalls");
+        if is_killed {
+            chat = chat.kill_and_restart();
+        } else {
+            let id = json!({ "sessionId": chat.id });
+            chat.daemon.wire().ok("chat.cancel", id);
+            chat.events_until("error");
+        }
+        send_with_tool(&mut chat, "never mind");
+        chat.events_until("done");
+        let sent = fake.requests("/api/chat").pop().unwrap().body["messages"].clone();
+        let said: Vec<_> = array(&sent)
+            .iter()
+            .map(|one| (one["role"].as_str().unwrap(), one["content"].as_str().unwrap_or_default()))
+            .collect();
+        let expected = [
+            ("user", "what is in a?"),
+            ("assistant", ""),
+            ("tool", "[interrupted]"),
+            ("user", "never mind"),
+        ];
+        assert_eq!(said, expected, "is_killed: {is_killed}");
+        assert_eq!(sent[2]["tool_call_id"], sent[1]["tool_calls"][0]["id"]);
+    }
+}
+
+#[test]
 fn repeated_tool_call_ends_the_turn_until_the_next_user_message() {
     let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
