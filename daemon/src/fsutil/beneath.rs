@@ -68,6 +68,16 @@ impl Dir {
         Ok(is_same && self.path.canonicalize()? == self.path)
     }
 
+    /// Returns whether nothing is in the directory.
+    pub(crate) fn is_empty(&self) -> io::Result<bool> {
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Opens a directory beneath this one; an empty path is this one.
     ///
     /// **Errors**: of kind `NotFound` if there is none; `NotADirectory` for a link or a file on the way.

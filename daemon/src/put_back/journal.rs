@@ -70,6 +70,12 @@ impl Journal {
         Self { version: VERSION, session_id, plan_id, root, changes }
     }
 
+    /// Returns whether the project has a file of the journal at any moment, before, during and after the changes.
+    pub(crate) fn leaves_a_file(&self) -> bool {
+        let is_file = |state| !matches!(state, FileState::Absent);
+        self.changes.iter().any(|change| is_file(change.expected) && is_file(change.wanted))
+    }
+
     /// Returns the name of the directory in the project in which files are staged.
     pub(crate) fn stage_name(&self) -> String {
         format!(".ollm-undo-{}", self.plan_id)

@@ -392,14 +392,29 @@ fn project_that_is_gone_leaves_the_conversation_undoable() {
 
 #[test]
 fn interrupted_change_in_a_project_that_is_gone_waits_for_it() {
+    waits_for_its_project(false);
+}
+
+#[test]
+fn interrupted_change_in_a_project_that_is_not_mounted_waits_for_it() {
+    waits_for_its_project(true);
+}
+
+/// Checks an interrupted change whose project is elsewhere meanwhile, with an empty directory in its place or without.
+fn waits_for_its_project(is_mount_point: bool) {
     let mut project = Project::new();
     fs::write(project.root.join("a"), "1").unwrap();
     project.turn("one", &[("a", Some("2"))]);
     let (root, away) = (project.root.clone(), project.sandbox.path("away"));
-    let (mut project, stage, journals) =
-        interrupt(project, |root| fs::rename(root, &away).unwrap());
+    let (mut project, stage, journals) = interrupt(project, |root| {
+        fs::rename(root, &away).unwrap();
+        if is_mount_point {
+            fs::create_dir(root).unwrap();
+        }
+    });
     let preview = project.preview("session.undo", 1);
-    assert_eq!(statuses(&preview), [of("a", "outside")], "{preview}");
+    let status = if is_mount_point { "conflict" } else { "outside" };
+    assert_eq!(statuses(&preview), [of("a", status)], "{preview}");
 
     // Files of another project cannot be put back meanwhile: the session has one journal.
     let other = project.sandbox.project_dir("other");

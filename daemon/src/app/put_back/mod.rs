@@ -347,11 +347,9 @@ pub(crate) fn settle(core: &Core, id: SessionId) -> Result<()> {
 
 fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
     let Some(journal) = core.journals.read(id)? else { return Ok(()) };
-    if let Err(error) = open_project(&journal.root)
-        && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-    {
+    if let Some(reason) = absence(&journal) {
         let root = journal.root.display();
-        tracing::warn!(session = %id, "an interrupted change of files waits for {root}: {error}");
+        tracing::warn!(session = %id, "an interrupted change of files waits for {root}: {reason}");
         return Ok(());
     }
     // A write that failed may have left its record in the log, and a process that was killed a record that is not synced.
@@ -363,6 +361,21 @@ fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
         tracing::info!(session = %id, "took back files that an interrupted call had put back");
     }
     Ok(core.journals.remove(id)?)
+}
+
+/// Returns why the project of a journal is not there, or `None` if it is.
+fn absence(journal: &Journal) -> Option<String> {
+    let is_gone = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    };
+    match open_project(&journal.root) {
+        Err(error) => is_gone(&error).then(|| error.to_string()),
+        Ok(dir) => {
+            // A disk that is not mounted leaves an empty directory in its place.
+            let is_empty = dir.is_empty().unwrap_or(false) && journal.leaves_a_file();
+            is_empty.then(|| "the directory is empty".to_owned())
+        }
+    }
 }
 
 /// Returns whether the record of a plan is in the log.
