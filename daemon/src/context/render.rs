@@ -47,6 +47,8 @@ pub(super) struct Renderer<'c> {
     /// Bytes of the last message at its last count. It is counted again when they have doubled, so that counting stays
     /// linear.
     checked_bytes: usize,
+    /// The place in the last message at which the text of the user's newest message begins, in bytes.
+    newest_text: Option<usize>,
     /// Calls of the last assistant message that have no result yet.
     open: Vec<OpenCall>,
     /// The end of the last call of each id.
@@ -90,6 +92,7 @@ impl<'c> Renderer<'c> {
             settled: Vec::new(),
             settled_sum: 0,
             checked_bytes: 0,
+            newest_text: None,
             open: Vec::new(),
             ended: HashMap::new(),
             deferred: Vec::new(),
@@ -104,7 +107,7 @@ impl<'c> Renderer<'c> {
             RecordBody::Message(message) => self.message(item, message)?,
             RecordBody::ToolCall(call) => self.tool_call(item, call)?,
             RecordBody::Delta(delta) if delta.topic == RECALL_TOPIC => {
-                self.note(item, recalled_block(&delta.text))
+                self.recalled(item, recalled_block(&delta.text))
             }
             RecordBody::Delta(delta) => {
                 self.note(item, note("update", &[("topic", &delta.topic)], &delta.text))
@@ -173,6 +176,8 @@ impl<'c> Renderer<'c> {
                     return Err(OmitReason::Empty);
                 }
                 self.user(&text, images);
+                let last = self.messages.last();
+                self.newest_text = last.map(|last| last.content.len() - text.len());
             }
             Role::Assistant => self.assistant(message, text)?,
             Role::Tool => self.tool_message(item, message, &text)?,
@@ -294,6 +299,17 @@ impl<'c> Renderer<'c> {
         }
     }
 
+    /// Renders what was recalled for a message of the user before the text of the message, which a model then reads last,
+    /// also if it was recalled after the message was recorded.
+    fn recalled(&mut self, item: &PathItem, block: String) {
+        let Some((at, last)) = self.newest_text.zip(self.messages.last_mut()) else {
+            return self.note(item, block);
+        };
+        let block = block + "\n\n";
+        last.content.insert_str(at, &block);
+        self.newest_text = Some(at + block.len());
+    }
+
     fn call(&mut self, id: &str, name: &str, args: &Value) {
         if let Some(last) = self.messages.last_mut() {
             let function = ContextFunction { name: name.to_owned(), arguments: args.clone() };
@@ -350,7 +366,7 @@ impl<'c> Renderer<'c> {
 
     fn push(&mut self, message: ContextMessage) {
         self.settle(Some(&message));
-        self.checked_bytes = 0;
+        (self.checked_bytes, self.newest_text) = (0, None);
         self.messages.push(message);
     }
 

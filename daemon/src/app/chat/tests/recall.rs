@@ -172,8 +172,8 @@ async fn compaction_within_a_turn_recalls_what_it_dropped() {
     let (events, end) = chat.run(Some(QUESTION), json!({})).await;
     assert!(end.is_ok() && kinds(&events).contains(&"compacting"), "{end:?}: {events:?}");
     let (_, prompt) = chat.last_request().pop().expect("a message");
-    let (before, recalled) = prompt.split_once("<recalled>").unwrap_or_else(|| panic!("{prompt}"));
-    assert!(before.contains(QUESTION) && recalled.contains("port 48213"), "{prompt}");
+    let (recalled, rest) = prompt.split_once("</recalled>").unwrap_or_else(|| panic!("{prompt}"));
+    assert!(recalled.contains("port 48213") && rest.contains(QUESTION), "{prompt}");
     let [delta] = &chat.deltas()[..] else { panic!("one delta") };
     assert_eq!(delta.recalled[0].seq, Seq(3));
     let usage = events.iter().find_map(|event| match event {
