@@ -11,6 +11,7 @@ mod file;
 mod index;
 mod map;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +61,8 @@ pub(crate) struct SnapshotStore {
     map: Mutex<SnapshotMap>,
     /// Held while files of a session are written or removed.
     writing: Mutex<()>,
+    /// The directories with a removed file whose sync failed: a crash may bring it back.
+    unsynced: Mutex<BTreeSet<PathBuf>>,
 }
 
 /// The right to write and remove snapshot files, which one caller has at a time.
@@ -72,7 +75,8 @@ impl SnapshotStore {
     /// Returns the snapshots of a home; the first write creates their directory.
     pub(crate) fn new(home: &Path) -> Self {
         let dir = home.join(DIRECTORY);
-        Self { map: Mutex::new(SnapshotMap::new(&dir)), dir, writing: Mutex::new(()) }
+        let map = Mutex::new(SnapshotMap::new(&dir));
+        Self { dir, map, writing: Mutex::default(), unsynced: Mutex::default() }
     }
 
     /// Waits until no other caller writes.
@@ -226,9 +230,22 @@ impl SnapshotWriter<'_> {
         let dir = self.store.files_of(session);
         let path = file::find(&dir, id)?.ok_or(SnapshotError::NotFound { id })?;
         fsutil::remove_file(&path)?;
-        fsutil::sync_dir(&dir)?;
+        self.store.unsynced.lock().insert(dir);
+        self.sync_removed()?;
         self.store.map.lock().remove(id);
         self.update_index(session);
+        Ok(())
+    }
+
+    /// Makes the removals durable whose sync failed: a retry finds no file, and must not say so before.
+    pub(crate) fn sync_removed(&self) -> Result<(), FsError> {
+        let mut unsynced = self.store.unsynced.lock();
+        while let Some(dir) = unsynced.first() {
+            if dir.is_dir() {
+                fsutil::sync_dir(dir)?;
+            }
+            unsynced.pop_first();
+        }
         Ok(())
     }
 

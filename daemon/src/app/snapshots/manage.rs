@@ -142,6 +142,7 @@ pub(crate) fn delete(
     params: SnapshotDeleteParams,
 ) -> Result<SnapshotDeleteResult> {
     let SnapshotDeleteParams { snapshot_id, session_id } = params;
+    core.snapshots.writer().sync_removed().map_err(SnapshotError::from)?;
     let session = session_of(core, snapshot_id, session_id)?;
     core.snapshots.writer().remove(session, snapshot_id)?;
     core.snapshots.save_map();

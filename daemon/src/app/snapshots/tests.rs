@@ -27,7 +27,7 @@ use crate::app::error::{AppError, Result};
 use crate::app::sessions::{delete, update};
 use crate::app::testing::{TestSession, scratch_core};
 use crate::events::EventFilter;
-use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
+use crate::fsutil::trace::{DiskFault, DiskStep, DiskTrace, FaultKind};
 use crate::snapshot::SnapshotError;
 
 fn of<T: DeserializeOwned>(params: &Value) -> T {
@@ -478,6 +478,30 @@ async fn full_disk_leaves_nothing_half_written() {
             |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(".tmp");
         assert!(!names.iter().any(is_temporary), "{at}");
     }
+}
+
+#[tokio::test]
+async fn retry_of_a_deletion_does_not_reply_before_the_removal_is_durable() {
+    let session = TestSession::new(&[]);
+    session.record("user", "one").await;
+    let taken = session.snapshot("first").await.expect("takes");
+    let params = json!({ "snapshotId": taken.snapshot_id });
+    let delete =
+        || manage::delete(&session.core, of(&params)).expect_err("never finds it durably gone");
+    let is_storage = |error| matches!(error, AppError::Snapshot(SnapshotError::Storage(_)));
+    let trace = DiskTrace::new(session.dir.path());
+    let kind = FaultKind::Error(Errno::NOSPC.raw_os_error());
+    // The file is removed, and the sync of its directory fails twice.
+    for at in [1, 2] {
+        trace.set_fault(Some(DiskFault { at, count: 1, kind }));
+        assert!(is_storage(delete()), "{at}: {:?}", trace.steps());
+    }
+    trace.set_fault(None);
+    let error = delete();
+    assert!(matches!(error, AppError::Snapshot(SnapshotError::NotFound { .. })), "{error:?}");
+    let is_sync =
+        |step: &DiskStep| matches!(step, DiskStep::SyncDir(dir) if dir.ends_with("snapshots"));
+    assert_eq!(trace.steps().iter().filter(|step| is_sync(step)).count(), 1);
 }
 
 #[tokio::test]
