@@ -334,6 +334,8 @@ fn plain_requests_carry_neither_rules_nor_values() {
     let check = |text: &str, expect| assert_eq!(is_plain_request(text), expect, "{text}");
     check("Rename the helper to the new name, please.", true);
     check("Fix the test. Can you run it again?", true);
+    check("Which module is first?", true);
+    check("Make the error message of the uploader kinder.", true);
     check("What does this function do?", true);
     check("Never push with force.", false);
     check("Rename it to src/parser/lines.rs.", false);

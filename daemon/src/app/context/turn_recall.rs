@@ -24,7 +24,7 @@ use crate::context::compact::prompt_text;
 use crate::context::{
     Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
 };
-use crate::facts::for_each_sentence_of_line;
+use crate::facts::{for_each_sentence_of_line, is_plain_request};
 use crate::tokens::Counter;
 
 /// Maximum number of messages that a turn recalls.
@@ -35,7 +35,7 @@ const MAX_CANDIDATES: usize = 8;
 const DATE_CHARS: usize = 10;
 /// The first line of a block that stands before the message that it is for.
 const FOR_MESSAGE_BELOW: &str = "Earlier messages that may help with the message below:";
-/// The first line of a block that stands behind that message.
+/// The first line of a block behind that message, in the pending message of a build that writes no record.
 const FOR_MESSAGE_ABOVE: &str = "Earlier messages that may help with the message above:";
 /// The tokens of a block around its text, at most.
 const BLOCK_TOKENS: u64 = 24;
@@ -100,7 +100,8 @@ pub(crate) async fn recall_after_compaction(
             Ok(recall.free_room()?.min(left))
         };
         let n_left = MAX_PIECES.saturating_sub(n_shown);
-        let delta = recall.find(&question, FOR_MESSAGE_ABOVE, n_left, &room)?;
+        // A prompt has what was recalled before the message, although its record is behind it.
+        let delta = recall.find(&question, FOR_MESSAGE_BELOW, n_left, &room)?;
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
@@ -132,6 +133,9 @@ pub(super) async fn recall_for_build(
         let Some(recall) = TurnRecall::load(core, &request, None)? else { return Ok(None) };
         let (question, introduction) = match &request.pending {
             Some(pending) => (Some(pending.clone()), FOR_MESSAGE_BELOW),
+            None if request.compact == CompactMode::Auto => {
+                (recall.newest_message()?, FOR_MESSAGE_BELOW)
+            }
             None => (recall.newest_message()?, FOR_MESSAGE_ABOVE),
         };
         let Some(question) = question else { return Ok(None) };
@@ -183,6 +187,22 @@ impl ShownMessages {
         }
         n_all > 0 && n_said == n_all
     }
+}
+
+/// Returns whether a message, with its neighbor if it has one, only asks for something, which helps with no later
+/// question.
+fn only_asks(message: &RecalledMessage) -> bool {
+    let excerpt = message.excerpt.as_str();
+    if !message.has_neighbor {
+        return message.role == Role::User && is_plain_request(excerpt);
+    }
+    // Both messages begin with their roles.
+    let second = ["\nuser: ", "\nassistant: "];
+    let parts = second.into_iter().find_map(|role| excerpt.split_once(role));
+    parts.is_some_and(|(first, second)| {
+        let first = first.split_once(": ").map_or(first, |(_, text)| text);
+        is_plain_request(first) && is_plain_request(second)
+    })
 }
 
 /// Returns a text with single spaces only.
@@ -315,7 +335,7 @@ impl<'a> TurnRecall<'a> {
                 let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
                 let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most;
                 let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
-                (fits && !is_repeated).then_some(longer)
+                (fits && !is_repeated && !only_asks(message)).then_some(longer)
             };
             if shown.as_ref().is_some_and(|shown| shown.says(&message)) {
                 continue;

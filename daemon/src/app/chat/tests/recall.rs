@@ -145,6 +145,22 @@ async fn message_is_recalled_alone_if_its_neighbor_has_no_room() {
 }
 
 #[tokio::test]
+async fn request_is_not_recalled_without_its_answer() {
+    let chat = ChatFixture::with(&SMALL);
+    let session = &chat.session;
+    session.record("user", "Begin.").await;
+    session.record("assistant", "Which module is first?").await;
+    session.record("user", "Make the error message of the uploader kinder.").await;
+    session.record("assistant", &"It says now what to do about it. ".repeat(9)).await;
+    chat.fill_and_compact().await;
+    chat.backend.answer_text("Done.");
+    let (_, end) = chat.run(Some("Make the error message of the mailer kinder."), json!({})).await;
+    assert!(end.is_ok(), "{end:?}");
+    let (_, prompt) = chat.last_request().pop().expect("a message");
+    assert!(!prompt.contains("uploader kinder"), "{prompt}");
+}
+
+#[tokio::test]
 async fn nothing_is_recalled_where_it_is_off_or_nothing_fits_the_question() {
     let chat = ChatFixture::with_forgotten_fact().await;
     for question in ["the", "?!", "Thanks, go on.", "Is the weather fine in Lisbon?"] {
