@@ -91,8 +91,8 @@ fn path_of(blobs: &Path, hash: FileHash) -> PathBuf {
     blobs.join(hash.to_string())
 }
 
-/// The contents that one write keeps for the first time. While the value exists, their directory has a mark, so that the
-/// next start finds those of a process that was killed before their record was written.
+/// The contents that one write keeps for the first time. Until it is known whether a record needs them, their directory
+/// has a mark, by which the next start finds those of a process that was killed.
 #[derive(Default)]
 pub(super) struct NewContents {
     paths: BTreeSet<PathBuf>,
@@ -120,9 +120,15 @@ impl NewContents {
                 all_removed = false;
             }
         }
-        if !all_removed {
-            self.leave();
+        match all_removed {
+            true => self.mark = None,
+            false => self.leave(),
         }
+    }
+
+    /// Keeps the contents, whose records are durable.
+    pub(super) fn keep(&mut self) {
+        self.mark = None;
     }
 
     /// Leaves the mark for the next start.
@@ -302,7 +308,9 @@ mod tests {
             std::fs::write(&path, "content").expect("writes");
             new
         };
-        assert_eq!((add(), n_files()).1, 2);
+        let mut new = add();
+        assert_eq!(n_files(), 2);
+        new.keep();
         assert_eq!(n_files(), 1, "the record is written");
         add().remove();
         assert_eq!(n_files(), 0, "the record is refused");

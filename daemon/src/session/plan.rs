@@ -97,6 +97,11 @@ impl WritePlan {
         self.new_contents.remove();
     }
 
+    /// Keeps the blobs, because the lines of this plan are durable.
+    pub(super) fn keep_new_blobs(&mut self) {
+        self.new_contents.keep();
+    }
+
     /// Leaves the blobs to the next start, because the log may have lines of this plan.
     pub(super) fn leave_new_blobs(&mut self) {
         self.new_contents.leave();

@@ -182,9 +182,10 @@ impl SessionCell {
                 return;
             }
         };
-        if plan.bytes.is_empty() {
-            // All requests were refused, or their keys were known.
-            plan.remove_new_blobs();
+        // Without bytes, all requests were refused, or their keys were known.
+        match plan.bytes.is_empty() {
+            true => plan.remove_new_blobs(),
+            false => plan.keep_new_blobs(),
         }
         self.finish(plan, reader);
         writer.log = log;
