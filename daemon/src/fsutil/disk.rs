@@ -146,7 +146,7 @@ impl DiskFile {
         self.file.read_exact_at(buffer, offset)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

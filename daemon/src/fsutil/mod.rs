@@ -362,7 +362,7 @@ pub(crate) fn sweep_temporaries(dir: &Path) -> Result<usize, FsError> {
 pub(crate) enum DirMark {
     /// The file that the directory belongs to is not created yet.
     Incomplete,
-    /// The directory may have files that nothing refers to yet.
+    /// The directory may have files that nothing refers to yet, whose names are the lines of the mark.
     Unreferenced,
 }
 
@@ -376,29 +376,21 @@ impl DirMark {
 }
 
 /// Marks a directory until the returned file is removed. The caller syncs the directory.
-pub(crate) fn mark_dir(dir: &Path, mark: DirMark) -> Result<PathBuf, FsError> {
+pub(crate) fn mark_dir(dir: &Path, mark: DirMark) -> Result<DiskFile, FsError> {
     let mut path = temporary_beside(&dir.join("mark")).into_os_string();
     path.push(format!("-{}", mark.suffix()));
     let path = PathBuf::from(path);
-    DiskFile::create(&path).map_err(|error| FsError::new("create", &path, error))?;
-    Ok(path)
+    DiskFile::create(&path).map_err(|error| FsError::new("create", &path, error))
 }
 
-/// Returns whether another process left a mark in a directory.
-pub(crate) fn has_mark(dir: &Path, mark: DirMark) -> Result<bool, FsError> {
-    let fail = |source| FsError::new("list", dir, source);
-    for file in fs::read_dir(dir).map_err(fail)? {
-        let name = file.map_err(fail)?.file_name();
-        let name = name.as_encoded_bytes();
-        let is_own = name.starts_with(OWN_TEMPORARY.as_bytes());
-        if name.starts_with(TEMPORARY.as_bytes())
-            && name.ends_with(mark.suffix().as_bytes())
-            && !is_own
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Returns the marks that other processes left in a directory.
+pub(crate) fn left_marks(dir: &Path, mark: DirMark) -> Result<Vec<PathBuf>, FsError> {
+    let is_left = |name: &String| {
+        let is_own = name.starts_with(OWN_TEMPORARY.as_str());
+        name.starts_with(TEMPORARY) && name.ends_with(mark.suffix()) && !is_own
+    };
+    let names = file_names(dir)?.into_iter().filter(is_left);
+    Ok(names.map(|name| dir.join(name)).collect())
 }
 
 /// Gives a file that is never changed a second name, or copies it if the file system cannot do that. Does nothing if there

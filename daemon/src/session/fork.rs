@@ -147,7 +147,7 @@ impl Sessions {
             return Ok(None);
         }
         fsutil::create_private_dir(blobs)?;
-        let mark = fsutil::mark_dir(blobs, DirMark::Incomplete)?;
+        let mark = fsutil::mark_dir(blobs, DirMark::Incomplete)?.path().to_owned();
         fsutil::sync_dir(blobs)?;
         let source = self.shared.paths.blobs(source);
         for name in &names {

@@ -7,13 +7,19 @@
 //! **Invariant**: a record of a session names the hash of an earlier content only if the content is kept.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::{BufRead as _, BufReader};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
 
 use super::write::{KeptContent, NewRecord};
-use crate::fsutil::{self, DirMark, FsError, TemporaryName};
+use crate::fsutil::{self, DirMark, DiskFile, FsError, TemporaryName};
+
+/// The length of the name of a content.
+const HASH_CHARS: usize = 2 * size_of::<FileHash>();
+/// The part of a log that is searched at once, in bytes.
+const SCAN_BYTES: u64 = 256 * 1024;
 
 /// Stores the contents of a record, and notes those that were not kept before. A state whose content is not kept becomes
 /// `Unknown`, which `not_kept` says. A tool call gets the project of its session, to which its paths belong.
@@ -91,21 +97,28 @@ fn path_of(blobs: &Path, hash: FileHash) -> PathBuf {
     blobs.join(hash.to_string())
 }
 
-/// The contents that one write keeps for the first time. Until it is known whether a record needs them, their directory
-/// has a mark, by which the next start finds those of a process that was killed.
+/// The contents that one write keeps for the first time. Until it is known whether a record needs them, a mark in their
+/// directory names them, by which the next start finds those of a process that was killed.
 #[derive(Default)]
 pub(super) struct NewContents {
     paths: BTreeSet<PathBuf>,
-    mark: Option<TemporaryName>,
+    mark: Option<(DiskFile, TemporaryName)>,
 }
 
 impl NewContents {
-    fn add(&mut self, dir: &Path, path: &Path) -> Result<(), FsError> {
-        if self.mark.is_none() {
-            let mark = fsutil::mark_dir(dir, DirMark::Unreferenced)?;
-            self.mark = Some(TemporaryName::of(mark));
-        }
-        self.paths.insert(path.to_owned());
+    /// Names a content in the mark, before its file exists. A mark that a power cut emptied only leaves contents.
+    fn add(&mut self, dir: &Path, hash: FileHash) -> Result<(), FsError> {
+        let (mark, _) = match &mut self.mark {
+            Some(mark) => mark,
+            None => {
+                let mark = fsutil::mark_dir(dir, DirMark::Unreferenced)?;
+                let name = TemporaryName::of(mark.path().to_owned());
+                self.mark.insert((mark, name))
+            }
+        };
+        let named = mark.append(format!("{hash}\n").as_bytes());
+        named.map_err(|error| FsError::new("write", mark.path(), error))?;
+        self.paths.insert(path_of(dir, hash));
         Ok(())
     }
 
@@ -133,29 +146,31 @@ impl NewContents {
 
     /// Leaves the mark for the next start.
     pub(super) fn leave(&mut self) {
-        if let Some(mark) = self.mark.take() {
-            mark.keep();
+        if let Some((_, name)) = self.mark.take() {
+            name.keep();
         }
     }
 }
 
-/// Removes the contents that no line of the log names, if a process was killed after it had written some; returns their
-/// number.
+/// Removes the contents that a killed process was about to keep and that the log does not name; returns their number.
 pub(super) fn sweep(blobs: &Path, log: &Path) -> Result<usize, FsError> {
-    if !fsutil::has_mark(blobs, DirMark::Unreferenced)? {
+    let mut unneeded = BTreeSet::new();
+    for mark in fsutil::left_marks(blobs, DirMark::Unreferenced)? {
+        let fail = |source| FsError::new("read", &mark, source);
+        let names = fsutil::read_regular(&mark).map_err(fail)?;
+        let names = String::from_utf8_lossy(&names);
+        unneeded.extend(names.lines().filter(|name| is_hash(name)).map(str::to_owned));
+    }
+    if unneeded.is_empty() {
         return Ok(0);
     }
-    let listed = fsutil::file_names(blobs)?.into_iter().filter(|name| is_hash(name.as_bytes()));
-    let mut unneeded: BTreeSet<String> = listed.collect();
     let fail = |source| FsError::new("read", log, source);
-    let mut lines = BufReader::new(fsutil::open_regular(log).map_err(fail)?);
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line).map_err(fail)? > 0 {
-        // Whatever looks like the name of a content is one.
-        for word in line.split(|byte| !byte.is_ascii_hexdigit()).filter(|word| is_hash(word)) {
-            unneeded.remove(&*String::from_utf8_lossy(word));
-        }
-        line.clear();
+    let mut log = fsutil::open_regular(log).map_err(fail)?;
+    let mut bytes = Vec::new();
+    while (&mut log).take(SCAN_BYTES).read_to_end(&mut bytes).map_err(fail)? > 0 {
+        unneeded.retain(|name| memmem::find(&bytes, name.as_bytes()).is_none());
+        // A name may continue in the next bytes.
+        bytes.drain(..bytes.len().saturating_sub(HASH_CHARS - 1));
     }
     for name in &unneeded {
         fsutil::remove_file(&blobs.join(name))?;
@@ -163,8 +178,8 @@ pub(super) fn sweep(blobs: &Path, log: &Path) -> Result<usize, FsError> {
     Ok(unneeded.len())
 }
 
-fn is_hash(name: &[u8]) -> bool {
-    name.len() == 2 * size_of::<FileHash>() && name.iter().all(u8::is_ascii_hexdigit)
+fn is_hash(name: &str) -> bool {
+    name.len() == HASH_CHARS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The blobs of a session, to which contents are added.
@@ -241,7 +256,7 @@ impl<'a> BlobStore<'a> {
             fsutil::create_private_dir(self.dir)?;
         }
         if size.is_none() {
-            self.new.add(self.dir, path)?;
+            self.new.add(self.dir, hash)?;
         }
         // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
         fsutil::replace_with_unsynced_name(path, bytes)?;
@@ -285,17 +300,21 @@ mod tests {
     fn start_removes_what_a_killed_process_left_and_no_log_names() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let (blobs, log) = (dir.path().join("blobs"), dir.path().join("log"));
-        let [named, left] = ["a".repeat(64), "b".repeat(64)];
+        let [named, left, other] = ["a", "b", "c"].map(|char| char.repeat(HASH_CHARS));
         std::fs::create_dir(&blobs).expect("creates");
-        for name in [&named, &left] {
+        for name in [&named, &left, &other] {
             std::fs::write(blobs.join(name), "content").expect("writes");
         }
-        std::fs::write(&log, format!("{{\"before\":\"{named}\"}}\n{{\"torn")).expect("writes");
+        // The name stands where one searched part of the log ends and the next begins.
+        let before = " ".repeat(usize::try_from(SCAN_BYTES).expect("fits") - 9);
+        std::fs::write(&log, format!("{before}{named}\n{{\"torn")).expect("writes");
         let sweep = || sweep(&blobs, &log).expect("sweeps");
         assert_eq!(sweep(), 0, "without a mark, no process was killed");
-        std::fs::write(blobs.join(".tmp-1-0-0-unreferenced"), "").expect("writes");
+        let mark = format!("{named}\n{left}\n../log\n{}", &other[1..]);
+        std::fs::write(blobs.join(".tmp-1-0-0-unreferenced"), mark).expect("writes");
         assert_eq!(sweep(), 1);
         assert!(blobs.join(named).exists() && !blobs.join(left).exists());
+        assert!(blobs.join(other).exists() && log.exists(), "only what the mark names whole");
     }
 
     #[test]
@@ -303,9 +322,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let n_files = || std::fs::read_dir(dir.path()).expect("lists").count();
         let add = || {
-            let (mut new, path) = (NewContents::default(), dir.path().join("a".repeat(64)));
-            new.add(dir.path(), &path).expect("marks");
-            std::fs::write(&path, "content").expect("writes");
+            let (mut new, hash) = (NewContents::default(), FileHash([0xaa; 32]));
+            new.add(dir.path(), hash).expect("marks");
+            std::fs::write(path_of(dir.path(), hash), "content").expect("writes");
             new
         };
         let mut new = add();

@@ -85,8 +85,17 @@ impl Sessions {
             let id = name.strip_suffix(BLOBS_SUFFIX).and_then(|id| id.parse().ok());
             let blobs = dir.join(name);
             match id.filter(|id| self.shared.paths.has_log(*id)) {
-                Some(id) => swept += kept_files::sweep(&blobs, &self.shared.paths.log(id))?,
-                None if id.is_some() && fsutil::has_mark(&blobs, DirMark::Incomplete)? => {
+                Some(id) => match kept_files::sweep(&blobs, &self.shared.paths.log(id)) {
+                    Ok(n_removed) => swept += n_removed,
+                    // The mark stays for the next start; other sessions are swept.
+                    Err(error) => {
+                        tracing::warn!(session = %id, "contents that no record needs may be left: {error}");
+                        continue;
+                    }
+                },
+                None if id.is_some()
+                    && !fsutil::left_marks(&blobs, DirMark::Incomplete)?.is_empty() =>
+                {
                     fsutil::remove_dir_all(&blobs)?;
                     swept += 1;
                     continue;
