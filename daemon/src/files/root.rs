@@ -1,4 +1,4 @@
-//! One root: its state, which callers read, and what they ask its thread for.
+//! The state of one root, which callers read, and the requests that they send to its thread.
 //!
 //! **Invariants**: only the thread changes the tree and the journal.
 

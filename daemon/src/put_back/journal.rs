@@ -70,7 +70,7 @@ impl Journal {
         Self { version: VERSION, session_id, plan_id, root, changes }
     }
 
-    /// Returns whether the project has a file of the journal at any moment, before, during and after the changes.
+    /// Returns whether a file of the journal is in the project at every moment: before, during and after the changes.
     pub(crate) fn leaves_a_file(&self) -> bool {
         let is_file = |state| !matches!(state, FileState::Absent);
         self.changes.iter().any(|change| is_file(change.expected) && is_file(change.wanted))

@@ -37,7 +37,7 @@ pub struct FilesDiscoverParams {
     /// The `nextCursor` of the page before; absent for the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Whether the root is walked again, although changes are followed; also tries again to watch one that is polled.
+    /// Set to walk the root again although its changes are followed, and to try again to watch one that is polled.
     /// Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refresh: bool,

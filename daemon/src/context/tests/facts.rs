@@ -49,10 +49,6 @@ impl FactSource for StatedFacts {
     }
 }
 
-fn all_text(built: &Built) -> String {
-    built.result.messages.iter().map(|message| message.content.as_str()).collect()
-}
-
 /// Records messages that state a fact each, then plain requests, each with an answer.
 fn session_with_facts(n_facts: usize, n_requests: usize) -> (Session, StatedFacts) {
     let mut session = Session::default();

@@ -196,6 +196,11 @@ fn check_rendered(fill: fn(&mut Session), expect: &[&str]) {
     assert_eq!(lines(&built.result.messages[1..]), expect);
 }
 
+/// Returns the texts of all messages of a context.
+fn all_text(built: &Built) -> String {
+    built.result.messages.iter().map(|message| message.content.as_str()).collect()
+}
+
 #[test]
 fn results_enter_in_the_order_of_their_calls() {
     let check = check_rendered;

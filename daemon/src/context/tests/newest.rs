@@ -44,10 +44,6 @@ fn ask(session: &mut Session, large: Large, tokens: u64) -> String {
     text
 }
 
-fn all_text(built: &Built) -> String {
-    built.result.messages.iter().map(|message| message.content.as_str()).collect()
-}
-
 #[test]
 fn newest_unit_is_whole_whenever_it_fits() {
     let mut cut = Vec::new();
