@@ -7,7 +7,8 @@ use std::mem::discriminant;
 use std::ops::Range;
 
 use ollm_protocol::content::{
-    Checkpoint, ContextMessage, HeadItem, OmittedItem, Part, RecordBody, Role,
+    Checkpoint, ContextMessage, EARLIER_REQUESTS_BLOCK, HeadItem, MEMORY_BLOCK, OPENING_END,
+    OmittedItem, Part, RecordBody, Role,
 };
 use ollm_protocol::{CheckpointId, Seq};
 
@@ -21,12 +22,6 @@ use crate::tokens::{Counter, IMAGE_TOKENS};
 
 /// The form of a record that is shown whole.
 pub(super) const WHOLE: &str = "whole";
-/// The topic of the block of the checkpoints.
-pub(super) const MEMORY: &str = "memory";
-/// The tag of the block of earlier messages of the user.
-const EARLIER_REQUESTS: &str = "earlier_requests";
-/// The line between the opening of a head and the turns.
-pub(super) const OPENING_END: &str = "--- the conversation goes on here ---";
 /// The end of the system message of a head with an opening.
 pub(super) const NOTICE: &str = "\
 Older parts of this conversation are not shown in full. The first user message begins with notes: `<memory>` is what \
@@ -147,8 +142,7 @@ pub(super) fn assemble(
     }
     let Assembler { renderer, mut omitted, n_included, items, .. } = assembler;
     let checkpoints = items.iter().filter(|item| matches!(item.source, ItemSource::Checkpoint(_)));
-    let is_memory =
-        |item: &&ShownItem| matches!(&item.source, ItemSource::Block(topic) if topic == MEMORY);
+    let is_memory = |item: &&ShownItem| matches!(&item.source, ItemSource::Block(topic) if topic == MEMORY_BLOCK);
     let memory = items.iter().filter(is_memory);
     let checkpoint_tokens = checkpoints.chain(memory).map(|item| item.tokens).sum();
     let (messages, tokens) = renderer.finish(&mut omitted);
@@ -171,7 +165,7 @@ pub(super) fn memory_block<'c>(
     all: &[Checkpoint],
 ) -> String {
     let summaries: Vec<String> = shown.map(|one| shown_summary(one, all)).collect();
-    note(MEMORY, &[], &summaries.join("\n\n"))
+    note(MEMORY_BLOCK, &[], &summaries.join("\n\n"))
 }
 
 /// Returns whether a head begins with notes, which the system message explains.
@@ -231,7 +225,7 @@ fn is_one_block(one: &HeadItem, next: &HeadItem) -> bool {
 }
 
 fn is_memory(item: &HeadItem) -> bool {
-    matches!(item, HeadItem::Block { topic, .. } if topic == MEMORY)
+    matches!(item, HeadItem::Block { topic, .. } if topic == MEMORY_BLOCK)
 }
 
 /// Returns a shorter form of a record.
@@ -447,7 +441,7 @@ impl<'a> Assembler<'a, '_, '_> {
         }
         let (tag, form) = match is_pinned {
             true => ("pinned", "pinned"),
-            false => (EARLIER_REQUESTS, "quoted"),
+            false => (EARLIER_REQUESTS_BLOCK, "quoted"),
         };
         if !texts.is_empty() {
             self.renderer.user(&note(tag, &[], &texts.join("\n")), Vec::new());

@@ -1,8 +1,8 @@
 //! The notes of a head: the checkpoints in force in one block, shortened if their room is smaller than they are.
 
-use ollm_protocol::content::{Checkpoint, HeadItem};
+use ollm_protocol::content::{Checkpoint, HeadItem, MEMORY_BLOCK};
 
-use super::assemble::{MEMORY, memory_block};
+use super::assemble::memory_block;
 use super::compact::{Summary, fit_summary, merged_summaries, shown_summary};
 use crate::tokens::Counter;
 
@@ -72,7 +72,7 @@ impl Notes {
     fn block(checkpoints: &[Checkpoint], counter: &Counter, text: String) -> Self {
         let tokens = u64::from(counter.count_text(&text)) + frame(checkpoints, counter);
         let mut items = items(checkpoints);
-        items.push(HeadItem::Block { topic: MEMORY.to_owned(), text: text.clone() });
+        items.push(HeadItem::Block { topic: MEMORY_BLOCK.to_owned(), text: text.clone() });
         Self { items, text, tokens }
     }
 }

@@ -12,7 +12,8 @@
 use std::collections::HashMap;
 
 use ollm_protocol::content::{
-    ContextFunction, ContextMessage, ContextToolCall, Message, Part, RecordBody, Role, ToolCall,
+    ContextFunction, ContextMessage, ContextToolCall, Message, Part, RECALLED_BLOCK, RecordBody,
+    Role, ToolCall,
 };
 use serde_json::Value;
 
@@ -66,8 +67,6 @@ struct OpenCall {
 
 /// The topic of a delta with messages that were recalled.
 pub(crate) const RECALL_TOPIC: &str = "recall";
-/// The block of recalled messages.
-const RECALLED_BLOCK: &str = "recalled";
 
 /// The event that ended a call.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -102,15 +102,13 @@ impl Counter {
             return exact.count_turn(message.role, &message.sent_text());
         }
         let overhead = self.count_turn(message.role, "");
-        let has_thinking = message.inline_thinking().is_some();
-        let start = if has_thinking {
-            overhead.saturating_add(self.count_text(&message.sent_text()))
-        } else {
-            overhead
-        };
+        let sent = message.sent_text();
+        let is_partly_sent = sent != message.plain_text();
+        let start =
+            if is_partly_sent { overhead.saturating_add(self.count_text(&sent)) } else { overhead };
         message.parts.iter().fold(start, |sum, part| {
             sum.saturating_add(match part {
-                Part::Text { .. } if has_thinking => 0,
+                Part::Text { .. } if is_partly_sent => 0,
                 Part::Text { text } => self.count_text(text),
                 Part::Thinking { .. } => 0,
                 Part::ToolCall { name, args, .. } => self.count_call(name, args),

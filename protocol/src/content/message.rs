@@ -4,13 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::answer_text::SplitAnswer;
 use super::files::FileWrite;
 use super::is_zero;
 use crate::{Seq, Timestamp};
-
-/// The tags between which some models think in their answers.
-const THINK: &str = "<think>";
-const END_THINK: &str = "</think>";
 
 /// The author of a message.
 #[derive(
@@ -104,12 +101,12 @@ impl Message {
     }
 
     /// Returns the text that is sent to a model again: the plain text, in an assistant message without the thinking between
-    /// tags.
+    /// tags and without blocks of the prompt that the model repeated.
     #[must_use]
     pub fn sent_text(&self) -> String {
         let text = self.plain_text();
-        match self.split_thinking(&text) {
-            Some((_, rest)) => rest,
+        match self.split(&text) {
+            Some(split) => split.sent,
             None => text,
         }
     }
@@ -118,40 +115,12 @@ impl Message {
     #[must_use]
     pub fn inline_thinking(&self) -> Option<String> {
         let text = self.plain_text();
-        self.split_thinking(&text).map(|(thinking, _)| thinking.join("\n"))
+        let thinking = self.split(&text)?.thinking;
+        (!thinking.is_empty()).then(|| thinking.join("\n"))
     }
 
-    /// Splits a text into the thinking between tags and the rest, or returns `None` without thinking.
-    ///
-    /// Blocks at the beginning are thinking, also one without an end, and later ones that begin a line, have an end and are
-    /// not in a fence of code.
-    fn split_thinking<'t>(&self, text: &'t str) -> Option<(Vec<&'t str>, String)> {
-        if self.role != Role::Assistant || !text.contains(THINK) {
-            return None;
-        }
-        let mut thinking = Vec::new();
-        let mut rest = text;
-        while let Some(inside) = rest.trim_start().strip_prefix(THINK) {
-            let (block, behind) = inside.split_once(END_THINK).unwrap_or((inside, ""));
-            thinking.push(block);
-            rest = behind.trim_start();
-        }
-        let mut kept = String::with_capacity(rest.len());
-        let mut is_code = false;
-        while !rest.is_empty() {
-            let line = rest.trim_start_matches(' ');
-            let later = line.strip_prefix(THINK).filter(|_| !is_code);
-            if let Some((block, behind)) = later.and_then(|inside| inside.split_once(END_THINK)) {
-                thinking.push(block);
-                rest = behind.trim_start();
-                continue;
-            }
-            is_code ^= line.starts_with("```") || line.starts_with("~~~");
-            let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
-            kept.push_str(&rest[..end]);
-            rest = &rest[end..];
-        }
-        (!thinking.is_empty()).then_some((thinking, kept))
+    fn split<'t>(&self, text: &'t str) -> Option<SplitAnswer<'t>> {
+        (self.role == Role::Assistant).then(|| SplitAnswer::new(text)).flatten()
     }
 }
 
@@ -245,27 +214,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinking_between_tags_is_not_sent() {
-        let message = |text: &str| Message::text(Role::Assistant, text, Timestamp::from_unix_ms(0));
-        let check = |text: &str, sent: &str, thinking: Option<&str>| {
-            let message = message(text);
-            assert_eq!(message.sent_text(), sent, "{text}");
-            assert_eq!(message.inline_thinking().as_deref(), thinking, "{text}");
-        };
-        check("Hello", "Hello", None);
-        check("<think>a</think>\n\nHello", "Hello", Some("a"));
-        check("<think>a</think> <think>b</think>\nHello", "Hello", Some("a\nb"));
-        check("Hello\n<think>a</think>\nBye", "Hello\nBye", Some("a"));
-        check("<think>cut off", "", Some("cut off"));
-        // A later block without an end, or in code, is text.
-        check("Hello\n<think>cut off", "Hello\n<think>cut off", None);
-        let code = "Write it so:\n```\n<think>a</think>\n```\n";
-        check(code, code, None);
-        check("The tag `<think>a</think>` is hidden", "The tag `<think>a</think>` is hidden", None);
-        let asked = Message::text(Role::User, "<think>a</think>", Timestamp::from_unix_ms(0));
-        assert_eq!(
-            (asked.sent_text().as_str(), asked.inline_thinking()),
-            ("<think>a</think>", None)
-        );
+    fn only_answers_are_sent_without_a_part_of_their_text() {
+        let text = "<think>a</think>\nb\n<recalled>\nc\n</recalled>";
+        let message = |role| Message::text(role, text, Timestamp::from_unix_ms(0));
+        let (answer, asked) = (message(Role::Assistant), message(Role::User));
+        assert_eq!((answer.sent_text(), answer.inline_thinking()), ("b".into(), Some("a".into())));
+        assert_eq!((asked.sent_text(), asked.inline_thinking()), (text.into(), None));
     }
 }

@@ -9,6 +9,7 @@
 //! [`Goal`] with its parts, [`ContextEntry`] and [`LoopCall`] are results too. They are beside the records that they
 //! are derived from.
 
+mod answer_text;
 mod change;
 mod compaction;
 mod context;
@@ -22,6 +23,9 @@ mod record;
 mod session;
 mod snapshot;
 
+pub use answer_text::{
+    EARLIER_REQUESTS_BLOCK, FACTS_BLOCK, MEMORY_BLOCK, OPENING_END, RECALLED_BLOCK,
+};
 pub use change::{
     Close, CloseReason, ContextEntry, ContextEntryChange, ContextScope, Custom, Label, LeafMove,
     LoopCall, LoopKind, LoopMark, LoopPattern, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,

@@ -1,21 +1,23 @@
 //! Defusing text: markers, tags and control tokens that a model, the daemon or a chat template would obey are broken up,
 //! so that the text stays data.
 
+use ollm_protocol::content::{EARLIER_REQUESTS_BLOCK, FACTS_BLOCK, MEMORY_BLOCK, RECALLED_BLOCK};
+
 /// Words of the markers by which assistant messages change a goal.
 const MARKERS: &[&str] = &["GOAL", "CHECKPOINT", "DECISION", "ARTIFACT", "NEXT"];
 /// Tags of the blocks of a context. A text that could begin or end such a block would pass as the daemon's own.
 const BLOCKS: &[&str] = &[
     "summary",
-    "memory",
-    "facts",
-    "earlier_requests",
+    MEMORY_BLOCK,
+    FACTS_BLOCK,
+    EARLIER_REQUESTS_BLOCK,
     "records",
     "previous-summary",
     "update",
     "earlier-user-messages",
     "left-out",
     "pinned",
-    "recalled",
+    RECALLED_BLOCK,
     "files",
     "state",
     "system-note",

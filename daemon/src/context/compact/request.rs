@@ -7,12 +7,12 @@
 //! small models follow the text that they read last, and apart from bullets, because they repeat those.
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{ContextMessage, Message, Part, RecordBody, Role};
+use ollm_protocol::content::{ContextMessage, Message, OPENING_END, Part, RecordBody, Role};
 use serde_json::Value;
 
 use super::defuse::defuse_all;
 use super::summary::Summary;
-use crate::context::assemble::{NOTICE, OPENING_END};
+use crate::context::assemble::NOTICE;
 use crate::context::cut::{split_ends, words_before, words_behind};
 use crate::context::render::note;
 use crate::tokens::Counter;

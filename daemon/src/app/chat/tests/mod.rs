@@ -414,6 +414,18 @@ async fn call_without_a_result_is_interrupted_before_the_next_model_call() {
 }
 
 #[tokio::test]
+async fn repeated_blocks_of_the_prompt_are_stored_and_not_sent_back() {
+    const ANSWER: &str = "<recalled>\nuser: hi\n</recalled>\n\nHello";
+    let chat = ChatFixture::new();
+    chat.backend.answer_text(ANSWER);
+    chat.run(Some("hi"), json!({})).await.1.expect("is answered");
+    assert_eq!(chat.answers(), [of("stop", ANSWER)]);
+    chat.backend.answer_text("Yes");
+    chat.run(Some("more"), json!({})).await.1.expect("is answered");
+    assert_eq!(chat.last_request()[1], (Role::Assistant, "Hello".to_owned()));
+}
+
+#[tokio::test]
 async fn inline_thinking_is_stored_and_not_sent_back() {
     let chat = ChatFixture::new();
     chat.backend.answer_text("<think>\nhm\n</think>\n\nHello");
