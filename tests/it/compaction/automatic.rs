@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{SUMMARY, on_request, request_kinds, session};
+use super::{DISABLED, SUMMARY, on_request, request_kinds, session};
 use crate::harness::{
     Answer, FakeOllama, Fault, ModelSession, Request, array, assert_fields, until,
     until_after_pause,
@@ -80,6 +80,30 @@ fn chat_turns_are_compacted_in_the_pauses() {
     for request in fake.requests("/api/chat") {
         assert_eq!(request.body["options"]["num_ctx"], 8192);
     }
+}
+
+#[test]
+fn turn_with_a_long_message_does_not_wait_for_notes() {
+    let fake = FakeOllama::new();
+    fake.script_summaries(Answer::text(SUMMARY));
+    let mut chat = session(&fake, 8192, DISABLED);
+    chat.exchanges(14);
+    chat.turn("Which variants does TokenKind have?");
+    chat.reconfigure(&fake.config("tiny"));
+    let n_before = request_kinds(&fake).len();
+    let events = chat.turn(&"a line of a pasted file\n".repeat(700));
+    assert!(events.iter().any(|event| event["name"] == "compacting"), "{events:?}");
+    assert_eq!(&request_kinds(&fake)[n_before..=n_before], "A", "the answer comes first");
+    let records = chat.records();
+    let compaction = records.iter().find(|record| record["type"] == "compaction").unwrap();
+    assert_eq!(compaction["compaction"]["method"], "extracted", "{compaction}");
+    let is_written_by_the_model = || {
+        let listed = chat.checkpoints();
+        let mut checkpoints = array(&listed["checkpoints"]).iter();
+        checkpoints.all(|one| one.get("provisional").is_none())
+    };
+    until("the background has replaced the notes", is_written_by_the_model);
+    assert!(request_kinds(&fake)[n_before..].starts_with("AS"), "{}", request_kinds(&fake));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::events;
 use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, PAUSE_SHARE, survey};
-use super::task::{CompactionOutcome, CompactionTask};
+use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
 use crate::app::cache::CachedSession;
 use crate::app::context::inputs::params_like_last;
 use crate::app::core::Core;
@@ -74,10 +74,15 @@ pub(in crate::app) async fn compact_in_turn(
     core: &Arc<Core>,
     turn: CompactionInTurn<'_>,
 ) -> Result<bool> {
-    let (request, must_shrink) = (turn.request(core), turn.must_shrink);
+    let cause = match is_like_last(core, turn.params) {
+        _ if turn.must_shrink => CompactionCause::Refusal,
+        true => CompactionCause::Growth,
+        false => CompactionCause::NewForm,
+    };
+    let request = turn.request(core);
     let place = turn.ticket.map_or(QueuePlace::Own(Priority::Chat), QueuePlace::Held);
     let trigger = CompactionTrigger::ChatTurn;
-    match (CompactionTask { core, request, trigger, place, must_shrink }).run().await {
+    match (CompactionTask { core, request, trigger, place, cause }).run().await {
         Ok(outcome) => Ok(matches!(outcome, CompactionOutcome::Done(_))),
         // The result of the compaction that is running serves as well.
         Err(AppError::Compact(CompactError::Conflict { .. })) => {
@@ -162,7 +167,8 @@ async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
     let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
     let place = QueuePlace::Own(Priority::Background);
     let trigger = CompactionTrigger::Background;
-    let task = CompactionTask { core: &core, request, trigger, place, must_shrink: false };
+    let cause = CompactionCause::Growth;
+    let task = CompactionTask { core: &core, request, trigger, place, cause };
     match task.run().await {
         Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}
         Err(error) => {

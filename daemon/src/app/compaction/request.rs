@@ -13,7 +13,7 @@ use super::commit::{Compacted, NewHead, preview};
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
-use super::task::{CompactionOutcome, CompactionTask};
+use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
 use crate::app::context::inputs::params_like_last;
 use crate::app::context::inspect;
 use crate::app::core::Core;
@@ -46,9 +46,8 @@ pub(crate) async fn compact(
         true => preview_outcome(&core, request).await?,
         false => {
             let (place, trigger) = (QueuePlace::Own(Priority::Chat), CompactionTrigger::Client);
-            CompactionTask { core: &core, request, trigger, place, must_shrink: false }
-                .run()
-                .await?
+            let cause = CompactionCause::Growth;
+            CompactionTask { core: &core, request, trigger, place, cause }.run().await?
         }
     };
     match outcome {

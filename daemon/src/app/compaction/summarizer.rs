@@ -55,6 +55,7 @@ pub(super) enum QueuePlace<'t> {
 }
 
 /// A model that writes summaries.
+#[derive(Clone)]
 pub(super) struct Summarizer<'a> {
     core: &'a Arc<Core>,
     place: QueuePlace<'a>,
@@ -69,6 +70,8 @@ pub(super) struct Summarizer<'a> {
     /// The tools of the chat behind whose prompt summaries are requested: a template puts them before everything else.
     /// `None` for requests with a prompt of their own.
     chat_tools: Option<Vec<Value>>,
+    /// Attempts of a request in the background: each gives way to a chat, and the next one waits for a pause.
+    max_attempts: usize,
 }
 
 /// The verified answer of a summarizer.
@@ -96,23 +99,34 @@ impl<'a> Summarizer<'a> {
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
         let (model, chat_tools) = (prompts.model, None);
-        Ok(Self { core, place, ends, info, model, num_ctx, counter, max_tokens, chat_tools })
+        let max_attempts = MAX_YIELDS;
+        Ok(Self {
+            core,
+            place,
+            ends,
+            info,
+            model,
+            num_ctx,
+            counter,
+            max_tokens,
+            chat_tools,
+            max_attempts,
+        })
     }
 
     /// Returns the summarizer for requests behind a prompt of a chat with these tools.
     pub(super) fn behind_chat(&self, tools: Vec<Value>) -> Self {
-        let Self { core, place, ends, info, model, num_ctx, counter, max_tokens, .. } = self;
-        Self {
-            core,
-            place: *place,
-            ends: *ends,
-            info: Arc::clone(info),
-            model: model.clone(),
-            num_ctx: *num_ctx,
-            counter: counter.clone(),
-            max_tokens: *max_tokens,
-            chat_tools: Some(tools),
-        }
+        Self { chat_tools: Some(tools), ..self.clone() }
+    }
+
+    /// Returns the summarizer for requests that begin at once, and fail if they give way to a chat.
+    pub(super) fn without_patience(&self) -> Self {
+        Self { max_attempts: 1, ..self.clone() }
+    }
+
+    /// Returns whether requests give way to chats.
+    pub(super) const fn is_background(&self) -> bool {
+        matches!(self.place, QueuePlace::Own(Priority::Background))
     }
 
     /// Returns the largest target up to `options.target` for a summary that is requested behind a prompt of the chat, or
@@ -246,7 +260,7 @@ impl<'a> Summarizer<'a> {
     ) -> Result<(String, bool), CompactError> {
         let mut pause = self.first_pause(&messages);
         let request = self.request(messages, predict);
-        for _ in 0..MAX_YIELDS {
+        for _ in 0..self.max_attempts {
             let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
             quiet.map_err(|_| self.busy())?;
             let mut begun = None;
@@ -264,8 +278,7 @@ impl<'a> Summarizer<'a> {
     /// chat's prompt in the server's cache, so it waits for a pause as long as the model needs to read it: in a shorter
     /// one the chat would come back, and would find its prompt gone.
     fn first_pause(&self, messages: &[ContextMessage]) -> Duration {
-        if !matches!(self.place, QueuePlace::Own(Priority::Background)) || self.chat_tools.is_some()
-        {
+        if !self.is_background() || self.chat_tools.is_some() || self.max_attempts == 1 {
             return Duration::ZERO;
         }
         let tokens = self.counter.count_prompt(messages, &[]);
@@ -346,7 +359,7 @@ impl<'a> Summarizer<'a> {
 
     /// Returns when a chat needs the place of a background summary; never for others.
     async fn gives_way(&self, ticket: &Ticket) {
-        if !matches!(self.place, QueuePlace::Own(Priority::Background)) {
+        if !self.is_background() {
             return std::future::pending().await;
         }
         let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);

@@ -47,7 +47,7 @@ pub(super) struct SummaryRange<'a> {
     core: &'a Arc<Core>,
     request: &'a CompactionRequest,
     pub(super) survey: &'a Arc<Survey>,
-    cut: &'a CutPlan,
+    pub(super) cut: &'a CutPlan,
     /// A user waits, so that a model is asked for one summary only.
     in_turn: bool,
     /// Set once the snapshot is in the log.
@@ -119,23 +119,20 @@ impl<'a> SummaryRange<'a> {
         loop {
             let gathered = self.gather(&summarizer.counter, room).await?;
             let pieces = gathered.pieces.as_slice();
-            let asked = if self.in_turn {
-                // The oldest piece; the others are extracted until the background has time for them.
-                let first = &pieces[..pieces.len().min(1)];
-                self.summarized(&summarizer, before.clone(), first, options, limits).await
-            } else {
-                let (early, pieces) = pieces.split_at(pieces.len().saturating_sub(MAX_PIECES));
-                let before = match early.last() {
-                    Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
-                    None => before.clone(),
-                };
-                self.summarized(&summarizer, before, pieces, options, limits).await
+            // A user waits for the oldest piece only.
+            let n_early = if self.in_turn { 0 } else { pieces.len().saturating_sub(MAX_PIECES) };
+            let (early, pieces) = pieces.split_at(n_early);
+            let before = match early.last() {
+                Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
+                None => before.clone(),
             };
-            match asked {
-                Ok(summary) if self.in_turn && gathered.pieces.len() > 1 => {
-                    return self.with_rest_extracted(&summary, gathered, &summarizer).await;
+            match self.summarized(&summarizer, before, pieces, options, limits).await {
+                Ok((summary, Some(border))) => {
+                    return self.with_rest_extracted(&summary, border, gathered, &summarizer).await;
                 }
-                Ok(summary) => return self.finished(summary, gathered, &summarizer, options).await,
+                Ok((summary, None)) => {
+                    return self.finished(summary, gathered, &summarizer, options).await;
+                }
                 // The count was wrong; an estimate can be wrong by far.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
                     if room > MIN_PIECE_TOKENS =>
@@ -165,16 +162,15 @@ impl<'a> SummaryRange<'a> {
         Ok(self.new_head(&[part], gathered, merged.as_ref(), model))
     }
 
-    /// Returns the head for a summary of the first piece, and lines extracted from the others.
+    /// Returns the head for a summary up to a record, and lines extracted from the rest until the background has time for
+    /// it.
     async fn with_rest_extracted(
         &self,
         summary: &Summary,
+        border: Seq,
         gathered: RangeContents,
         summarizer: &Summarizer<'_>,
     ) -> Result<NewHead> {
-        let Some(border) = gathered.pieces.first().map(|piece| piece.to) else {
-            return Err(summarizer.rejected(RejectedSummary::Empty).into());
-        };
         let (first, rest) = self.cut.split_behind(border);
         let behind = (Bound::Excluded(border), Bound::Unbounded);
         let lines = self.extracted(behind, None, self.target()).await?;
@@ -216,7 +212,7 @@ impl<'a> SummaryRange<'a> {
         let asked =
             self.summarized(&summarizer, before.cloned(), &gathered.pieces, options, limits);
         match asked.await {
-            Ok(summary) => Ok(Some((summary, gathered))),
+            Ok((summary, _)) => Ok(Some((summary, gathered))),
             // The count was wrong.
             Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. }))) => Ok(None),
             Err(error) => Err(error),
@@ -230,7 +226,9 @@ impl<'a> SummaryRange<'a> {
         goal_block(inputs.goals(), &count, inputs.goal_tokens()).map(|block| block.text)
     }
 
-    /// Summarizes all pieces, each by an update of the summary before.
+    /// Summarizes pieces, each by an update of the summary before. Returns the last record of the summary as well if not
+    /// all pieces are in it: in a turn only the first one is, and in the background those before one that failed or gave
+    /// way to a chat.
     async fn summarized(
         &self,
         summarizer: &Summarizer<'_>,
@@ -238,10 +236,13 @@ impl<'a> SummaryRange<'a> {
         pieces: &[TranscriptPiece],
         options: SummaryOptions<'_>,
         limits: SummaryLimits,
-    ) -> Result<Summary> {
+    ) -> Result<(Summary, Option<Seq>)> {
         let id = self.survey.inputs.id;
         let mut summary = before;
+        let impatient = summarizer.without_patience();
+        let mut done = None;
         for (at, piece) in pieces.iter().enumerate() {
+            let summarizer = if done.is_some() { &impatient } else { summarizer };
             let step = json!({
                 "step": "summarizing", "piece": at + 1, "pieces": pieces.len(),
                 "from": piece.from, "to": piece.to,
@@ -251,9 +252,14 @@ impl<'a> SummaryRange<'a> {
                 None => SummaryRequest::First(piece),
                 Some(summary) => SummaryRequest::Update(summary, piece),
             };
-            let next = match summarizer.ask(request, options, limits).await? {
-                SummaryAnswer::Whole(next) => next,
-                SummaryAnswer::Beginning(begun) => {
+            let next = match summarizer.ask(request, options, limits).await {
+                Err(error) if summarizer.is_background() && done.is_some() => {
+                    tracing::info!(session = %id, "the other pieces wait: {error}");
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+                Ok(SummaryAnswer::Whole(next)) => next,
+                Ok(SummaryAnswer::Beginning(begun)) => {
                     let before = summary.clone();
                     let lines =
                         self.extracted(piece.from..=piece.to, before, options.target).await?;
@@ -261,8 +267,14 @@ impl<'a> SummaryRange<'a> {
                 }
             };
             summary = Some(next);
+            done = Some(piece.to);
+            if self.in_turn {
+                break;
+            }
         }
-        Ok(summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?)
+        let summary = summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?;
+        let last = pieces.last().map(|piece| piece.to);
+        Ok((summary, done.filter(|done| Some(*done) != last)))
     }
 
     /// Summarizes the range by lines extracted from the records.
@@ -293,7 +305,8 @@ impl<'a> SummaryRange<'a> {
         Ok((extractor.finish(before.as_ref(), counter, self.target()), gathered))
     }
 
-    /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line.
+    /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. The summary that
+    /// was just written does not wait for that longer than the model is free.
     async fn merged(
         &self,
         summarizer: &Summarizer<'_>,
@@ -308,7 +321,7 @@ impl<'a> SummaryRange<'a> {
         let options = SummaryOptions { target, ..options };
         let limits = SummaryLimits { replaced, target };
         let request = SummaryRequest::Merge(&older, &newer);
-        let answer = summarizer.ask(request, options, limits).await;
+        let answer = summarizer.without_patience().ask(request, options, limits).await;
         let merged = answer.and_then(|answer| match answer {
             SummaryAnswer::Whole(merged) => Ok(merged),
             SummaryAnswer::Beginning(begun) => {

@@ -20,6 +20,8 @@ use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 
 /// Attempts to plan a compaction while other compactions are recorded first.
 const MAX_ROUNDS: usize = 3;
+/// The records that can wait for the notes of a model before a turn waits too, in prompts of the largest size.
+const MAX_WAITING_PROMPTS: u64 = 2;
 /// The reason of a skipped compaction that subscribers do not need to know.
 const NOT_DUE: &str = "notDue";
 
@@ -38,8 +40,18 @@ pub(super) struct CompactionTask<'a> {
     pub(super) request: CompactionRequest,
     pub(super) trigger: CompactionTrigger,
     pub(super) place: QueuePlace<'a>,
-    /// The context must become smaller even if the counts say that it fits.
-    pub(super) must_shrink: bool,
+    pub(super) cause: CompactionCause,
+}
+
+/// The cause for which a context is too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CompactionCause {
+    /// It has more records than before.
+    Growth,
+    /// It has another window, another model or other tools.
+    NewForm,
+    /// The model refused it, so that it must become smaller even if the counts say that it fits.
+    Refusal,
 }
 
 /// Claims the session for a compaction. A background compaction gives way to all others.
@@ -70,6 +82,10 @@ async fn claim(
 impl CompactionTask<'_> {
     const fn id(&self) -> SessionId {
         self.request.params.session_id
+    }
+
+    fn must_shrink(&self) -> bool {
+        self.cause == CompactionCause::Refusal
     }
 
     /// Runs the whole transaction.
@@ -158,7 +174,7 @@ impl CompactionTask<'_> {
     /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None`
     /// if it can wait for a model.
     async fn summarize(&self, range: &SummaryRange<'_>) -> Result<Option<NewHead>> {
-        if !self.may_wait_for_model() {
+        if !self.may_wait_for_model(range) {
             return Ok(Some(range.by_extraction().await?));
         }
         let error = match range.by_model(self.place).await {
@@ -176,15 +192,22 @@ impl CompactionTask<'_> {
         if can_wait { Ok(None) } else { Ok(Some(range.by_extraction().await?)) }
     }
 
-    /// Returns whether a model may be asked for the summary. A chat turn waits for one summary, and for none while
-    /// summaries fail: the background replaces what was extracted.
-    fn may_wait_for_model(&self) -> bool {
+    /// Returns whether a model may be asked for the summary.
+    ///
+    /// A user who waits for an answer does not wait for notes as well: a chat turn whose message was too long for the rest
+    /// of the context extracts them, and the background replaces them in the next pause. If the pauses are too short for
+    /// that, or the context has another form, the turn waits for one summary; for none while summaries fail.
+    fn may_wait_for_model(&self, range: &SummaryRange<'_>) -> bool {
         if self.trigger != CompactionTrigger::ChatTurn {
             return true;
         }
+        let is_paused = self.core.due_compactions.is_paused(self.id());
+        let most = range.survey.before.prompt_limit * MAX_WAITING_PROMPTS;
+        if is_paused || (self.cause == CompactionCause::Growth && range.cut.tokens <= most) {
+            return false;
+        }
         let turn = self.core.turns.get(self.id());
-        let is_first = turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed));
-        is_first && !self.core.due_compactions.is_paused(self.id())
+        turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed))
     }
 
     /// Returns the reason not to compact automatically now.
@@ -192,14 +215,14 @@ impl CompactionTask<'_> {
         let before = &survey.before;
         let (is_due, is_redo) = match self.trigger {
             CompactionTrigger::Client => return None,
-            CompactionTrigger::ChatTurn => (before.is_due || self.must_shrink, false),
+            CompactionTrigger::ChatTurn => (before.is_due || self.must_shrink(), false),
             CompactionTrigger::Background => (before.is_due_in_pause, survey.has_provisional()),
         };
         if !is_due && !is_redo {
             return Some(NOT_DUE);
         }
         // A context that does not fit, because its window shrank, cannot wait until it has grown.
-        if before.is_recent() && !is_redo && before.fits && !self.must_shrink {
+        if before.is_recent() && !is_redo && before.fits && !self.must_shrink() {
             return Some("recent");
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());
@@ -208,7 +231,7 @@ impl CompactionTask<'_> {
 
     /// Returns whether the context can stay as it is until a model summarizes. In the background no call waits for it.
     fn can_wait(&self, survey: &Survey) -> bool {
-        self.trigger == CompactionTrigger::Background || (survey.before.fits && !self.must_shrink)
+        self.trigger == CompactionTrigger::Background || (survey.before.fits && !self.must_shrink())
     }
 
     fn skip(&self, reason: &'static str, survey: Arc<Survey>) -> CompactionOutcome {

@@ -14,13 +14,13 @@ use super::automatic::{CompactionInTurn, is_due};
 use super::commit::Compacted;
 use super::summarizer::{ANSWER_LIMIT, QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
-use super::task::{CompactionOutcome, CompactionTask};
+use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionTrigger, PendingCalls, RunningTurn};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
-use crate::context::compact::RejectedSummary;
+use crate::context::compact::{RejectedSummary, tier};
 use crate::model::{ChatEnd, DoneReason, Priority, PromptCount};
 use crate::tokens::Counter;
 
@@ -64,13 +64,17 @@ impl LongSession {
         let request = CompactionRequest { strategy, ..request };
         let place = QueuePlace::Own(Priority::Chat);
         let trigger = CompactionTrigger::Client;
-        CompactionTask { core: &self.core, request, trigger, place, must_shrink: false }
+        CompactionTask { core: &self.core, request, trigger, place, cause: CompactionCause::Growth }
     }
 
     /// Compacts before a model call that needs a smaller context.
     async fn compact_in_turn(&self) -> Compacted {
+        self.compact_in_turn_for(CompactionCause::Refusal).await
+    }
+
+    async fn compact_in_turn_for(&self, cause: CompactionCause) -> Compacted {
         let mut task = self.task_with(CompactStrategy::Summarize);
-        (task.must_shrink, task.trigger) = (true, CompactionTrigger::ChatTurn);
+        (task.cause, task.trigger) = (cause, CompactionTrigger::ChatTurn);
         done(task.run().await).expect("compacts")
     }
 
@@ -229,7 +233,7 @@ async fn failed_summary_of_a_context_that_must_shrink_is_extracted() {
     let session = LongSession::new().await;
     session.backend.refuse(ScriptedBackend::broken());
     let mut task = session.task_with(CompactStrategy::Summarize);
-    (task.must_shrink, task.trigger) = (true, CompactionTrigger::ChatTurn);
+    (task.cause, task.trigger) = (CompactionCause::Refusal, CompactionTrigger::ChatTurn);
     let compacted = done(task.run().await).expect("compacts");
     assert_eq!(compacted.head.method, CompactionMethod::Extracted);
     let recorded = session.compactions().pop().expect("is recorded");
@@ -260,6 +264,110 @@ async fn record_during_the_summary_follows_the_new_head() {
     let newest = compacted.after.messages.last().expect("a message");
     assert_eq!(newest.content, "recorded during the summary");
     assert_eq!((session.backend.requests().len(), session.compaction_count()), (1, 1));
+}
+
+#[tokio::test]
+async fn turn_extracts_notes_that_the_background_replaces() {
+    let session = LongSession::new().await;
+    session.record_exchanges(40).await;
+    let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+    assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    assert!(session.backend.requests().is_empty(), "the turn does not wait");
+    let [notes] = &*session.checkpoints() else { panic!("one is kept") };
+    assert!(notes.provisional, "{notes:?}");
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    let checkpoints = session.checkpoints();
+    assert!(checkpoints.iter().all(|one| !one.provisional), "{checkpoints:?}");
+    assert_eq!(checkpoints[0].from, notes.from);
+}
+
+#[tokio::test]
+async fn turns_without_pauses_between_them_wait_when_too_much_is_extracted() {
+    let session = LongSession::new().await;
+    let mut methods = Vec::new();
+    for _ in 0..6 {
+        session.record_exchanges(40).await;
+        session.backend.answer_text(SUMMARY);
+        methods.push(session.compact_in_turn_for(CompactionCause::Growth).await.head.method);
+    }
+    let (extracted, summarized) = (CompactionMethod::Extracted, CompactionMethod::Summarized);
+    assert_eq!(methods[..2], [extracted; 2]);
+    assert!(methods.contains(&summarized), "{methods:?}");
+    let n_summarized = methods.iter().filter(|method| **method == summarized).count();
+    assert_eq!(session.backend.requests().len(), n_summarized, "a turn asks for one summary");
+}
+
+#[tokio::test]
+async fn context_of_another_form_waits_for_a_summary() {
+    let session = LongSession::new().await;
+    session.record_exchanges(40).await;
+    session.backend.answer_text(SUMMARY);
+    let compacted = session.compact_in_turn_for(CompactionCause::NewForm).await;
+    assert_eq!(compacted.head.method, CompactionMethod::Summarized);
+}
+
+#[tokio::test]
+async fn background_keeps_the_summary_of_the_pieces_before_one_that_gives_way() {
+    let session = LongSession::new().await;
+    session.record_exchanges(120).await;
+    let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+    assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    let all = session.checkpoints().pop().expect("one is kept");
+    session.backend.answer_text(SUMMARY);
+    session.backend.answer(&[AnswerStep::Pause]);
+    let chat = async {
+        session.backend.paused().await;
+        session.core.models.queues().enter("m", Priority::Chat).admitted().await;
+    };
+    let both = async { tokio::join!(session.compact_in_pause(), chat) };
+    let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
+    let (outcome, ()) = limited.expect("the second piece gives way");
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    let [notes, rest] = &*session.checkpoints() else { panic!("two are kept") };
+    assert_eq!((notes.provisional, rest.provisional), (false, true));
+    assert_eq!((notes.from, rest.to), (all.from, all.to));
+    // The next pause goes on behind them.
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    let request = &session.backend.requests()[2];
+    let sent = request.messages.last().expect("a task").content.clone();
+    assert!(sent.contains(&format!("<records from=\"#{}\"", rest.from)), "{sent}");
+    assert!(session.checkpoints().iter().all(|one| !one.provisional));
+}
+
+#[tokio::test]
+async fn merge_of_old_notes_that_gives_way_to_a_chat_keeps_the_new_summary() {
+    let session = LongSession::new().await;
+    session.test.configure(&[("ollama.model", "m"), ("context.size", "16384")]);
+    session.record_exchanges(40).await;
+    let limit = tier(session.survey().await.inputs.window.size).limit;
+    for _ in 0..limit {
+        session.backend.answer_text(SUMMARY);
+        session.summarize().await.expect("compacts");
+        session.record_exchanges(70).await;
+    }
+    assert_eq!((session.checkpoints().len(), session.backend.requests().len()), (limit, limit));
+    session.backend.answer_text(SUMMARY);
+    session.backend.answer(&[AnswerStep::Pause]);
+    let chat = async {
+        session.backend.paused().await;
+        session.core.models.queues().enter("m", Priority::Chat).admitted().await;
+    };
+    let both = async { tokio::join!(session.compact_in_pause(), chat) };
+    let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
+    let (outcome, ()) = limited.expect("the merge gives way");
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    assert_eq!(session.backend.requests().len(), limit + 2, "the merge is not asked for again");
+    let checkpoints = session.checkpoints();
+    assert_eq!(checkpoints.len(), limit);
+    assert!(checkpoints.iter().all(|one| !one.provisional), "{checkpoints:?}");
 }
 
 #[tokio::test]
