@@ -86,6 +86,18 @@ impl LongSession {
         task.run().await.expect("no error")
     }
 
+    /// Compacts as the background does. A chat needs the model as soon as an answer pauses, which has to give way.
+    async fn compact_until_a_chat(&self) {
+        let chat = async {
+            self.backend.paused().await;
+            self.core.models.queues().enter("m", Priority::Chat).admitted().await;
+        };
+        let both = async { tokio::join!(self.compact_in_pause(), chat) };
+        let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
+        let (outcome, ()) = limited.expect("the answer gives way");
+        assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    }
+
     /// Returns the checkpoints of the newest compaction.
     fn checkpoints(&self) -> Vec<Checkpoint> {
         self.compactions().pop().expect("is recorded").checkpoints
@@ -319,14 +331,7 @@ async fn background_keeps_the_summary_of_the_pieces_before_one_that_gives_way() 
     let all = session.checkpoints().pop().expect("one is kept");
     session.backend.answer_text(SUMMARY);
     session.backend.answer(&[AnswerStep::Pause]);
-    let chat = async {
-        session.backend.paused().await;
-        session.core.models.queues().enter("m", Priority::Chat).admitted().await;
-    };
-    let both = async { tokio::join!(session.compact_in_pause(), chat) };
-    let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
-    let (outcome, ()) = limited.expect("the second piece gives way");
-    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    session.compact_until_a_chat().await;
     let [notes, rest] = &*session.checkpoints() else { panic!("two are kept") };
     assert_eq!((notes.provisional, rest.provisional), (false, true));
     assert_eq!((notes.from, rest.to), (all.from, all.to));
@@ -356,14 +361,7 @@ async fn merge_of_old_notes_that_gives_way_to_a_chat_keeps_the_new_summary() {
     assert_eq!((session.checkpoints().len(), session.backend.requests().len()), (limit, limit));
     session.backend.answer_text(SUMMARY);
     session.backend.answer(&[AnswerStep::Pause]);
-    let chat = async {
-        session.backend.paused().await;
-        session.core.models.queues().enter("m", Priority::Chat).admitted().await;
-    };
-    let both = async { tokio::join!(session.compact_in_pause(), chat) };
-    let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
-    let (outcome, ()) = limited.expect("the merge gives way");
-    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    session.compact_until_a_chat().await;
     assert_eq!(session.backend.requests().len(), limit + 2, "the merge is not asked for again");
     let checkpoints = session.checkpoints();
     assert_eq!(checkpoints.len(), limit);
@@ -436,15 +434,7 @@ async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() 
         session.record_exchanges(20).await;
         session.backend.answer(&[step, AnswerStep::End(DoneReason::Stop)]);
         session.backend.answer_text(SUMMARY);
-        let chat = async {
-            session.backend.paused().await;
-            let ticket = session.core.models.queues().enter("m", Priority::Chat);
-            ticket.admitted().await;
-        };
-        let both = async { tokio::join!(session.compact_in_pause(), chat) };
-        let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
-        let (outcome, ()) = limited.expect("the summary gives way");
-        assert!(matches!(outcome, CompactionOutcome::Done(_)));
+        session.compact_until_a_chat().await;
         assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
     }
 }
