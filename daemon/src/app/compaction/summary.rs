@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ollm_protocol::content::CompactionMethod;
 use ollm_protocol::{CheckpointId, Seq};
@@ -33,6 +34,9 @@ const MAX_PIECES: usize = 16;
 const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
+
+/// The longest time that a model may need to read a prompt of the largest size, for a user to wait for its notes.
+const LONGEST_READING: Duration = Duration::from_secs(10);
 
 /// A part of a range, with the summary that stands for it.
 struct RangePart {
@@ -71,6 +75,15 @@ impl<'a> SummaryRange<'a> {
         let inputs = &self.survey.inputs;
         let mark = || snapshot_before(self.core, inputs.id, inputs.leaf);
         self.marked.get_or_try_init(mark).await.copied()
+    }
+
+    /// Returns whether the model needs so long to read this many tokens that no user should wait for its notes; false if
+    /// that is not known yet.
+    pub(super) fn is_slow(&self, tokens: u64) -> bool {
+        let model = Self::summarizing_model(self.core, self.survey);
+        let expected =
+            model.ok().and_then(|model| self.core.speeds.get(&model).expected_reading(tokens));
+        expected.is_some_and(|time| time > LONGEST_READING)
     }
 
     /// Returns the model that summarizes.

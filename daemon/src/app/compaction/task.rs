@@ -196,14 +196,18 @@ impl CompactionTask<'_> {
     ///
     /// A user who waits for an answer does not wait for notes as well: a chat turn whose message was too long for the rest
     /// of the context extracts them, and the background replaces them in the next pause. If the pauses are too short for
-    /// that, or the context has another form, the turn waits for one summary; for none while summaries fail.
+    /// that and the model is fast enough, or the context has another form, the turn waits for one summary; for none while
+    /// summaries fail.
     fn may_wait_for_model(&self, range: &SummaryRange<'_>) -> bool {
         if self.trigger != CompactionTrigger::ChatTurn {
             return true;
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());
-        let most = range.survey.before.prompt_limit * MAX_WAITING_PROMPTS;
-        if is_paused || (self.cause == CompactionCause::Growth && range.cut.tokens <= most) {
+        let prompt_limit = range.survey.before.prompt_limit;
+        let can_wait_longer = || {
+            range.cut.tokens <= prompt_limit * MAX_WAITING_PROMPTS || range.is_slow(prompt_limit)
+        };
+        if is_paused || (self.cause == CompactionCause::Growth && can_wait_longer()) {
             return false;
         }
         let turn = self.core.turns.get(self.id());

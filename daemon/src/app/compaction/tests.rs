@@ -98,6 +98,20 @@ impl LongSession {
         assert!(matches!(outcome, CompactionOutcome::Done(_)));
     }
 
+    /// Notes that the model read a prompt of 100 tokens in this time.
+    fn note_reading(&self, prompt_time: Duration) {
+        let end = ChatEnd {
+            reason: DoneReason::Stop,
+            prompt: PromptCount::Whole(100),
+            cached_tokens: None,
+            answer_tokens: None,
+            load_time: None,
+            prompt_time: Some(prompt_time),
+            answer_time: None,
+        };
+        self.core.speeds.note("m", &end, None, 0);
+    }
+
     /// Returns the checkpoints of the newest compaction.
     fn checkpoints(&self) -> Vec<Checkpoint> {
         self.compactions().pop().expect("is recorded").checkpoints
@@ -314,6 +328,18 @@ async fn turns_without_pauses_between_them_wait_when_too_much_is_extracted() {
 }
 
 #[tokio::test]
+async fn slow_model_is_not_waited_for_however_much_is_extracted() {
+    let session = LongSession::new().await;
+    session.note_reading(Duration::from_secs(2));
+    for _ in 0..6 {
+        session.record_exchanges(40).await;
+        let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    }
+    assert!(session.backend.requests().is_empty());
+}
+
+#[tokio::test]
 async fn context_of_another_form_waits_for_a_summary() {
     let session = LongSession::new().await;
     session.record_exchanges(40).await;
@@ -445,16 +471,7 @@ async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads
     session.record_exchanges(20).await;
     session.backend.answer_text(SUMMARY);
     let reading = Duration::from_millis(400);
-    let end = ChatEnd {
-        reason: DoneReason::Stop,
-        prompt: PromptCount::Whole(100),
-        cached_tokens: None,
-        answer_tokens: None,
-        load_time: None,
-        prompt_time: Some(reading),
-        answer_time: None,
-    };
-    session.core.speeds.note("m", &end, None, 0);
+    session.note_reading(reading);
     let start = Instant::now();
     let outcome = session.compact_in_pause().await;
     assert!(matches!(outcome, CompactionOutcome::Done(_)));
