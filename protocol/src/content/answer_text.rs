@@ -30,8 +30,8 @@ pub(super) struct SplitAnswer<'t> {
 impl<'t> SplitAnswer<'t> {
     /// Splits an answer; returns `None` if all of it is sent.
     ///
-    /// Thinking at the beginning may have no end. Later thinking begins a line and has an end. A repeated block begins and
-    /// ends with a line that has only its tag; without an end, it goes on to the end of the answer. In a fence of code,
+    /// Thinking at the beginning may have no end. Later thinking begins a line and has an end. A repeated block begins with a
+    /// line that has only its tag, and goes on to its end tag, or to the end of the answer without one. In a fence of code,
     /// everything is sent.
     pub(super) fn new(text: &'t str) -> Option<Self> {
         if !text.contains(THINK) && !text.lines().any(is_of_prompt) {
@@ -70,7 +70,8 @@ impl<'t> SplitAnswer<'t> {
     }
 }
 
-/// Returns the text behind the block, the end of a block or the line of the prompt with which a text begins.
+/// Returns what follows a repeated block, end tag or closing line at the beginning of a text; `None` if the text begins
+/// with something else.
 fn behind_repeated(text: &str) -> Option<&str> {
     let (line, behind) = split_line(text);
     if !is_of_prompt(line) {

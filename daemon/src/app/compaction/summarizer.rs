@@ -70,8 +70,8 @@ pub(super) struct Summarizer<'a> {
     /// The tools of the chat behind whose prompt summaries are requested: a template puts them before everything else.
     /// `None` for requests with a prompt of their own.
     chat_tools: Option<Vec<Value>>,
-    /// Attempts of a request in the background: each gives way to a chat, and the next one waits for a pause.
-    max_attempts: usize,
+    /// Whether a request in the background waits for a pause, and is repeated after it gave way to a chat.
+    is_patient: bool,
 }
 
 /// The verified answer of a summarizer.
@@ -98,8 +98,7 @@ impl<'a> Summarizer<'a> {
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
-        let (model, chat_tools) = (prompts.model, None);
-        let max_attempts = MAX_YIELDS;
+        let (model, chat_tools, is_patient) = (prompts.model, None, true);
         Ok(Self {
             core,
             place,
@@ -110,7 +109,7 @@ impl<'a> Summarizer<'a> {
             counter,
             max_tokens,
             chat_tools,
-            max_attempts,
+            is_patient,
         })
     }
 
@@ -121,7 +120,7 @@ impl<'a> Summarizer<'a> {
 
     /// Returns the summarizer for requests that begin at once, and fail if they give way to a chat.
     pub(super) fn without_patience(&self) -> Self {
-        Self { max_attempts: 1, ..self.clone() }
+        Self { is_patient: false, ..self.clone() }
     }
 
     /// Returns whether requests give way to chats.
@@ -260,7 +259,8 @@ impl<'a> Summarizer<'a> {
     ) -> Result<(String, bool), CompactError> {
         let mut pause = self.first_pause(&messages);
         let request = self.request(messages, predict);
-        for _ in 0..self.max_attempts {
+        let n_attempts = if self.is_patient { MAX_YIELDS } else { 1 };
+        for _ in 0..n_attempts {
             let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
             quiet.map_err(|_| self.busy())?;
             let mut begun = None;
@@ -278,7 +278,7 @@ impl<'a> Summarizer<'a> {
     /// chat's prompt in the server's cache, so it waits for a pause as long as the model needs to read it: in a shorter
     /// one the chat would come back, and would find its prompt gone.
     fn first_pause(&self, messages: &[ContextMessage]) -> Duration {
-        if !self.is_background() || self.chat_tools.is_some() || self.max_attempts == 1 {
+        if !self.is_background() || self.chat_tools.is_some() || !self.is_patient {
             return Duration::ZERO;
         }
         let tokens = self.counter.count_prompt(messages, &[]);

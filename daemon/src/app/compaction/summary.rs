@@ -318,8 +318,8 @@ impl<'a> SummaryRange<'a> {
         Ok((extractor.finish(before.as_ref(), counter, self.target()), gathered))
     }
 
-    /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. The summary that
-    /// was just written does not wait for that longer than the model is free.
+    /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. It is tried
+    /// once: the summary that was just written does not wait for another pause.
     async fn merged(
         &self,
         summarizer: &Summarizer<'_>,

@@ -46,11 +46,11 @@ pub(super) struct CompactionTask<'a> {
 /// The cause for which a context is too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompactionCause {
-    /// It has more records than before.
+    /// More records than before.
     Growth,
-    /// It has another window, another model or other tools.
+    /// Another window, another model or other tools.
     NewForm,
-    /// The model refused it, so that it must become smaller even if the counts say that it fits.
+    /// A refusal by the model: the context must become smaller even if the counts say that it fits.
     Refusal,
 }
 

@@ -86,7 +86,7 @@ impl LongSession {
         task.run().await.expect("no error")
     }
 
-    /// Compacts as the background does. A chat needs the model as soon as an answer pauses, which has to give way.
+    /// Compacts as the background does, and lets a chat ask for the model as soon as an answer pauses.
     async fn compact_until_a_chat(&self) {
         let chat = async {
             self.backend.paused().await;
@@ -258,9 +258,7 @@ async fn failed_summary_leaves_the_context_of_a_client_as_it_is() {
 async fn failed_summary_of_a_context_that_must_shrink_is_extracted() {
     let session = LongSession::new().await;
     session.backend.refuse(ScriptedBackend::broken());
-    let mut task = session.task_with(CompactStrategy::Summarize);
-    (task.cause, task.trigger) = (CompactionCause::Refusal, CompactionTrigger::ChatTurn);
-    let compacted = done(task.run().await).expect("compacts");
+    let compacted = session.compact_in_turn().await;
     assert_eq!(compacted.head.method, CompactionMethod::Extracted);
     let recorded = session.compactions().pop().expect("is recorded");
     assert!(recorded.checkpoints.iter().all(|checkpoint| checkpoint.provisional));
