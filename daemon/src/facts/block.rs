@@ -4,14 +4,11 @@
 use std::ops::Range;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::FACTS_BLOCK;
 
 use super::candidate::FactValue;
 use super::fold::{KnownFact, RankedFact};
 use super::values::FactValueKind;
 
-/// The topic of the block, by which heads name it.
-pub(crate) const FACTS_TOPIC: &str = FACTS_BLOCK;
 /// The points for which a fact may take this many more tokens than another.
 const TOKENS_PER_POINT: f32 = 12.0;
 

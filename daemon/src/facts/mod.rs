@@ -16,7 +16,7 @@ mod sentences;
 mod tests;
 mod values;
 
-pub(crate) use block::{FACTS_TOPIC, SaidText, ShownText, block_lines, fact_block};
+pub(crate) use block::{SaidText, ShownText, block_lines, fact_block};
 pub(crate) use candidate::{for_each_statement, is_plain_request};
 pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};
 pub(crate) use sentences::for_each_sentence_of_line;

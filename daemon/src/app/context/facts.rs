@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use ollm_protocol::content::{Custom, HeadItem, RecordBody, RecordKind, Retention, Role};
+use ollm_protocol::content::{
+    Custom, FACTS_BLOCK, HeadItem, RecordBody, RecordKind, Retention, Role,
+};
 use ollm_protocol::limits::{MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::context::{
     ContextFact, ContextFactsParams, ContextFactsResult, ContextForgetFactParams,
@@ -21,8 +23,8 @@ use crate::app::path::ActivePath;
 use crate::context::compact::recount_facts;
 use crate::context::{FactSource, defuse};
 use crate::facts::{
-    FACTS_TOPIC, FORGET_RECORD, FactFold, ForgottenFact, RankedFact, SaidText, ShownText,
-    block_lines, fact_block,
+    FORGET_RECORD, FactFold, ForgottenFact, RankedFact, SaidText, ShownText, block_lines,
+    fact_block,
 };
 use crate::session::SessionError;
 
@@ -292,7 +294,7 @@ impl KnownFacts {
 /// Returns the facts in the block of a head, by their texts.
 fn shown_lines(head: &[HeadItem]) -> Vec<String> {
     let blocks = head.iter().filter_map(|item| match item {
-        HeadItem::Block { topic, text } if topic == FACTS_TOPIC => Some(text),
+        HeadItem::Block { topic, text } if topic == FACTS_BLOCK => Some(text),
         _ => None,
     });
     blocks.flat_map(|text| block_lines(text)).map(str::to_owned).collect()

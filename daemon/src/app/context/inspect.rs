@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{
-    CompactMode, CountKind, OmittedItem, RecalledRecord, Reliability, Retention, Role,
+    CompactMode, CountKind, FACTS_BLOCK, OmittedItem, RecalledRecord, Reliability, Retention, Role,
 };
 use ollm_protocol::methods::context::{
     ContextBuildParams, ContextGetBuildParams, ContextGetBuildResult, ContextInspectParams,
@@ -25,7 +25,6 @@ use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
-use crate::facts::FACTS_TOPIC;
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
@@ -221,7 +220,7 @@ fn epoch_summary(inputs: &Inputs) -> Option<EpochSummary> {
 fn inspection(inputs: &Inputs, built: Built, changed: bool) -> Result<ContextInspectResult> {
     let mut items = items(inputs, &built);
     let head = built.new_epoch.as_ref().or(inputs.epoch.as_ref().map(|(_, epoch)| &**epoch));
-    if let Some(block) = items.iter_mut().find(|item| item.what == FACTS_TOPIC) {
+    if let Some(block) = items.iter_mut().find(|item| item.what == FACTS_BLOCK) {
         block.facts = facts_in(&inputs.facts, head.map_or(&[], |epoch| &epoch.head))?;
     }
     Ok(ContextInspectResult {

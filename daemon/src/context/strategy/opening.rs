@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::RecordBody;
+use ollm_protocol::content::{FACTS_BLOCK, RecordBody};
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
@@ -15,7 +15,7 @@ use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::newest::NewestUnit;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
-use crate::facts::{FACTS_TOPIC, is_plain_request};
+use crate::facts::is_plain_request;
 use crate::tokens::Counter;
 
 /// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
@@ -252,7 +252,7 @@ impl HeadBuilder<'_, '_, '_> {
             return;
         }
         let text = self.fact_lines(room.saturating_sub(QUOTE_TOKENS));
-        self.add_block(FACTS_TOPIC, &text);
+        self.add_block(FACTS_BLOCK, &text);
     }
 
     fn keep_files(&mut self, reserved: &Reserved) {
@@ -309,7 +309,7 @@ impl HeadBuilder<'_, '_, '_> {
         let mut n_first = n_recent;
         let (_, older) = users.split_at_mut(n_recent);
         if let Some(facts) = self.input.build.facts {
-            let said = [self.input.notes, self.block(FACTS_TOPIC)].join("\n");
+            let said = [self.input.notes, self.block(FACTS_BLOCK)].join("\n");
             let unsaid = facts.unsaid_records(&said);
             // Stable, so that the newest come first among equals.
             older.sort_by_key(|at| !unsaid.contains(&path[*at].seq));
