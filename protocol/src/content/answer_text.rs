@@ -19,6 +19,9 @@ pub const OPENING_END: &str = "--- the conversation goes on here ---";
 /// The blocks that are removed from answers.
 const BLOCKS: [&str; 4] = [MEMORY_BLOCK, FACTS_BLOCK, EARLIER_REQUESTS_BLOCK, RECALLED_BLOCK];
 
+/// The marks at the beginning of a line that begin or end code.
+const FENCES: [&str; 2] = ["```", "~~~"];
+
 /// An answer of which a part is not sent.
 pub(super) struct SplitAnswer<'t> {
     /// The blocks of thinking.
@@ -31,8 +34,8 @@ impl<'t> SplitAnswer<'t> {
     /// Splits an answer; returns `None` if all of it is sent.
     ///
     /// Thinking at the beginning may have no end. Later thinking begins a line and has an end. A repeated block begins with a
-    /// line that has only its tag, and goes on to its end tag, or to the end of the answer without one. In a fence of code,
-    /// everything is sent.
+    /// line that has only its tag, and goes on to its end tag, or to the end of the answer without one. In a fence of code
+    /// that ends, everything is sent.
     pub(super) fn new(text: &'t str) -> Option<Self> {
         if !text.contains(THINK) && !text.lines().any(is_of_prompt) {
             return None;
@@ -44,9 +47,10 @@ impl<'t> SplitAnswer<'t> {
             rest = behind.trim_start();
         }
         let mut sent = String::with_capacity(rest.len());
-        let (mut is_code, mut is_repeating) = (false, false);
+        let (mut fence, mut is_repeating): (Option<&str>, bool) = (None, false);
         while !rest.is_empty() {
             let line = rest.trim_start_matches(' ');
+            let is_code = fence.is_some();
             let later = line.strip_prefix(THINK).filter(|_| !is_code);
             if let Some((block, behind)) = later.and_then(|inside| inside.split_once(END_THINK)) {
                 thinking.push(block);
@@ -58,13 +62,16 @@ impl<'t> SplitAnswer<'t> {
                 rest = behind.trim_start();
                 continue;
             }
-            is_code ^= line.starts_with("```") || line.starts_with("~~~");
-            let (line, behind) = split_line(rest);
-            sent.push_str(line);
+            let (whole_line, behind) = split_line(rest);
+            fence = match fence {
+                Some(open) => Some(open).filter(|_| fence_of(line) != Some(open)),
+                None => fence_of(line).filter(|open| has_fence(behind, open)),
+            };
+            sent.push_str(whole_line);
             rest = behind;
         }
         if is_repeating {
-            sent.truncate(sent.trim_end().len());
+            sent.truncate(without_open_fence(&sent).len());
         }
         (is_repeating || !thinking.is_empty()).then_some(Self { thinking, sent })
     }
@@ -89,6 +96,28 @@ fn is_of_prompt(line: &str) -> bool {
     let tag = line.strip_prefix('<').and_then(|tag| tag.strip_suffix('>'));
     let name = tag.map(|tag| tag.strip_prefix('/').unwrap_or(tag));
     line == OPENING_END || name.is_some_and(|name| BLOCKS.contains(&name))
+}
+
+/// Returns the marks that begin or end a fence of code at the beginning of a line.
+fn fence_of(line: &str) -> Option<&'static str> {
+    FENCES.into_iter().find(|fence| line.starts_with(*fence))
+}
+
+/// Returns whether a line of a text begins with the marks of a fence.
+fn has_fence(text: &str, fence: &str) -> bool {
+    text.lines().any(|line| line.trim_start_matches(' ').starts_with(fence))
+}
+
+/// Returns a text without the space at its end, and without a fence of code that its last line begins.
+fn without_open_fence(text: &str) -> &str {
+    let text = text.trim_end();
+    let (before, last) = text.split_at(text.rfind('\n').map_or(0, |at| at + 1));
+    let fence = fence_of(last.trim_start_matches(' '));
+    let n_before = |fence: &str| {
+        before.lines().filter(|line| line.trim_start_matches(' ').starts_with(fence)).count()
+    };
+    let is_open = fence.is_some_and(|fence| n_before(fence).is_multiple_of(2));
+    if is_open { before.trim_end() } else { text }
 }
 
 /// Splits a text behind its first line break.
@@ -132,12 +161,17 @@ mod tests {
             format!("<memory>\nx\n</memory>\n\n<facts>\ny\n</facts>\n\n{OPENING_END}\n\nYes.");
         check(&all, "Yes.", &[]);
         check("<think>a</think>\n<earlier_requests>\n- b\n</earlier_requests>", "", &["a"]);
+        // A fence without an end protects nothing.
+        check("It does.\n\n```\n<earlier_requests>\n- b", "It does.", &[]);
+        check("```rust\nf()\n```\n~~~xml\n<facts>\n- a\n```", "```rust\nf()\n```", &[]);
+        check("```\n<facts>\n- a\n</facts>\nYes.", "```\nYes.", &[]);
         // Other text about such tags.
         for text in [
             "<memory>1024</memory>\n",
             "<memory unit=\"KiB\">\n1024\n</memory unit>\n",
             "The block <facts> has facts.",
             "```xml\n<memory>\n1024\n</memory>\n```\n",
+            "~~~\n```\n<memory>\n1024\n~~~\n",
             "<memories>\nx\n</memories>\n",
         ] {
             check(text, text, &[]);
