@@ -173,20 +173,18 @@ struct ShownMessages {
     text: String,
 }
 
-impl ShownMessages {
-    /// Returns whether the prompt has every sentence of a message that was found, in facts, notes or quotes.
-    fn says(&self, message: &RecalledMessage) -> bool {
-        let excerpt = defuse_all(message.alone.as_ref().unwrap_or(&message.excerpt));
-        let (mut n_said, mut n_all) = (0, 0);
-        for line in excerpt.lines() {
-            for_each_sentence_of_line(line, &mut |sentence| {
-                let sentence = flat(sentence.trim_matches(|char| matches!(char, '…' | '.' | ' ')));
-                n_all += usize::from(!sentence.is_empty());
-                n_said += usize::from(!sentence.is_empty() && self.text.contains(&sentence));
-            });
-        }
-        n_all > 0 && n_said == n_all
+/// Returns whether a text with single spaces has every sentence of a message that was found.
+fn says(text: &str, message: &RecalledMessage) -> bool {
+    let excerpt = defuse_all(message.alone.as_ref().unwrap_or(&message.excerpt));
+    let (mut n_said, mut n_all) = (0, 0);
+    for line in excerpt.lines() {
+        for_each_sentence_of_line(line, &mut |sentence| {
+            let sentence = flat(sentence.trim_matches(|char| matches!(char, '…' | '.' | ' ')));
+            n_all += usize::from(!sentence.is_empty());
+            n_said += usize::from(!sentence.is_empty() && text.contains(&sentence));
+        });
     }
+    n_all > 0 && n_said == n_all
 }
 
 /// Returns whether a message, with its neighbor if it has one, only asks for something, which helps with no later
@@ -334,10 +332,11 @@ impl<'a> TurnRecall<'a> {
             let with = |message: &RecalledMessage| {
                 let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
                 let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most;
-                let is_repeated = text.contains(defuse_all(&message.excerpt).trim());
-                (fits && !is_repeated && !only_asks(message)).then_some(longer)
+                (fits && !only_asks(message)).then_some(longer)
             };
-            if shown.as_ref().is_some_and(|shown| shown.says(&message)) {
+            // In facts, notes or quotes, or in a message that was found before.
+            let is_shown = shown.as_ref().is_some_and(|shown| says(&shown.text, &message));
+            if is_shown || says(&flat(&text), &message) {
                 continue;
             }
             let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
