@@ -261,23 +261,13 @@ impl<'a> SummaryRange<'a> {
                 "from": piece.from, "to": piece.to,
             });
             events::step(self.core, id, step);
-            let request = match &summary {
-                None => SummaryRequest::First(piece),
-                Some(summary) => SummaryRequest::Update(summary, piece),
-            };
-            let next = match summarizer.ask(request, options, limits).await {
+            let before = summary.as_ref();
+            let next = match self.with_piece(before, summarizer, piece, options, limits).await {
                 Err(error) if summarizer.is_background() && done.is_some() => {
                     tracing::info!(session = %id, "the other pieces wait: {error}");
                     break;
                 }
-                Err(error) => return Err(error.into()),
-                Ok(SummaryAnswer::Whole(next)) => next,
-                Ok(SummaryAnswer::Beginning(begun)) => {
-                    let before = summary.clone();
-                    let lines =
-                        self.extracted(piece.from..=piece.to, before, options.target).await?;
-                    summarizer.completed(&begun, &[&lines], request, limits)?
-                }
+                next => next?,
             };
             summary = Some(next);
             done = Some(piece.to);
@@ -288,6 +278,30 @@ impl<'a> SummaryRange<'a> {
         let summary = summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?;
         let last = pieces.last().map(|piece| piece.to);
         Ok((summary, done.filter(|done| Some(*done) != last)))
+    }
+
+    /// Adds a piece to the summary before it. If the answer of the model was cut, lines extracted from the piece
+    /// complete it.
+    async fn with_piece(
+        &self,
+        before: Option<&Summary>,
+        summarizer: &Summarizer<'_>,
+        piece: &TranscriptPiece,
+        options: SummaryOptions<'_>,
+        limits: SummaryLimits,
+    ) -> Result<Summary> {
+        let request = match before {
+            None => SummaryRequest::First(piece),
+            Some(before) => SummaryRequest::Update(before, piece),
+        };
+        match summarizer.ask(request, options, limits).await? {
+            SummaryAnswer::Whole(summary) => Ok(summary),
+            SummaryAnswer::Beginning(begun) => {
+                let range = piece.from..=piece.to;
+                let lines = self.extracted(range, before.cloned(), options.target).await?;
+                Ok(summarizer.completed(&begun, &[&lines], request, limits)?)
+            }
+        }
     }
 
     /// Summarizes the range by lines extracted from the records.
