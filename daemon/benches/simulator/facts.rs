@@ -7,9 +7,15 @@ pub(crate) const TASK_END: &str = "accept exactly 7391 dialects.";
 /// The percentage of the conversation's share within which the newest user messages must not be omitted. They may have
 /// half of it, but so may all other recent records.
 const SURE_USER_PERCENT: u64 = 5;
-/// The percentage of the conversation's share from which on what is being answered leaves room for the message before it
-/// only.
+/// The percentage of the conversation's share from which on what is being answered leaves no room for several messages
+/// before it. Below, they have less of their share the more it has.
 const CROWDED_PERCENT: u64 = 65;
+/// The percentage of the conversation's share that a new head fills; the tools of the daemon take some of it in turns.
+const FULL_PERCENT: u64 = 80;
+/// The percentage of the prompt limit that what is being answered leaves to everything older.
+const OTHERS_PERCENT: u64 = 10;
+/// The tokens that show the task, the pins, the message before the newest, and the newest file.
+const ALL_LAYERS: u64 = 384;
 /// The percentage of the prompt limit within which no locked decision may be missing; the goal block may have 15.
 const SURE_DECISION_PERCENT: u64 = 7;
 /// The characters by which a message without a needle is recognized.
@@ -30,6 +36,10 @@ pub(crate) struct Facts {
     users: Vec<UserMessage>,
     /// The tokens of the newest user message and of everything since.
     newest_tokens: u64,
+    /// Set if the newest message has its answer.
+    is_answered: bool,
+    /// The tokens of what was being answered when the newest head was made.
+    crowding: u64,
     pins: Vec<String>,
     decisions: Vec<String>,
     /// The files that tools changed, the newest last.
@@ -55,6 +65,15 @@ impl Facts {
         let message = &record["message"];
         let tokens = record["tokens"].as_u64().unwrap_or_default();
         self.newest_tokens += tokens;
+        if matches!(record["type"].as_str(), Some("compaction" | "epoch")) {
+            self.crowding = if self.is_answered { 0 } else { self.newest_tokens };
+        }
+        let calls = |part: &Value| part["type"] == "toolCall";
+        let has_calls = message["parts"].as_array().is_some_and(|parts| parts.iter().any(calls));
+        self.is_answered = match message["role"].as_str() {
+            Some(role) => role == "assistant" && !has_calls,
+            None => self.is_answered,
+        };
         if record["type"] == "message" && message["role"] == "user" {
             self.newest_tokens = tokens;
             let text = message["parts"][0]["text"].as_str().unwrap_or_default();
@@ -101,19 +120,30 @@ impl Facts {
         let budget = &build["budget"];
         let number = |name: &str| budget[name].as_u64().unwrap_or_default();
         let mut check = FactCheck::default();
-        let available = number("availableTokens");
-        let is_crowded = self.newest_tokens * 100 > available * CROWDED_PERCENT;
-        let sure = if is_crowded { 0 } else { available * SURE_USER_PERCENT / 100 };
-        self.check_users(&mut check, build, &text, sure);
+        let (available, limit) = (number("availableTokens"), number("promptLimit"));
+        let left = (available * CROWDED_PERCENT / 100).saturating_sub(self.crowding);
+        let sure = left * SURE_USER_PERCENT / CROWDED_PERCENT;
+        let beside = (available * FULL_PERCENT / 100).saturating_sub(self.crowding);
+        let has_layers = beside.max(limit * OTHERS_PERCENT / 100) >= ALL_LAYERS;
+        self.check_users(&mut check, build, &text, sure, has_layers);
         for pin in &self.pins {
             check.expect(text.contains(pin.as_str()), || format!("the pinned message {pin}"));
         }
-        self.check_decisions(&mut check, &text, number("promptLimit"));
-        self.check_files(&mut check, &text);
+        self.check_decisions(&mut check, &text, limit);
+        if has_layers {
+            self.check_files(&mut check, &text);
+        }
         check
     }
 
-    fn check_users(&self, check: &mut FactCheck, build: &Value, text: &str, sure: u64) {
+    fn check_users(
+        &self,
+        check: &mut FactCheck,
+        build: &Value,
+        text: &str,
+        sure: u64,
+        has_layers: bool,
+    ) {
         let omitted = omitted_ranges(build, &["budget", "summarized"]);
         let cut = omitted_ranges(build, &["cut"]);
         let is_omitted = |message: &UserMessage| {
@@ -135,7 +165,7 @@ impl Facts {
         if let Some(newest) = self.users.last() {
             check.expect(is_there(newest), || format!("the newest message {}", newest.needle));
         }
-        if let Some(before) = self.users.iter().rev().nth(1) {
+        if let Some(before) = self.users.iter().rev().nth(1).filter(|_| has_layers) {
             check.expect(is_there(before), || format!("the message before it, {}", before.needle));
         }
         let mut tokens = 0;

@@ -63,7 +63,7 @@ pub(crate) struct RunMetrics {
 /// The number of new heads in some records.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct NewHeads {
-    /// Before the last answer, so that they affect a prompt of the turn.
+    /// Before the last answer, so that they affect a prompt of the turn, except one that is recorded during the answer.
     pub(crate) in_turn: usize,
     /// After the last answer, so that they affect the next prompt.
     pub(crate) after: usize,
@@ -158,8 +158,14 @@ impl RunMetrics {
         }
     }
 
-    /// Adds requests to the model server. Each new head allows one prompt not to extend the previous one.
-    pub(crate) fn add_requests(&mut self, turn: usize, requests: &[ModelRequest], n_heads: usize) {
+    /// Adds requests to the model server. Each new head allows one prompt not to extend the previous one. Returns the
+    /// number of heads that no prompt began with.
+    pub(crate) fn add_requests(
+        &mut self,
+        turn: usize,
+        requests: &[ModelRequest],
+        n_heads: usize,
+    ) -> usize {
         let mut shares = Vec::new();
         for request in requests {
             self.n_other_windows += u64::from(request.num_ctx != u64::from(self.window));
@@ -170,7 +176,9 @@ impl RunMetrics {
             shares.extend(request.reused);
         }
         shares.sort_by(|a, b| percent(a.1, a.0).total_cmp(&percent(b.1, b.0)));
-        for (before, reused) in shares.into_iter().skip(n_heads) {
+        let is_new = |(before, reused): &(usize, usize)| percent(*reused, *before) < 100.0;
+        let n_used = shares.iter().take(n_heads).filter(|share| is_new(share)).count();
+        for (before, reused) in shares.into_iter().skip(n_used) {
             self.reused_bytes.0 += before as u64;
             self.reused_bytes.1 += reused as u64;
             let share = percent(reused, before);
@@ -181,6 +189,7 @@ impl RunMetrics {
             let lowest = self.lowest_reused_percent.map_or(share, |lowest| lowest.min(share));
             self.lowest_reused_percent = Some(lowest);
         }
+        n_heads - n_used
     }
 
     /// Adds a built context; `previous` is the size of the prompt that it should extend.

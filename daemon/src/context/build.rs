@@ -27,6 +27,10 @@ const TARGET_PERCENT: u64 = 50;
 /// below [`CROWDED_PERCENT`] of its room.
 const BESIDE_PERCENT: u64 = 20;
 const CROWDED_PERCENT: u64 = 75;
+/// Tokens that show a part of everything older in the smallest windows. Older records may have them beside a large newest
+/// unit as long as the conversation stays below [`FULL_PERCENT`] of its room.
+const LEAST_BESIDE: u64 = 384;
+const FULL_PERCENT: u64 = 90;
 /// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.
 const NOTES_PERCENT: u64 = 65;
 /// Tokens of the smallest useful conversation beside a system message, and of the lines that explain its notes.
@@ -335,9 +339,12 @@ impl Room {
         let left = self.available.saturating_sub(checkpoints);
         let mut aim = checkpoints + target_of(left);
         if newest > 0 {
-            let beside = newest + self.prompt_limit * BESIDE_PERCENT / 100;
-            let beside = beside.min(self.available * CROWDED_PERCENT / 100);
-            aim = aim.max(beside).max(newest + self.others);
+            let beside =
+                |tokens: u64, percent| (newest + tokens).min(self.available * percent / 100);
+            aim = aim
+                .max(beside(self.prompt_limit * BESIDE_PERCENT / 100, CROWDED_PERCENT))
+                .max(beside(LEAST_BESIDE, FULL_PERCENT))
+                .max(newest + self.others);
         }
         aim.min(self.available.saturating_sub(self.pending))
     }

@@ -33,10 +33,15 @@ const FACTS_DIVISOR: u64 = 3;
 /// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say; at
 /// most the tokens that are reserved for earlier messages.
 const LATELY_PERCENT: u64 = 5;
+/// The divisor for the part of the tokens left that is reserved for them at most.
+const LATELY_DIVISOR: u64 = 2;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote may have before it is cut.
 const QUOTE_DIVISOR: u64 = 4;
+/// Tokens of an earlier message that is cut: what the user asks for stands at its beginning or its end, and what is between
+/// them is mostly pasted.
+const CUT_QUOTE_TOKENS: u64 = 96;
 /// Maximum number of messages that are put back because they only ask for something; more are not looked at.
 const MAX_PLAIN_REQUESTS: usize = 256;
 /// Maximum number of records behind the last checkpoint that are searched for files.
@@ -158,8 +163,8 @@ impl HeadBuilder<'_, '_, '_> {
         let facts = self.fact_tokens();
         self.left -= facts;
         let lately = self.input.prompt_limit * LATELY_PERCENT / 100;
-        let more = (self.input.user_tokens / EARLIER_DIVISOR).max(lately);
-        let more = more.min(self.left / QUOTE_DIVISOR);
+        let more = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
+        let more = more.max(lately.min(self.left / LATELY_DIVISOR));
         self.left -= more;
         let earlier = before + more;
         Ok(Reserved { facts, task, pins, files, earlier, ledger })
@@ -360,7 +365,8 @@ impl HeadBuilder<'_, '_, '_> {
                 }
             }
             let share = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
-            if !self.quote_user(at, share)? {
+            let is_whole = u64::from(path[at].tokens) <= share;
+            if !self.quote_user(at, if is_whole { share } else { share.min(CUT_QUOTE_TOKENS) })? {
                 return Ok(false);
             }
         }
