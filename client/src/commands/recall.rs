@@ -8,7 +8,7 @@ use ollm_protocol::methods::context::{ContextRecallParams, ContextRecallResult};
 
 use crate::args::text_or_stdin;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project;
 use crate::render::RenderOptions;
@@ -41,6 +41,9 @@ pub(crate) struct RecallArgs {
 pub(crate) fn run(args: &RecallArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let example = "ollmctl recall 'which port does staging use?'";
     let query = text_or_stdin(args.question.as_deref(), "recall", example)?;
+    if query.trim().is_empty() {
+        return Err(CommandError::usage("the question is empty", example));
+    }
     let params = ContextRecallParams {
         query,
         session_id: args.session.as_deref().map(|session| ctx.session(session)).transpose()?,

@@ -56,6 +56,8 @@ fn question_in_plain_words_finds_its_answer_in_another_session() {
     assert!(array(&json["data"])[0]["excerpt"].to_string().contains("48613"), "{json}");
     let elsewhere = sandbox.ctl(["recall", "staging port", "--session", "last"]).ok();
     assert_eq!(elsewhere, "nothing found\n");
+    let error = sandbox.ctl(["recall", " "]).fails(2);
+    assert!(error.contains("the question is empty"), "{error}");
 }
 
 #[test]

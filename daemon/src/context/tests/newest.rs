@@ -70,6 +70,47 @@ fn newest_unit_is_whole_whenever_it_fits() {
 }
 
 #[test]
+fn small_window_shows_task_files_and_last_message_beside_a_large_result() {
+    let mut session = Session::default();
+    session.say(Role::User, "TASK: port the parser");
+    session.call("", &["1"]);
+    session.ran("1", "a file");
+    session.say(Role::Assistant, "done");
+    history(&mut session, 3000);
+    session.say(Role::User, "BEFORE: use the new lexer");
+    session.say(Role::Assistant, &words(60));
+    let limit = prompt_limit(2048, 0);
+    let text = ask(&mut session, Large::ToolResult, limit * 60 / 100);
+    let built = session.build_auto(2048);
+    let shown = all_text(&built);
+    assert!(shown.contains(&text) && built.result.cut.is_empty());
+    for older in ["TASK: port", "BEFORE: use", "read: a.rs"] {
+        assert!(shown.contains(older), "{older}: {shown}");
+    }
+    assert!(built.result.tokens_used * 100 <= limit * 95, "{}", built.result.tokens_used);
+}
+
+#[test]
+fn earlier_message_with_a_pasted_text_keeps_its_ends_only() {
+    let mut session = Session::default();
+    session.say(Role::User, "the task");
+    session.say(Role::Assistant, "done");
+    history(&mut session, 6000);
+    session.say(Role::User, &format!("ASKED about this:\n{}\nWHY?", words(600)));
+    session.say(Role::Assistant, &words(600));
+    session.say(Role::User, "and then?");
+    session.say(Role::Assistant, &words(500));
+    ask(&mut session, Large::ToolResult, 3000);
+    let built = session.build_auto(8192);
+    let first = &built.result.messages[1].content;
+    let (_, earlier) = first.split_once("<earlier_requests>").expect("a block");
+    let (_, pasted) = earlier.split_once("- ASKED about this:").expect("is quoted");
+    let (pasted, _) = pasted.split_once("WHY?").expect("has its end");
+    assert!(pasted.contains(" lines not shown ...]"), "{pasted}");
+    assert!(Counter::ESTIMATE.count_text(pasted) <= 96, "{pasted}");
+}
+
+#[test]
 fn newest_unit_that_does_not_fit_keeps_its_ends_and_says_so() {
     for large in [Large::Message, Large::ToolResult] {
         let mut session = Session::default();

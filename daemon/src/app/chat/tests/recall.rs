@@ -263,6 +263,22 @@ async fn question_that_was_asked_before_is_not_recalled() {
 }
 
 #[tokio::test]
+async fn answer_that_was_given_several_times_is_recalled_once() {
+    let chat = ChatFixture::with(&SMALL);
+    let asked = ["Tell me about the staging server.", "And the port of the staging server?"];
+    for question in asked {
+        chat.session.record("user", question).await;
+        let answer = "The staging server listens on port 48213 for now.";
+        chat.session.record("assistant", answer).await;
+    }
+    chat.fill_and_compact().await;
+    chat.backend.answer_text("48213");
+    chat.run(Some("Where does the staging server listen?"), json!({})).await.1.expect("answers");
+    let [delta] = &chat.deltas()[..] else { panic!("one delta") };
+    assert_eq!(delta.text.matches("port 48213 for now").count(), 1, "{}", delta.text);
+}
+
+#[tokio::test]
 async fn build_recalls_for_its_pending_message_or_the_newest_one() {
     let chat = ChatFixture::with_forgotten_fact().await;
     let (core, id) = (&chat.session.core, chat.session.id);
