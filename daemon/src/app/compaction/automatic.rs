@@ -10,6 +10,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use tokio::task::JoinSet;
 
 use super::events;
+use super::read_ahead::read_ahead;
 use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, PAUSE_SHARE, survey};
 use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
@@ -163,13 +164,14 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 /// Compacts a session in the background and returns its id.
-async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
+pub(super) async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
     let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
     let place = QueuePlace::Own(Priority::Background);
     let trigger = CompactionTrigger::Background;
     let cause = CompactionCause::Growth;
     let task = CompactionTask { core: &core, request, trigger, place, cause };
     match task.run().await {
+        Ok(CompactionOutcome::Done(_)) => read_ahead(&core, id).await,
         Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}
         Err(error) => {
             core.due_compactions.note_failure(id);

@@ -11,6 +11,7 @@ mod automatic;
 mod branch_summary;
 mod commit;
 mod events;
+mod read_ahead;
 pub(crate) mod request;
 mod summarizer;
 mod summary;

@@ -251,6 +251,14 @@ impl<'a> Summarizer<'a> {
         CompactError::Rejected { model: self.model.clone(), reason }
     }
 
+    /// Lets the model read a prompt, so that its server has it in its cache; returns false if a chat needed the model first.
+    pub(super) async fn read_prompt(
+        &self,
+        messages: Vec<ContextMessage>,
+    ) -> Result<bool, CompactError> {
+        Ok(self.try_answer(&self.request(messages, 1), &mut None).await?.is_some())
+    }
+
     /// Returns the text of an answer, and whether it ran into its limit of tokens or of time.
     async fn answer(
         &self,

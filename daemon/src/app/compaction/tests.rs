@@ -10,7 +10,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use tokio_util::sync::CancellationToken;
 
-use super::automatic::{CompactionInTurn, is_due};
+use super::automatic::{CompactionInTurn, compact, is_due};
 use super::commit::Compacted;
 use super::summarizer::{ANSWER_LIMIT, QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
@@ -553,6 +553,36 @@ async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
     assert_eq!(answer.content, "the last answer");
     assert!(task.content.starts_with("Stop here.") && !task.content.contains("words nobody"));
     assert!(request.num_predict.is_some_and(|most| most.get() > 400), "{:?}", request.num_predict);
+}
+
+#[tokio::test]
+async fn new_context_is_read_in_the_pause_by_a_slow_model_only() {
+    for (reading, n_requests) in [(10, 1), (200, 2)] {
+        let session = LongSession::new().await;
+        session.record_exchanges(13).await;
+        let params = ContextBuildParams {
+            compact: CompactMode::Auto,
+            ..ContextBuildParams::new(session.id)
+        };
+        session.test.record("user", "the last question").await;
+        build_with(&session.core, params.clone(), None).await.expect("fits");
+        session.test.record("assistant", "the last answer").await;
+        session.note_reading(Duration::from_millis(reading));
+        session.backend.answer_text(SUMMARY);
+        session.backend.answer(&[AnswerStep::End(DoneReason::Length)]);
+        compact(Arc::clone(&session.core), session.id).await;
+        assert_eq!(session.compactions().len(), 1);
+        let requests = session.backend.requests();
+        assert_eq!(requests.len(), n_requests, "{reading} ms for 100 tokens");
+        // The prompt of the next turn begins with what was read, and is built as a chat builds it.
+        session.test.record("user", "one more question").await;
+        let next = build_with(&session.core, params, None).await.expect("fits");
+        if let Some(read) = requests.get(1) {
+            assert_eq!(read.num_predict.map(|most| most.get()), Some(1));
+            assert!(next.messages[..read.messages.len()] == read.messages);
+            assert!(next.prefix_tokens * 10 > next.tokens_used * 9, "{}", next.prefix_tokens);
+        }
+    }
 }
 
 #[tokio::test]
