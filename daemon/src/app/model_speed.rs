@@ -35,6 +35,9 @@ impl Default for MeasuredModels {
 pub(crate) struct MeasuredModel {
     /// The last prompts that were long enough, the newest first, in seconds per token.
     readings: [Option<f64>; N_READINGS],
+    /// The last prompt of which a part was new, in seconds per new token. The server may have read more than that part, and
+    /// a short one takes longer than its tokens.
+    slowest: Option<f64>,
     /// The tokens of the last answer, which are in the server's cache.
     answer_tokens: u64,
     /// The window that the server gave the model, if it is smaller than requested.
@@ -89,22 +92,34 @@ impl MeasuredModel {
         Duration::try_from_secs_f64(middle * tokens as f64).ok()
     }
 
+    /// Estimates how long the model reads a prompt at most: also by a prompt of which it had most in its cache, if there was
+    /// no other.
+    pub(crate) fn longest_reading(&self, tokens: u64) -> Option<Duration> {
+        #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+        let slowest = self.slowest.map(|reading| reading * tokens as f64);
+        let slowest = slowest.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        self.expected_reading(tokens).or(slowest)
+    }
+
     fn note(&mut self, end: &ChatEnd, prefix_tokens: u64) {
-        let read = match (end.prompt, end.cached_tokens) {
-            (PromptCount::Whole(tokens), Some(cached)) => tokens.saturating_sub(cached),
+        let (new, is_sure) = match (end.prompt, end.cached_tokens) {
+            (PromptCount::Whole(tokens), Some(cached)) => (tokens.saturating_sub(cached), true),
             // Most servers do not report what they had in their cache; it was at most this.
             (PromptCount::Whole(tokens), None) => {
                 let new = tokens.saturating_sub(prefix_tokens + self.answer_tokens);
-                if new * NEW_SHARE_DIVISOR >= tokens { new } else { 0 }
+                (new, new * NEW_SHARE_DIVISOR >= tokens)
             }
-            (PromptCount::Uncached(tokens), _) => tokens,
-            (PromptCount::Unknown, _) => 0,
+            (PromptCount::Uncached(tokens), _) => (tokens, true),
+            (PromptCount::Unknown, _) => (0, false),
         };
-        if let Some(took) = end.prompt_time.filter(|_| read >= MIN_PROMPT_TOKENS) {
+        if let Some(took) = end.prompt_time.filter(|_| new > 0) {
             #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-            let reading = took.as_secs_f64() / read as f64;
-            self.readings.rotate_right(1);
-            self.readings[0] = Some(reading);
+            let reading = took.as_secs_f64() / new as f64;
+            self.slowest = Some(reading);
+            if is_sure && new >= MIN_PROMPT_TOKENS {
+                self.readings.rotate_right(1);
+                self.readings[0] = Some(reading);
+            }
         }
         self.answer_tokens = end.answer_tokens.unwrap_or_default();
         self.last_used = Some(Instant::now());
@@ -156,6 +171,20 @@ mod tests {
         // A new head, and a pasted file.
         assert_eq!(reads_1000_in(1200, 100, 20), Some(20.0));
         assert_eq!(reads_1000_in(3000, 1200, 34), Some(20.0));
+    }
+
+    #[test]
+    fn longest_reading_is_estimated_by_the_new_part_of_a_prompt() {
+        let models = MeasuredModels::default();
+        let longest = || models.get("m").longest_reading(1000);
+        assert_eq!(longest(), None);
+        models.note("m", &end(PromptCount::Whole(40), None, 0), None, 0);
+        // 100 of its tokens are those of the last answer.
+        models.note("m", &end(PromptCount::Whole(160), None, 1), None, 40);
+        assert_eq!(longest(), Some(Duration::from_secs(50)));
+        models.note("m", &end(PromptCount::Whole(1100), None, 30), None, 0);
+        models.note("m", &end(PromptCount::Whole(1210), None, 1), None, 1100);
+        assert_eq!(longest(), Some(Duration::from_secs(30)), "a whole prompt was measured");
     }
 
     #[test]

@@ -46,7 +46,7 @@ async fn try_read(core: &Arc<Core>, id: SessionId) -> Result<bool> {
     let tools = params.tools.clone();
     // It counts as a build, so that the next one knows what the server has in its cache.
     let built = build_with(core, params, None).await?;
-    let reading = measured.expected_reading(built.tokens_used);
+    let reading = measured.longest_reading(built.tokens_used);
     if built.transient || reading.is_none_or(|reading| reading < LEAST_READING) {
         return Ok(false);
     }
