@@ -7,11 +7,11 @@ pub(crate) const TASK_END: &str = "accept exactly 7391 dialects.";
 /// The percentage of the conversation's share within which the newest user messages must not be omitted. They may have
 /// half of it, but so may all other recent records.
 const SURE_USER_PERCENT: u64 = 5;
-/// The percentage of the conversation's share from which on what is being answered leaves no room for several messages
-/// before it. Below, they have less of their share the more it has.
-const CROWDED_PERCENT: u64 = 65;
+/// If what is being answered has this percentage of the conversation's share, no more than one message before it is expected.
+/// Below, the share of these messages shrinks linearly.
+const ALONE_PERCENT: u64 = 65;
 /// The percentage of the conversation's share that a new head fills; the tools of the daemon take some of it in turns.
-const FULL_PERCENT: u64 = 80;
+const HEAD_PERCENT: u64 = 80;
 /// The percentage of the prompt limit that what is being answered leaves to everything older.
 const OTHERS_PERCENT: u64 = 10;
 /// The tokens that show the task, the pins, the message before the newest, and the newest file.
@@ -121,9 +121,9 @@ impl Facts {
         let number = |name: &str| budget[name].as_u64().unwrap_or_default();
         let mut check = FactCheck::default();
         let (available, limit) = (number("availableTokens"), number("promptLimit"));
-        let left = (available * CROWDED_PERCENT / 100).saturating_sub(self.crowding);
-        let sure = left * SURE_USER_PERCENT / CROWDED_PERCENT;
-        let beside = (available * FULL_PERCENT / 100).saturating_sub(self.crowding);
+        let left = (available * ALONE_PERCENT / 100).saturating_sub(self.crowding);
+        let sure = left * SURE_USER_PERCENT / ALONE_PERCENT;
+        let beside = (available * HEAD_PERCENT / 100).saturating_sub(self.crowding);
         let has_layers = beside.max(limit * OTHERS_PERCENT / 100) >= ALL_LAYERS;
         self.check_users(&mut check, build, &text, sure, has_layers);
         for pin in &self.pins {

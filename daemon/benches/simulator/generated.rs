@@ -73,7 +73,7 @@ impl Run {
         let heads = metrics.add_records(at, &records, &requests);
         records.iter().for_each(|record| facts.add_record(record));
         let n_unused = metrics.add_requests(at, &requests, *n_later + heads.in_turn);
-        // The last of them may have been recorded during an answer, so that it is for the next prompt.
+        // A head that is recorded during an answer is for the next prompt.
         *n_later = heads.after + n_unused.min(heads.in_turn).min(1);
         let n_heads = heads.all();
         if n_heads > 0 || at.is_multiple_of(BUILD_EVERY) {

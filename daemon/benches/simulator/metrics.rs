@@ -159,7 +159,7 @@ impl RunMetrics {
     }
 
     /// Adds requests to the model server. Each new head allows one prompt not to extend the previous one. Returns the
-    /// number of heads that no prompt began with.
+    /// number of heads that no prompt needed.
     pub(crate) fn add_requests(
         &mut self,
         turn: usize,

@@ -35,9 +35,8 @@ impl Default for MeasuredModels {
 pub(crate) struct MeasuredModel {
     /// The last prompts that were long enough, the newest first, in seconds per token.
     readings: [Option<f64>; N_READINGS],
-    /// The last prompt of which a part was new, in seconds per new token. The server may have read more than that part, and
-    /// a short one takes longer than its tokens.
-    slowest: Option<f64>,
+    /// Seconds per new token of the last prompt with new tokens. Too high if the server read more than those.
+    guess: Option<f64>,
     /// The tokens of the last answer, which are in the server's cache.
     answer_tokens: u64,
     /// The window that the server gave the model, if it is smaller than requested.
@@ -92,13 +91,12 @@ impl MeasuredModel {
         Duration::try_from_secs_f64(middle * tokens as f64).ok()
     }
 
-    /// Estimates how long the model reads a prompt at most: also by a prompt of which it had most in its cache, if there was
-    /// no other.
-    pub(crate) fn longest_reading(&self, tokens: u64) -> Option<Duration> {
+    /// Estimates how long the model reads a prompt. Without a measurement, the guess is too long rather than too short.
+    pub(crate) fn reading_or_guess(&self, tokens: u64) -> Option<Duration> {
         #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-        let slowest = self.slowest.map(|reading| reading * tokens as f64);
-        let slowest = slowest.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        self.expected_reading(tokens).or(slowest)
+        let guess = self.guess.map(|reading| reading * tokens as f64);
+        let guess = guess.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        self.expected_reading(tokens).or(guess)
     }
 
     fn note(&mut self, end: &ChatEnd, prefix_tokens: u64) {
@@ -115,7 +113,7 @@ impl MeasuredModel {
         if let Some(took) = end.prompt_time.filter(|_| new > 0) {
             #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
             let reading = took.as_secs_f64() / new as f64;
-            self.slowest = Some(reading);
+            self.guess = Some(reading);
             if is_sure && new >= MIN_PROMPT_TOKENS {
                 self.readings.rotate_right(1);
                 self.readings[0] = Some(reading);
@@ -174,17 +172,17 @@ mod tests {
     }
 
     #[test]
-    fn longest_reading_is_estimated_by_the_new_part_of_a_prompt() {
+    fn reading_without_a_measurement_is_guessed_by_the_new_part_of_a_prompt() {
         let models = MeasuredModels::default();
-        let longest = || models.get("m").longest_reading(1000);
-        assert_eq!(longest(), None);
+        let guess = || models.get("m").reading_or_guess(1000);
+        assert_eq!(guess(), None);
         models.note("m", &end(PromptCount::Whole(40), None, 0), None, 0);
         // 100 of its tokens are those of the last answer.
         models.note("m", &end(PromptCount::Whole(160), None, 1), None, 40);
-        assert_eq!(longest(), Some(Duration::from_secs(50)));
+        assert_eq!(guess(), Some(Duration::from_secs(50)));
         models.note("m", &end(PromptCount::Whole(1100), None, 30), None, 0);
         models.note("m", &end(PromptCount::Whole(1210), None, 1), None, 1100);
-        assert_eq!(longest(), Some(Duration::from_secs(30)), "a whole prompt was measured");
+        assert_eq!(guess(), Some(Duration::from_secs(30)), "a whole prompt was measured");
     }
 
     #[test]

@@ -27,8 +27,8 @@ const TARGET_PERCENT: u64 = 50;
 /// below [`CROWDED_PERCENT`] of its room.
 const BESIDE_PERCENT: u64 = 20;
 const CROWDED_PERCENT: u64 = 75;
-/// Tokens that show a part of everything older in the smallest windows. Older records may have them beside a large newest
-/// unit as long as the conversation stays below [`FULL_PERCENT`] of its room.
+/// Tokens that older records may have beside a large newest unit in the smallest windows, as long as the conversation stays
+/// below [`FULL_PERCENT`] of its room: enough for the task, the pins, the newest file and the message before.
 const LEAST_BESIDE: u64 = 384;
 const FULL_PERCENT: u64 = 90;
 /// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.

@@ -19,8 +19,8 @@ pub const OPENING_END: &str = "--- the conversation goes on here ---";
 /// The blocks that are removed from answers.
 const BLOCKS: [&str; 4] = [MEMORY_BLOCK, FACTS_BLOCK, EARLIER_REQUESTS_BLOCK, RECALLED_BLOCK];
 
-/// The marks at the beginning of a line that begin or end code.
-const FENCES: [&str; 2] = ["```", "~~~"];
+/// The fewest marks that begin a code fence.
+const MIN_FENCE: usize = 3;
 
 /// An answer of which a part is not sent.
 pub(super) struct SplitAnswer<'t> {
@@ -34,8 +34,8 @@ impl<'t> SplitAnswer<'t> {
     /// Splits an answer; returns `None` if all of it is sent.
     ///
     /// Thinking at the beginning may have no end. Later thinking begins a line and has an end. A repeated block begins with a
-    /// line that has only its tag, and goes on to its end tag, or to the end of the answer without one. In a fence of code
-    /// that ends, everything is sent.
+    /// line that has only its tag, and goes on to its end tag, or to the end of the answer without one. In a closed code
+    /// fence, everything is sent; in one that is never closed, everything but repeated blocks.
     pub(super) fn new(text: &'t str) -> Option<Self> {
         if !text.contains(THINK) && !text.lines().any(is_of_prompt) {
             return None;
@@ -47,31 +47,41 @@ impl<'t> SplitAnswer<'t> {
             rest = behind.trim_start();
         }
         let mut sent = String::with_capacity(rest.len());
-        let (mut fence, mut is_repeating): (Option<&str>, bool) = (None, false);
+        let mut fence: Option<&str> = None;
+        // The place in `sent` at which a fence begins that is never closed.
+        let mut open_fence = None;
+        let mut is_repeating = false;
         while !rest.is_empty() {
             let line = rest.trim_start_matches(' ');
-            let is_code = fence.is_some();
-            let later = line.strip_prefix(THINK).filter(|_| !is_code);
+            let later = line.strip_prefix(THINK).filter(|_| fence.is_none());
             if let Some((block, behind)) = later.and_then(|inside| inside.split_once(END_THINK)) {
                 thinking.push(block);
                 rest = behind.trim_start();
                 continue;
             }
-            if let Some(behind) = behind_repeated(rest).filter(|_| !is_code) {
+            let is_protected = fence.is_some() && open_fence.is_none();
+            if let Some(behind) = behind_repeated(rest).filter(|_| !is_protected) {
                 is_repeating = true;
                 rest = behind.trim_start();
                 continue;
             }
             let (whole_line, behind) = split_line(rest);
             fence = match fence {
-                Some(open) => Some(open).filter(|_| fence_of(line) != Some(open)),
-                None => fence_of(line).filter(|open| has_fence(behind, open)),
+                Some(open) => Some(open).filter(|open| !closes(split_line(line).0, open)),
+                None => fence_of(line).inspect(|open| {
+                    let is_closed = behind.lines().any(|line| closes(line, open));
+                    open_fence = (!is_closed).then_some(sent.len());
+                }),
             };
             sent.push_str(whole_line);
             rest = behind;
         }
         if is_repeating {
-            sent.truncate(without_open_fence(&sent).len());
+            sent.truncate(sent.trim_end().len());
+            // A fence that only held the blocks.
+            if let Some(at) = open_fence.filter(|at| !sent[*at..].contains('\n')) {
+                sent.truncate(sent[..at].trim_end().len());
+            }
         }
         (is_repeating || !thinking.is_empty()).then_some(Self { thinking, sent })
     }
@@ -98,26 +108,17 @@ fn is_of_prompt(line: &str) -> bool {
     line == OPENING_END || name.is_some_and(|name| BLOCKS.contains(&name))
 }
 
-/// Returns the marks that begin or end a fence of code at the beginning of a line.
-fn fence_of(line: &str) -> Option<&'static str> {
-    FENCES.into_iter().find(|fence| line.starts_with(*fence))
+/// Returns the marks of a code fence that a line begins.
+fn fence_of(line: &str) -> Option<&str> {
+    let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+    let marks = &line[..line.len() - line.trim_start_matches(mark).len()];
+    (marks.len() >= MIN_FENCE).then_some(marks)
 }
 
-/// Returns whether a line of a text begins with the marks of a fence.
-fn has_fence(text: &str, fence: &str) -> bool {
-    text.lines().any(|line| line.trim_start_matches(' ').starts_with(fence))
-}
-
-/// Returns a text without the space at its end, and without a fence of code that its last line begins.
-fn without_open_fence(text: &str) -> &str {
-    let text = text.trim_end();
-    let (before, last) = text.split_at(text.rfind('\n').map_or(0, |at| at + 1));
-    let fence = fence_of(last.trim_start_matches(' '));
-    let n_before = |fence: &str| {
-        before.lines().filter(|line| line.trim_start_matches(' ').starts_with(fence)).count()
-    };
-    let is_open = fence.is_some_and(|fence| n_before(fence).is_multiple_of(2));
-    if is_open { before.trim_end() } else { text }
+/// Returns whether a line closes a code fence: it has at least as many of the same marks, and nothing else.
+fn closes(line: &str, fence: &str) -> bool {
+    let line = line.trim();
+    line.starts_with(fence) && fence_of(line) == Some(line)
 }
 
 /// Splits a text behind its first line break.
@@ -161,10 +162,13 @@ mod tests {
             format!("<memory>\nx\n</memory>\n\n<facts>\ny\n</facts>\n\n{OPENING_END}\n\nYes.");
         check(&all, "Yes.", &[]);
         check("<think>a</think>\n<earlier_requests>\n- b\n</earlier_requests>", "", &["a"]);
-        // A fence without an end protects nothing.
+        // A code fence that is never closed.
         check("It does.\n\n```\n<earlier_requests>\n- b", "It does.", &[]);
         check("```rust\nf()\n```\n~~~xml\n<facts>\n- a\n```", "```rust\nf()\n```", &[]);
         check("```\n<facts>\n- a\n</facts>\nYes.", "```\nYes.", &[]);
+        let other = "```\n<facts>\n- a\n</facts>\nSo:\n```rust\nf()\n";
+        check(other, "```\nSo:\n```rust\nf()", &[]);
+        check("~~~\n```\n~~~\n```\nf()\n```\n<facts>\n- a", "~~~\n```\n~~~\n```\nf()\n```", &[]);
         // Other text about such tags.
         for text in [
             "<memory>1024</memory>\n",
@@ -172,6 +176,8 @@ mod tests {
             "The block <facts> has facts.",
             "```xml\n<memory>\n1024\n</memory>\n```\n",
             "~~~\n```\n<memory>\n1024\n~~~\n",
+            "````\n```\n<memory>\n1024\n````\n",
+            "```\n<think>a</think>\n",
             "<memories>\nx\n</memories>\n",
         ] {
             check(text, text, &[]);

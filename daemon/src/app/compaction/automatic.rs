@@ -19,7 +19,7 @@ use crate::app::context::inputs::params_like_last;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
-use crate::model::{Priority, Ticket, canonical_name};
+use crate::model::{Priority, Ticket};
 use crate::tokens::Counter;
 
 /// The state of a chat turn that is about to call its model.
@@ -94,12 +94,6 @@ pub(in crate::app) async fn compact_in_turn(
     }
 }
 
-/// Returns whether the model of a chat also writes its summaries.
-pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
-    let other = core.config().compression.model.clone();
-    other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
-}
-
 /// Publishes the thresholds that a session passed with its newest record, and marks the session if a compaction is
 /// due. Called by the observer; never blocks.
 pub(crate) fn follow(core: &Core, id: SessionId) {
@@ -171,7 +165,9 @@ pub(super) async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
     let cause = CompactionCause::Growth;
     let task = CompactionTask { core: &core, request, trigger, place, cause };
     match task.run().await {
-        Ok(CompactionOutcome::Done(_)) => read_ahead(&core, id).await,
+        Ok(CompactionOutcome::Done(compacted)) => {
+            read_ahead(&core, id, compacted.after.tokens_used).await;
+        }
         Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}
         Err(error) => {
             core.due_compactions.note_failure(id);

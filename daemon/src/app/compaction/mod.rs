@@ -18,9 +18,10 @@ mod summary;
 mod survey;
 mod task;
 
-pub(super) use automatic::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
+pub(super) use automatic::{CompactionInTurn, compact_in_turn, is_due};
 pub(crate) use automatic::{follow, run};
 pub(super) use branch_summary::summarize_branch;
+pub(super) use summarizer::summarizes_itself;
 
 #[cfg(test)]
 mod tests;

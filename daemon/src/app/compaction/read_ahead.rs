@@ -1,5 +1,5 @@
-//! Reading ahead: after a compaction in the background, the model reads the new context in the pause. Otherwise the user's
-//! next message would wait for that, a minute on the slowest machines.
+//! Reading ahead: after a compaction in the background, the model reads the new context in the pause, so that the user's
+//! next message does not wait for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,21 +8,20 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactMode;
 use ollm_protocol::methods::context::ContextBuildParams;
 
-use super::automatic::summarizes_itself;
-use super::summarizer::{QueuePlace, Summarizer};
+use super::summarizer::{QueuePlace, Summarizer, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::Result;
-use crate::app::models::model_or_default;
 use crate::model::Priority;
 
-/// The shortest reading that is worth a request: a user hardly notices less.
+/// The shortest reading that is worth a request. Users hardly notice a shorter wait.
 const LEAST_READING: Duration = Duration::from_secs(1);
 
-/// Lets the model of a session read its context, if it was sent one before and would need long for this one. Gives way to
-/// chats; without an answer, the next turn reads the context itself.
-pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId) {
-    match try_read(core, id).await {
+/// Sends the new context of a session to the model of its last chat, if the model is slow. Gives way to chats.
+///
+/// `tokens`: those of the context.
+pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId, tokens: u64) {
+    match try_read(core, id, tokens).await {
         Ok(true) => tracing::debug!(session = %id, "the model has read the new context"),
         Ok(false) => {}
         Err(error) => tracing::debug!(session = %id, "the new context was not read: {error}"),
@@ -30,27 +29,41 @@ pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId) {
 }
 
 /// Returns whether the model read the whole context.
-async fn try_read(core: &Arc<Core>, id: SessionId) -> Result<bool> {
+async fn try_read(core: &Arc<Core>, id: SessionId, tokens: u64) -> Result<bool> {
     let last = core
         .cache
         .peek(id, |session| session.builds.recipe(None).map(|recipe| (*recipe.params).clone()));
     let Some(last) = last.flatten() else { return Ok(false) };
-    let model = model_or_default(core, last.model.clone().or(core.summary(id)?.model))?;
-    let measured = core.speeds.get(&model);
-    // Another model that writes the summaries may have taken its memory.
-    if measured.last_used.is_none() || !summarizes_itself(core, &model) {
+    // A chat names both. Other clients may send their contexts elsewhere.
+    let (Some(model), Some(window)) = (last.model.clone(), last.context_size) else {
         return Ok(false);
-    }
-    let params =
-        ContextBuildParams { compact: CompactMode::Never, pending: None, strategy: None, ..last };
-    let tools = params.tools.clone();
-    // It counts as a build, so that the next one knows what the server has in its cache.
-    let built = build_with(core, params, None).await?;
-    let reading = measured.longest_reading(built.tokens_used);
-    if built.transient || reading.is_none_or(|reading| reading < LEAST_READING) {
+    };
+    let measured = core.speeds.get(&model);
+    let reading = measured.reading_or_guess(tokens);
+    let keep_alive = core.config().ollama.keep_alive;
+    let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
+    // A different model that writes the summaries may have displaced this one from the server's memory.
+    if reading.is_none_or(|reading| reading < LEAST_READING)
+        || !is_loaded
+        || !summarizes_itself(core, &model)
+    {
         return Ok(false);
     }
     let place = QueuePlace::Own(Priority::Background);
-    let reader = Summarizer::new(core, &model, place, false, built.num_ctx).await?;
-    Ok(reader.behind_chat(tools).read_prompt(built.messages).await?)
+    let reader = Summarizer::new(core, &model, place, false, window).await?;
+    let ticket = core.models.queues().enter(&model, Priority::Background);
+    // Some templates write the mode of thinking at the beginning of a prompt, and each message names its own.
+    if reader.can_think() || ticket.n_ahead() > 0 || core.turns.is_running(id) {
+        return Ok(false);
+    }
+    let tools = last.tools.clone();
+    let params =
+        ContextBuildParams { compact: CompactMode::Never, pending: None, strategy: None, ..last };
+    // This build counts as the last one, because the server has its prompt in the cache afterwards.
+    let built = build_with(core, params, None).await?;
+    let end = reader.behind_chat(tools).read_prompt(built.messages, &ticket).await?;
+    if let Some(end) = &end {
+        core.speeds.note(&model, end, measured.effective, built.prefix_tokens);
+    }
+    Ok(end.is_some())
 }

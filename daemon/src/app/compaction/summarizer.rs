@@ -22,7 +22,8 @@ use crate::context::compact::{
     TranscriptPiece, complete_summary, partial_summary, summary_messages, verify_summary,
 };
 use crate::model::{
-    ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, ThinkMode, Ticket,
+    ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling,
+    ThinkMode, Ticket, canonical_name,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -79,6 +80,12 @@ pub(super) enum SummaryAnswer {
     Whole(Summary),
     /// The beginning of a summary that ran into its limit.
     Beginning(Summary),
+}
+
+/// Returns whether the model of a chat also writes its summaries.
+pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
+    let other = core.config().compression.model.clone();
+    other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
 }
 
 impl<'a> Summarizer<'a> {
@@ -251,12 +258,36 @@ impl<'a> Summarizer<'a> {
         CompactError::Rejected { model: self.model.clone(), reason }
     }
 
-    /// Lets the model read a prompt, so that its server has it in its cache; returns false if a chat needed the model first.
+    /// Returns whether the model can think before it answers.
+    pub(super) fn can_think(&self) -> bool {
+        self.info.can("thinking").unwrap_or(false)
+    }
+
+    /// Sends a prompt for an answer of one token, so that the server has the prompt in its cache. Returns `None` if the
+    /// request gave way to a chat.
     pub(super) async fn read_prompt(
         &self,
         messages: Vec<ContextMessage>,
-    ) -> Result<bool, CompactError> {
-        Ok(self.try_answer(&self.request(messages, 1), &mut None).await?.is_some())
+        ticket: &Ticket,
+    ) -> Result<Option<ChatEnd>, CompactError> {
+        let backend = self.core.models.backend().map_err(CompactError::Model)?;
+        let request = self.request(messages, 1);
+        let read = async {
+            let mut stream = backend.stream(&request).await?;
+            loop {
+                if let ChatItem::End(end) = stream.next().await? {
+                    return Ok(end);
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            read = tokio::time::timeout(ANSWER_LIMIT, read) => {
+                let end = read.map_err(|_| self.busy())?;
+                end.map(Some).map_err(CompactError::Model)
+            }
+            () = self.gives_way(ticket) => Ok(None),
+        }
     }
 
     /// Returns the text of an answer, and whether it ran into its limit of tokens or of time.
@@ -391,7 +422,7 @@ impl<'a> Summarizer<'a> {
             num_ctx: self.num_ctx,
             num_predict: NonZeroU32::new(predict.min(room)),
             sampling: sampling.and_then(Result::ok).unwrap_or_default(),
-            think: self.info.can("thinking").unwrap_or(false).then_some(ThinkMode::Off),
+            think: self.can_think().then_some(ThinkMode::Off),
             format: None,
             keep_alive: self.core.config().ollama.keep_alive,
         }

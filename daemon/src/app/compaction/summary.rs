@@ -263,7 +263,9 @@ impl<'a> SummaryRange<'a> {
             events::step(self.core, id, step);
             let before = summary.as_ref();
             let next = match self.with_piece(before, summarizer, piece, options, limits).await {
-                Err(error) if summarizer.is_background() && done.is_some() => {
+                Err(error @ AppError::Compact(_))
+                    if summarizer.is_background() && done.is_some() =>
+                {
                     tracing::info!(session = %id, "the other pieces wait: {error}");
                     break;
                 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::automatic::{CompactionInTurn, compact, is_due};
 use super::commit::Compacted;
+use super::read_ahead::read_ahead;
 use super::summarizer::{ANSWER_LIMIT, QueuePlace, TURN_LIMIT};
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
@@ -562,10 +563,12 @@ async fn new_context_is_read_in_the_pause_by_a_slow_model_only() {
         session.record_exchanges(13).await;
         let params = ContextBuildParams {
             compact: CompactMode::Auto,
+            model: Some("m".to_owned()),
+            context_size: Some(session.survey().await.inputs.window.size),
             ..ContextBuildParams::new(session.id)
         };
         session.test.record("user", "the last question").await;
-        build_with(&session.core, params.clone(), None).await.expect("fits");
+        let built = build_with(&session.core, params.clone(), None).await.expect("fits");
         session.test.record("assistant", "the last answer").await;
         session.note_reading(Duration::from_millis(reading));
         session.backend.answer_text(SUMMARY);
@@ -574,15 +577,45 @@ async fn new_context_is_read_in_the_pause_by_a_slow_model_only() {
         assert_eq!(session.compactions().len(), 1);
         let requests = session.backend.requests();
         assert_eq!(requests.len(), n_requests, "{reading} ms for 100 tokens");
+        let last = session.core.cache.peek(session.id, |session| {
+            session.builds.recipe(None).map(|recipe| recipe.build_id.clone())
+        });
+        let is_remembered = last.flatten().as_deref() != Some(&built.build_id);
+        assert_eq!(is_remembered, n_requests == 2, "only a context that was sent");
         // The prompt of the next turn begins with what was read, and is built as a chat builds it.
         session.test.record("user", "one more question").await;
         let next = build_with(&session.core, params, None).await.expect("fits");
         if let Some(read) = requests.get(1) {
-            assert_eq!(read.num_predict.map(|most| most.get()), Some(1));
+            assert_eq!(read.num_predict.map(std::num::NonZeroU32::get), Some(1));
             assert!(next.messages[..read.messages.len()] == read.messages);
-            assert!(next.prefix_tokens * 10 > next.tokens_used * 9, "{}", next.prefix_tokens);
         }
     }
+}
+
+#[tokio::test]
+async fn context_is_not_read_ahead_of_a_chat_that_waits() {
+    let session = LongSession::new().await;
+    let size = session.survey().await.inputs.window.size;
+    let params = ContextBuildParams {
+        model: Some("m".to_owned()),
+        context_size: Some(size),
+        ..ContextBuildParams::new(session.id)
+    };
+    build_with(&session.core, params, None).await.expect("fits");
+    session.note_reading(Duration::from_millis(200));
+    let queues = session.core.models.queues();
+    let chat = queues.enter("m", Priority::Chat);
+    read_ahead(&session.core, session.id, 1000).await;
+    assert!(session.backend.requests().is_empty(), "another chat has the model");
+    drop(chat);
+    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Length)]);
+    let chat = async {
+        session.backend.paused().await;
+        queues.enter("m", Priority::Chat).admitted().await;
+    };
+    let both = async { tokio::join!(read_ahead(&session.core, session.id, 1000), chat) };
+    tokio::time::timeout(Duration::from_secs(60), both).await.expect("the reading gives way");
+    assert_eq!(session.backend.requests().len(), 1);
 }
 
 #[tokio::test]

@@ -173,18 +173,29 @@ struct ShownMessages {
     text: String,
 }
 
-/// Returns whether a text with single spaces has every sentence of a message that was found.
-fn says(text: &str, message: &RecalledMessage) -> bool {
-    let excerpt = defuse_all(message.alone.as_ref().unwrap_or(&message.excerpt));
+/// Returns whether a text has every sentence of an excerpt.
+///
+/// `flat_text`: the text with single spaces.
+fn says(flat_text: &str, excerpt: &str) -> bool {
+    let excerpt = defuse_all(excerpt);
     let (mut n_said, mut n_all) = (0, 0);
     for line in excerpt.lines() {
         for_each_sentence_of_line(line, &mut |sentence| {
             let sentence = flat(sentence.trim_matches(|char| matches!(char, '…' | '.' | ' ')));
             n_all += usize::from(!sentence.is_empty());
-            n_said += usize::from(!sentence.is_empty() && text.contains(&sentence));
+            n_said += usize::from(!sentence.is_empty() && has_words(flat_text, &sentence));
         });
     }
     n_all > 0 && n_said == n_all
+}
+
+/// Returns whether a text has some words that are not parts of longer ones.
+fn has_words(text: &str, words: &str) -> bool {
+    text.match_indices(words).any(|(at, _)| {
+        let ends_word = |char: Option<char>| char.is_none_or(|char| !char.is_alphanumeric());
+        ends_word(text[..at].chars().next_back())
+            && ends_word(text[at + words.len()..].chars().next())
+    })
 }
 
 /// Returns whether a message, with its neighbor if it has one, only asks for something, which helps with no later
@@ -334,9 +345,12 @@ impl<'a> TurnRecall<'a> {
                 let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most;
                 (fits && !only_asks(message)).then_some(longer)
             };
-            // In facts, notes or quotes, or in a message that was found before.
-            let is_shown = shown.as_ref().is_some_and(|shown| says(&shown.text, &message));
-            if is_shown || says(&flat(&text), &message) {
+            let own = message.alone.as_ref().unwrap_or(&message.excerpt);
+            // The prompt says it in facts, notes or quotes.
+            let is_shown = shown.as_ref().is_some_and(|shown| says(&shown.text, own));
+            // The question of an answer that was found before adds nothing. Another answer to a question does.
+            let found = if message.role == Role::User { &message.excerpt } else { own };
+            if is_shown || says(&flat(&text), found) {
                 continue;
             }
             let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
@@ -407,5 +421,23 @@ pub(in crate::app) fn piece(
         format!("[{number}{date}{place}]\n{excerpt}")
     } else {
         format!("[{number}{date}{place}] {}: {excerpt}", message.role.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_says_an_excerpt_if_it_has_all_of_its_sentences() {
+        let text = "user: Which port? assistant: Use port 8080. It is open, since May.";
+        let check = |excerpt: &str, expect| assert_eq!(says(text, excerpt), expect, "{excerpt}");
+        check("Use port 8080.", true);
+        check("It is open, since May.\nUse port 8080.", true);
+        check("Use port 80.", false);
+        check("Reuse port 8080.", false);
+        check("Use port 8080. It is closed.", false);
+        check("user: Which port?\nassistant: Use port 9090.", false);
+        check("...", false);
     }
 }

@@ -33,14 +33,14 @@ const FACTS_DIVISOR: u64 = 3;
 /// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say; at
 /// most the tokens that are reserved for earlier messages.
 const LATELY_PERCENT: u64 = 5;
-/// The divisor for the part of the tokens left that is reserved for them at most.
+/// The divisor for the part of the tokens left that is reserved for the newest messages of the user at most.
 const LATELY_DIVISOR: u64 = 2;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote may have before it is cut.
 const QUOTE_DIVISOR: u64 = 4;
-/// Tokens of an earlier message that is cut: what the user asks for stands at its beginning or its end, and what is between
-/// them is mostly pasted.
+/// Tokens of an earlier message that is cut: the user asks at its beginning or at its end, and the middle is mostly pasted
+/// text.
 const CUT_QUOTE_TOKENS: u64 = 96;
 /// Maximum number of messages that are put back because they only ask for something; more are not looked at.
 const MAX_PLAIN_REQUESTS: usize = 256;
@@ -364,7 +364,7 @@ impl HeadBuilder<'_, '_, '_> {
                     _ => {}
                 }
             }
-            let share = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
+            let share = (self.left / QUOTE_DIVISOR).max(MIN_SHARE).min(self.users.max(MIN_SHARE));
             let is_whole = u64::from(path[at].tokens) <= share;
             if !self.quote_user(at, if is_whole { share } else { share.min(CUT_QUOTE_TOKENS) })? {
                 return Ok(false);
