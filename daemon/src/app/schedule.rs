@@ -169,6 +169,11 @@ impl DueCompactions {
         self.with(id, |session| *session = SessionCompactions::default());
     }
 
+    /// Returns how many compactions of a session failed in a row.
+    pub(crate) fn n_failures(&self, id: SessionId) -> u32 {
+        self.state.lock().sessions.get(&id).map_or(0, |session| session.n_failures)
+    }
+
     /// Returns whether automatic compactions of a session are paused after a failure.
     pub(crate) fn is_paused(&self, id: SessionId) -> bool {
         let state = self.state.lock();

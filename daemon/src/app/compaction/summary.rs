@@ -35,6 +35,9 @@ const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
 
+/// The failed compactions in a row after which a piece whose summary is refused once more is extracted for good, so that it
+/// does not hold up the notes of everything behind it.
+const MAX_FAILURES: u32 = 2;
 /// The longest time that a model may need to read a prompt of the largest size, for a user to wait for its notes.
 const LONGEST_READING: Duration = Duration::from_secs(10);
 
@@ -282,6 +285,12 @@ impl<'a> SummaryRange<'a> {
         Ok((summary, done.filter(|done| Some(*done) != last)))
     }
 
+    /// Returns whether a refused summary in the background is one of many.
+    fn has_failed_often(&self, summarizer: &Summarizer<'_>) -> bool {
+        let n_failures = self.core.due_compactions.n_failures(self.survey.inputs.id);
+        summarizer.is_background() && n_failures >= MAX_FAILURES
+    }
+
     /// Adds a piece to the summary before it. If the answer of the model was cut, lines extracted from the piece
     /// complete it.
     async fn with_piece(
@@ -296,13 +305,17 @@ impl<'a> SummaryRange<'a> {
             None => SummaryRequest::First(piece),
             Some(before) => SummaryRequest::Update(before, piece),
         };
-        match summarizer.ask(request, options, limits).await? {
-            SummaryAnswer::Whole(summary) => Ok(summary),
-            SummaryAnswer::Beginning(begun) => {
-                let range = piece.from..=piece.to;
-                let lines = self.extracted(range, before.cloned(), options.target).await?;
+        let extracted = || self.extracted(piece.from..=piece.to, before.cloned(), options.target);
+        match summarizer.ask(request, options, limits).await {
+            Ok(SummaryAnswer::Whole(summary)) => Ok(summary),
+            Ok(SummaryAnswer::Beginning(begun)) => {
+                let lines = extracted().await?;
                 Ok(summarizer.completed(&begun, &[&lines], request, limits)?)
             }
+            Err(CompactError::Rejected { .. }) if self.has_failed_often(summarizer) => {
+                extracted().await
+            }
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -689,6 +689,30 @@ async fn summary_of_one_line_does_not_replace_good_notes() {
 }
 
 #[tokio::test]
+async fn piece_whose_summaries_are_refused_again_and_again_is_extracted() {
+    const NOTES: &str = "## Goal\n- port the parser\n\n## Critical context\n\
+        - staging port: 50123\n- key file: /etc/a.pem\n- release on 2026-03-05";
+    let session = LongSession::new().await;
+    session.backend.answer_text(NOTES);
+    session.summarize().await.expect("compacts");
+    session.record_exchanges(40).await;
+    for _ in 0..64 {
+        session.backend.answer_text("## Goal\n- the parser\n## Progress\n- all is well");
+    }
+    for _ in 0..2 {
+        assert!(matches!(session.compact_in_pause().await, CompactionOutcome::Abandoned));
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        tokio::time::resume();
+    }
+    assert!(matches!(session.compact_in_pause().await, CompactionOutcome::Done(_)));
+    let notes = session.checkpoints();
+    let last = notes.last().expect("notes");
+    assert!(!last.provisional && last.summary.contains("50123"), "{notes:?}");
+    assert!(!last.summary.contains("all is well"), "{notes:?}");
+}
+
+#[tokio::test]
 async fn text_that_crowded_a_context_is_compacted_in_the_pause_after_its_answer() {
     let session = LongSession::new().await;
     let limit = session.survey().await.before.prompt_limit;
