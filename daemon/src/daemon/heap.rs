@@ -99,8 +99,7 @@ mod tests {
             full.saturating_sub(status_bytes("RssAnon:").expect("a size"))
         };
         // In a new thread, which has a heap of its own; repeated, because other tests may allocate at the same time.
-        let thread = std::thread::spawn(move || (0..5).map(|_| returned()).max());
-        let returned = thread.join().expect("ends").expect("five numbers");
-        assert!(returned > BYTES / 2, "{returned} bytes were returned");
+        let thread = std::thread::spawn(move || (0..100).any(|_| returned() > BYTES / 2));
+        assert!(thread.join().expect("ends"), "the block was never returned");
     }
 }
