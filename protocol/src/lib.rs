@@ -6,11 +6,13 @@
 //! - [`frame`]: bytes to frames and back, in both framings. [`address`]: the paths of the socket.
 //! - [`limits`]: the limits of the fields that clients and files set.
 //! - [`sanitize`]: text from models, tools and files made safe to show.
+//! - [`code_fence`]: code fences in the text of a model.
 //! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants.
 //!
 //! `PROTOCOL.md` beside this crate describes the wire in prose.
 
 pub mod address;
+pub mod code_fence;
 pub mod content;
 pub mod error;
 pub mod event;

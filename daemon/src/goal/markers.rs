@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use ollm_protocol::code_fence::CodeFence;
 use ollm_protocol::content::{ArtifactAction, CheckpointStatus, GoalMarker};
 
 use super::state::{MAX_ITEMS, on_one_line};
@@ -64,20 +65,20 @@ enum MarkerKind {
 /// Returns the lines of each paragraph of a text, without fenced code and quotes.
 fn paragraphs(text: &str) -> Vec<Vec<Range<usize>>> {
     let (mut paragraphs, mut current) = (Vec::new(), Vec::new());
-    let mut fence: Option<(char, usize)> = None;
+    let mut fence: Option<CodeFence> = None;
     let mut start = 0;
     for line in text.split_inclusive('\n') {
         let range = start..start + line.len();
         start = range.end;
         let bare = line.trim();
-        if let Some((sign, length)) = fence {
-            if closes_fence(bare, sign, length) {
+        if let Some(open) = fence {
+            if open.is_closed_by(bare) {
                 fence = None;
             }
             continue;
         }
         let without_bullet = bare.trim_start_matches(['-', '*', '+', ' ']);
-        fence = opened_fence(bare).or_else(|| opened_fence(without_bullet));
+        fence = CodeFence::opened_by(bare).or_else(|| CodeFence::opened_by(without_bullet));
         if fence.is_some() || bare.is_empty() || bare.starts_with('>') {
             paragraphs.push(std::mem::take(&mut current));
         } else {
@@ -86,20 +87,6 @@ fn paragraphs(text: &str) -> Vec<Vec<Range<usize>>> {
     }
     paragraphs.push(current);
     paragraphs
-}
-
-/// Returns the sign and length of the fence that a line opens.
-fn opened_fence(line: &str) -> Option<(char, usize)> {
-    let sign = line.chars().next().filter(|sign| ['`', '~'].contains(sign))?;
-    let rest = line.trim_start_matches(sign);
-    let length = line.len() - rest.len();
-    // Further backticks on the line make it inline code.
-    let is_inline = sign == '`' && rest.contains('`');
-    (length >= 3 && !is_inline).then_some((sign, length))
-}
-
-fn closes_fence(line: &str, sign: char, length: usize) -> bool {
-    line.len() >= length && line.chars().all(|char| char == sign)
 }
 
 /// Returns the ranges of inline code in a paragraph: from a run of backticks to the next run of the same length.

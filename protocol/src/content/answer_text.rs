@@ -1,6 +1,8 @@
 //! The text of an answer that is sent to a model again: without thinking between tags, and without the blocks of the
 //! prompt that small models repeat and would then repeat again.
 
+use crate::code_fence::CodeFence;
+
 /// The tags between which some models think in their answers.
 const THINK: &str = "<think>";
 const END_THINK: &str = "</think>";
@@ -18,9 +20,6 @@ pub const OPENING_END: &str = "--- the conversation goes on here ---";
 
 /// The blocks that are removed from answers.
 const BLOCKS: [&str; 4] = [MEMORY_BLOCK, FACTS_BLOCK, EARLIER_REQUESTS_BLOCK, RECALLED_BLOCK];
-
-/// The fewest marks that begin a code fence.
-const MIN_FENCE: usize = 3;
 
 /// An answer of which a part is not sent.
 pub(super) struct SplitAnswer<'t> {
@@ -47,7 +46,7 @@ impl<'t> SplitAnswer<'t> {
             rest = behind.trim_start();
         }
         let mut sent = String::with_capacity(rest.len());
-        let mut fence: Option<&str> = None;
+        let mut fence: Option<CodeFence> = None;
         // The place in `sent` at which a fence begins that is never closed.
         let mut open_fence = None;
         let mut is_repeating = false;
@@ -66,10 +65,11 @@ impl<'t> SplitAnswer<'t> {
                 continue;
             }
             let (whole_line, behind) = split_line(rest);
+            let bare = whole_line.trim();
             fence = match fence {
-                Some(open) => Some(open).filter(|open| !closes(split_line(line).0, open)),
-                None => fence_of(line).inspect(|open| {
-                    let is_closed = behind.lines().any(|line| closes(line, open));
+                Some(open) => Some(open).filter(|open| !open.is_closed_by(bare)),
+                None => CodeFence::opened_by(bare).inspect(|open| {
+                    let is_closed = behind.lines().any(|line| open.is_closed_by(line.trim()));
                     open_fence = (!is_closed).then_some(sent.len());
                 }),
             };
@@ -106,19 +106,6 @@ fn is_of_prompt(line: &str) -> bool {
     let tag = line.strip_prefix('<').and_then(|tag| tag.strip_suffix('>'));
     let name = tag.map(|tag| tag.strip_prefix('/').unwrap_or(tag));
     line == OPENING_END || name.is_some_and(|name| BLOCKS.contains(&name))
-}
-
-/// Returns the marks of a code fence that a line begins.
-fn fence_of(line: &str) -> Option<&str> {
-    let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
-    let marks = &line[..line.len() - line.trim_start_matches(mark).len()];
-    (marks.len() >= MIN_FENCE).then_some(marks)
-}
-
-/// Returns whether a line closes a code fence: it has at least as many of the same marks, and nothing else.
-fn closes(line: &str, fence: &str) -> bool {
-    let line = line.trim();
-    line.starts_with(fence) && fence_of(line) == Some(line)
 }
 
 /// Splits a text behind its first line break.
@@ -178,6 +165,7 @@ mod tests {
             "~~~\n```\n<memory>\n1024\n~~~\n",
             "````\n```\n<memory>\n1024\n````\n",
             "```\n<think>a</think>\n",
+            "```f()```\n```\n<memory>\n1024\n```\n",
             "<memories>\nx\n</memories>\n",
         ] {
             check(text, text, &[]);
