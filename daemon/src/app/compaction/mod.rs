@@ -2,7 +2,8 @@
 //!
 //! `crate::context` plans, and this module carries out the plans. A compaction that fails leaves the context byte for
 //! byte as it was while it fits, and is tried again later. Only a context that no longer fits is summarized by
-//! extraction, which a model replaces with the next compaction.
+//! extraction, which a model replaces with the next compaction; and a part whose summaries are refused again and again is
+//! extracted for good.
 //!
 //! **Invariants**: at most one compaction per session at a time; a range that a model summarized is not summarized
 //! again; automatic compactions yield to chats; recording and building never wait for a compaction.

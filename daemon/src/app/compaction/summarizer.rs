@@ -270,24 +270,8 @@ impl<'a> Summarizer<'a> {
         messages: Vec<ContextMessage>,
         ticket: &Ticket,
     ) -> Result<Option<ChatEnd>, CompactError> {
-        let backend = self.core.models.backend().map_err(CompactError::Model)?;
-        let request = self.request(messages, 1);
-        let read = async {
-            let mut stream = backend.stream(&request).await?;
-            loop {
-                if let ChatItem::End(end) = stream.next().await? {
-                    return Ok(end);
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            read = tokio::time::timeout(ANSWER_LIMIT, read) => {
-                let end = read.map_err(|_| self.busy())?;
-                end.map(Some).map_err(CompactError::Model)
-            }
-            () = self.gives_way(ticket) => Ok(None),
-        }
+        let answer = self.read(&self.request(messages, 1), ticket).await?;
+        Ok(answer.and_then(|(_, end)| end))
     }
 
     /// Returns the text of an answer, and whether it ran into its limit of tokens or of time.
@@ -352,15 +336,25 @@ impl<'a> Summarizer<'a> {
             }
         };
         *begun = Some(Instant::now());
-        let read = tokio::time::timeout(ANSWER_LIMIT, self.read(request, ticket)).await;
-        read.map_err(|_| self.busy())?
+        let answer = self.read(request, ticket).await?;
+        Ok(answer.map(|(text, end)| (text, end.is_none_or(|end| end.reason == DoneReason::Length))))
     }
 
+    /// Returns an answer with its end, which is missing if a turn stopped to wait for it; `None` if a chat needs the model.
     async fn read(
         &self,
         request: &ChatRequest,
         ticket: &Ticket,
-    ) -> Result<Option<(String, bool)>, CompactError> {
+    ) -> Result<Option<(String, Option<ChatEnd>)>, CompactError> {
+        let read = tokio::time::timeout(ANSWER_LIMIT, self.read_stream(request, ticket)).await;
+        read.map_err(|_| self.busy())?
+    }
+
+    async fn read_stream(
+        &self,
+        request: &ChatRequest,
+        ticket: &Ticket,
+    ) -> Result<Option<(String, Option<ChatEnd>)>, CompactError> {
         let backend = self.core.models.backend().map_err(CompactError::Model)?;
         let mut gives_way = std::pin::pin!(self.gives_way(ticket));
         let mut ended = std::pin::pin!(self.ended());
@@ -369,21 +363,21 @@ impl<'a> Summarizer<'a> {
         let mut stream = tokio::select! {
             biased;
             begun = backend.stream(request) => begun.map_err(CompactError::Model)?,
-            () = &mut ended => return Ok(Some((text, true))),
+            () = &mut ended => return Ok(Some((text, None))),
             () = &mut gives_way => return Ok(None),
         };
         loop {
             let item = tokio::select! {
                 biased;
                 item = stream.next() => item.map_err(CompactError::Model)?,
-                () = &mut ended => return Ok(Some((text, true))),
+                () = &mut ended => return Ok(Some((text, None))),
                 () = &mut gives_way => return Ok(None),
             };
             match item {
                 ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
                 // An answer that only calls tools has no text and is rejected.
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
-                ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
+                ChatItem::End(end) => return Ok(Some((text, Some(end)))),
             }
         }
     }

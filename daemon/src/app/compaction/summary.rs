@@ -34,10 +34,10 @@ const MAX_PIECES: usize = 16;
 const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
-
-/// The failed compactions in a row after which a piece whose summary is refused once more is extracted for good, so that it
-/// does not hold up the notes of everything behind it.
+/// The failed compactions in a row after which a piece whose summary is refused is extracted for good, so that it does not
+/// hold up the notes of everything behind it.
 const MAX_FAILURES: u32 = 2;
+
 /// The longest time that a model may need to read a prompt of the largest size, for a user to wait for its notes.
 const LONGEST_READING: Duration = Duration::from_secs(10);
 
@@ -285,14 +285,14 @@ impl<'a> SummaryRange<'a> {
         Ok((summary, done.filter(|done| Some(*done) != last)))
     }
 
-    /// Returns whether a refused summary in the background is one of many.
+    /// Returns whether so many compactions failed that the background extracts a piece whose summary is refused.
     fn has_failed_often(&self, summarizer: &Summarizer<'_>) -> bool {
         let n_failures = self.core.due_compactions.n_failures(self.survey.inputs.id);
         summarizer.is_background() && n_failures >= MAX_FAILURES
     }
 
-    /// Adds a piece to the summary before it. If the answer of the model was cut, lines extracted from the piece
-    /// complete it.
+    /// Adds a piece to the summary before it. Lines extracted from the piece complete an answer of the model that was cut,
+    /// and take the place of one that was refused too often.
     async fn with_piece(
         &self,
         before: Option<&Summary>,
