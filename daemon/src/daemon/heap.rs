@@ -57,49 +57,68 @@ pub(super) const fn return_freed() {}
 
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod tests {
-    use parking_lot::Mutex;
-
     use super::*;
 
-    /// Held by a test that measures the memory of the process.
-    static MEASURING: Mutex<()> = Mutex::new(());
+    /// The variable that is set in a process of one test.
+    const ALONE: &str = "OLLM_TEST_ALONE";
+
+    /// Measures in a process of its own, because other tests allocate and free at the same time.
+    fn measured_alone(test: &str, measure: fn()) {
+        if std::env::var_os(ALONE).is_some() {
+            return measure();
+        }
+        let own = std::env::current_exe().expect("is known");
+        let name = format!("daemon::heap::tests::{test}");
+        let arguments = [name.as_str(), "--exact", "--nocapture"];
+        let run = std::process::Command::new(own).args(arguments).env(ALONE, "1").output();
+        let run = run.expect("starts");
+        let output = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && output.contains("1 passed"), "{output}");
+    }
 
     #[test]
     fn memory_freed_between_live_values_is_returned() {
-        const BLOCKS: usize = 4096;
-        const BLOCK_BYTES: usize = 16 * 1024;
-        let _measuring = MEASURING.lock();
-        // The small values keep the allocator from returning the blocks by itself.
-        let (mut blocks, mut live) = (Vec::new(), Vec::new());
-        for n in 0..BLOCKS {
-            blocks.push(vec![1_u8; BLOCK_BYTES]);
-            live.push(Box::new(n));
-        }
-        // In the middle of the work; the work that follows needs no more memory, but frees it.
-        return_freed();
-        let full = status_bytes("RssAnon:").expect("a size");
-        drop(blocks);
-        return_freed();
-        let left = status_bytes("RssAnon:").expect("a size");
-        let total = (BLOCKS * BLOCK_BYTES) as u64;
-        assert!(left + total / 2 < full, "{full} bytes before, {left} after {total} were freed");
-        assert_eq!(live.len(), BLOCKS);
+        measured_alone("memory_freed_between_live_values_is_returned", || {
+            const BLOCKS: usize = 4096;
+            const BLOCK_BYTES: usize = 16 * 1024;
+            // The small values keep the allocator from returning the blocks by itself.
+            let (mut blocks, mut live) = (Vec::new(), Vec::new());
+            for n in 0..BLOCKS {
+                blocks.push(vec![1_u8; BLOCK_BYTES]);
+                live.push(Box::new(n));
+            }
+            // In the middle of the work; the work that follows needs no more memory, but frees it.
+            return_freed();
+            let full = status_bytes("RssAnon:").expect("a size");
+            drop(blocks);
+            return_freed();
+            let left = status_bytes("RssAnon:").expect("a size");
+            let total = (BLOCKS * BLOCK_BYTES) as u64;
+            assert!(
+                left + total / 2 < full,
+                "{full} bytes before, {left} after {total} were freed"
+            );
+            assert_eq!(live.len(), BLOCKS);
+        });
     }
 
     #[test]
     fn large_block_is_returned_when_it_is_freed_after_a_larger_one() {
-        const BYTES: u64 = 24 << 20;
-        let _measuring = MEASURING.lock();
-        fix_thresholds();
-        let returned = || {
-            drop(std::hint::black_box(vec![1_u8; 31 << 20]));
-            let block = std::hint::black_box(vec![1_u8; 24 << 20]);
-            let full = status_bytes("RssAnon:").expect("a size");
-            drop(block);
-            full.saturating_sub(status_bytes("RssAnon:").expect("a size"))
-        };
-        // In a new thread, which has a heap of its own; repeated, because other tests may allocate at the same time.
-        let thread = std::thread::spawn(move || (0..100).any(|_| returned() > BYTES / 2));
-        assert!(thread.join().expect("ends"), "the block was never returned");
+        let name = "large_block_is_returned_when_it_is_freed_after_a_larger_one";
+        measured_alone(name, || {
+            const BYTES: u64 = 24 << 20;
+            fix_thresholds();
+            let returned = || {
+                drop(std::hint::black_box(vec![1_u8; 31 << 20]));
+                let block = std::hint::black_box(vec![1_u8; 24 << 20]);
+                let full = status_bytes("RssAnon:").expect("a size");
+                drop(block);
+                full.saturating_sub(status_bytes("RssAnon:").expect("a size"))
+            };
+            // A new thread has a heap of its own.
+            let thread = std::thread::spawn(move || returned());
+            let returned = thread.join().expect("ends");
+            assert!(returned > BYTES / 2, "{returned} of {BYTES} bytes were returned");
+        });
     }
 }
