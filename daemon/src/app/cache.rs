@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::path::{ActivePath, records_between};
 use crate::config::LoopDetectionConfig;
+use crate::context::compact::Extractor;
 use crate::context::{self, FileUses, PreviousBuild};
 use crate::facts::FactFold;
 use crate::goal::GoalState;
@@ -27,8 +28,8 @@ const MAX_SESSIONS: usize = 256;
 /// The most records of all cached paths and operations of all cached folds together, which take 40 and some 70 bytes each.
 /// A longer path is walked at every build, and more operations are folded at every undo.
 const MAX_PATH_RECORDS: usize = 1 << 20;
-/// The most facts, counted values and used files of all cached sessions together, which take some 300, 16 and 200 bytes
-/// each. Those of other sessions are folded again when they are needed.
+/// The most facts, counted values, used files and extracted lines of all cached sessions together, which take some 500, 16,
+/// 200 and 300 bytes each. Those of other sessions are folded again when they are needed.
 const MAX_FOLDED_ITEMS: usize = 1 << 16;
 /// The most recent builds of a session that `context.inspect` can repeat: a turn with tools makes a few.
 const MAX_RECIPES: usize = 16;
@@ -140,13 +141,15 @@ impl SessionCache {
 }
 
 impl SessionCache {
-    /// Drops the facts and the used files of the least recently used sessions beyond the bound of all sessions together.
+    /// Drops the facts, the used files and the extracted lines of the least recently used sessions beyond the bound of all
+    /// sessions together.
     pub(crate) fn trim_folds(&self) {
         let mut sessions = self.0.lock();
         let size = |session: &CachedSession| {
-            let facts = session.folds.facts.as_ref().map_or(0, |folded| folded.fold.n_items());
-            let files = session.folds.files.as_ref().map_or(0, |folded| folded.fold.n_items());
-            facts + files
+            let CachedFolds { facts, files, extracted, .. } = &session.folds;
+            facts.as_ref().map_or(0, |folded| folded.fold.n_items())
+                + files.as_ref().map_or(0, |folded| folded.fold.n_items())
+                + extracted.as_ref().map_or(0, |folded| folded.fold.n_items())
         };
         let mut total: usize = sessions.iter().map(|(_, session)| size(session)).sum();
         // The least recently used come first.
@@ -155,12 +158,13 @@ impl SessionCache {
                 break;
             }
             total -= size(session);
-            (session.folds.facts, session.folds.files) = (None, None);
+            let folds = &mut session.folds;
+            (folds.facts, folds.files, folds.extracted) = (None, None, None);
         }
     }
 }
 
-/// The folds of goals, context entries, pins, facts, used files and labels.
+/// The folds of goals, context entries, pins, facts, used files, extracted lines and labels.
 #[derive(Default)]
 pub(crate) struct CachedFolds {
     pub(crate) goals: Option<FoldedTo<GoalState>>,
@@ -168,6 +172,8 @@ pub(crate) struct CachedFolds {
     pub(crate) pins: Option<FoldedTo<Vec<Seq>>>,
     pub(crate) facts: Option<FoldedTo<FactFold>>,
     pub(crate) files: Option<FoldedTo<FileUses>>,
+    /// The lines for notes without a model, of the records behind the notes of one.
+    pub(crate) extracted: Option<FoldedTo<Extractor>>,
     /// The labels by record. They hold on every path.
     pub(crate) labels: Option<FoldedTo<BTreeMap<Seq, String>>>,
 }

@@ -86,6 +86,23 @@ pub(crate) fn build(
     Ok(reply(input, choice))
 }
 
+/// Builds a context with the head in force; returns `None` if a new epoch would begin instead. Plans no head.
+///
+/// **Errors**: as [`build()`].
+pub(crate) fn build_in_epoch(
+    input: &BuildInput<'_>,
+    contents: &dyn Contents,
+) -> Result<Option<Built>, ContextError> {
+    let named = input.strategy.map(strategy::by_name).transpose()?;
+    if input.changed_basis().is_some() {
+        return Ok(None);
+    }
+    Ok(match current_head(input, &mut Bodies::new(contents), named, None)? {
+        CurrentHead::Fits(choice) => Some(reply(input, *choice)),
+        CurrentHead::Overflows | CurrentHead::IsOutgrown => None,
+    })
+}
+
 /// Builds a context whose older tool results are shortened, if that makes enough room.
 ///
 /// **Errors**: as [`build()`].

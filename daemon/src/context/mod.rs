@@ -29,7 +29,8 @@ mod strategy;
 pub(crate) use self::assemble::{ItemSource, ShownItem};
 pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{
-    Built, MIN_TURN_TOKENS, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
+    Built, MIN_TURN_TOKENS, OVERFLOW, REQUESTED, build, build_in_epoch, prune, truncate,
+    with_checkpoints,
 };
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
 pub(crate) use self::compact::{defuse, defuse_all};

@@ -2,7 +2,7 @@
 //! contents of the records, which are read when a build needs them, each at most once.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, RecordBody, RecordKind, Role};
@@ -139,17 +139,18 @@ pub(crate) trait Contents {
     fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError>;
 }
 
-/// Reads records in batches, without damaged ones.
+/// Reads records in batches, without damaged ones, until `visit` breaks.
 pub(super) fn for_each_record(
     contents: &dyn Contents,
     records: &[Seq],
-    mut visit: impl FnMut(Seq, &RecordBody),
+    mut visit: impl FnMut(Seq, &RecordBody) -> ControlFlow<()>,
 ) -> Result<(), ContentsError> {
     for batch in records.chunks(BATCH_RECORDS) {
         let bodies = contents.bodies(batch)?;
-        for (seq, body) in batch.iter().zip(bodies) {
-            if let Some(body) = body {
-                visit(*seq, &body);
+        let read = batch.iter().zip(bodies).filter_map(|(seq, body)| Some((*seq, body?)));
+        for (seq, body) in read {
+            if visit(seq, &body).is_break() {
+                return Ok(());
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The `<facts>` block of a head: the best facts that nothing else in the prompt says, as short lines in the order of
 //! the log, each under its day.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use ollm_protocol::Seq;
@@ -45,48 +46,50 @@ pub(crate) fn fact_block(
     count: &dyn Fn(&str) -> u64,
 ) -> FactBlock {
     let notes = SaidText::new(shown.notes);
-    let mut missing: Vec<&RankedFact<'_>> = facts
+    let mut missing: Vec<(f32, &KnownFact)> = facts
         .iter()
         .filter(|ranked| ranked.is_worth_showing())
         .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
+        .map(|ranked| (worth(ranked, count), ranked.fact))
         .collect();
     // The best first; of equal ones the newest, which other text has had the least time to repeat.
-    missing.sort_by(|one, other| {
-        worth(other, count).total_cmp(&worth(one, count)).then_with(|| key(other).cmp(&key(one)))
+    missing.sort_by(|(one_worth, one), (other_worth, other)| {
+        other_worth.total_cmp(one_worth).then_with(|| key(other).cmp(&key(one)))
     });
     let mut kept: Vec<&KnownFact> = Vec::new();
+    let mut days = HashSet::new();
     let mut left_out = Vec::new();
     let mut left = room;
     let mut n_exact = 0;
-    for ranked in missing {
-        let fact = ranked.fact;
-        let is_new_day = kept.iter().all(|one| day(one) != day(fact));
-        let cost = count(&line(fact)) + if is_new_day { count(&heading(fact)) + 1 } else { 0 } + 1;
+    for (_, fact) in missing {
+        let heading = heading(fact);
+        let of_day = if days.contains(&heading) { 0 } else { count(&heading) + 1 };
+        let cost = count(&line(fact)) + of_day + 1;
         if cost <= left {
             left -= cost;
-            kept.push(fact);
-            continue;
-        }
-        // The parts count more than the whole.
-        let whole = (n_exact < MAX_EXACT_COUNTS).then(|| count(&render_with(&kept, fact)));
-        n_exact += 1;
-        if let Some(rest) = whole.and_then(|whole| room.checked_sub(whole)) {
-            left = rest;
-            kept.push(fact);
         } else {
-            left_out.push((fact.seq, fact.index));
+            // The parts count more than the whole.
+            let whole = (n_exact < MAX_EXACT_COUNTS).then(|| count(&render_with(&kept, fact)));
+            n_exact += 1;
+            let Some(rest) = whole.and_then(|whole| room.checked_sub(whole)) else {
+                left_out.push(key(fact));
+                continue;
+            };
+            left = rest;
         }
+        days.insert(heading);
+        kept.push(fact);
     }
-    kept.sort_by_key(|fact| (fact.seq, fact.index));
+    kept.sort_by_key(|fact| key(fact));
     loop {
         let text = render(&kept);
         // Parts may count a little less than the whole.
         if kept.is_empty() || count(&text) <= room {
             left_out.sort_unstable();
-            let shown = kept.iter().map(|fact| (fact.seq, fact.index)).collect();
+            let shown = kept.iter().map(|fact| key(fact)).collect();
             return FactBlock { text, shown, left_out };
         }
-        left_out.extend(kept.pop().map(|fact| (fact.seq, fact.index)));
+        left_out.extend(kept.pop().map(key));
     }
 }
 
@@ -97,8 +100,8 @@ fn worth(ranked: &RankedFact<'_>, count: &dyn Fn(&str) -> u64) -> f32 {
     ranked.score - tokens / TOKENS_PER_POINT
 }
 
-const fn key(ranked: &RankedFact<'_>) -> (Seq, u32) {
-    (ranked.fact.seq, ranked.fact.index)
+const fn key(fact: &KnownFact) -> (Seq, u32) {
+    (fact.seq, fact.index)
 }
 
 fn day(fact: &KnownFact) -> String {
@@ -118,7 +121,7 @@ fn line(fact: &KnownFact) -> String {
 /// Renders facts in the order of the log, with another one among them.
 fn render_with(facts: &[&KnownFact], other: &KnownFact) -> String {
     let mut all = [facts, &[other]].concat();
-    all.sort_by_key(|fact| (fact.seq, fact.index));
+    all.sort_by_key(|fact| key(fact));
     render(&all)
 }
 
@@ -139,6 +142,20 @@ fn render(facts: &[&KnownFact]) -> String {
 /// Returns the texts of the facts in a block.
 pub(crate) fn block_lines(block: &str) -> impl Iterator<Item = &str> {
     block.lines().filter_map(|line| line.strip_prefix("- "))
+}
+
+/// The text of a fact and its values, normalized.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SearchedFact {
+    text: String,
+    values: Vec<String>,
+}
+
+impl SearchedFact {
+    pub(super) fn new(text: &str, values: &[FactValue]) -> Self {
+        let values = values.iter().map(|value| normalized(&value.text)).collect();
+        Self { text: normalized(text), values }
+    }
 }
 
 /// A text, prepared for looking facts up in its lines.
@@ -167,11 +184,10 @@ impl SaidText {
     ///
     /// Values that mean little alone, such as numbers, dates and names, count only beside a word of the subject.
     pub(crate) fn says(&self, fact: &KnownFact) -> bool {
-        let text = normalized(&fact.text);
-        if fact.values.is_empty() {
-            return self.says_rule(&text);
+        let SearchedFact { text, values } = &fact.searched;
+        if values.is_empty() {
+            return self.says_rule(text);
         }
-        let values: Vec<String> = fact.values.iter().map(|value| normalized(&value.text)).collect();
         // Most facts are missing as a whole, which is seen without looking at each line.
         if !values.iter().all(|value| self.all.contains(value.trim())) {
             return false;
@@ -181,7 +197,7 @@ impl SaidText {
             .filter(|word| word.chars().count() > 3)
             .filter(|word| !values.iter().any(|value| value.contains(*word)))
             .collect();
-        let needs_subject = is_short(&values) || is_plain(&fact.values) && !subject.is_empty();
+        let needs_subject = is_short(values) || is_plain(&fact.values) && !subject.is_empty();
         self.lines().any(|line| {
             values.iter().all(|value| has_word(line, value.trim()))
                 && (!needs_subject || subject.iter().any(|word| has_word(line, word)))

@@ -10,6 +10,7 @@ use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
+use super::block::SearchedFact;
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
 use super::sentences::for_each_sentence;
 
@@ -72,6 +73,8 @@ pub(crate) struct KnownFact {
     pub(crate) supersedes: Option<Seq>,
     /// The number of times that the same was said again.
     pub(crate) n_repeats: u32,
+    /// The text and its values as other texts are searched for them.
+    pub(super) searched: SearchedFact,
     /// The hashes of the words that the fact is about, sorted.
     pub(super) subject: Vec<u64>,
     weights: Vec<f32>,
@@ -139,8 +142,10 @@ impl FactFold {
         let ranked = self.facts.values().map(|fact| {
             let is_pinned = pins.contains(&fact.seq);
             let score = self.score(fact) + if is_pinned { PIN_POINTS } else { 0.0 };
-            let is_forgotten = self.forgotten.contains(&(fact.seq, None))
-                || self.forgotten.contains(&(fact.seq, Some(fact.digest())));
+            // Few sessions have suppressed facts, and a digest takes longer than the rest.
+            let is_forgotten = !self.forgotten.is_empty()
+                && (self.forgotten.contains(&(fact.seq, None))
+                    || self.forgotten.contains(&(fact.seq, Some(fact.digest()))));
             RankedFact { fact, score, is_pinned, is_forgotten }
         });
         ranked.collect()
@@ -258,6 +263,7 @@ impl FactFold {
         }
         let SentenceReading { text, values, weights, subject, is_rule, form_score, .. } = reading;
         let fact = KnownFact {
+            searched: SearchedFact::new(&text, &values),
             seq: source.seq,
             index: source.index,
             at: source.at,

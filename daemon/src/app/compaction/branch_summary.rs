@@ -17,7 +17,7 @@ use crate::app::models::window::window_of;
 use crate::context::ContextError;
 use crate::context::compact::{
     Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece, extract_records,
-    read_range,
+    read_transcript,
 };
 use crate::model::Priority;
 
@@ -123,8 +123,8 @@ async fn pieces(
     let (id, records, counter) = (branch.id, branch.records.clone(), summarizer.counter.clone());
     blocking(core, move |core| {
         let contents = RecordContents { sessions: &core.sessions, id };
-        let range = read_range(&contents, &records, &counter, room).map_err(ContextError::from)?;
-        Ok(range.pieces)
+        let transcript = read_transcript(&contents, &records, &counter, room, usize::MAX);
+        Ok(transcript.map_err(ContextError::from)?.pieces)
     })
     .await
 }
@@ -144,7 +144,7 @@ async fn extracted(
     blocking(core, move |core| {
         let contents = RecordContents { sessions: &core.sessions, id };
         let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
-        Ok(extractor.finish(before.as_ref(), &session_counter(core, id), target))
+        Ok(extractor.summary(Seq(0), before.as_ref(), &session_counter(core, id), target))
     })
     .await
 }

@@ -130,6 +130,11 @@ impl<'a> Summarizer<'a> {
         Self { is_patient: false, ..self.clone() }
     }
 
+    /// Returns the tokens that a prompt and its answer may have.
+    pub(super) fn window(&self) -> u64 {
+        u64::from(self.num_ctx.saturating_sub(1))
+    }
+
     /// Returns whether requests give way to chats.
     pub(super) const fn is_background(&self) -> bool {
         matches!(self.place, QueuePlace::Own(Priority::Background))
@@ -147,9 +152,8 @@ impl<'a> Summarizer<'a> {
         let behind = SummaryOptions { chat: Some(chat), ..options };
         let messages = summary_messages(SummaryRequest::First(&empty), &behind);
         let prompt = self.counter.count_prompt(&messages, tools);
-        let window = u64::from(self.num_ctx.saturating_sub(1));
         let taken = prompt + prompt / self.margin() + RETRY_TOKENS;
-        let left = window.saturating_sub(taken);
+        let left = self.window().saturating_sub(taken);
         let mut target = options.target;
         while u64::from(self.num_predict(target)) > left {
             target -= target.div_ceil(8);
@@ -178,7 +182,7 @@ impl<'a> Summarizer<'a> {
         let around = self
             .counter
             .count_prompt(&summary_messages(SummaryRequest::First(&empty), options), &[]);
-        let window = u64::from(self.num_ctx.saturating_sub(1));
+        let window = self.window();
         // The prompt holds the summary so far, the answer the next one; a retry adds a reason.
         let taken = around + options.target + u64::from(self.num_predict(options.target)) + 64;
         let room = window.saturating_sub(window / self.margin()).saturating_sub(taken);

@@ -1,6 +1,6 @@
 //! Summarizing a range into checkpoints: by a model if one answers, else by lines extracted from the records.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +13,16 @@ use super::commit::{NewHead, snapshot_before};
 use super::events;
 use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
 use super::survey::{CompactionRequest, Survey};
+use crate::app::context::folds::extracted_lines;
 use crate::app::context::inputs::{Inputs, RecordContents};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
 use crate::context::compact::{
-    ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary,
-    RenewOptions, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
-    checkpoint_to_update, checkpoints_to_merge, extract_records, read_range, renew, tier,
+    ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeNames, RejectedSummary,
+    RenewOptions, Summary, SummaryLimits, SummaryOptions, SummaryRequest, Transcript,
+    TranscriptPiece, checkpoint_to_update, checkpoints_to_merge, extract_records, read_names,
+    read_transcript, renew, tier,
 };
 use crate::context::{ContextError, CutPlan, Ledger};
 use crate::goal::block::goal_block;
@@ -32,8 +34,6 @@ use crate::tokens::Counter;
 const MAX_PIECES: usize = 16;
 /// The smallest piece in tokens that is divided when a server finds its prompt too long.
 const MIN_PIECE_TOKENS: u64 = 192;
-/// The size of pieces that no model reads, in tokens.
-const EXTRACTED_PIECE_TOKENS: u64 = 4096;
 /// The failed compactions in a row after which a piece whose summary is refused is extracted for good, so that it does not
 /// hold up the notes of everything behind it.
 const MAX_FAILURES: u32 = 2;
@@ -114,8 +114,8 @@ impl<'a> SummaryRange<'a> {
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
         let asked = self.behind_chat(&summarizer, demands, before.as_ref(), replaced).await?;
-        if let Some((summary, gathered)) = asked {
-            return self.finished(summary, gathered, &summarizer, demands).await;
+        if let Some(summary) = asked {
+            return self.finished(summary, &summarizer, demands).await;
         }
         self.in_pieces(summarizer, demands, before, replaced).await
     }
@@ -132,23 +132,23 @@ impl<'a> SummaryRange<'a> {
         self.mark().await?;
         let options = SummaryOptions { target, ..demands };
         let limits = SummaryLimits { replaced, target };
+        // A user waits for the oldest piece only.
+        let most = if self.in_turn { 1 } else { usize::MAX };
         loop {
-            let gathered = self.gather(&summarizer.counter, room).await?;
-            let pieces = gathered.pieces.as_slice();
-            // A user waits for the oldest piece only.
-            let n_early = if self.in_turn { 0 } else { pieces.len().saturating_sub(MAX_PIECES) };
-            let (early, pieces) = pieces.split_at(n_early);
+            let records = self.cut.records.clone();
+            let transcript = self.transcript(records, &summarizer.counter, room, most).await?;
+            let n_early = transcript.pieces.len().saturating_sub(MAX_PIECES);
+            let (early, pieces) = transcript.pieces.split_at(n_early);
             let before = match early.last() {
                 Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
             match self.summarized(&summarizer, before, pieces, options, limits).await {
-                Ok((summary, Some(border))) => {
-                    return self.with_rest_extracted(&summary, border, gathered, &summarizer).await;
+                Ok((summary, done)) if done < pieces.len() || !transcript.is_whole => {
+                    let border = pieces[done - 1].to;
+                    return self.with_rest_extracted(&summary, border, &summarizer).await;
                 }
-                Ok((summary, None)) => {
-                    return self.finished(summary, gathered, &summarizer, options).await;
-                }
+                Ok((summary, _)) => return self.finished(summary, &summarizer, options).await,
                 // The count was wrong; an estimate can be wrong by far.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
                     if room > MIN_PIECE_TOKENS =>
@@ -164,7 +164,6 @@ impl<'a> SummaryRange<'a> {
     async fn finished(
         &self,
         summary: Summary,
-        gathered: RangeContents,
         summarizer: &Summarizer<'_>,
         options: SummaryOptions<'_>,
     ) -> Result<NewHead> {
@@ -175,7 +174,7 @@ impl<'a> SummaryRange<'a> {
         };
         let model = Some(summarizer.model.clone());
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        Ok(self.new_head(&[part], gathered, merged.as_ref(), model))
+        self.new_head(&[part], merged.as_ref(), model).await
     }
 
     /// Returns the head for a summary up to a record, and lines extracted from the rest until the background has time for
@@ -184,17 +183,15 @@ impl<'a> SummaryRange<'a> {
         &self,
         summary: &Summary,
         border: Seq,
-        gathered: RangeContents,
         summarizer: &Summarizer<'_>,
     ) -> Result<NewHead> {
         let (first, rest) = self.cut.split_behind(border);
-        let behind = (Bound::Excluded(border), Bound::Unbounded);
-        let lines = self.extracted(behind, None, self.target()).await?;
+        let lines = self.extracted_end(rest.from, None).await?;
         let parts = [
             RangePart { cut: first, summary: summary.clone(), provisional: false },
             RangePart { cut: rest, summary: lines.without_goal(), provisional: true },
         ];
-        Ok(self.new_head(&parts, gathered, None, Some(summarizer.model.clone())))
+        self.new_head(&parts, None, Some(summarizer.model.clone())).await
     }
 
     /// Summarizes the range by a request behind the chat's own prompt. Returns `None` if another model summarizes, or if
@@ -205,7 +202,7 @@ impl<'a> SummaryRange<'a> {
         demands: SummaryOptions<'_>,
         before: Option<&Summary>,
         replaced: u64,
-    ) -> Result<Option<(Summary, RangeContents)>> {
+    ) -> Result<Option<Summary>> {
         let Survey { inputs, chat, .. } = &**self.survey;
         let is_own =
             inputs.model.as_deref().map(canonical_name) == Some(canonical_name(&summarizer.model));
@@ -216,19 +213,21 @@ impl<'a> SummaryRange<'a> {
         }
         let counter = &summarizer.counter;
         let missing = self.survey.missing(&self.cut.records);
-        let missing = self.gather_records(missing, counter, u64::MAX).await?.pieces;
-        let chat = ChatPrompt { messages: chat, missing: missing.first() };
+        let missing = self.transcript(missing, counter, summarizer.window(), 1).await?;
+        if !missing.is_whole {
+            return Ok(None);
+        }
+        let chat = ChatPrompt { messages: chat, missing: missing.pieces.first() };
         let tools = &self.request.params.tools;
         let Some(target) = summarizer.target_behind(chat, tools, demands) else { return Ok(None) };
         self.mark().await?;
-        let gathered = self.gather(counter, u64::MAX).await?;
+        let all = self.transcript(self.cut.records.clone(), counter, u64::MAX, 1).await?;
         let options = SummaryOptions { target, chat: Some(chat), ..demands };
         let limits = SummaryLimits { replaced, target };
         let summarizer = summarizer.behind_chat(tools.clone());
-        let asked =
-            self.summarized(&summarizer, before.cloned(), &gathered.pieces, options, limits);
+        let asked = self.summarized(&summarizer, before.cloned(), &all.pieces, options, limits);
         match asked.await {
-            Ok((summary, _)) => Ok(Some((summary, gathered))),
+            Ok((summary, _)) => Ok(Some(summary)),
             // The count was wrong.
             Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. }))) => Ok(None),
             Err(error) => Err(error),
@@ -242,9 +241,8 @@ impl<'a> SummaryRange<'a> {
         goal_block(inputs.goals(), &count, inputs.goal_tokens()).map(|block| block.text)
     }
 
-    /// Summarizes pieces, each by an update of the summary before. Returns the last record of the summary as well if not
-    /// all pieces are in it: in a turn only the first one is, and in the background those before one that failed or gave
-    /// way to a chat.
+    /// Summarizes pieces, each by an update of the summary before. Returns the number of pieces in the summary as well: in
+    /// the background it can lack those from one on that failed or gave way to a chat.
     async fn summarized(
         &self,
         summarizer: &Summarizer<'_>,
@@ -252,13 +250,13 @@ impl<'a> SummaryRange<'a> {
         pieces: &[TranscriptPiece],
         options: SummaryOptions<'_>,
         limits: SummaryLimits,
-    ) -> Result<(Summary, Option<Seq>)> {
+    ) -> Result<(Summary, usize)> {
         let id = self.survey.inputs.id;
         let mut summary = before;
         let impatient = summarizer.without_patience();
-        let mut done = None;
+        let mut n_done = 0;
         for (at, piece) in pieces.iter().enumerate() {
-            let summarizer = if done.is_some() { &impatient } else { summarizer };
+            let summarizer = if n_done > 0 { &impatient } else { summarizer };
             let step = json!({
                 "step": "summarizing", "piece": at + 1, "pieces": pieces.len(),
                 "from": piece.from, "to": piece.to,
@@ -266,23 +264,17 @@ impl<'a> SummaryRange<'a> {
             events::step(self.core, id, step);
             let before = summary.as_ref();
             let next = match self.with_piece(before, summarizer, piece, options, limits).await {
-                Err(error @ AppError::Compact(_))
-                    if summarizer.is_background() && done.is_some() =>
-                {
+                Err(error @ AppError::Compact(_)) if summarizer.is_background() && n_done > 0 => {
                     tracing::info!(session = %id, "the other pieces wait: {error}");
                     break;
                 }
                 next => next?,
             };
             summary = Some(next);
-            done = Some(piece.to);
-            if self.in_turn {
-                break;
-            }
+            n_done += 1;
         }
         let summary = summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?;
-        let last = pieces.last().map(|piece| piece.to);
-        Ok((summary, done.filter(|done| Some(*done) != last)))
+        Ok((summary, n_done))
     }
 
     /// Returns whether so many compactions failed that the background extracts a piece whose summary is refused.
@@ -322,11 +314,11 @@ impl<'a> SummaryRange<'a> {
     /// Summarizes the range by lines extracted from the records.
     pub(super) async fn by_extraction(&self) -> Result<NewHead> {
         self.mark().await?;
-        let (summary, gathered) = self.extract_all(None).await?;
+        let summary = self.extracted_end(self.cut.from, None).await?;
         let has_notes = self.survey.inputs.checkpoints.iter().any(|one| !one.provisional);
         let summary = if has_notes { summary.without_goal() } else { summary };
         let part = RangePart { cut: self.cut.clone(), summary, provisional: true };
-        Ok(self.new_head(&[part], gathered, None, None))
+        self.new_head(&[part], None, None).await
     }
 
     /// Previews the summary of a model by an extracted one.
@@ -334,17 +326,10 @@ impl<'a> SummaryRange<'a> {
         let Inputs { checkpoints, window, .. } = &self.survey.inputs;
         let last = checkpoint_to_update(checkpoints, tier(window.size).limit);
         let before = last.map(|last| Summary::parse(&last.summary));
-        let (summary, gathered) = self.extract_all(before).await?;
+        let summary = self.extracted_end(self.cut.from, before).await?;
         let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        Ok(self.new_head(&[part], gathered, None, Some(model)))
-    }
-
-    async fn extract_all(&self, before: Option<Summary>) -> Result<(Summary, RangeContents)> {
-        let counter = &self.survey.inputs.counter;
-        let mut gathered = self.gather(counter, EXTRACTED_PIECE_TOKENS).await?;
-        let extractor = std::mem::take(&mut gathered.extractor);
-        Ok((extractor.finish(before.as_ref(), counter, self.target()), gathered))
+        self.new_head(&[part], None, Some(model)).await
     }
 
     /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. It is tried
@@ -374,21 +359,19 @@ impl<'a> SummaryRange<'a> {
         merged.inspect_err(log).ok()
     }
 
-    /// Reads the range into pieces of at most `room` tokens.
-    async fn gather(&self, counter: &Counter, room: u64) -> Result<RangeContents> {
-        self.gather_records(self.cut.records.clone(), counter, room).await
-    }
-
-    async fn gather_records(
+    /// Reads records into pieces of at most `room` tokens, and into `most` pieces at most.
+    async fn transcript(
         &self,
         records: Vec<Seq>,
         counter: &Counter,
         room: u64,
-    ) -> Result<RangeContents> {
+        most: usize,
+    ) -> Result<Transcript> {
         let (id, counter) = (self.survey.inputs.id, counter.clone());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
-            Ok(read_range(&contents, &records, &counter, room).map_err(ContextError::from)?)
+            let transcript = read_transcript(&contents, &records, &counter, room, most);
+            Ok(transcript.map_err(ContextError::from)?)
         })
         .await
     }
@@ -406,19 +389,45 @@ impl<'a> SummaryRange<'a> {
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
             let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
-            Ok(extractor.finish(before.as_ref(), &counter, target))
+            Ok(extractor.summary(Seq(0), before.as_ref(), &counter, target))
         })
         .await
     }
 
-    fn new_head(
+    /// Summarizes the end of the range from a record on by extracted lines, on top of an earlier summary. Reads only the
+    /// records that earlier compactions did not extract: without a model, a range can grow for thousands of turns.
+    async fn extracted_end(&self, from: Seq, before: Option<Summary>) -> Result<Summary> {
+        let (id, records) = (self.survey.inputs.id, self.cut.records.clone());
+        let (counter, target) = (self.survey.inputs.counter.clone(), self.target());
+        blocking(self.core, move |core| {
+            let lines = extracted_lines(core, id, &records)?;
+            Ok(lines.summary(from, before.as_ref(), &counter, target))
+        })
+        .await
+    }
+
+    /// Reads the names in the records of the range that no checkpoint stands for yet, and the files of the others.
+    async fn names(&self) -> Result<RangeNames> {
+        let newest = self.survey.inputs.checkpoints.last().filter(|one| one.provisional).cloned();
+        let known_to = newest.as_ref().map(|one| one.to);
+        let records = self.cut.records.iter().copied().filter(|seq| Some(*seq) > known_to);
+        let (id, records) = (self.survey.inputs.id, records.collect::<Vec<_>>());
+        blocking(self.core, move |core| {
+            let contents = RecordContents { sessions: &core.sessions, id };
+            let names = read_names(&contents, &records, newest.as_ref());
+            Ok(names.map_err(ContextError::from)?)
+        })
+        .await
+    }
+
+    async fn new_head(
         &self,
         parts: &[RangePart],
-        gathered: RangeContents,
         merged: Option<&Summary>,
         model: Option<String>,
-    ) -> NewHead {
+    ) -> Result<NewHead> {
         let Self { core, survey, cut, .. } = self;
+        let RangeNames { mut files, identifiers } = self.names().await?;
         let inputs = &survey.inputs;
         let making = RenewOptions {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
@@ -427,7 +436,6 @@ impl<'a> SummaryRange<'a> {
             bounds: self.bounds(),
             limit: tier(inputs.window.size).limit,
         };
-        let mut files = gathered.files;
         let mut head = NewHead {
             method: match model {
                 Some(_) => CompactionMethod::Summarized,
@@ -438,7 +446,7 @@ impl<'a> SummaryRange<'a> {
             created: None,
             aged: Vec::new(),
             model,
-            identifiers: gathered.identifiers,
+            identifiers,
         };
         for RangePart { cut, summary, provisional } in parts {
             let provisional = *provisional;
@@ -450,7 +458,7 @@ impl<'a> SummaryRange<'a> {
             // The first part holds the files of the range.
             files = Ledger::default();
         }
-        head
+        Ok(head)
     }
 
     /// Returns the longest summary of the range in tokens.

@@ -176,8 +176,7 @@ fn built_until(
     let counter = Some(inputs.counter.clone());
     let earlier = inputs::load(core, &params, counter, BuildLeaf::Earlier(end))?;
     let input = earlier.build_input(&params, &earlier.checkpoints);
-    let built = context::build(&input, &earlier.contents(core))?;
-    Ok(built.new_epoch.is_none().then_some(built))
+    Ok(context::build_in_epoch(&input, &earlier.contents(core))?)
 }
 
 fn context_before(

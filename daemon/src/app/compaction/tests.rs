@@ -1,5 +1,6 @@
 //! Compactions against a scripted model server, and of a session that changes concurrently.
 
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -308,6 +309,28 @@ async fn turn_extracts_notes_that_the_background_replaces() {
     let checkpoints = session.checkpoints();
     assert!(checkpoints.iter().all(|one| !one.provisional), "{checkpoints:?}");
     assert_eq!(checkpoints[0].from, notes.from);
+}
+
+#[tokio::test]
+async fn extraction_reads_only_records_that_no_earlier_one_read() {
+    let session = LongSession::new().await;
+    session.test.record("user", "The staging port is 50123.").await;
+    let extracted = async || {
+        session.record_exchanges(40).await;
+        let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+        session.checkpoints().pop().expect("one is kept").summary
+    };
+    assert!(extracted().await.contains("50123"));
+    // The record cannot be read from now on.
+    let path = session.core.sessions.document_path(session.id).with_extension("jsonl");
+    let log = std::fs::read(&path).expect("reads");
+    let at = log.windows(5).position(|bytes| bytes == b"50123").expect("is in the log");
+    let file = std::fs::File::options().write(true).open(&path).expect("opens");
+    file.write_all_at(b"?", at as u64).expect("writes");
+    assert!(extracted().await.contains("50123"));
+    session.core.cache.forget(session.id);
+    assert!(!extracted().await.contains("50123"), "the log is read again");
 }
 
 #[tokio::test]

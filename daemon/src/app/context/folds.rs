@@ -1,5 +1,5 @@
 //! Folds of the records besides the conversation: goals, context entries and pins; and of the facts that messages state,
-//! and the files that tool calls used.
+//! the files that tool calls used, and the lines for notes without a model.
 //!
 //! The newest record of a kind determines all earlier ones on its path. So a fold up to that record is cached and
 //! continued, and moving the leaf needs no special case.
@@ -16,6 +16,7 @@ use crate::app::cache::{CachedFolds, FoldedTo};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
+use crate::context::compact::Extractor;
 use crate::context::{FileUses, PathItem};
 use crate::facts::FactFold;
 use crate::goal::GoalState;
@@ -158,6 +159,25 @@ pub(super) fn file_uses(core: &Core, id: SessionId, path: &ActivePath) -> Result
     Ok(folded)
 }
 
+/// Folds the lines of some consecutive records of a path, for notes without a model. Blocks on the disk.
+///
+/// The extractor may begin with an earlier record: notes of a model stand for more records from time to time.
+pub(crate) fn extracted_lines(
+    core: &Core,
+    id: SessionId,
+    records: &[Seq],
+) -> Result<Arc<Extractor>> {
+    core.cache.peek(id, |session| {
+        let slot = &mut session.folds.extracted;
+        if slot.as_ref().is_some_and(|cached| cached.fold.first() > records.first().copied()) {
+            *slot = None;
+        }
+    });
+    let folded = fold(core, id, records, |folds| &mut folds.extracted)?;
+    core.cache.trim_folds();
+    Ok(folded)
+}
+
 /// A fold of the records of one kind.
 trait Fold: Clone + Default {
     /// Applies the next record of the path.
@@ -198,6 +218,15 @@ impl Fold for FactFold {
 impl Fold for FileUses {
     fn apply_record(&mut self, record: Record) {
         self.apply(record);
+    }
+}
+
+impl Fold for Extractor {
+    fn apply_record(&mut self, record: Record) {
+        let seq = record.seq;
+        if let Some(body) = record.into_body() {
+            self.add(seq, &body);
+        }
     }
 }
 
@@ -321,6 +350,31 @@ mod tests {
         assert_eq!((changes(None), changes(Some(first))), (1, 0));
         session.core.cache.forget(session.id);
         assert_eq!(summary(&session).0, one.0, "an uncached fold is read from the log");
+    }
+
+    #[tokio::test]
+    async fn extracted_lines_are_those_of_the_records_whatever_was_folded_before() {
+        let session = TestSession::new(&[]);
+        let mut seqs = Vec::new();
+        for n in 0..8 {
+            let said = session.record("user", &format!("Port {n} is 4821{n}.")).await;
+            seqs.push(said.seq);
+        }
+        let lines = |range: std::ops::Range<usize>| {
+            let (core, id, records) = (&session.core, session.id, &seqs[range]);
+            let folded = extracted_lines(core, id, records).expect("folds");
+            let counter = crate::tokens::Counter::ESTIMATE;
+            folded.summary(records[0], None, &counter, 1000).render()
+        };
+        let ranges = [0..3, 0..5, 2..6, 4..8, 1..8, 1..4, 6..7];
+        let cached: Vec<String> = ranges.clone().map(|range| lines(range)).to_vec();
+        for (range, cached) in ranges.into_iter().zip(cached) {
+            session.core.cache.forget(session.id);
+            assert!(cached.contains(&format!("4821{}", range.end - 1)), "{cached}");
+            // The first message of a range is its goal, which only a range without earlier notes needs.
+            let behind_goal = |text: &str| text.split("## Critical").nth(1).map(str::to_owned);
+            assert_eq!(behind_goal(&cached), behind_goal(&lines(range)));
+        }
     }
 
     #[tokio::test]

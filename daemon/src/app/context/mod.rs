@@ -7,7 +7,7 @@ pub(crate) mod build;
 mod deltas;
 pub(crate) mod entries;
 pub(crate) mod facts;
-mod folds;
+pub(super) mod folds;
 pub(crate) mod goals;
 mod head;
 pub(super) mod inputs;

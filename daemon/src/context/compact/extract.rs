@@ -3,10 +3,14 @@
 //!
 //! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Lines that
 //! differ in numbers alone count as one, whose newest form is kept; code blocks are left out. Equal records give equal
-//! summaries. The extractor's memory is bounded.
+//! summaries.
+//!
+//! **Invariants**: the extractor's memory is bounded; the lines of the records from some record on are the same, whether
+//! the extractor began there or earlier. So one extractor goes on from compaction to compaction.
 
 use std::collections::VecDeque;
 
+use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::request::cut_middle;
@@ -65,10 +69,13 @@ const ERRORS: &[&str] = &[
     "not found",
 ];
 
-/// The lines of records that a summary may need.
-#[derive(Debug, Default)]
+/// The lines of consecutive records that a summary may need.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extractor {
-    request: Option<String>,
+    /// The first record.
+    first: Option<Seq>,
+    /// The first message of the user that has a text.
+    request: Option<(Seq, String)>,
     user_messages: NewestLines,
     demands: NewestLines,
     values: NewestLines,
@@ -78,83 +85,117 @@ pub(crate) struct Extractor {
     errors: NewestLines,
 }
 
-/// The newest distinct lines of a kind, each with the text by which it is compared.
-#[derive(Debug, Default)]
-struct NewestLines(VecDeque<(String, String)>);
+/// The newest distinct lines of a kind, oldest first.
+#[derive(Clone, Debug, Default)]
+struct NewestLines(VecDeque<ExtractedLine>);
+
+#[derive(Clone, Debug)]
+struct ExtractedLine {
+    /// The newest record that says it.
+    seq: Seq,
+    /// The text by which it is compared.
+    key: String,
+    text: String,
+}
 
 impl NewestLines {
-    fn push(&mut self, line: &str) {
+    fn push(&mut self, seq: Seq, line: &str) {
         let line = without_bullet(line);
         // A line that is hardly longer would lose less than the note of it takes.
         let is_long = line.chars().nth(MAX_WHOLE_CHARS).is_some();
-        let line = if is_long { cut_middle(line, LINE) } else { line.to_owned() };
-        if line.is_empty() {
+        let text = if is_long { cut_middle(line, LINE) } else { line.to_owned() };
+        if text.is_empty() {
             return;
         }
-        let key = without_numbers(&line);
-        self.0.retain(|(known, _)| *known != key);
+        let key = without_numbers(&text);
+        self.0.retain(|known| known.key != key);
         if self.0.len() == MAX_LINES {
             self.0.pop_front();
         }
-        self.0.push_back((key, line));
+        self.0.push_back(ExtractedLine { seq, key, text });
     }
 
-    fn push_matching(&mut self, text: &str, is_wanted: impl Fn(&str) -> bool) {
+    fn push_matching(&mut self, seq: Seq, text: &str, is_wanted: impl Fn(&str) -> bool) {
         let lines = prose_lines(text).filter(|line| line.len() <= MAX_LINE_BYTES);
         for line in lines.filter(|line| is_wanted(line)) {
             if line.len() <= LINE.0 + LINE.1 {
-                self.push(line);
+                self.push(seq, line);
             } else {
                 // A paragraph as a whole would lose its middle.
                 let wanted = sentences(line).into_iter().filter(|sentence| is_wanted(sentence));
-                wanted.for_each(|sentence| self.push(sentence));
+                wanted.for_each(|sentence| self.push(seq, sentence));
             }
         }
+    }
+
+    /// Returns the lines of the records from `from` on.
+    fn since(&self, from: Seq) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |line| line.seq >= from).map(|line| line.text.as_str())
     }
 }
 
 impl Extractor {
+    /// Returns the first record.
+    pub(crate) const fn first(&self) -> Option<Seq> {
+        self.first
+    }
+
+    /// Returns the number of lines, which the memory of an extractor depends on.
+    pub(crate) fn n_items(&self) -> usize {
+        self.lists().iter().map(|list| list.0.len()).sum()
+    }
+
+    const fn lists(&self) -> [&NewestLines; 7] {
+        let Self { user_messages, demands, values, answers, decisions, next, errors, .. } = self;
+        [user_messages, demands, values, answers, decisions, next, errors]
+    }
+
     /// Takes the lines of the next record.
-    pub(super) fn add(&mut self, body: &RecordBody) {
+    pub(crate) fn add(&mut self, seq: Seq, body: &RecordBody) {
+        self.first.get_or_insert(seq);
         match body {
-            RecordBody::Message(message) => self.message(message),
+            RecordBody::Message(message) => self.message(seq, message),
             RecordBody::ToolCall(call) => {
                 if let Some(error) = call.result.error.as_deref() {
-                    self.errors.push(&format!("{}: {}", call.name, first_line(error)));
+                    self.errors.push(seq, &format!("{}: {}", call.name, first_line(error)));
                 }
-                self.errors.push_matching(&call.result.llm_content, is_error);
+                self.errors.push_matching(seq, &call.result.llm_content, is_error);
             }
             RecordBody::Compaction(compaction) => {
-                self.answers.push(first_line(&compaction.summary));
+                self.answers.push(seq, first_line(&compaction.summary));
             }
             _ => {}
         }
     }
 
-    /// Returns the summary, which extends an earlier one if there is one.
-    pub(crate) fn finish(
-        self,
+    /// Returns the summary of the records from `from` on, which extends an earlier one if there is one.
+    pub(crate) fn summary(
+        &self,
+        from: Seq,
         before: Option<&Summary>,
         counter: &Counter,
         target: u64,
     ) -> Summary {
         let mut summary = before.cloned().unwrap_or_default();
         if summary.lines(Section::Goal).is_empty() {
-            let request = self.request.as_deref().unwrap_or("- not said in these records");
+            let request = self.request.as_ref().filter(|(seq, _)| *seq >= from);
+            let request = request.map_or("- not said in these records", |(_, text)| text);
             summary.push(Section::Goal, &request.replace('\n', " "));
         }
-        add_lines(&mut summary, Section::Constraints, self.demands);
-        add_lines(&mut summary, Section::Progress, self.answers);
-        add_lines(&mut summary, Section::Decisions, self.decisions);
+        let mut add =
+            |section, lines: &NewestLines| add_lines(&mut summary, section, lines.since(from));
+        add(Section::Constraints, &self.demands);
+        add(Section::Progress, &self.answers);
+        add(Section::Decisions, &self.decisions);
+        add(Section::Critical, &self.errors);
+        add(Section::Critical, &self.values);
         // Earlier next steps are done, or named again.
-        if !self.next.0.is_empty() {
+        if self.next.since(from).next().is_some() {
             summary.lines_mut(Section::NextSteps).clear();
+            add_lines(&mut summary, Section::NextSteps, self.next.since(from));
         }
-        add_lines(&mut summary, Section::NextSteps, self.next);
-        add_lines(&mut summary, Section::Critical, self.errors);
-        add_lines(&mut summary, Section::Critical, self.values);
         if summary.lines(Section::Progress).is_empty() {
-            add_lines(&mut summary, Section::Progress, self.user_messages);
+            add_lines(&mut summary, Section::Progress, self.user_messages.since(from));
         }
         if summary.lines(Section::Progress).is_empty() {
             summary.push(Section::Progress, "- tools were used; their results are in the log");
@@ -162,43 +203,44 @@ impl Extractor {
         fit(&summary, counter, target)
     }
 
-    fn message(&mut self, message: &Message) {
+    fn message(&mut self, seq: Seq, message: &Message) {
         let text = message.sent_text();
         match message.role {
             Role::User => {
                 if self.request.is_none() {
                     let prose = prose_lines(&text).collect::<Vec<_>>().join("\n");
                     let prose = Some(prose.trim()).filter(|prose| !prose.is_empty());
-                    self.request = prose.map(|prose| cut_middle(prose, REQUEST));
+                    self.request = prose.map(|prose| (seq, cut_middle(prose, REQUEST)));
                 }
-                self.user_messages.push(&format!("user: {}", first_line(&text)));
+                self.user_messages.push(seq, &format!("user: {}", first_line(&text)));
                 for_each_statement(&text, |statement, is_rule| {
-                    if is_rule { self.demands.push(statement) } else { self.values.push(statement) }
+                    let list = if is_rule { &mut self.demands } else { &mut self.values };
+                    list.push(seq, statement);
                 });
-                self.plans(&text);
+                self.plans(seq, &text);
             }
             Role::Assistant => {
                 if let Some(answer) = first_statement(&text) {
-                    self.answers.push(&answer);
+                    self.answers.push(seq, &answer);
                 }
-                self.plans(&text);
+                self.plans(seq, &text);
             }
-            Role::Tool => self.errors.push_matching(&text, is_error),
+            Role::Tool => self.errors.push_matching(seq, &text, is_error),
             Role::System => {}
         }
     }
 
     /// Takes the decisions and the next steps of a message.
-    fn plans(&mut self, text: &str) {
+    fn plans(&mut self, seq: Seq, text: &str) {
         let is_decision = |line: &str| has_any(line, DECISIONS);
-        self.decisions.push_matching(text, is_decision);
-        self.next.push_matching(text, |line| has_any(line, NEXT) && !is_decision(line));
+        self.decisions.push_matching(seq, text, is_decision);
+        self.next.push_matching(seq, text, |line| has_any(line, NEXT) && !is_decision(line));
     }
 }
 
 /// Adds lines as bullets to a section, without those that it has.
-fn add_lines(summary: &mut Summary, section: Section, lines: NewestLines) {
-    for (_, line) in lines.0 {
+fn add_lines<'l>(summary: &mut Summary, section: Section, lines: impl Iterator<Item = &'l str>) {
+    for line in lines {
         let is_known = summary.lines(section).iter().any(|known| without_bullet(known) == line);
         if !is_known {
             summary.push(section, &format!("- {line}"));
@@ -292,12 +334,18 @@ mod tests {
         RecordBody::Message(Message::text(role, text, Timestamp::from_unix_ms(0)))
     }
 
-    fn extracted(messages: &[(Role, &str)], target: u64) -> Summary {
+    /// Returns an extractor of the records from a number on.
+    fn extractor(records: &[RecordBody], first: usize) -> Extractor {
         let mut extractor = Extractor::default();
-        for (role, text) in messages {
-            extractor.add(&message(*role, text));
-        }
-        extractor.finish(None, &Counter::ESTIMATE, target)
+        let numbered = records.iter().enumerate().skip(first);
+        numbered.for_each(|(at, body)| extractor.add(Seq(at as u64), body));
+        extractor
+    }
+
+    fn extracted(messages: &[(Role, &str)], target: u64) -> Summary {
+        let all: Vec<RecordBody> =
+            messages.iter().map(|(role, text)| message(*role, text)).collect();
+        extractor(&all, 0).summary(Seq(0), None, &Counter::ESTIMATE, target)
     }
 
     #[test]
@@ -416,9 +464,8 @@ mod tests {
     fn extracted_summary_extends_an_earlier_one() {
         let before =
             Summary::parse("## Goal\nthe goal\n## Progress\n- begun\n## Next steps\n- old step");
-        let mut extractor = Extractor::default();
-        extractor.add(&message(Role::Assistant, "Finished the rest.\nNext: ship"));
-        let text = extractor.finish(Some(&before), &Counter::ESTIMATE, 1000).render();
+        let extractor = extractor(&[message(Role::Assistant, "Finished the rest.\nNext: ship")], 0);
+        let text = extractor.summary(Seq(0), Some(&before), &Counter::ESTIMATE, 1000).render();
         assert!(text.contains("the goal") && text.contains("- begun\n- Finished"), "{text}");
         assert!(text.contains("- Next: ship") && !text.contains("old step"), "{text}");
     }
@@ -444,6 +491,24 @@ mod tests {
             let summary = extracted(&messages, 120);
             prop_assert!(Counter::ESTIMATE.count_text(&summary.render()) <= 120);
             prop_assert_eq!(extracted(&messages, 120), summary);
+        }
+
+        #[test]
+        fn lines_are_the_same_from_wherever_the_extractor_began(
+            texts in proptest::collection::vec("(must |error: |next: |we will use |port 48[0-9]{3} )?[a-c ]{0,6}\\.", 0..120),
+            first in 0..120_usize,
+        ) {
+            let roles = [Role::User, Role::Assistant, Role::Tool];
+            let record = |(at, text): (usize, &String)| message(roles[at % 3], text);
+            let records: Vec<RecordBody> = texts.iter().enumerate().map(record).collect();
+            let from = Seq(first as u64);
+            // The goal is that of the earlier summary.
+            let before = Summary::parse("## Goal\nthe goal");
+            let summary = |began: usize| {
+                let all = extractor(&records, began);
+                all.summary(from, Some(&before), &Counter::ESTIMATE, 10_000)
+            };
+            prop_assert_eq!(summary(0), summary(first));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Compaction as values: summaries of ranges of records, the requests for them, and the checkpoints that hold them. Pure
 //! and deterministic; must not know sessions, queues or model servers.
 //!
-//! - `range`: the range that is summarized, and one pass over its records; `request`: the messages to a summarizer.
+//! - `range`: the range that is summarized, and what is read of its records; `request`: the messages to a summarizer.
 //! - `summary`: the fixed form of a summary, and shortening it; `mend`: answers in other forms; `verify`: the check of an
 //!   answer; `carry`: lines of earlier notes that an answer lost; `values`: numbers, names and the like; `defuse`:
 //!   keeping text data; `extract`: a summary without a model.
@@ -26,8 +26,10 @@ pub(crate) use self::checkpoint::{
 };
 pub(super) use self::checkpoint::{merged_summaries, shown_summary};
 pub(crate) use self::defuse::{defuse, defuse_all};
+pub(crate) use self::extract::Extractor;
 pub(crate) use self::range::{
-    CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
+    CutPlan, RangeNames, Transcript, compaction_cut, extract_records, needs_compaction, read_names,
+    read_transcript,
 };
 pub(crate) use self::request::{
     ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,

@@ -1,6 +1,9 @@
-//! The range of records that one compaction summarizes: where it is cut, and what one pass over its records collects.
+//! The range of records that one compaction summarizes: where it is cut, and what is read of its records.
+
+use std::ops::ControlFlow;
 
 use ollm_protocol::Seq;
+use ollm_protocol::content::Checkpoint;
 
 use super::extract::Extractor;
 use super::request::{TranscriptBuilder, TranscriptPiece};
@@ -131,37 +134,58 @@ fn first_kept(path: &[PathItem], units: &[Unit], room: u64) -> usize {
     first_user.filter(|at| tokens(*at) * 2 >= tokens(first)).unwrap_or(first)
 }
 
-/// The contents of a range, as a compaction needs them.
-#[derive(Debug, Default)]
-pub(crate) struct RangeContents {
-    /// The records as a summarizer reads them.
+/// The beginning of a range as a summarizer reads it.
+#[derive(Debug)]
+pub(crate) struct Transcript {
+    /// The records in pieces, oldest first.
     pub pieces: Vec<TranscriptPiece>,
-    /// Identifiers that occur more than once.
-    pub identifiers: Vec<String>,
-    pub files: Ledger,
-    /// The material for a summary without a model.
-    pub extractor: Extractor,
+    /// Whether the pieces hold the whole range.
+    pub is_whole: bool,
 }
 
-/// Reads the records of a range into pieces of at most `room` tokens.
-pub(crate) fn read_range(
+/// Reads records into pieces of at most `room` tokens. Reads no further when `most` pieces are full.
+pub(crate) fn read_transcript(
     contents: &dyn Contents,
     records: &[Seq],
     counter: &Counter,
     room: u64,
-) -> Result<RangeContents, ContentsError> {
+    most: usize,
+) -> Result<Transcript, ContentsError> {
     let mut transcript = TranscriptBuilder::new(counter, room);
-    let mut identifiers = IdentifierCounts::default();
-    let mut range = RangeContents::default();
     for_each_record(contents, records, |seq, body| {
         transcript.add(seq, body);
-        identifiers.add(body);
-        range.files.add_record(body);
-        range.extractor.add(body);
+        if transcript.n_full() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    range.pieces = transcript.finish();
-    range.identifiers = identifiers.frequent();
-    Ok(range)
+    let mut pieces = transcript.finish();
+    let is_whole = pieces.len() <= most;
+    pieces.truncate(most);
+    Ok(Transcript { pieces, is_whole })
+}
+
+/// The names that occur in some records.
+#[derive(Debug, Default)]
+pub(crate) struct RangeNames {
+    /// Identifiers that occur more than once.
+    pub identifiers: Vec<String>,
+    /// The files that tools used.
+    pub files: Ledger,
+}
+
+/// Reads the names in records that no checkpoint stands for yet. `before`: the checkpoint of the earlier records of
+/// their range, whose files belong to it as well.
+pub(crate) fn read_names(
+    contents: &dyn Contents,
+    records: &[Seq],
+    before: Option<&Checkpoint>,
+) -> Result<RangeNames, ContentsError> {
+    let mut identifiers = IdentifierCounts::default();
+    let mut files = before.map(Ledger::of_checkpoint).unwrap_or_default();
+    for_each_record(contents, records, |_, body| {
+        identifiers.add(body);
+        files.add_record(body);
+        ControlFlow::Continue(())
+    })?;
+    Ok(RangeNames { identifiers: identifiers.frequent(), files })
 }
 
 /// Reads records for a summary without a model.
@@ -170,6 +194,9 @@ pub(crate) fn extract_records(
     records: &[Seq],
 ) -> Result<Extractor, ContentsError> {
     let mut extractor = Extractor::default();
-    for_each_record(contents, records, |_, body| extractor.add(body))?;
+    for_each_record(contents, records, |seq, body| {
+        extractor.add(seq, body);
+        ControlFlow::Continue(())
+    })?;
     Ok(extractor)
 }

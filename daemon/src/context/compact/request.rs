@@ -277,6 +277,11 @@ impl<'c> TranscriptBuilder<'c> {
         }
     }
 
+    /// Returns the number of pieces that are full.
+    pub(super) const fn n_full(&self) -> usize {
+        self.done.len()
+    }
+
     /// Returns the pieces, oldest first.
     pub(super) fn finish(mut self) -> Vec<TranscriptPiece> {
         self.done.extend(self.open.map(|(piece, _)| piece));

@@ -5,6 +5,7 @@
 //! show more or less of them. What only a search of the log would find again counts as lost: the model is not shown it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, ContextMessage, RecordBody, Retention};
@@ -72,10 +73,12 @@ pub(crate) fn retention_targets(
     let mut known = BTreeSet::new();
     let lasting = notes.iter().filter(|checkpoint| !checkpoint.provisional);
     lasting.for_each(|one| known.extend(values(&one.summary, has_names(&one.summary))));
-    let facts = input.facts.map_or_else(Vec::new, FactSource::texts);
-    let stated: HashSet<String> =
-        facts.iter().flat_map(|text| values(text, true)).map(|value| value.text).collect();
-    known.retain(|value| !stated.contains(&value.text));
+    if !known.is_empty() {
+        let facts = input.facts.map_or_else(Vec::new, FactSource::texts);
+        let stated: HashSet<String> =
+            facts.iter().flat_map(|text| values(text, true)).map(|value| value.text).collect();
+        known.retain(|value| !stated.contains(&value.text));
+    }
     let decisions = input.decisions.to_vec();
     Ok(RetentionTargets { task, pins, decisions, files, identifiers, values: known })
 }
@@ -83,11 +86,14 @@ pub(crate) fn retention_targets(
 /// Returns the texts of records, without damaged ones.
 fn texts(contents: &dyn Contents, records: &[Seq]) -> Result<Vec<String>, ContentsError> {
     let mut texts = Vec::new();
-    for_each_record(contents, records, |_, body| match body {
-        RecordBody::Message(message) => texts.push(message.sent_text()),
-        RecordBody::ToolCall(call) => texts.push(call.result.llm_content.clone()),
-        RecordBody::Custom(custom) => texts.extend(custom.context_text.clone()),
-        _ => {}
+    for_each_record(contents, records, |_, body| {
+        match body {
+            RecordBody::Message(message) => texts.push(message.sent_text()),
+            RecordBody::ToolCall(call) => texts.push(call.result.llm_content.clone()),
+            RecordBody::Custom(custom) => texts.extend(custom.context_text.clone()),
+            _ => {}
+        }
+        ControlFlow::Continue(())
     })?;
     Ok(texts)
 }
