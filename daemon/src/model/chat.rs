@@ -180,9 +180,12 @@ pub(crate) enum InvalidOption {
     /// The server would reload the model for each request with another value.
     #[error("{name} applies to all requests to a model and cannot be set for a single request")]
     Load { name: String },
+    /// The daemon sets the option itself, so that prompt and answer fit into the window.
+    #[error("{name} cannot be set; maxTokens limits the answer")]
+    Length { name: String },
     /// The option is unknown; servers ignore unknown options silently.
-    #[error("unknown option {name}")]
-    Unknown { name: String },
+    #[error("unknown option {name}; the options are {known}")]
+    Unknown { name: String, known: String },
     /// The value has a wrong type.
     #[error("{name} must be {expected}")]
     Type { name: String, expected: &'static str },
@@ -198,7 +201,7 @@ enum OptionType {
 
 /// The options of a single request.
 ///
-/// **Source**: `api.Options` of Ollama 0.33. `num_predict` is missing because the daemon sets it.
+/// **Source**: `api.Options` of Ollama 0.33. [`LENGTH_OPTION`] is missing because the daemon sets it.
 const OPTIONS: &[(&str, OptionType)] = &[
     ("num_keep", OptionType::Integer),
     ("seed", OptionType::Integer),
@@ -214,6 +217,9 @@ const OPTIONS: &[(&str, OptionType)] = &[
     ("stop", OptionType::Texts),
 ];
 
+/// The option for the longest answer.
+const LENGTH_OPTION: &str = "num_predict";
+
 /// The options of the model's process. A server reloads the model if one of them differs.
 const LOAD_OPTIONS: &[&str] =
     &["num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"];
@@ -228,8 +234,12 @@ impl Sampling {
             if LOAD_OPTIONS.contains(&name.as_str()) {
                 return Err(InvalidOption::Load { name: name.clone() });
             }
+            if name == LENGTH_OPTION {
+                return Err(InvalidOption::Length { name: name.clone() });
+            }
             let Some((_, option_type)) = OPTIONS.iter().find(|(known, _)| known == name) else {
-                return Err(InvalidOption::Unknown { name: name.clone() });
+                let known = OPTIONS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+                return Err(InvalidOption::Unknown { name: name.clone(), known });
             };
             let (fits, expected) = match option_type {
                 OptionType::Integer => (value.is_i64(), "an integer"),
@@ -301,8 +311,11 @@ mod tests {
         let load =
             "num_ctx applies to all requests to a model and cannot be set for a single request";
         check(json!({"num_ctx": 4096}), Err(load));
-        check(json!({"num_predict": 5}), Err("unknown option num_predict"));
-        check(json!({"shift": true}), Err("unknown option shift"));
+        let length = "num_predict cannot be set; maxTokens limits the answer";
+        check(json!({"num_predict": 5}), Err(length));
+        let unknown = "unknown option shift; the options are num_keep, seed, top_k, top_p, min_p, typical_p, \
+            repeat_last_n, temperature, repeat_penalty, presence_penalty, frequency_penalty, stop";
+        check(json!({"shift": true}), Err(unknown));
         check(json!({"seed": 0.5}), Err("seed must be an integer"));
         check(json!({"temperature": "hot"}), Err("temperature must be a number"));
         check(json!({"stop": "a"}), Err("stop must be a list of strings"));
