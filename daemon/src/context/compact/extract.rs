@@ -44,7 +44,6 @@ const DECISIONS: &[&str] = &[
     "i'll use",
     "i will use",
     "going with",
-    "instead of",
     "chose ",
     "settled on",
     "agreed to",
@@ -386,6 +385,7 @@ mod tests {
             "词法分析器已经完成，代码在这个项目的源文件里面。",
         );
         check("1. Read src/lex.rs\n2. Test it", "Read src/lex.rs");
+        check("1. **Read** src/lex.rs\n2. Test it", "**Read** src/lex.rs");
         let hardly_longer = format!("The lexer {}.", "is done and ".repeat(21));
         check(&hardly_longer, &hardly_longer);
         // What an announcement says stands behind it.
@@ -414,7 +414,10 @@ mod tests {
     fn decision_in_a_paragraph_is_extracted_by_its_sentence() {
         let long = "and so it goes on, without an end, ".repeat(8);
         let decision = "So we will use TCP instead of UDP on port 48731.";
-        let answer = format!("A protocol has to be found for it, {long}. {decision} Then {long}");
+        let explanation = "A server can send packets instead of streams.";
+        let answer = format!(
+            "A protocol has to be found for it, {long}. {explanation} {decision} Then {long}"
+        );
         let summary = extracted(&[(Role::User, "Go."), (Role::Assistant, &answer)], 1000);
         assert_eq!(summary.items(Section::Decisions), [decision]);
     }

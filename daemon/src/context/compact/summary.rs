@@ -261,10 +261,11 @@ pub(super) fn drop_replaced(progress: &mut Vec<String>) {
     });
 }
 
-/// Returns a line without indentation, bullet and check box.
+/// Returns a line without indentation, bullet and check box. Two asterisks begin bold words and are no bullet.
 pub(super) fn without_bullet(line: &str) -> &str {
     let line = without_number(line.trim_start());
-    let line = line.strip_prefix(['-', '*', '+', '•']).map_or(line, str::trim_start);
+    let behind = line.strip_prefix(['-', '*', '+', '•']).filter(|_| !line.starts_with("**"));
+    let line = behind.map_or(line, str::trim_start);
     let boxes = ["[x] ", "[X] ", "[ ] "];
     boxes.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line).trim()
 }
