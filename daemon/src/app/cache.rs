@@ -18,6 +18,7 @@ use crate::context::{self, FileUses, PreviousBuild};
 use crate::facts::FactFold;
 use crate::goal::GoalState;
 use crate::loops::{Detector, Observation};
+use crate::model::ThinkMode;
 use crate::projects::StoredEntries;
 use crate::session::SessionState;
 use crate::session::operations::Operations;
@@ -46,6 +47,7 @@ pub(crate) struct CachedSession {
     /// The epoch and the compaction in force, as read from the log.
     pub(crate) head: CachedHead,
     pub(crate) builds: RecentBuilds,
+    pub(crate) last_chat: Option<LastChat>,
     /// The loop detection, if it has seen every record since it started.
     pub(crate) loop_watch: Option<LoopWatch>,
     /// A task is recording the loop in force.
@@ -162,6 +164,13 @@ impl SessionCache {
             (folds.facts, folds.files, folds.extracted) = (None, None, None);
         }
     }
+}
+
+/// The form of the last request of a chat.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastChat {
+    /// Some templates write the mode of thinking at the beginning of a prompt.
+    pub(crate) think: Option<ThinkMode>,
 }
 
 /// The folds of goals, context entries, pins, facts, used files, extracted lines and labels.

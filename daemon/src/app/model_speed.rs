@@ -1,4 +1,5 @@
-//! Observations of models in earlier calls: how fast they read a prompt, and the window that they run with.
+//! Observations of models in earlier calls: how fast they read a prompt and write an answer, and the window that they run
+//! with.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,16 @@ use crate::model::{ChatEnd, PromptCount, canonical_name};
 
 /// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
 const MIN_PROMPT_TOKENS: u64 = 64;
+/// The shortest answer, in tokens, that is long enough to measure how fast a model writes.
+const MIN_ANSWER_TOKENS: u64 = 16;
 
 /// The share of a prompt that must be new to a server that does not report what it had in its cache, as a divisor: its
 /// reading is then known to within this factor.
 const NEW_SHARE_DIVISOR: u64 = 2;
 
-/// The readings of which the middle one counts, so that a single one says little: a computer that slept meanwhile, or
+/// The measurements of which the middle one counts, so that a single one says little: a computer that slept meanwhile, or
 /// that another program kept busy, would seem to have a model that is a thousand times slower.
-const N_READINGS: usize = 3;
+const N_MEASURED: usize = 3;
 
 /// Maximum number of models with observations, more than most servers have.
 const MAX_MODELS: usize = 256;
@@ -33,8 +36,10 @@ impl Default for MeasuredModels {
 /// The observations of one model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeasuredModel {
-    /// The last prompts that were long enough, the newest first, in seconds per token.
-    readings: [Option<f64>; N_READINGS],
+    /// The last prompts that were long enough.
+    reading: MeasuredPace,
+    /// The last answers that were long enough.
+    writing: MeasuredPace,
     /// Seconds per new token of the last prompt with new tokens. Too high if the server read more than those.
     guess: Option<f64>,
     /// The tokens of the last answer, which are in the server's cache.
@@ -42,6 +47,35 @@ pub(crate) struct MeasuredModel {
     /// The window that the server gave the model, if it is smaller than requested.
     pub(crate) effective: Option<u32>,
     pub(crate) last_used: Option<Instant>,
+}
+
+/// The last measurements of a pace, the newest first, in seconds per token.
+#[derive(Clone, Copy, Debug, Default)]
+struct MeasuredPace([Option<f64>; N_MEASURED]);
+
+impl MeasuredPace {
+    fn add(&mut self, took: Duration, tokens: u64) {
+        self.0.rotate_right(1);
+        self.0[0] = Some(seconds_per_token(took, tokens));
+    }
+
+    /// Returns the expected time for some tokens.
+    fn expected(&self, tokens: u64) -> Option<Duration> {
+        let mut measured: Vec<f64> = self.0.iter().copied().flatten().collect();
+        measured.sort_by(f64::total_cmp);
+        let middle = measured.get(measured.len().saturating_sub(1) / 2)?;
+        time_of(*middle, tokens)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+fn seconds_per_token(took: Duration, tokens: u64) -> f64 {
+    took.as_secs_f64() / tokens as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+fn time_of(seconds_per_token: f64, tokens: u64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds_per_token * tokens as f64).ok()
 }
 
 impl MeasuredModels {
@@ -84,19 +118,18 @@ impl MeasuredModels {
 impl MeasuredModel {
     /// Estimates how long the model reads a prompt.
     pub(crate) fn expected_reading(&self, tokens: u64) -> Option<Duration> {
-        let mut readings: Vec<f64> = self.readings.iter().copied().flatten().collect();
-        readings.sort_by(f64::total_cmp);
-        let middle = readings.get(readings.len().saturating_sub(1) / 2)?;
-        #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-        Duration::try_from_secs_f64(middle * tokens as f64).ok()
+        self.reading.expected(tokens)
+    }
+
+    /// Estimates how long the model writes an answer.
+    pub(crate) fn expected_writing(&self, tokens: u64) -> Option<Duration> {
+        self.writing.expected(tokens)
     }
 
     /// Estimates how long the model reads a prompt. Without a measurement, the guess is too long rather than too short.
     pub(crate) fn reading_or_guess(&self, tokens: u64) -> Option<Duration> {
-        #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-        let guess = self.guess.map(|reading| reading * tokens as f64);
-        let guess = guess.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        self.expected_reading(tokens).or(guess)
+        let guess = || self.guess.and_then(|reading| time_of(reading, tokens));
+        self.expected_reading(tokens).or_else(guess)
     }
 
     fn note(&mut self, end: &ChatEnd, prefix_tokens: u64) {
@@ -111,13 +144,14 @@ impl MeasuredModel {
             (PromptCount::Unknown, _) => (0, false),
         };
         if let Some(took) = end.prompt_time.filter(|_| new > 0) {
-            #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-            let reading = took.as_secs_f64() / new as f64;
-            self.guess = Some(reading);
+            self.guess = Some(seconds_per_token(took, new));
             if is_sure && new >= MIN_PROMPT_TOKENS {
-                self.readings.rotate_right(1);
-                self.readings[0] = Some(reading);
+                self.reading.add(took, new);
             }
+        }
+        let answer = end.answer_time.zip(end.answer_tokens);
+        if let Some((took, tokens)) = answer.filter(|(_, tokens)| *tokens >= MIN_ANSWER_TOKENS) {
+            self.writing.add(took, tokens);
         }
         self.answer_tokens = end.answer_tokens.unwrap_or_default();
         self.last_used = Some(Instant::now());
@@ -160,7 +194,7 @@ mod tests {
         let models = MeasuredModels::default();
         let reads_1000_in = |tokens, prefix_tokens, seconds| {
             models.note("m", &end(PromptCount::Whole(tokens), None, seconds), None, prefix_tokens);
-            models.get("m").readings[0].map(|seconds| (seconds * 1000.0).round())
+            models.get("m").reading.0[0].map(|seconds| (seconds * 1000.0).round())
         };
         assert_eq!(reads_1000_in(1000, 0, 10), Some(10.0));
         // A turn whose prompt begins with the one before and its answer.
@@ -197,6 +231,23 @@ mod tests {
         assert_eq!(reads_1000_in(3), Some(3));
         assert_eq!(reads_1000_in(5000), Some(3), "the computer slept");
         assert_eq!(reads_1000_in(20), Some(20), "the model runs on another processor now");
+    }
+
+    #[test]
+    fn writing_time_is_proportional_to_that_of_long_answers() {
+        let models = MeasuredModels::default();
+        let writes_100_in = |tokens, seconds| {
+            let end = ChatEnd {
+                answer_tokens: Some(tokens),
+                answer_time: Some(Duration::from_secs(seconds)),
+                ..end(PromptCount::Unknown, None, 0)
+            };
+            models.note("m", &end, None, 0);
+            models.get("m").expected_writing(100).map(|time| time.as_secs())
+        };
+        assert_eq!(writes_100_in(5, 1), None, "it says little");
+        assert_eq!(writes_100_in(200, 4), Some(2));
+        assert_eq!(writes_100_in(50, 1), Some(2));
     }
 
     #[test]

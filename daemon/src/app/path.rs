@@ -40,6 +40,12 @@ impl ActivePath {
         &self.items[self.items.partition_point(|item| item.seq <= seq)..]
     }
 
+    /// Returns the newest message or tool result.
+    pub(crate) fn newest_spoken(&self) -> Option<&PathItem> {
+        let spoken = [RecordKind::Message, RecordKind::ToolCall];
+        self.items.iter().rfind(|item| spoken.contains(&item.kind))
+    }
+
     /// Appends records that follow the leaf, oldest first.
     pub(crate) fn extend(&mut self, seqs: &[Seq], state: &SessionState) {
         self.items.reserve(seqs.len());

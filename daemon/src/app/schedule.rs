@@ -125,6 +125,8 @@ struct CompactionState {
 struct SessionCompactions {
     n_failures: u32,
     paused_until: Option<Instant>,
+    /// The notes of a model gave way to a chat, and were not written since.
+    gave_way: bool,
     /// The reason of the last skipped compaction that was reported, and the newest compaction then.
     skipped: Option<(&'static str, Option<Seq>)>,
 }
@@ -167,6 +169,16 @@ impl DueCompactions {
     /// Notes that a compaction succeeded, which ends a pause.
     pub(crate) fn note_success(&self, id: SessionId) {
         self.with(id, |session| *session = SessionCompactions::default());
+    }
+
+    /// Notes that the pauses of a session are too short for the notes of its model.
+    pub(crate) fn note_gave_way(&self, id: SessionId) {
+        self.with(id, |session| session.gave_way = true);
+    }
+
+    /// Returns whether a model's notes gave way to a chat since the last ones.
+    pub(crate) fn gave_way(&self, id: SessionId) -> bool {
+        self.state.lock().sessions.get(&id).is_some_and(|session| session.gave_way)
     }
 
     /// Returns how many compactions of a session failed in a row.

@@ -116,7 +116,7 @@ mod tests {
                 full.saturating_sub(status_bytes("RssAnon:").expect("a size"))
             };
             // A new thread has a heap of its own.
-            let thread = std::thread::spawn(move || returned());
+            let thread = std::thread::spawn(returned);
             let returned = thread.join().expect("ends");
             assert!(returned > BYTES / 2, "{returned} of {BYTES} bytes were returned");
         });

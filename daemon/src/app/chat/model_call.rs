@@ -11,6 +11,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, TurnRequest, as_ms, phase};
+use crate::app::cache::LastChat;
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::context::turn_recall::recall_after_compaction;
@@ -251,7 +252,8 @@ impl Turn {
         num_ctx: u32,
         counter: &Counter,
     ) -> ChatRequest {
-        let TurnRequest { model, tools, sampling, think, format, .. } = &self.request;
+        let TurnRequest { id, model, tools, sampling, think, format, .. } = &self.request;
+        self.core.cache.with(*id, |session| session.last_chat = Some(LastChat { think: *think }));
         let margin = counter.margin(&built.messages, tools, built.tokens_used);
         let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
         // The session uses its own part of a window that is larger for others.

@@ -68,7 +68,7 @@ impl Turn {
         // A client that reads the last event may start the next turn.
         drop(claim);
         // The records of a turn are compacted behind it, so that no user waits.
-        compaction::follow(&core, request.id);
+        compaction::follow_turn(&core, request.id);
         drop(events.send(last).await);
     }
 

@@ -10,11 +10,11 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use tokio::task::JoinSet;
 
 use super::events;
-use super::read_ahead::read_ahead;
+use super::read_ahead::{read_ahead, slow_reader};
 use super::summarizer::QueuePlace;
-use super::survey::{CompactionRequest, PAUSE_SHARE, survey};
+use super::survey::{CompactionRequest, PAUSE_SHARE, PRESSING_SHARE, survey};
 use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
-use crate::app::cache::CachedSession;
+use crate::app::cache::{CachedSession, ContextFill};
 use crate::app::context::inputs::params_like_last;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
@@ -98,6 +98,10 @@ pub(in crate::app) async fn compact_in_turn(
 /// due. Called by the observer; never blocks.
 pub(crate) fn follow(core: &Core, id: SessionId) {
     let fill = events::report_fill(core, id);
+    mark_if_due(core, id, fill);
+}
+
+fn mark_if_due(core: &Core, id: SessionId, fill: Option<ContextFill>) {
     let compression = &core.config().compression;
     let is_full = || match fill {
         Some(fill) => fill.reaches(compression.threshold * PAUSE_SHARE),
@@ -108,10 +112,33 @@ pub(crate) fn follow(core: &Core, id: SessionId) {
         && (is_full() || has_provisional(core, id))
         && !core.turns.is_running(id)
         && has_model(core, id)
-        && !core.due_compactions.is_paused(id)
+        && (!core.due_compactions.is_paused(id) || is_pressing(core, id, fill))
     {
         core.due_compactions.mark(id);
     }
+}
+
+/// Follows the end of a turn as [`follow`] does. Notes that gave way to the turn are given up if the next message probably
+/// does not fit, so that they can be extracted before it comes.
+pub(crate) fn follow_turn(core: &Core, id: SessionId) {
+    let fill = events::report_fill(core, id);
+    mark_if_due(core, id, fill);
+    if let Some(compaction) = core.compactions.get(id)
+        && compaction.trigger == CompactionTrigger::Background
+        && is_pressing(core, id, fill)
+    {
+        core.due_compactions.note_gave_way(id);
+        compaction.cancel.cancel();
+    }
+}
+
+/// Returns whether the next message probably does not fit, and a slow model would then read a new context while the user
+/// waits.
+fn is_pressing(core: &Core, id: SessionId, fill: Option<ContextFill>) -> bool {
+    let share = core.config().compression.threshold.max(PRESSING_SHARE);
+    fill.is_some_and(|fill| {
+        fill.reaches(share) && slow_reader(core, id, fill.available / 2).is_some()
+    })
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.

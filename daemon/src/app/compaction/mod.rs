@@ -20,7 +20,7 @@ mod survey;
 mod task;
 
 pub(super) use automatic::{CompactionInTurn, compact_in_turn, is_due};
-pub(crate) use automatic::{follow, run};
+pub(crate) use automatic::{follow, follow_turn, run};
 pub(super) use branch_summary::summarize_branch;
 pub(super) use summarizer::summarizes_itself;
 

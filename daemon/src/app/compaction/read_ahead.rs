@@ -12,58 +12,79 @@ use super::summarizer::{QueuePlace, Summarizer, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::Result;
-use crate::model::Priority;
+use crate::model::{Priority, ThinkMode};
 
 /// The shortest reading that is worth a request. Users hardly notice a shorter wait.
 const LEAST_READING: Duration = Duration::from_secs(1);
+
+/// The model of a session's last chat, if it is so slow that its reading of a new context is worth a request.
+pub(super) struct SlowReader {
+    model: String,
+    /// The params of the last build of the chat.
+    params: ContextBuildParams,
+    think: Option<ThinkMode>,
+}
+
+/// Returns the model that would read a context of some tokens ahead of the next chat; `None` if no user would wait for it,
+/// or if it is not certain that the next chat sends this context to that model.
+pub(super) fn slow_reader(core: &Core, id: SessionId, tokens: u64) -> Option<SlowReader> {
+    let last = core.cache.peek(id, |session| {
+        let recipe = session.builds.recipe(None)?;
+        Some(((*recipe.params).clone(), session.last_chat?))
+    });
+    let (params, chat) = last.flatten()?;
+    // A chat names both. Other clients may send their contexts elsewhere.
+    let model = params.model.clone().filter(|_| params.context_size.is_some())?;
+    let measured = core.speeds.get(&model);
+    let keep_alive = core.config().ollama.keep_alive;
+    let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
+    let is_slow = measured.reading_or_guess(tokens).is_some_and(|reading| reading >= LEAST_READING);
+    // A different model that writes the summaries may have displaced this one from the server's memory.
+    (is_loaded && is_slow && summarizes_itself(core, &model)).then_some(SlowReader {
+        model,
+        params,
+        think: chat.think,
+    })
+}
 
 /// Sends the new context of a session to the model of its last chat, if the model is slow. Gives way to chats.
 ///
 /// `tokens`: those of the context.
 pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId, tokens: u64) {
-    match try_read(core, id, tokens).await {
+    let Some(reader) = slow_reader(core, id, tokens) else { return };
+    match reader.read(core, id).await {
         Ok(true) => tracing::debug!(session = %id, "the model has read the new context"),
         Ok(false) => {}
         Err(error) => tracing::debug!(session = %id, "the new context was not read: {error}"),
     }
 }
 
-/// Returns whether the model read the whole context.
-async fn try_read(core: &Arc<Core>, id: SessionId, tokens: u64) -> Result<bool> {
-    let last = core
-        .cache
-        .peek(id, |session| session.builds.recipe(None).map(|recipe| (*recipe.params).clone()));
-    let Some(last) = last.flatten() else { return Ok(false) };
-    // A chat names both. Other clients may send their contexts elsewhere.
-    let (Some(model), Some(window)) = (last.model.clone(), last.context_size) else {
-        return Ok(false);
-    };
-    let measured = core.speeds.get(&model);
-    let reading = measured.reading_or_guess(tokens);
-    let keep_alive = core.config().ollama.keep_alive;
-    let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
-    // A different model that writes the summaries may have displaced this one from the server's memory.
-    if reading.is_none_or(|reading| reading < LEAST_READING)
-        || !is_loaded
-        || !summarizes_itself(core, &model)
-    {
-        return Ok(false);
+impl SlowReader {
+    /// Returns whether the model read the whole context.
+    async fn read(self, core: &Arc<Core>, id: SessionId) -> Result<bool> {
+        let Self { model, params, think } = self;
+        let Some(window) = params.context_size else { return Ok(false) };
+        let place = QueuePlace::Own(Priority::Background);
+        let reader = Summarizer::new(core, &model, place, false, window).await?;
+        let ticket = core.models.queues().enter(&model, Priority::Background);
+        if ticket.n_ahead() > 0 || core.turns.is_running(id) {
+            return Ok(false);
+        }
+        let tools = params.tools.clone();
+        let params = ContextBuildParams {
+            compact: CompactMode::Never,
+            pending: None,
+            strategy: None,
+            ..params
+        };
+        // This build counts as the last one, because the server has its prompt in the cache afterwards.
+        let built = build_with(core, params, None).await?;
+        let end =
+            reader.behind_chat(tools).thinking(think).read_prompt(built.messages, &ticket).await?;
+        if let Some(end) = &end {
+            let effective = core.speeds.get(&model).effective;
+            core.speeds.note(&model, end, effective, built.prefix_tokens);
+        }
+        Ok(end.is_some())
     }
-    let place = QueuePlace::Own(Priority::Background);
-    let reader = Summarizer::new(core, &model, place, false, window).await?;
-    let ticket = core.models.queues().enter(&model, Priority::Background);
-    // Some templates write the mode of thinking at the beginning of a prompt, and each message names its own.
-    if reader.can_think() || ticket.n_ahead() > 0 || core.turns.is_running(id) {
-        return Ok(false);
-    }
-    let tools = last.tools.clone();
-    let params =
-        ContextBuildParams { compact: CompactMode::Never, pending: None, strategy: None, ..last };
-    // This build counts as the last one, because the server has its prompt in the cache afterwards.
-    let built = build_with(core, params, None).await?;
-    let end = reader.behind_chat(tools).read_prompt(built.messages, &ticket).await?;
-    if let Some(end) = &end {
-        core.speeds.note(&model, end, measured.effective, built.prefix_tokens);
-    }
-    Ok(end.is_some())
 }

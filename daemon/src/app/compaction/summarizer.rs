@@ -22,8 +22,8 @@ use crate::context::compact::{
     TranscriptPiece, complete_summary, partial_summary, summary_messages, verify_summary,
 };
 use crate::model::{
-    ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling,
-    ThinkMode, Ticket, canonical_name,
+    ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, Priority, Sampling, ThinkMode, Ticket,
+    canonical_name,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -62,7 +62,6 @@ pub(super) struct Summarizer<'a> {
     place: QueuePlace<'a>,
     /// The moment at which a turn stops to wait; `None` in the background.
     ends: Option<Instant>,
-    info: Arc<ModelInfo>,
     pub(super) model: String,
     num_ctx: u32,
     pub(super) counter: Counter,
@@ -71,6 +70,8 @@ pub(super) struct Summarizer<'a> {
     /// The tools of the chat behind whose prompt summaries are requested: a template puts them before everything else.
     /// `None` for requests with a prompt of their own.
     chat_tools: Option<Vec<Value>>,
+    /// The mode of thinking that requests name.
+    think: Option<ThinkMode>,
     /// Whether a request in the background waits for a pause, and is repeated after it gave way to a chat.
     is_patient: bool,
 }
@@ -106,16 +107,17 @@ impl<'a> Summarizer<'a> {
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
         let (model, chat_tools, is_patient) = (prompts.model, None, true);
+        let think = info.can("thinking").unwrap_or(false).then_some(ThinkMode::Off);
         Ok(Self {
             core,
             place,
             ends,
-            info,
             model,
             num_ctx,
             counter,
             max_tokens,
             chat_tools,
+            think,
             is_patient,
         })
     }
@@ -123,6 +125,11 @@ impl<'a> Summarizer<'a> {
     /// Returns the summarizer for requests behind a prompt of a chat with these tools.
     pub(super) fn behind_chat(&self, tools: Vec<Value>) -> Self {
         Self { chat_tools: Some(tools), ..self.clone() }
+    }
+
+    /// Returns the summarizer for requests with a mode of thinking.
+    pub(super) fn thinking(self, think: Option<ThinkMode>) -> Self {
+        Self { think, ..self }
     }
 
     /// Returns the summarizer for requests that begin at once, and fail if they give way to a chat.
@@ -260,11 +267,6 @@ impl<'a> Summarizer<'a> {
     /// Returns the error for a rejected summary of this model.
     pub(super) fn rejected(&self, reason: RejectedSummary) -> CompactError {
         CompactError::Rejected { model: self.model.clone(), reason }
-    }
-
-    /// Returns whether the model can think before it answers.
-    pub(super) fn can_think(&self) -> bool {
-        self.info.can("thinking").unwrap_or(false)
     }
 
     /// Sends a prompt for an answer of one token, so that the server has the prompt in its cache. Returns `None` if the
@@ -420,7 +422,7 @@ impl<'a> Summarizer<'a> {
             num_ctx: self.num_ctx,
             num_predict: NonZeroU32::new(predict.min(room)),
             sampling: sampling.and_then(Result::ok).unwrap_or_default(),
-            think: self.can_think().then_some(ThinkMode::Off),
+            think: self.think,
             format: None,
             keep_alive: self.core.config().ollama.keep_alive,
         }

@@ -38,9 +38,6 @@ const MIN_PIECE_TOKENS: u64 = 192;
 /// hold up the notes of everything behind it.
 const MAX_FAILURES: u32 = 2;
 
-/// The longest time that a model may need to read a prompt of the largest size, for a user to wait for its notes.
-const LONGEST_READING: Duration = Duration::from_secs(10);
-
 /// A part of a range, with the summary that stands for it.
 struct RangePart {
     cut: CutPlan,
@@ -80,13 +77,13 @@ impl<'a> SummaryRange<'a> {
         self.marked.get_or_try_init(mark).await.copied()
     }
 
-    /// Returns whether the model needs so long to read this many tokens that no user should wait for its notes; false if
+    /// Returns how long the model needs for a summary at most, to read a prompt of the largest size and to write; `None` if
     /// that is not known yet.
-    pub(super) fn is_slow(&self, tokens: u64) -> bool {
-        let model = Self::summarizing_model(self.core, self.survey);
-        let expected =
-            model.ok().and_then(|model| self.core.speeds.get(&model).expected_reading(tokens));
-        expected.is_some_and(|time| time > LONGEST_READING)
+    pub(super) fn expected_time(&self) -> Option<Duration> {
+        let model = Self::summarizing_model(self.core, self.survey).ok()?;
+        let measured = self.core.speeds.get(&model);
+        let reading = measured.expected_reading(self.survey.before.prompt_limit)?;
+        Some(reading + measured.expected_writing(self.target()).unwrap_or_default())
     }
 
     /// Returns the model that summarizes.

@@ -21,6 +21,10 @@ use crate::tokens::Counter;
 /// wait for it. Less would compact more often than needed.
 pub(super) const PAUSE_SHARE: f64 = 0.9;
 
+/// The share of the room of a conversation from which the next message probably does not fit. A conversation that is summarized
+/// in pauses rarely gets there.
+pub(super) const PRESSING_SHARE: f64 = 0.9;
+
 /// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
 const MIN_GROWTH_PERCENT: u64 = 10;
 
@@ -79,6 +83,12 @@ impl Survey {
         records.iter().filter(is_missing).copied().collect()
     }
 
+    /// Returns whether the next call of the model answers a message of the user, who waits for it, and not the result of a
+    /// tool.
+    pub(super) fn answers_user(&self) -> bool {
+        self.inputs.path.newest_spoken().is_none_or(PathItem::is_user_message)
+    }
+
     /// Returns whether a checkpoint waits for the summary of a model.
     pub(super) fn has_provisional(&self) -> bool {
         self.inputs.checkpoints.iter().any(|checkpoint| checkpoint.provisional)
@@ -96,6 +106,8 @@ pub(super) struct ContextBefore {
     pub(super) is_due: bool,
     /// The conversation has reached the part of that share at which it is compacted in a pause.
     pub(super) is_due_in_pause: bool,
+    /// The next message of the user probably does not fit.
+    pub(super) is_pressing: bool,
     /// The most that the conversation may have.
     pub(super) available: u64,
     /// The most that a prompt may have.
@@ -204,6 +216,7 @@ fn context_before(
         fits,
         is_due: !fits || context::needs_compaction(built, threshold),
         is_due_in_pause: !fits || context::needs_compaction(built, threshold * PAUSE_SHARE),
+        is_pressing: !fits || context::needs_compaction(built, threshold.max(PRESSING_SHARE)),
         available: budget.available_tokens,
         prompt_limit: budget.prompt_limit,
         count_kind: result.count_kind,

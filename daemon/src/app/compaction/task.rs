@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactionMethod;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::commit::{CommitOutcome, Compacted, NewHead, commit, snapshot_before};
 use super::events;
+use super::read_ahead::slow_reader;
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
@@ -22,6 +24,10 @@ use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 const MAX_ROUNDS: usize = 3;
 /// The records that can wait for the notes of a model before a turn waits too, in prompts of the largest size.
 const MAX_WAITING_PROMPTS: u64 = 2;
+/// The longest time that a model may need for its notes, so that a turn waits for them: before the answer to a message of
+/// the user, and between the calls of tools, where nobody waits for the first word.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT_BETWEEN_CALLS: Duration = Duration::from_secs(30);
 /// The reason of a skipped compaction that subscribers do not need to know.
 const NOT_DUE: &str = "notDue";
 
@@ -199,19 +205,37 @@ impl CompactionTask<'_> {
     /// that and the model is fast enough, or the context has another form, the turn waits for one summary; for none while
     /// summaries fail.
     fn may_wait_for_model(&self, range: &SummaryRange<'_>) -> bool {
-        if self.trigger != CompactionTrigger::ChatTurn {
-            return true;
+        match self.trigger {
+            CompactionTrigger::Client => return true,
+            CompactionTrigger::Background => return !self.extracts_in_pause(range.survey),
+            CompactionTrigger::ChatTurn => {}
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());
         let prompt_limit = range.survey.before.prompt_limit;
+        let longest =
+            if range.survey.answers_user() { LONGEST_WAIT } else { LONGEST_WAIT_BETWEEN_CALLS };
         let can_wait_longer = || {
-            range.cut.tokens <= prompt_limit * MAX_WAITING_PROMPTS || range.is_slow(prompt_limit)
+            range.cut.tokens <= prompt_limit * MAX_WAITING_PROMPTS
+                || range.expected_time().is_some_and(|time| time > longest)
         };
         if is_paused || (self.cause == CompactionCause::Growth && can_wait_longer()) {
             return false;
         }
         let turn = self.core.turns.get(self.id());
         turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed))
+    }
+
+    /// Returns whether the background extracts notes now: the next message probably does not fit, the model could not write
+    /// any, and it reads so slowly that the user would wait for the new context.
+    fn extracts_in_pause(&self, survey: &Survey) -> bool {
+        let (core, before) = (self.core, &survey.before);
+        let has_no_notes = || {
+            core.due_compactions.is_paused(self.id()) || core.due_compactions.gave_way(self.id())
+        };
+        self.trigger == CompactionTrigger::Background
+            && before.is_pressing
+            && has_no_notes()
+            && slow_reader(core, self.id(), before.available / 2).is_some()
     }
 
     /// Returns the reason not to compact automatically now.
@@ -230,7 +254,8 @@ impl CompactionTask<'_> {
             return Some("recent");
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());
-        (is_paused && self.can_wait(survey)).then_some("paused")
+        let waits = is_paused && self.can_wait(survey) && !self.extracts_in_pause(survey);
+        waits.then_some("paused")
     }
 
     /// Returns whether the context can stay as it is until a model summarizes. In the background no call waits for it.

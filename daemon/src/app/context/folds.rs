@@ -367,7 +367,7 @@ mod tests {
             folded.summary(records[0], None, &counter, 1000).render()
         };
         let ranges = [0..3, 0..5, 2..6, 4..8, 1..8, 1..4, 6..7];
-        let cached: Vec<String> = ranges.clone().map(|range| lines(range)).to_vec();
+        let cached: Vec<String> = ranges.clone().map(&lines).to_vec();
         for (range, cached) in ranges.into_iter().zip(cached) {
             session.core.cache.forget(session.id);
             assert!(cached.contains(&format!("4821{}", range.end - 1)), "{cached}");

@@ -278,9 +278,8 @@ impl<'a> TurnRecall<'a> {
 
     /// Returns the text of the user's message that is being answered; `None` within tool calls or after an answer.
     fn newest_message(&self) -> Result<Option<String>> {
-        let spoken = [RecordKind::Message, RecordKind::ToolCall];
-        let newest = self.inputs.path.items.iter().rfind(|item| spoken.contains(&item.kind));
-        let Some(newest) = newest.filter(|item| item.role == Some(Role::User)) else {
+        let newest = self.inputs.path.newest_spoken();
+        let Some(newest) = newest.filter(|item| item.is_user_message()) else {
             return Ok(None);
         };
         Ok(match self.core.body(self.inputs.id, newest.seq)? {

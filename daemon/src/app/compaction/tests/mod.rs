@@ -1,8 +1,9 @@
 //! Compactions against a scripted model server, and of a session that changes concurrently.
 
-use std::os::unix::fs::FileExt as _;
+mod waits;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ollm_protocol::content::{
     Checkpoint, CompactMode, CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody,
@@ -11,20 +12,17 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use tokio_util::sync::CancellationToken;
 
-use super::automatic::{CompactionInTurn, compact, is_due};
 use super::commit::Compacted;
-use super::read_ahead::read_ahead;
-use super::summarizer::{ANSWER_LIMIT, QueuePlace, TURN_LIMIT};
+use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
-use crate::app::running::{CompactionTrigger, PendingCalls, RunningTurn};
+use crate::app::running::CompactionTrigger;
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::context::compact::{RejectedSummary, tier};
-use crate::model::{ChatEnd, DoneReason, Priority, PromptCount};
-use crate::tokens::Counter;
+use crate::model::{DoneReason, Priority};
 
 /// A summary that passes the verification.
 const SUMMARY: &str = "## Goal\n- port the parser\n\n## Progress\n- the lexer is done";
@@ -98,20 +96,6 @@ impl LongSession {
         let limited = tokio::time::timeout(Duration::from_secs(60), both).await;
         let (outcome, ()) = limited.expect("the answer gives way");
         assert!(matches!(outcome, CompactionOutcome::Done(_)));
-    }
-
-    /// Notes that the model read a prompt of 100 tokens in this time.
-    fn note_reading(&self, prompt_time: Duration) {
-        let end = ChatEnd {
-            reason: DoneReason::Stop,
-            prompt: PromptCount::Whole(100),
-            cached_tokens: None,
-            answer_tokens: None,
-            load_time: None,
-            prompt_time: Some(prompt_time),
-            answer_time: None,
-        };
-        self.core.speeds.note("m", &end, None, 0);
     }
 
     /// Returns the checkpoints of the newest compaction.
@@ -293,75 +277,6 @@ async fn record_during_the_summary_follows_the_new_head() {
 }
 
 #[tokio::test]
-async fn turn_extracts_notes_that_the_background_replaces() {
-    let session = LongSession::new().await;
-    session.record_exchanges(40).await;
-    let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
-    assert_eq!(compacted.head.method, CompactionMethod::Extracted);
-    assert!(session.backend.requests().is_empty(), "the turn does not wait");
-    let [notes] = &*session.checkpoints() else { panic!("one is kept") };
-    assert!(notes.provisional, "{notes:?}");
-    for _ in 0..16 {
-        session.backend.answer_text(SUMMARY);
-    }
-    let outcome = session.compact_in_pause().await;
-    assert!(matches!(outcome, CompactionOutcome::Done(_)));
-    let checkpoints = session.checkpoints();
-    assert!(checkpoints.iter().all(|one| !one.provisional), "{checkpoints:?}");
-    assert_eq!(checkpoints[0].from, notes.from);
-}
-
-#[tokio::test]
-async fn extraction_reads_only_records_that_no_earlier_one_read() {
-    let session = LongSession::new().await;
-    session.test.record("user", "The staging port is 50123.").await;
-    let extracted = async || {
-        session.record_exchanges(40).await;
-        let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
-        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
-        session.checkpoints().pop().expect("one is kept").summary
-    };
-    assert!(extracted().await.contains("50123"));
-    // The record cannot be read from now on.
-    let path = session.core.sessions.document_path(session.id).with_extension("jsonl");
-    let log = std::fs::read(&path).expect("reads");
-    let at = log.windows(5).position(|bytes| bytes == b"50123").expect("is in the log");
-    let file = std::fs::File::options().write(true).open(&path).expect("opens");
-    file.write_all_at(b"?", at as u64).expect("writes");
-    assert!(extracted().await.contains("50123"));
-    session.core.cache.forget(session.id);
-    assert!(!extracted().await.contains("50123"), "the log is read again");
-}
-
-#[tokio::test]
-async fn turns_without_pauses_between_them_wait_when_too_much_is_extracted() {
-    let session = LongSession::new().await;
-    let mut methods = Vec::new();
-    for _ in 0..6 {
-        session.record_exchanges(40).await;
-        session.backend.answer_text(SUMMARY);
-        methods.push(session.compact_in_turn_for(CompactionCause::Growth).await.head.method);
-    }
-    let (extracted, summarized) = (CompactionMethod::Extracted, CompactionMethod::Summarized);
-    assert_eq!(methods[..2], [extracted; 2]);
-    assert!(methods.contains(&summarized), "{methods:?}");
-    let n_summarized = methods.iter().filter(|method| **method == summarized).count();
-    assert_eq!(session.backend.requests().len(), n_summarized, "a turn asks for one summary");
-}
-
-#[tokio::test]
-async fn slow_model_is_not_waited_for_however_much_is_extracted() {
-    let session = LongSession::new().await;
-    session.note_reading(Duration::from_secs(2));
-    for _ in 0..6 {
-        session.record_exchanges(40).await;
-        let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
-        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
-    }
-    assert!(session.backend.requests().is_empty());
-}
-
-#[tokio::test]
 async fn context_of_another_form_waits_for_a_summary() {
     let session = LongSession::new().await;
     session.record_exchanges(40).await;
@@ -452,111 +367,6 @@ async fn failing_summaries_are_not_waited_for_again_by_turns() {
 }
 
 #[tokio::test]
-async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
-    let check = async |steps: &[AnswerStep]| {
-        let session = LongSession::new().await;
-        session.backend.answer(steps);
-        let out_of_time = async {
-            session.backend.paused().await;
-            tokio::time::pause();
-            tokio::time::advance(TURN_LIMIT).await;
-            tokio::time::resume();
-        };
-        let (compacted, ()) = tokio::join!(session.compact_in_turn(), out_of_time);
-        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
-        let [notes] = &*session.checkpoints() else { panic!("one is kept") };
-        assert!(notes.provisional && !notes.summary.contains("port the parser"), "{notes:?}");
-        assert_eq!(session.backend.requests().len(), 1, "no second request");
-    };
-    // The beginning of notes would replace better ones.
-    let begun = AnswerStep::Text("## Goal\n- port the parser\n\n## Progress\n- the lexer is");
-    check(&[begun, AnswerStep::Pause]).await;
-    check(&[AnswerStep::Pause]).await;
-    check(&[AnswerStep::Reading]).await;
-}
-
-#[tokio::test]
-async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() {
-    for step in [AnswerStep::Pause, AnswerStep::Reading] {
-        let session = LongSession::new().await;
-        session.record_exchanges(20).await;
-        session.backend.answer(&[step, AnswerStep::End(DoneReason::Stop)]);
-        session.backend.answer_text(SUMMARY);
-        session.compact_until_a_chat().await;
-        assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
-    }
-}
-
-#[tokio::test]
-async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads_it() {
-    let session = LongSession::new().await;
-    session.record_exchanges(20).await;
-    session.backend.answer_text(SUMMARY);
-    let reading = Duration::from_millis(400);
-    session.note_reading(reading);
-    let start = Instant::now();
-    let outcome = session.compact_in_pause().await;
-    assert!(matches!(outcome, CompactionOutcome::Done(_)));
-    // The prompt has more than 100 tokens.
-    assert!(start.elapsed() > reading, "{:?}", start.elapsed());
-}
-
-#[tokio::test]
-async fn background_summary_gives_up_when_chats_leave_no_pause() {
-    let session = LongSession::new().await;
-    session.record_exchanges(20).await;
-    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
-    let chat = async {
-        session.backend.paused().await;
-        let ticket = session.core.models.queues().enter("m", Priority::Chat);
-        ticket.admitted().await;
-        tokio::time::pause();
-        tokio::time::advance(ANSWER_LIMIT).await;
-        tokio::time::resume();
-        ticket
-    };
-    let both = async { tokio::join!(session.compact_in_pause(), chat) };
-    let limited = tokio::time::timeout(ANSWER_LIMIT + Duration::from_secs(60), both).await;
-    let (outcome, _ticket) = limited.expect("the summary gives up");
-    assert!(matches!(outcome, CompactionOutcome::Abandoned));
-    assert_eq!(session.backend.requests().len(), 1);
-}
-
-#[tokio::test]
-async fn second_compaction_of_a_turn_calls_no_model() {
-    let session = LongSession::new().await;
-    let turn = RunningTurn {
-        model: "m".to_owned(),
-        started: session.core.clock.now(),
-        cancel: CancellationToken::new(),
-        pending_calls: PendingCalls::default(),
-        has_summarized: false.into(),
-    };
-    let claim = session.core.turns.claim(session.id, turn).map_err(drop).expect("is free");
-    session.backend.answer_text(SUMMARY);
-    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Summarized);
-    session.record_exchanges(30).await;
-    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Extracted);
-    let notes = session.checkpoints();
-    assert!(notes[0].summary.starts_with(SUMMARY), "the notes of the model stay: {notes:?}");
-    drop(claim);
-    assert_eq!(session.backend.requests().len(), 1);
-}
-
-#[tokio::test]
-async fn turn_whose_prompt_fits_goes_before_its_compaction() {
-    let session = LongSession::new().await;
-    session.record_exchanges(20).await;
-    let params = ContextBuildParams::new(session.id);
-    let (counter, ticket) = (&Counter::ESTIMATE, None);
-    let turn = |must_shrink| CompactionInTurn { params: &params, counter, ticket, must_shrink };
-    assert!(session.survey().await.before.is_due);
-    assert!(!is_due(&session.core, turn(false)).await.expect("measures"));
-    session.record_exchanges(20).await;
-    assert!(is_due(&session.core, turn(false)).await.expect("measures"), "it no longer fits");
-}
-
-#[tokio::test]
 async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
     let session = LongSession::new().await;
     session.record_exchanges(13).await;
@@ -577,68 +387,6 @@ async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
     assert_eq!(answer.content, "the last answer");
     assert!(task.content.starts_with("Stop here.") && !task.content.contains("words nobody"));
     assert!(request.num_predict.is_some_and(|most| most.get() > 400), "{:?}", request.num_predict);
-}
-
-#[tokio::test]
-async fn new_context_is_read_in_the_pause_by_a_slow_model_only() {
-    for (reading, n_requests) in [(10, 1), (200, 2)] {
-        let session = LongSession::new().await;
-        session.record_exchanges(13).await;
-        let params = ContextBuildParams {
-            compact: CompactMode::Auto,
-            model: Some("m".to_owned()),
-            context_size: Some(session.survey().await.inputs.window.size),
-            ..ContextBuildParams::new(session.id)
-        };
-        session.test.record("user", "the last question").await;
-        let built = build_with(&session.core, params.clone(), None).await.expect("fits");
-        session.test.record("assistant", "the last answer").await;
-        session.note_reading(Duration::from_millis(reading));
-        session.backend.answer_text(SUMMARY);
-        session.backend.answer(&[AnswerStep::End(DoneReason::Length)]);
-        compact(Arc::clone(&session.core), session.id).await;
-        assert_eq!(session.compactions().len(), 1);
-        let requests = session.backend.requests();
-        assert_eq!(requests.len(), n_requests, "{reading} ms for 100 tokens");
-        let last = session.core.cache.peek(session.id, |session| {
-            session.builds.recipe(None).map(|recipe| recipe.build_id.clone())
-        });
-        let is_remembered = last.flatten().as_deref() != Some(&built.build_id);
-        assert_eq!(is_remembered, n_requests == 2, "only a context that was sent");
-        // The prompt of the next turn begins with what was read, and is built as a chat builds it.
-        session.test.record("user", "one more question").await;
-        let next = build_with(&session.core, params, None).await.expect("fits");
-        if let Some(read) = requests.get(1) {
-            assert_eq!(read.num_predict.map(std::num::NonZeroU32::get), Some(1));
-            assert!(next.messages[..read.messages.len()] == read.messages);
-        }
-    }
-}
-
-#[tokio::test]
-async fn context_is_not_read_ahead_of_a_chat_that_waits() {
-    let session = LongSession::new().await;
-    let size = session.survey().await.inputs.window.size;
-    let params = ContextBuildParams {
-        model: Some("m".to_owned()),
-        context_size: Some(size),
-        ..ContextBuildParams::new(session.id)
-    };
-    build_with(&session.core, params, None).await.expect("fits");
-    session.note_reading(Duration::from_millis(200));
-    let queues = session.core.models.queues();
-    let chat = queues.enter("m", Priority::Chat);
-    read_ahead(&session.core, session.id, 1000).await;
-    assert!(session.backend.requests().is_empty(), "another chat has the model");
-    drop(chat);
-    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Length)]);
-    let chat = async {
-        session.backend.paused().await;
-        queues.enter("m", Priority::Chat).admitted().await;
-    };
-    let both = async { tokio::join!(read_ahead(&session.core, session.id, 1000), chat) };
-    tokio::time::timeout(Duration::from_secs(60), both).await.expect("the reading gives way");
-    assert_eq!(session.backend.requests().len(), 1);
 }
 
 #[tokio::test]
@@ -733,29 +481,4 @@ async fn piece_whose_summaries_are_refused_again_and_again_is_extracted() {
     let last = notes.last().expect("notes");
     assert!(!last.provisional && last.summary.contains("50123"), "{notes:?}");
     assert!(!last.summary.contains("all is well"), "{notes:?}");
-}
-
-#[tokio::test]
-async fn text_that_crowded_a_context_is_compacted_in_the_pause_after_its_answer() {
-    let session = LongSession::new().await;
-    let limit = session.survey().await.before.prompt_limit;
-    let line = "one more line of the pasted file\n";
-    let n_lines = limit * 7 / 10 / u64::from(Counter::ESTIMATE.count_text(line));
-    let paste = line.repeat(usize::try_from(n_lines).expect("small"));
-    session.test.record("user", &paste).await;
-    session.backend.answer_text(SUMMARY);
-    session.compact_in_turn().await;
-    // While it is being answered, nothing can be gained.
-    let outcome = session.compact_in_pause().await;
-    assert!(matches!(outcome, CompactionOutcome::Skipped(..)));
-    session.test.record("assistant", "I have read it.").await;
-    for _ in 0..2 {
-        session.backend.answer_text(SUMMARY);
-    }
-    let CompactionOutcome::Done(compacted) = session.compact_in_pause().await else {
-        panic!("the context is crowded by what was answered")
-    };
-    assert!(compacted.after.tokens_used * 10 < compacted.before.tokens * 8);
-    let again = session.compact_in_pause().await;
-    assert!(matches!(again, CompactionOutcome::Skipped(..)), "once is enough");
 }

@@ -1,0 +1,414 @@
+//! Who waits for notes and for new contexts: turns as little as possible, the background for pauses.
+
+use std::num::NonZeroU32;
+use std::os::unix::fs::FileExt as _;
+use std::time::Instant;
+
+use ollm_protocol::content::BuiltContext;
+use serde_json::json;
+
+use super::*;
+use crate::app::cache::LastChat;
+use crate::app::compaction::automatic::{CompactionInTurn, compact, follow, follow_turn, is_due};
+use crate::app::compaction::read_ahead::read_ahead;
+use crate::app::compaction::summarizer::{ANSWER_LIMIT, TURN_LIMIT};
+use crate::app::running::{PendingCalls, RunningCompaction, RunningTurn};
+use crate::model::{ChatEnd, PromptCount, ThinkMode};
+use crate::tokens::Counter;
+
+impl LongSession {
+    /// Notes that the model read a prompt of 100 tokens in this time.
+    fn note_reading(&self, prompt_time: Duration) {
+        self.note_answer(Some(prompt_time), None);
+    }
+
+    /// Notes the times in which the model read a prompt and wrote an answer of 100 tokens.
+    fn note_answer(&self, prompt_time: Option<Duration>, answer_time: Option<Duration>) {
+        let end = ChatEnd {
+            reason: DoneReason::Stop,
+            prompt: PromptCount::Whole(100),
+            cached_tokens: None,
+            answer_tokens: answer_time.map(|_| 100),
+            load_time: None,
+            prompt_time,
+            answer_time,
+        };
+        self.core.speeds.note("m", &end, None, 0);
+    }
+
+    /// Returns the params with which a chat builds its contexts.
+    async fn chat_params(&self) -> ContextBuildParams {
+        ContextBuildParams {
+            compact: CompactMode::Auto,
+            model: Some("m".to_owned()),
+            context_size: Some(self.survey().await.inputs.window.size),
+            ..ContextBuildParams::new(self.id)
+        }
+    }
+
+    /// Builds a context as a chat does that calls its model with it.
+    async fn build_for_chat(&self, think: Option<ThinkMode>) -> BuiltContext {
+        let params = self.chat_params().await;
+        self.core.cache.with(self.id, |session| session.last_chat = Some(LastChat { think }));
+        build_with(&self.core, params, None).await.expect("fits")
+    }
+
+    /// Fills the context so far that the next message probably does not fit, and builds it for a chat of a model that
+    /// reads 100 tokens in some time.
+    async fn press(&self, reading: Duration) {
+        self.record_exchanges(27).await;
+        self.test.record("user", "the last question").await;
+        self.build_for_chat(None).await;
+        self.test.record("assistant", "the last answer").await;
+        self.note_reading(reading);
+        let before = self.survey().await.before;
+        assert!(before.is_pressing && before.fits, "{before:?}");
+    }
+
+    /// Returns the longest answers that requests allow.
+    fn asked_answers(&self) -> Vec<Option<u32>> {
+        let requests = self.backend.requests();
+        requests.iter().map(|request| request.num_predict.map(NonZeroU32::get)).collect()
+    }
+
+    /// Takes the mark by which the background compacts the session; returns whether there was one.
+    async fn take_mark(&self) -> bool {
+        let next = self.core.due_compactions.next(|_| false);
+        tokio::time::timeout(Duration::ZERO, next).await.is_ok()
+    }
+}
+
+/// The time in which a slow model reads 100 tokens.
+const SLOW: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn turn_extracts_notes_that_the_background_replaces() {
+    let session = LongSession::new().await;
+    session.record_exchanges(40).await;
+    let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+    assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    assert!(session.backend.requests().is_empty(), "the turn does not wait");
+    let [notes] = &*session.checkpoints() else { panic!("one is kept") };
+    assert!(notes.provisional, "{notes:?}");
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    let checkpoints = session.checkpoints();
+    assert!(checkpoints.iter().all(|one| !one.provisional), "{checkpoints:?}");
+    assert_eq!(checkpoints[0].from, notes.from);
+}
+
+#[tokio::test]
+async fn extraction_reads_only_records_that_no_earlier_one_read() {
+    let session = LongSession::new().await;
+    session.test.record("user", "The staging port is 50123.").await;
+    let extracted = async || {
+        session.record_exchanges(40).await;
+        let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+        session.checkpoints().pop().expect("one is kept").summary
+    };
+    assert!(extracted().await.contains("50123"));
+    // The record cannot be read from now on.
+    let path = session.core.sessions.document_path(session.id).with_extension("jsonl");
+    let log = std::fs::read(&path).expect("reads");
+    let at = log.windows(5).position(|bytes| bytes == b"50123").expect("is in the log");
+    let file = std::fs::File::options().write(true).open(&path).expect("opens");
+    file.write_all_at(b"?", at as u64).expect("writes");
+    assert!(extracted().await.contains("50123"));
+    session.core.cache.forget(session.id);
+    assert!(!extracted().await.contains("50123"), "the log is read again");
+}
+
+#[tokio::test]
+async fn turns_without_pauses_between_them_wait_when_too_much_is_extracted() {
+    let session = LongSession::new().await;
+    let mut methods = Vec::new();
+    for _ in 0..6 {
+        session.record_exchanges(40).await;
+        session.backend.answer_text(SUMMARY);
+        methods.push(session.compact_in_turn_for(CompactionCause::Growth).await.head.method);
+    }
+    let (extracted, summarized) = (CompactionMethod::Extracted, CompactionMethod::Summarized);
+    assert_eq!(methods[..2], [extracted; 2]);
+    assert!(methods.contains(&summarized), "{methods:?}");
+    let n_summarized = methods.iter().filter(|method| **method == summarized).count();
+    assert_eq!(session.backend.requests().len(), n_summarized, "a turn asks for one summary");
+}
+
+#[tokio::test]
+async fn slow_model_is_not_waited_for_however_much_is_extracted() {
+    let session = LongSession::new().await;
+    session.note_reading(Duration::from_secs(2));
+    for _ in 0..6 {
+        session.record_exchanges(40).await;
+        let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
+        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    }
+    assert!(session.backend.requests().is_empty());
+}
+
+#[tokio::test]
+async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
+    let check = async |steps: &[AnswerStep]| {
+        let session = LongSession::new().await;
+        session.backend.answer(steps);
+        let out_of_time = async {
+            session.backend.paused().await;
+            tokio::time::pause();
+            tokio::time::advance(TURN_LIMIT).await;
+            tokio::time::resume();
+        };
+        let (compacted, ()) = tokio::join!(session.compact_in_turn(), out_of_time);
+        assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+        let [notes] = &*session.checkpoints() else { panic!("one is kept") };
+        assert!(notes.provisional && !notes.summary.contains("port the parser"), "{notes:?}");
+        assert_eq!(session.backend.requests().len(), 1, "no second request");
+    };
+    // The beginning of notes would replace better ones.
+    let begun = AnswerStep::Text("## Goal\n- port the parser\n\n## Progress\n- the lexer is");
+    check(&[begun, AnswerStep::Pause]).await;
+    check(&[AnswerStep::Pause]).await;
+    check(&[AnswerStep::Reading]).await;
+}
+
+#[tokio::test]
+async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() {
+    for step in [AnswerStep::Pause, AnswerStep::Reading] {
+        let session = LongSession::new().await;
+        session.record_exchanges(20).await;
+        session.backend.answer(&[step, AnswerStep::End(DoneReason::Stop)]);
+        session.backend.answer_text(SUMMARY);
+        session.compact_until_a_chat().await;
+        assert_eq!(session.backend.requests().len(), 2, "it is asked for again");
+    }
+}
+
+#[tokio::test]
+async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads_it() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    session.backend.answer_text(SUMMARY);
+    let reading = Duration::from_millis(400);
+    session.note_reading(reading);
+    let start = Instant::now();
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    // The prompt has more than 100 tokens.
+    assert!(start.elapsed() > reading, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn background_summary_gives_up_when_chats_leave_no_pause() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
+    let chat = async {
+        session.backend.paused().await;
+        let ticket = session.core.models.queues().enter("m", Priority::Chat);
+        ticket.admitted().await;
+        tokio::time::pause();
+        tokio::time::advance(ANSWER_LIMIT).await;
+        tokio::time::resume();
+        ticket
+    };
+    let both = async { tokio::join!(session.compact_in_pause(), chat) };
+    let limited = tokio::time::timeout(ANSWER_LIMIT + Duration::from_secs(60), both).await;
+    let (outcome, _ticket) = limited.expect("the summary gives up");
+    assert!(matches!(outcome, CompactionOutcome::Abandoned));
+    assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn second_compaction_of_a_turn_calls_no_model() {
+    let session = LongSession::new().await;
+    let turn = RunningTurn {
+        model: "m".to_owned(),
+        started: session.core.clock.now(),
+        cancel: CancellationToken::new(),
+        pending_calls: PendingCalls::default(),
+        has_summarized: false.into(),
+    };
+    let claim = session.core.turns.claim(session.id, turn).map_err(drop).expect("is free");
+    session.backend.answer_text(SUMMARY);
+    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Summarized);
+    session.record_exchanges(30).await;
+    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Extracted);
+    let notes = session.checkpoints();
+    assert!(notes[0].summary.starts_with(SUMMARY), "the notes of the model stay: {notes:?}");
+    drop(claim);
+    assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn turn_whose_prompt_fits_goes_before_its_compaction() {
+    let session = LongSession::new().await;
+    session.record_exchanges(20).await;
+    let params = ContextBuildParams::new(session.id);
+    let (counter, ticket) = (&Counter::ESTIMATE, None);
+    let turn = |must_shrink| CompactionInTurn { params: &params, counter, ticket, must_shrink };
+    assert!(session.survey().await.before.is_due);
+    assert!(!is_due(&session.core, turn(false)).await.expect("measures"));
+    session.record_exchanges(20).await;
+    assert!(is_due(&session.core, turn(false)).await.expect("measures"), "it no longer fits");
+}
+
+#[tokio::test]
+async fn new_context_is_read_in_the_pause_by_a_slow_model_only() {
+    for (reading, n_requests) in [(10, 1), (200, 2)] {
+        let session = LongSession::new().await;
+        session.record_exchanges(13).await;
+        session.test.record("user", "the last question").await;
+        let built = session.build_for_chat(Some(ThinkMode::High)).await;
+        session.test.record("assistant", "the last answer").await;
+        session.note_reading(Duration::from_millis(reading));
+        session.backend.answer_text(SUMMARY);
+        session.backend.answer(&[AnswerStep::End(DoneReason::Length)]);
+        compact(Arc::clone(&session.core), session.id).await;
+        assert_eq!(session.compactions().len(), 1);
+        let requests = session.backend.requests();
+        assert_eq!(requests.len(), n_requests, "{reading} ms for 100 tokens");
+        let last = session.core.cache.peek(session.id, |session| {
+            session.builds.recipe(None).map(|recipe| recipe.build_id.clone())
+        });
+        let is_remembered = last.flatten().as_deref() != Some(&built.build_id);
+        assert_eq!(is_remembered, n_requests == 2, "only a context that was sent");
+        // The prompt of the next turn begins with what was read, and is built as a chat builds it.
+        session.test.record("user", "one more question").await;
+        let next = session.build_for_chat(None).await;
+        if let Some(read) = requests.get(1) {
+            assert_eq!(read.num_predict.map(NonZeroU32::get), Some(1));
+            assert_eq!(read.think, Some(ThinkMode::High), "as the last chat");
+            assert!(next.messages[..read.messages.len()] == read.messages);
+        }
+    }
+}
+
+#[tokio::test]
+async fn context_is_not_read_ahead_of_a_chat_that_waits() {
+    let session = LongSession::new().await;
+    session.build_for_chat(None).await;
+    session.note_reading(SLOW);
+    let queues = session.core.models.queues();
+    let chat = queues.enter("m", Priority::Chat);
+    read_ahead(&session.core, session.id, 1000).await;
+    assert!(session.backend.requests().is_empty(), "another chat has the model");
+    drop(chat);
+    session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Length)]);
+    let chat = async {
+        session.backend.paused().await;
+        queues.enter("m", Priority::Chat).admitted().await;
+    };
+    let both = async { tokio::join!(read_ahead(&session.core, session.id, 1000), chat) };
+    tokio::time::timeout(Duration::from_secs(60), both).await.expect("the reading gives way");
+    assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn text_that_crowded_a_context_is_compacted_in_the_pause_after_its_answer() {
+    let session = LongSession::new().await;
+    let limit = session.survey().await.before.prompt_limit;
+    let line = "one more line of the pasted file\n";
+    let n_lines = limit * 7 / 10 / u64::from(Counter::ESTIMATE.count_text(line));
+    let paste = line.repeat(usize::try_from(n_lines).expect("small"));
+    session.test.record("user", &paste).await;
+    session.backend.answer_text(SUMMARY);
+    session.compact_in_turn().await;
+    // While it is being answered, nothing can be gained.
+    let outcome = session.compact_in_pause().await;
+    assert!(matches!(outcome, CompactionOutcome::Skipped(..)));
+    session.test.record("assistant", "I have read it.").await;
+    for _ in 0..2 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let CompactionOutcome::Done(compacted) = session.compact_in_pause().await else {
+        panic!("the context is crowded by what was answered")
+    };
+    assert!(compacted.after.tokens_used * 10 < compacted.before.tokens * 8);
+    let again = session.compact_in_pause().await;
+    assert!(matches!(again, CompactionOutcome::Skipped(..)), "once is enough");
+}
+
+#[tokio::test]
+async fn nearly_full_context_is_extracted_in_the_pause_if_notes_gave_way() {
+    for (reading, gave_way, n_read) in [(SLOW, true, 1), (SLOW, false, 0), (SLOW / 20, true, 0)] {
+        let session = LongSession::new().await;
+        session.press(reading).await;
+        if gave_way {
+            session.core.due_compactions.note_gave_way(session.id);
+        }
+        for _ in 0..2 {
+            session.backend.answer_text(SUMMARY);
+        }
+        compact(Arc::clone(&session.core), session.id).await;
+        let recorded = session.compactions().pop().expect("is recorded");
+        // A fast model reads the new context while hardly anybody waits, so it may still write the notes.
+        let is_extracted = recorded.method == Some(CompactionMethod::Extracted);
+        assert_eq!(is_extracted, n_read == 1, "{reading:?}, {gave_way}");
+        if is_extracted {
+            assert_eq!(session.asked_answers(), [Some(1)], "the new context is read");
+            assert!(session.checkpoints()[0].provisional);
+            assert!(session.take_mark().await, "the notes of a model replace it");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nearly_full_context_is_extracted_in_the_pause_while_notes_fail() {
+    let session = LongSession::new().await;
+    session.press(SLOW).await;
+    session.core.due_compactions.note_failure(session.id);
+    session.take_mark().await;
+    follow(&session.core, session.id);
+    assert!(session.take_mark().await);
+    session.backend.answer(&[AnswerStep::End(DoneReason::Length)]);
+    compact(Arc::clone(&session.core), session.id).await;
+    let methods: Vec<_> = session.compactions().iter().map(|one| one.method).collect();
+    assert_eq!(methods, [Some(CompactionMethod::Extracted)]);
+    // The new context has room, so the model is asked again only when its pause ends.
+    session.take_mark().await;
+    follow(&session.core, session.id);
+    assert!(!session.take_mark().await);
+}
+
+#[tokio::test]
+async fn end_of_a_turn_ends_notes_that_gave_way_to_it_if_the_context_is_nearly_full() {
+    for (reading, expect) in [(SLOW, true), (SLOW / 20, false)] {
+        let session = LongSession::new().await;
+        session.press(reading).await;
+        let running = RunningCompaction {
+            trigger: CompactionTrigger::Background,
+            started: session.core.clock.now(),
+            cancel: CancellationToken::new(),
+        };
+        let claim = session.core.compactions.claim(session.id, running).map_err(drop);
+        let claim = claim.expect("is free");
+        follow_turn(&session.core, session.id);
+        assert_eq!(claim.value.cancel.is_cancelled(), expect, "{reading:?}");
+        assert_eq!(session.core.due_compactions.gave_way(session.id), expect);
+    }
+}
+
+#[tokio::test]
+async fn turn_waits_for_notes_that_are_written_soon_and_longer_between_tool_calls() {
+    // A prompt of the largest size is read in 2 s, and notes are ten times as long as 100 tokens.
+    let method = async |writing_ms: u64, within_calls: bool| {
+        let session = LongSession::new().await;
+        session.record_exchanges(160).await;
+        match within_calls {
+            true => session.test.record_call(json!({ "path": "a" })).await.seq,
+            false => session.test.record("user", "one more question").await.seq,
+        };
+        let (reading, writing) = (Duration::from_millis(30), Duration::from_millis(writing_ms));
+        session.note_answer(Some(reading), Some(writing));
+        session.backend.answer_text(SUMMARY);
+        session.compact_in_turn_for(CompactionCause::Growth).await.head.method
+    };
+    let (extracted, summarized) = (CompactionMethod::Extracted, CompactionMethod::Summarized);
+    assert_eq!(method(500, false).await, summarized);
+    assert_eq!(method(1500, false).await, extracted);
+    assert_eq!(method(1500, true).await, summarized);
+    assert_eq!(method(4000, true).await, extracted);
+}
