@@ -191,6 +191,8 @@ pub(crate) struct CachedFolds {
 pub(crate) struct FoldedTo<T> {
     pub(crate) newest: Seq,
     pub(crate) fold: Arc<T>,
+    /// The records that could not be read.
+    pub(crate) damaged: Vec<Seq>,
 }
 
 /// The records that hold the context head in force.
@@ -463,7 +465,7 @@ mod tests {
         assert_first_two_make_room(
             fold.n_items(),
             |folds| &mut folds.facts,
-            || FoldedTo { newest: Seq(19), fold: Arc::clone(&fold) },
+            || FoldedTo { newest: Seq(19), fold: Arc::clone(&fold), damaged: Vec::new() },
         );
     }
 
@@ -481,7 +483,7 @@ mod tests {
         assert_first_two_make_room(
             fold.n_items(),
             |folds| &mut folds.files,
-            || FoldedTo { newest: Seq(999), fold: Arc::clone(&fold) },
+            || FoldedTo { newest: Seq(999), fold: Arc::clone(&fold), damaged: Vec::new() },
         );
     }
 

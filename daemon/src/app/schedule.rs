@@ -125,8 +125,8 @@ struct CompactionState {
 struct SessionCompactions {
     n_failures: u32,
     paused_until: Option<Instant>,
-    /// The notes of a model gave way to a chat, and were not written since.
-    gave_way: bool,
+    /// The model could not write notes lately: they gave way to a chat, or failed.
+    lacks_notes: bool,
     /// The reason of the last skipped compaction that was reported, and the newest compaction then.
     skipped: Option<(&'static str, Option<Seq>)>,
 }
@@ -171,14 +171,19 @@ impl DueCompactions {
         self.with(id, |session| *session = SessionCompactions::default());
     }
 
-    /// Notes that the pauses of a session are too short for the notes of its model.
-    pub(crate) fn note_gave_way(&self, id: SessionId) {
-        self.with(id, |session| session.gave_way = true);
+    /// Notes that the model of a session could not write notes, because they gave way to a chat or failed.
+    pub(crate) fn note_missing_notes(&self, id: SessionId) {
+        self.with(id, |session| session.lacks_notes = true);
     }
 
-    /// Returns whether a model's notes gave way to a chat since the last ones.
-    pub(crate) fn gave_way(&self, id: SessionId) -> bool {
-        self.state.lock().sessions.get(&id).is_some_and(|session| session.gave_way)
+    /// Returns whether the model of a session could not write notes, and nothing took their place since.
+    pub(crate) fn lacks_notes(&self, id: SessionId) -> bool {
+        self.state.lock().sessions.get(&id).is_some_and(|session| session.lacks_notes)
+    }
+
+    /// Returns whether a session lacks notes, for a caller that makes them without a model.
+    pub(crate) fn take_missing_notes(&self, id: SessionId) -> bool {
+        self.with(id, |session| std::mem::take(&mut session.lacks_notes))
     }
 
     /// Returns how many compactions of a session failed in a row.

@@ -1,6 +1,7 @@
 //! Cores and sessions in scratch directories, and a scripted model server, for unit tests.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -104,6 +105,23 @@ impl TestSession {
         self.core.append_one(self.id, body).await.expect("appends").seq
     }
 
+    fn log_path(&self) -> std::path::PathBuf {
+        self.core.sessions.document_path(self.id).with_extension("jsonl")
+    }
+
+    /// Returns the first position of a text in the log, in bytes.
+    pub(crate) fn position_in_log(&self, text: &str) -> u64 {
+        let log = std::fs::read(self.log_path()).expect("reads");
+        let mut parts = log.windows(text.len());
+        parts.position(|part| part == text.as_bytes()).expect("is in the log") as u64
+    }
+
+    /// Overwrites bytes of the log in place, as a failing disk does.
+    pub(crate) fn overwrite_in_log(&self, at: u64, text: &str) {
+        let file = std::fs::File::options().write(true).open(self.log_path()).expect("opens");
+        file.write_all_at(text.as_bytes(), at).expect("writes");
+    }
+
     /// Reads all records.
     pub(crate) fn bodies(&self) -> Vec<RecordBody> {
         let len = |live: &OpenSession| live.state().entries().len() as u64;
@@ -121,6 +139,7 @@ pub(crate) struct ScriptedBackend {
     requests: Mutex<Vec<ChatRequest>>,
     /// Whether the model was loaded for an answer.
     is_loaded: Mutex<bool>,
+    capabilities: Mutex<Vec<String>>,
     /// Notified by an answer that reached [`AnswerStep::Pause`].
     paused: Arc<Notify>,
     /// Notified by the test to continue that answer.
@@ -172,6 +191,11 @@ impl ScriptedBackend {
         self.paused.notified().await;
     }
 
+    /// Gives the model a capability.
+    pub(crate) fn set_capable(&self, of: &str) {
+        self.capabilities.lock().push(of.to_owned());
+    }
+
     /// Removes the model from memory, as another client can do.
     pub(crate) fn unload(&self) {
         *self.is_loaded.lock() = false;
@@ -207,8 +231,8 @@ impl Backend for ScriptedBackend {
     }
 
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
-        let model = model.to_owned();
-        Box::pin(async { Ok(ModelInfo { model, ..ModelInfo::default() }) })
+        let (model, capabilities) = (model.to_owned(), self.capabilities.lock().clone());
+        Box::pin(async { Ok(ModelInfo { model, capabilities, ..ModelInfo::default() }) })
     }
 
     /// Fails, so that all counts are estimates.

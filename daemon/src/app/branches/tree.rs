@@ -188,7 +188,7 @@ fn labels(core: &Core, id: SessionId) -> Result<Arc<Labels>> {
             None => drop(changed.remove(&target)),
         }
     }
-    let folded = FoldedTo { newest, fold: Arc::clone(&fold) };
+    let folded = FoldedTo { newest, fold: Arc::clone(&fold), damaged: Vec::new() };
     core.cache.with(id, |session| session.folds.labels = Some(folded));
     Ok(fold)
 }

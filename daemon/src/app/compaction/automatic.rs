@@ -112,33 +112,33 @@ fn mark_if_due(core: &Core, id: SessionId, fill: Option<ContextFill>) {
         && (is_full() || has_provisional(core, id))
         && !core.turns.is_running(id)
         && has_model(core, id)
-        && (!core.due_compactions.is_paused(id) || is_pressing(core, id, fill))
+        && (!core.due_compactions.is_paused(id) || needs_extraction(core, id, fill))
     {
         core.due_compactions.mark(id);
     }
 }
 
-/// Follows the end of a turn as [`follow`] does. Notes that gave way to the turn are given up if the next message probably
-/// does not fit, so that they can be extracted before it comes.
+/// Follows the end of a turn as [`follow`] does. If the next message probably does not fit, a background compaction whose
+/// summary gave way to a chat ends here: the next one extracts its notes before that message comes.
 pub(crate) fn follow_turn(core: &Core, id: SessionId) {
     let fill = events::report_fill(core, id);
     mark_if_due(core, id, fill);
     if let Some(compaction) = core.compactions.get(id)
         && compaction.trigger == CompactionTrigger::Background
-        && is_pressing(core, id, fill)
+        && needs_extraction(core, id, fill)
     {
-        core.due_compactions.note_gave_way(id);
         compaction.cancel.cancel();
     }
 }
 
-/// Returns whether the next message probably does not fit, and a slow model would then read a new context while the user
-/// waits.
-fn is_pressing(core: &Core, id: SessionId, fill: Option<ContextFill>) -> bool {
+/// Returns whether the model could not write notes, the next message probably does not fit, and its user would wait until
+/// the model has read the new context.
+fn needs_extraction(core: &Core, id: SessionId, fill: Option<ContextFill>) -> bool {
     let share = core.config().compression.threshold.max(PRESSING_SHARE);
-    fill.is_some_and(|fill| {
+    let is_pressing = |fill: ContextFill| {
         fill.reaches(share) && slow_reader(core, id, fill.available / 2).is_some()
-    })
+    };
+    core.due_compactions.lacks_notes(id) && fill.is_some_and(is_pressing)
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.

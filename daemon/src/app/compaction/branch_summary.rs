@@ -84,7 +84,7 @@ fn survey(core: &Arc<Core>, id: SessionId, records: Vec<Seq>) -> Result<Option<A
 async fn by_model(core: &Arc<Core>, branch: &AbandonedBranch) -> Result<Summary> {
     let model = model_or_default(core, branch.model.clone())?;
     let place = QueuePlace::Own(Priority::Chat);
-    let summarizer = Summarizer::new(core, &model, place, true, branch.window).await?;
+    let summarizer = Summarizer::new(core, branch.id, &model, place, true, branch.window).await?;
     let wanted = SummaryOptions { target: branch.target, ..SummaryOptions::default() };
     let (target, room) = summarizer.room(&wanted)?;
     let options = SummaryOptions { target, ..wanted };

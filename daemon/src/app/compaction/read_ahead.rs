@@ -20,21 +20,22 @@ const LEAST_READING: Duration = Duration::from_secs(1);
 /// The model of a session's last chat, if it is so slow that its reading of a new context is worth a request.
 pub(super) struct SlowReader {
     model: String,
+    window: u32,
     /// The params of the last build of the chat.
-    params: ContextBuildParams,
+    params: Arc<ContextBuildParams>,
     think: Option<ThinkMode>,
 }
 
 /// Returns the model that would read a context of some tokens ahead of the next chat; `None` if no user would wait for it,
-/// or if it is not certain that the next chat sends this context to that model.
+/// or if it is not certain that the next chat sends this context to that model. Never blocks.
 pub(super) fn slow_reader(core: &Core, id: SessionId, tokens: u64) -> Option<SlowReader> {
     let last = core.cache.peek(id, |session| {
         let recipe = session.builds.recipe(None)?;
-        Some(((*recipe.params).clone(), session.last_chat?))
+        Some((Arc::clone(&recipe.params), session.last_chat?))
     });
     let (params, chat) = last.flatten()?;
     // A chat names both. Other clients may send their contexts elsewhere.
-    let model = params.model.clone().filter(|_| params.context_size.is_some())?;
+    let (model, window) = (params.model.clone()?, params.context_size?);
     let measured = core.speeds.get(&model);
     let keep_alive = core.config().ollama.keep_alive;
     let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
@@ -42,6 +43,7 @@ pub(super) fn slow_reader(core: &Core, id: SessionId, tokens: u64) -> Option<Slo
     // A different model that writes the summaries may have displaced this one from the server's memory.
     (is_loaded && is_slow && summarizes_itself(core, &model)).then_some(SlowReader {
         model,
+        window,
         params,
         think: chat.think,
     })
@@ -62,10 +64,9 @@ pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId, tokens: u64) {
 impl SlowReader {
     /// Returns whether the model read the whole context.
     async fn read(self, core: &Arc<Core>, id: SessionId) -> Result<bool> {
-        let Self { model, params, think } = self;
-        let Some(window) = params.context_size else { return Ok(false) };
+        let Self { model, window, params, think } = self;
         let place = QueuePlace::Own(Priority::Background);
-        let reader = Summarizer::new(core, &model, place, false, window).await?;
+        let reader = Summarizer::new(core, id, &model, place, false, window).await?;
         let ticket = core.models.queues().enter(&model, Priority::Background);
         if ticket.n_ahead() > 0 || core.turns.is_running(id) {
             return Ok(false);
@@ -75,7 +76,7 @@ impl SlowReader {
             compact: CompactMode::Never,
             pending: None,
             strategy: None,
-            ..params
+            ..(*params).clone()
         };
         // This build counts as the last one, because the server has its prompt in the cache afterwards.
         let built = build_with(core, params, None).await?;

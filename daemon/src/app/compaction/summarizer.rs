@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, CountKind};
+use ollm_protocol::{Seq, SessionId};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -59,6 +59,7 @@ pub(super) enum QueuePlace<'t> {
 #[derive(Clone)]
 pub(super) struct Summarizer<'a> {
     core: &'a Arc<Core>,
+    id: SessionId,
     place: QueuePlace<'a>,
     /// The moment at which a turn stops to wait; `None` in the background.
     ends: Option<Instant>,
@@ -93,6 +94,7 @@ impl<'a> Summarizer<'a> {
     /// Prepares a model for requests, and chooses the window that they name.
     pub(super) async fn new(
         core: &'a Arc<Core>,
+        id: SessionId,
         model: &str,
         place: QueuePlace<'a>,
         in_turn: bool,
@@ -110,6 +112,7 @@ impl<'a> Summarizer<'a> {
         let think = info.can("thinking").unwrap_or(false).then_some(ThinkMode::Off);
         Ok(Self {
             core,
+            id,
             place,
             ends,
             model,
@@ -296,6 +299,7 @@ impl<'a> Summarizer<'a> {
             if let Some(answer) = self.try_answer(&request, &mut begun).await? {
                 return Ok(answer);
             }
+            self.core.due_compactions.note_missing_notes(self.id);
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
             let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             pause = pause.max(lasted) * 2;
@@ -307,11 +311,18 @@ impl<'a> Summarizer<'a> {
     /// chat's prompt in the server's cache, so it waits for a pause as long as the model needs to read it: in a shorter
     /// one the chat would come back, and would find its prompt gone.
     fn first_pause(&self, messages: &[ContextMessage]) -> Duration {
-        if !self.is_background() || self.chat_tools.is_some() || !self.is_patient {
+        let repeats_chat = self.chat_tools.is_some() && self.thinks_like_chat();
+        if !self.is_background() || repeats_chat || !self.is_patient {
             return Duration::ZERO;
         }
         let tokens = self.counter.count_prompt(messages, &[]);
         self.core.speeds.get(&self.model).expected_reading(tokens).unwrap_or_default()
+    }
+
+    /// Returns whether requests name the mode of thinking of the last chat. Another one can change a prompt at its beginning.
+    fn thinks_like_chat(&self) -> bool {
+        let last = self.core.cache.peek(self.id, |session| session.last_chat);
+        self.think.is_none() || last.flatten().is_none_or(|chat| chat.think == self.think)
     }
 
     /// Waits until nothing used the model for a time.

@@ -77,8 +77,8 @@ impl<'a> SummaryRange<'a> {
         self.marked.get_or_try_init(mark).await.copied()
     }
 
-    /// Returns how long the model needs for a summary at most, to read a prompt of the largest size and to write; `None` if
-    /// that is not known yet.
+    /// Estimates how long the model reads a prompt of the largest size and writes a summary; `None` if it was not measured yet
+    /// how fast it reads.
     pub(super) fn expected_time(&self) -> Option<Duration> {
         let model = Self::summarizing_model(self.core, self.survey).ok()?;
         let measured = self.core.speeds.get(&model);
@@ -98,7 +98,8 @@ impl<'a> SummaryRange<'a> {
         let inputs = &survey.inputs;
         let model = Self::summarizing_model(core, survey)?;
         let summarizer =
-            Summarizer::new(core, &model, place, self.in_turn, inputs.window.size).await?;
+            Summarizer::new(core, inputs.id, &model, place, self.in_turn, inputs.window.size)
+                .await?;
         let limit = tier(inputs.window.size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
         let goal = self.goal(&summarizer.counter);
@@ -108,19 +109,21 @@ impl<'a> SummaryRange<'a> {
             instructions: request.instructions.as_deref(),
             ..SummaryOptions::default()
         };
+        let names = self.names(self.in_turn).await?;
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
         let asked = self.behind_chat(&summarizer, demands, before.as_ref(), replaced).await?;
         if let Some(summary) = asked {
-            return self.finished(summary, &summarizer, demands).await;
+            return Ok(self.finished(summary, names, &summarizer, demands).await);
         }
-        self.in_pieces(summarizer, demands, before, replaced).await
+        self.in_pieces(summarizer, names, demands, before, replaced).await
     }
 
     /// Summarizes the range in pieces that fit the model's window.
     async fn in_pieces(
         &self,
         summarizer: Summarizer<'_>,
+        names: RangeNames,
         demands: SummaryOptions<'_>,
         before: Option<Summary>,
         replaced: u64,
@@ -143,9 +146,11 @@ impl<'a> SummaryRange<'a> {
             match self.summarized(&summarizer, before, pieces, options, limits).await {
                 Ok((summary, done)) if done < pieces.len() || !transcript.is_whole => {
                     let border = pieces[done - 1].to;
-                    return self.with_rest_extracted(&summary, border, &summarizer).await;
+                    return self.with_rest_extracted(&summary, border, names, &summarizer).await;
                 }
-                Ok((summary, _)) => return self.finished(summary, &summarizer, options).await,
+                Ok((summary, _)) => {
+                    return Ok(self.finished(summary, names, &summarizer, options).await);
+                }
                 // The count was wrong; an estimate can be wrong by far.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
                     if room > MIN_PIECE_TOKENS =>
@@ -161,9 +166,10 @@ impl<'a> SummaryRange<'a> {
     async fn finished(
         &self,
         summary: Summary,
+        names: RangeNames,
         summarizer: &Summarizer<'_>,
         options: SummaryOptions<'_>,
-    ) -> Result<NewHead> {
+    ) -> NewHead {
         let limit = tier(self.survey.inputs.window.size).limit;
         let merged = match self.in_turn {
             true => None,
@@ -171,7 +177,7 @@ impl<'a> SummaryRange<'a> {
         };
         let model = Some(summarizer.model.clone());
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        self.new_head(&[part], merged.as_ref(), model).await
+        self.new_head(&[part], names, merged.as_ref(), model)
     }
 
     /// Returns the head for a summary up to a record, and lines extracted from the rest until the background has time for
@@ -180,15 +186,16 @@ impl<'a> SummaryRange<'a> {
         &self,
         summary: &Summary,
         border: Seq,
+        names: RangeNames,
         summarizer: &Summarizer<'_>,
     ) -> Result<NewHead> {
         let (first, rest) = self.cut.split_behind(border);
         let lines = self.extracted_end(rest.from, None).await?;
         let parts = [
             RangePart { cut: first, summary: summary.clone(), provisional: false },
-            RangePart { cut: rest, summary: lines.without_goal(), provisional: true },
+            RangePart { cut: rest, summary: lines, provisional: true },
         ];
-        self.new_head(&parts, None, Some(summarizer.model.clone())).await
+        Ok(self.new_head(&parts, names, None, Some(summarizer.model.clone())))
     }
 
     /// Summarizes the range by a request behind the chat's own prompt. Returns `None` if another model summarizes, or if
@@ -311,11 +318,10 @@ impl<'a> SummaryRange<'a> {
     /// Summarizes the range by lines extracted from the records.
     pub(super) async fn by_extraction(&self) -> Result<NewHead> {
         self.mark().await?;
+        let names = self.names(true).await?;
         let summary = self.extracted_end(self.cut.from, None).await?;
-        let has_notes = self.survey.inputs.checkpoints.iter().any(|one| !one.provisional);
-        let summary = if has_notes { summary.without_goal() } else { summary };
         let part = RangePart { cut: self.cut.clone(), summary, provisional: true };
-        self.new_head(&[part], None, None).await
+        Ok(self.new_head(&[part], names, None, None))
     }
 
     /// Previews the summary of a model by an extracted one.
@@ -323,10 +329,11 @@ impl<'a> SummaryRange<'a> {
         let Inputs { checkpoints, window, .. } = &self.survey.inputs;
         let last = checkpoint_to_update(checkpoints, tier(window.size).limit);
         let before = last.map(|last| Summary::parse(&last.summary));
+        let names = self.names(false).await?;
         let summary = self.extracted_end(self.cut.from, before).await?;
         let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        self.new_head(&[part], None, Some(model)).await
+        Ok(self.new_head(&[part], names, None, Some(model)))
     }
 
     /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. It is tried
@@ -391,40 +398,50 @@ impl<'a> SummaryRange<'a> {
         .await
     }
 
-    /// Summarizes the end of the range from a record on by extracted lines, on top of an earlier summary. Reads only the
-    /// records that earlier compactions did not extract: without a model, a range can grow for thousands of turns.
+    /// Summarizes the end of the range from a record on by extracted lines, on top of an earlier summary. Only the first
+    /// notes of a session have a goal of their own.
+    ///
+    /// Reads only the records that earlier compactions did not extract: without a model, a range can grow for thousands of
+    /// turns.
     async fn extracted_end(&self, from: Seq, before: Option<Summary>) -> Result<Summary> {
-        let (id, records) = (self.survey.inputs.id, self.cut.records.clone());
-        let (counter, target) = (self.survey.inputs.counter.clone(), self.target());
-        blocking(self.core, move |core| {
+        let inputs = &self.survey.inputs;
+        let (id, records) = (inputs.id, self.cut.records.clone());
+        let (counter, target) = (inputs.counter.clone(), self.target());
+        let has_goal = before.is_some()
+            || from == self.cut.from && inputs.checkpoints.iter().all(|one| one.provisional);
+        let summary = blocking(self.core, move |core| {
             let lines = extracted_lines(core, id, &records)?;
             Ok(lines.summary(from, before.as_ref(), &counter, target))
-        })
-        .await
+        });
+        let summary = summary.await?;
+        Ok(if has_goal { summary } else { summary.without_goal() })
     }
 
-    /// Reads the names in the records of the range that no checkpoint stands for yet, and the files of the others.
-    async fn names(&self) -> Result<RangeNames> {
-        let newest = self.survey.inputs.checkpoints.last().filter(|one| one.provisional).cloned();
-        let known_to = newest.as_ref().map(|one| one.to);
+    /// Reads the names in the records of the range, of `only_new` ones in those that no checkpoint stands for yet, and the
+    /// files of the whole range.
+    async fn names(&self, only_new: bool) -> Result<RangeNames> {
+        let inputs = &self.survey.inputs;
+        let known = inputs.checkpoints.last().filter(|one| one.provisional && only_new).cloned();
+        let known_to = known.as_ref().map(|one| one.to);
         let records = self.cut.records.iter().copied().filter(|seq| Some(*seq) > known_to);
-        let (id, records) = (self.survey.inputs.id, records.collect::<Vec<_>>());
+        let (id, records) = (inputs.id, records.collect::<Vec<_>>());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
-            let names = read_names(&contents, &records, newest.as_ref());
+            let names = read_names(&contents, &records, known.as_ref());
             Ok(names.map_err(ContextError::from)?)
         })
         .await
     }
 
-    async fn new_head(
+    fn new_head(
         &self,
         parts: &[RangePart],
+        names: RangeNames,
         merged: Option<&Summary>,
         model: Option<String>,
-    ) -> Result<NewHead> {
+    ) -> NewHead {
         let Self { core, survey, cut, .. } = self;
-        let RangeNames { mut files, identifiers } = self.names().await?;
+        let RangeNames { mut files, identifiers } = names;
         let inputs = &survey.inputs;
         let making = RenewOptions {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
@@ -455,7 +472,7 @@ impl<'a> SummaryRange<'a> {
             // The first part holds the files of the range.
             files = Ledger::default();
         }
-        Ok(head)
+        head
     }
 
     /// Returns the longest summary of the range in tokens.

@@ -21,8 +21,8 @@ use crate::tokens::Counter;
 /// wait for it. Less would compact more often than needed.
 pub(super) const PAUSE_SHARE: f64 = 0.9;
 
-/// The share of the room of a conversation from which the next message probably does not fit. A conversation that is summarized
-/// in pauses rarely gets there.
+/// The share of the room of a conversation from which the next message probably does not fit. With more, messages that do
+/// not fit would come before the context is shortened; with less, the notes of a model would have less time.
 pub(super) const PRESSING_SHARE: f64 = 0.9;
 
 /// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.

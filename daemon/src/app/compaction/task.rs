@@ -24,9 +24,10 @@ use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 const MAX_ROUNDS: usize = 3;
 /// The records that can wait for the notes of a model before a turn waits too, in prompts of the largest size.
 const MAX_WAITING_PROMPTS: u64 = 2;
-/// The longest time that a model may need for its notes, so that a turn waits for them: before the answer to a message of
-/// the user, and between the calls of tools, where nobody waits for the first word.
+/// The longest time in which a model must be expected to write its notes, so that a turn waits for them before it answers a
+/// message of the user.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The same between the calls of tools, where nobody waits for the first word of an answer.
 const LONGEST_WAIT_BETWEEN_CALLS: Duration = Duration::from_secs(30);
 /// The reason of a skipped compaction that subscribers do not need to know.
 const NOT_DUE: &str = "notDue";
@@ -103,7 +104,7 @@ impl CompactionTask<'_> {
         let survey = survey(self.core, &self.request).await?;
         let outcome = self.carry_out(survey, &claim.value.cancel).await?;
         if let CompactionOutcome::Done(compacted) = &outcome {
-            // An extracted summary comes after a failure, or in its pause.
+            // An extracted summary says nothing about the model.
             if compacted.head.method != CompactionMethod::Extracted {
                 self.core.due_compactions.note_success(id);
             }
@@ -155,7 +156,8 @@ impl CompactionTask<'_> {
         survey: &Arc<Survey>,
     ) -> Result<ControlFlow<CompactionOutcome, NewHead>> {
         let skip = |reason| Ok(ControlFlow::Break(self.skip(reason, Arc::clone(survey))));
-        if let Some(reason) = self.objection(survey) {
+        let must_extract = self.must_extract(survey);
+        if let Some(reason) = self.objection(survey, must_extract) {
             return skip(reason);
         }
         events::step(self.core, self.id(), json!({ "step": "planning" }));
@@ -168,7 +170,7 @@ impl CompactionTask<'_> {
             HeadPlan::Summary(cut) => {
                 let in_turn = self.trigger == CompactionTrigger::ChatTurn;
                 let range = SummaryRange::new(self.core, &self.request, survey, &cut, in_turn);
-                match self.summarize(&range).await? {
+                match self.summarize(&range, must_extract).await? {
                     Some(head) => head,
                     None => return Ok(ControlFlow::Break(CompactionOutcome::Abandoned)),
                 }
@@ -179,8 +181,12 @@ impl CompactionTask<'_> {
 
     /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None`
     /// if it can wait for a model.
-    async fn summarize(&self, range: &SummaryRange<'_>) -> Result<Option<NewHead>> {
-        if !self.may_wait_for_model(range) {
+    async fn summarize(
+        &self,
+        range: &SummaryRange<'_>,
+        must_extract: bool,
+    ) -> Result<Option<NewHead>> {
+        if must_extract || !self.may_wait_for_model(range) {
             return Ok(Some(range.by_extraction().await?));
         }
         let error = match range.by_model(self.place).await {
@@ -195,6 +201,7 @@ impl CompactionTask<'_> {
         }
         events::failed(self.core, id, &error, !can_wait);
         self.core.due_compactions.note_failure(id);
+        self.core.due_compactions.note_missing_notes(id);
         if can_wait { Ok(None) } else { Ok(Some(range.by_extraction().await?)) }
     }
 
@@ -205,10 +212,8 @@ impl CompactionTask<'_> {
     /// that and the model is fast enough, or the context has another form, the turn waits for one summary; for none while
     /// summaries fail.
     fn may_wait_for_model(&self, range: &SummaryRange<'_>) -> bool {
-        match self.trigger {
-            CompactionTrigger::Client => return true,
-            CompactionTrigger::Background => return !self.extracts_in_pause(range.survey),
-            CompactionTrigger::ChatTurn => {}
+        if self.trigger != CompactionTrigger::ChatTurn {
+            return true;
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());
         let prompt_limit = range.survey.before.prompt_limit;
@@ -225,21 +230,18 @@ impl CompactionTask<'_> {
         turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed))
     }
 
-    /// Returns whether the background extracts notes now: the next message probably does not fit, the model could not write
-    /// any, and it reads so slowly that the user would wait for the new context.
-    fn extracts_in_pause(&self, survey: &Survey) -> bool {
-        let (core, before) = (self.core, &survey.before);
-        let has_no_notes = || {
-            core.due_compactions.is_paused(self.id()) || core.due_compactions.gave_way(self.id())
-        };
+    /// Returns whether the background extracts notes now: the model could not write any, the next message probably does not
+    /// fit, and its user would wait until the model has read the new context. Once: the model may write the next notes.
+    fn must_extract(&self, survey: &Survey) -> bool {
+        let before = &survey.before;
         self.trigger == CompactionTrigger::Background
             && before.is_pressing
-            && has_no_notes()
-            && slow_reader(core, self.id(), before.available / 2).is_some()
+            && slow_reader(self.core, self.id(), before.available / 2).is_some()
+            && self.core.due_compactions.take_missing_notes(self.id())
     }
 
     /// Returns the reason not to compact automatically now.
-    fn objection(&self, survey: &Survey) -> Option<&'static str> {
+    fn objection(&self, survey: &Survey, must_extract: bool) -> Option<&'static str> {
         let before = &survey.before;
         let (is_due, is_redo) = match self.trigger {
             CompactionTrigger::Client => return None,
@@ -254,8 +256,7 @@ impl CompactionTask<'_> {
             return Some("recent");
         }
         let is_paused = self.core.due_compactions.is_paused(self.id());
-        let waits = is_paused && self.can_wait(survey) && !self.extracts_in_pause(survey);
-        waits.then_some("paused")
+        (is_paused && self.can_wait(survey) && !must_extract).then_some("paused")
     }
 
     /// Returns whether the context can stay as it is until a model summarizes. In the background no call waits for it.

@@ -161,15 +161,19 @@ pub(super) fn file_uses(core: &Core, id: SessionId, path: &ActivePath) -> Result
 
 /// Folds the lines of some consecutive records of a path, for notes without a model. Blocks on the disk.
 ///
-/// The extractor may begin with an earlier record: notes of a model stand for more records from time to time.
+/// The fold may hold lines of earlier records as well: [`Extractor::summary`] names the record to begin with.
 pub(crate) fn extracted_lines(
     core: &Core,
     id: SessionId,
     records: &[Seq],
 ) -> Result<Arc<Extractor>> {
+    let Some(first) = records.first() else { return Ok(Arc::default()) };
+    let begins_later = |cached: &FoldedTo<Extractor>| {
+        cached.fold.first() > Some(*first) && !cached.damaged.contains(first)
+    };
     core.cache.peek(id, |session| {
         let slot = &mut session.folds.extracted;
-        if slot.as_ref().is_some_and(|cached| cached.fold.first() > records.first().copied()) {
+        if slot.as_ref().is_some_and(begins_later) {
             *slot = None;
         }
     });
@@ -243,6 +247,9 @@ impl Fold for Vec<Seq> {
 }
 
 /// Folds the records `seqs`, continuing the cached fold if its newest record is among them.
+///
+/// Damaged records are left out. One that can be read again, for example because its blob was put back, makes the fold start
+/// again.
 fn fold<T: Fold>(
     core: &Core,
     id: SessionId,
@@ -253,22 +260,29 @@ fn fold<T: Fold>(
     let cached = core.cache.peek(id, |session| {
         let cached = slot(&mut session.folds).as_ref()?;
         let at = seqs.binary_search(&cached.newest).ok()?;
-        Some((at + 1, Arc::clone(&cached.fold)))
+        Some((at + 1, Arc::clone(&cached.fold), cached.damaged.clone()))
     });
-    let (n_done, mut folded) = cached.flatten().unwrap_or_default();
+    let (mut n_done, mut folded, mut damaged) = cached.flatten().unwrap_or_default();
+    let is_healed = || -> Result<bool> {
+        let records = core.sessions.records(id, &damaged)?;
+        Ok(records.iter().any(Option::is_some))
+    };
+    if !damaged.is_empty() && is_healed()? {
+        (n_done, folded, damaged) = Default::default();
+    }
     if n_done < seqs.len() {
         let next = Arc::make_mut(&mut folded);
-        let mut is_whole = true;
         for batch in seqs[n_done..].chunks(MAX_BATCH) {
             let records = core.sessions.records(id, batch)?;
-            is_whole &= records.iter().all(Option::is_some);
-            records.into_iter().flatten().for_each(|record| next.apply_record(record));
+            for (seq, record) in batch.iter().zip(records) {
+                match record {
+                    Some(record) => next.apply_record(record),
+                    None => damaged.push(*seq),
+                }
+            }
         }
-        // A damaged record may be readable later, for example when its blob is put back.
-        if is_whole {
-            let cached = FoldedTo { newest, fold: Arc::clone(&folded) };
-            core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
-        }
+        let cached = FoldedTo { newest, fold: Arc::clone(&folded), damaged };
+        core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
     }
     Ok(folded)
 }
@@ -375,6 +389,33 @@ mod tests {
             let behind_goal = |text: &str| text.split("## Critical").nth(1).map(str::to_owned);
             assert_eq!(behind_goal(&cached), behind_goal(&lines(range)));
         }
+    }
+
+    #[tokio::test]
+    async fn fold_goes_on_behind_a_damaged_record_and_starts_again_when_it_is_readable() {
+        let session = TestSession::new(&[]);
+        let mut seqs = Vec::new();
+        let lines = |seqs: &[Seq]| {
+            let folded = extracted_lines(&session.core, session.id, seqs).expect("folds");
+            let counter = crate::tokens::Counter::ESTIMATE;
+            let text = folded.summary(Seq(0), None, &counter, 1000).render();
+            let has = |port: &str| text.contains(port);
+            [has("48210"), has("48211"), has("48212")]
+        };
+        for n in 0..2 {
+            seqs.push(session.record("user", &format!("Port {n} is 4821{n}.")).await.seq);
+        }
+        let at = session.position_in_log("48210");
+        session.overwrite_in_log(at, "?");
+        assert_eq!(lines(&seqs), [false, true, false]);
+        // What was read is not read again.
+        let later = session.position_in_log("48211");
+        session.overwrite_in_log(later, "?");
+        seqs.push(session.record("user", "Port 2 is 48212.").await.seq);
+        assert_eq!(lines(&seqs), [false, true, true]);
+        session.overwrite_in_log(at, "4");
+        session.overwrite_in_log(later, "4");
+        assert_eq!(lines(&seqs), [true, true, true]);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! A summary without a model: what the user stated in any language, and lines of the records that word lists select, in the
 //! sections of every summary.
 //!
-//! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Lines that
+//! Such a summary is worse than a model's, and is made only where no model's can be waited for. Lines that
 //! differ in numbers alone count as one, whose newest form is kept; code blocks are left out. Equal records give equal
 //! summaries.
 //!
@@ -90,7 +90,7 @@ struct NewestLines(VecDeque<ExtractedLine>);
 
 #[derive(Clone, Debug)]
 struct ExtractedLine {
-    /// The newest record that says it.
+    /// The newest record with the line.
     seq: Seq,
     /// The text by which it is compared.
     key: String,

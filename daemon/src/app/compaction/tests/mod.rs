@@ -482,3 +482,25 @@ async fn piece_whose_summaries_are_refused_again_and_again_is_extracted() {
     assert!(!last.provisional && last.summary.contains("50123"), "{notes:?}");
     assert!(!last.summary.contains("all is well"), "{notes:?}");
 }
+
+#[tokio::test]
+async fn files_of_extracted_records_stay_in_the_notes_that_follow() {
+    let session = LongSession::new().await;
+    let files = async |path: &str, is_extracted: bool| {
+        session.test.record_call(serde_json::json!({ "path": path })).await;
+        session.record_exchanges(40).await;
+        session.backend.answer_text(SUMMARY);
+        match is_extracted {
+            true => drop(session.compact_in_turn_for(CompactionCause::Growth).await),
+            false => drop(session.summarize().await.expect("compacts")),
+        }
+        let files = |one: &Checkpoint| one.files_read.clone();
+        session.checkpoints().iter().flat_map(files).collect::<Vec<_>>()
+    };
+    assert_eq!(files("a.rs", true).await, ["a.rs"]);
+    assert_eq!(files("b.rs", true).await, ["a.rs", "b.rs"]);
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    assert_eq!(files("c.rs", false).await, ["a.rs", "b.rs", "c.rs"]);
+}

@@ -1,7 +1,6 @@
-//! Who waits for notes and for new contexts: turns as little as possible, the background for pauses.
+//! Tests of waits for notes and for new contexts: turns wait as little as possible, the background waits for pauses.
 
 use std::num::NonZeroU32;
-use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
 use ollm_protocol::content::BuiltContext;
@@ -9,10 +8,10 @@ use serde_json::json;
 
 use super::*;
 use crate::app::cache::LastChat;
-use crate::app::compaction::automatic::{CompactionInTurn, compact, follow, follow_turn, is_due};
+use crate::app::compaction::automatic::{CompactionInTurn, compact, follow_turn, is_due};
 use crate::app::compaction::read_ahead::read_ahead;
 use crate::app::compaction::summarizer::{ANSWER_LIMIT, TURN_LIMIT};
-use crate::app::running::{PendingCalls, RunningCompaction, RunningTurn};
+use crate::app::running::{PendingCalls, RunningTurn};
 use crate::model::{ChatEnd, PromptCount, ThinkMode};
 use crate::tokens::Counter;
 
@@ -112,11 +111,7 @@ async fn extraction_reads_only_records_that_no_earlier_one_read() {
     };
     assert!(extracted().await.contains("50123"));
     // The record cannot be read from now on.
-    let path = session.core.sessions.document_path(session.id).with_extension("jsonl");
-    let log = std::fs::read(&path).expect("reads");
-    let at = log.windows(5).position(|bytes| bytes == b"50123").expect("is in the log");
-    let file = std::fs::File::options().write(true).open(&path).expect("opens");
-    file.write_all_at(b"?", at as u64).expect("writes");
+    session.test.overwrite_in_log(session.test.position_in_log("50123"), "?");
     assert!(extracted().await.contains("50123"));
     session.core.cache.forget(session.id);
     assert!(!extracted().await.contains("50123"), "the log is read again");
@@ -332,12 +327,14 @@ async fn text_that_crowded_a_context_is_compacted_in_the_pause_after_its_answer(
 }
 
 #[tokio::test]
-async fn nearly_full_context_is_extracted_in_the_pause_if_notes_gave_way() {
-    for (reading, gave_way, n_read) in [(SLOW, true, 1), (SLOW, false, 0), (SLOW / 20, true, 0)] {
+async fn nearly_full_context_is_extracted_in_the_pause_if_the_model_lacks_notes() {
+    for (reading, lacks_notes, is_extracted) in
+        [(SLOW, true, true), (SLOW, false, false), (SLOW / 20, true, false)]
+    {
         let session = LongSession::new().await;
         session.press(reading).await;
-        if gave_way {
-            session.core.due_compactions.note_gave_way(session.id);
+        if lacks_notes {
+            session.core.due_compactions.note_missing_notes(session.id);
         }
         for _ in 0..2 {
             session.backend.answer_text(SUMMARY);
@@ -345,49 +342,105 @@ async fn nearly_full_context_is_extracted_in_the_pause_if_notes_gave_way() {
         compact(Arc::clone(&session.core), session.id).await;
         let recorded = session.compactions().pop().expect("is recorded");
         // A fast model reads the new context while hardly anybody waits, so it may still write the notes.
-        let is_extracted = recorded.method == Some(CompactionMethod::Extracted);
-        assert_eq!(is_extracted, n_read == 1, "{reading:?}, {gave_way}");
-        if is_extracted {
+        let was_extracted = recorded.method == Some(CompactionMethod::Extracted);
+        assert_eq!(was_extracted, is_extracted, "{reading:?}, {lacks_notes}");
+        if was_extracted {
             assert_eq!(session.asked_answers(), [Some(1)], "the new context is read");
             assert!(session.checkpoints()[0].provisional);
             assert!(session.take_mark().await, "the notes of a model replace it");
+            assert!(!session.core.due_compactions.lacks_notes(session.id));
         }
     }
 }
 
 #[tokio::test]
-async fn nearly_full_context_is_extracted_in_the_pause_while_notes_fail() {
+async fn nearly_full_context_is_extracted_once_while_notes_fail() {
     let session = LongSession::new().await;
     session.press(SLOW).await;
-    session.core.due_compactions.note_failure(session.id);
+    for _ in 0..2 {
+        session.backend.refuse(ScriptedBackend::broken());
+    }
+    compact(Arc::clone(&session.core), session.id).await;
+    assert!(session.compactions().is_empty(), "the model fails");
     session.take_mark().await;
-    follow(&session.core, session.id);
-    assert!(session.take_mark().await);
+    follow_turn(&session.core, session.id);
+    assert!(session.take_mark().await, "although the model is not asked for a while");
     session.backend.answer(&[AnswerStep::End(DoneReason::Length)]);
     compact(Arc::clone(&session.core), session.id).await;
     let methods: Vec<_> = session.compactions().iter().map(|one| one.method).collect();
     assert_eq!(methods, [Some(CompactionMethod::Extracted)]);
-    // The new context has room, so the model is asked again only when its pause ends.
     session.take_mark().await;
-    follow(&session.core, session.id);
-    assert!(!session.take_mark().await);
+    follow_turn(&session.core, session.id);
+    assert!(!session.take_mark().await, "the model is asked again when its pause ends");
 }
 
 #[tokio::test]
-async fn end_of_a_turn_ends_notes_that_gave_way_to_it_if_the_context_is_nearly_full() {
+async fn extraction_in_the_pause_that_fails_is_not_tried_again_at_once() {
+    let session = LongSession::new().await;
+    session.press(SLOW).await;
+    session.core.due_compactions.note_missing_notes(session.id);
+    let snapshots = session.test.dir.path().join("context-snapshots");
+    drop(std::fs::remove_dir_all(&snapshots));
+    std::fs::File::create(&snapshots).expect("a file in the place of a directory");
+    let mut n_tries = 0;
+    follow_turn(&session.core, session.id);
+    while session.take_mark().await && n_tries < 10 {
+        n_tries += 1;
+        compact(Arc::clone(&session.core), session.id).await;
+    }
+    assert!(n_tries < 10, "marks end");
+    let is_snapshot = |body: &&RecordBody| matches!(body, RecordBody::Snapshot(_));
+    let n_begun = session.test.bodies().iter().filter(is_snapshot).count();
+    assert_eq!((n_begun, session.compactions().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn notes_that_gave_way_to_a_turn_end_with_it_if_the_context_is_nearly_full() {
     for (reading, expect) in [(SLOW, true), (SLOW / 20, false)] {
         let session = LongSession::new().await;
         session.press(reading).await;
-        let running = RunningCompaction {
-            trigger: CompactionTrigger::Background,
-            started: session.core.clock.now(),
-            cancel: CancellationToken::new(),
+        session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
+        let turn = async {
+            session.backend.paused().await;
+            follow_turn(&session.core, session.id);
+            let running = session.core.compactions.get(session.id).expect("is running");
+            assert!(!running.cancel.is_cancelled(), "they gave way to nothing yet");
+            let chat = session.core.models.queues().enter("m", Priority::Chat);
+            chat.admitted().await;
+            follow_turn(&session.core, session.id);
+            let is_ended = running.cancel.is_cancelled();
+            // Ends the test where the notes wait for a longer pause.
+            running.cancel.cancel();
+            is_ended
         };
-        let claim = session.core.compactions.claim(session.id, running).map_err(drop);
-        let claim = claim.expect("is free");
-        follow_turn(&session.core, session.id);
-        assert_eq!(claim.value.cancel.is_cancelled(), expect, "{reading:?}");
-        assert_eq!(session.core.due_compactions.gave_way(session.id), expect);
+        let both = async { tokio::join!(session.compact_in_pause(), turn) };
+        let (outcome, is_ended) =
+            tokio::time::timeout(Duration::from_secs(60), both).await.expect("ends");
+        assert!(matches!(outcome, CompactionOutcome::Abandoned));
+        assert_eq!(is_ended, expect, "{reading:?}");
+        assert!(session.core.due_compactions.lacks_notes(session.id));
+    }
+}
+
+#[tokio::test]
+async fn notes_in_another_mode_of_thinking_than_the_chat_wait_for_a_pause() {
+    // The prompt has more than 2,000 tokens.
+    let (soon, never) = (Duration::from_millis(20), Duration::from_secs(3600));
+    for (think, reading) in [(ThinkMode::On, soon), (ThinkMode::Off, never)] {
+        let session = LongSession::new().await;
+        session.backend.set_capable("thinking");
+        session.record_exchanges(13).await;
+        session.test.record("user", "the last question").await;
+        session.build_for_chat(Some(think)).await;
+        session.test.record("assistant", "the last answer").await;
+        session.note_reading(reading);
+        session.backend.answer_text(SUMMARY);
+        let start = Instant::now();
+        let done = tokio::time::timeout(Duration::from_secs(60), session.compact_in_pause()).await;
+        assert!(matches!(done, Ok(CompactionOutcome::Done(_))), "{think:?}");
+        if think == ThinkMode::On {
+            assert!(start.elapsed() > 20 * reading, "{:?}", start.elapsed());
+        }
     }
 }
 
