@@ -226,7 +226,8 @@ fn is_short(values: &[String]) -> bool {
 
 /// Returns whether all values are numbers, dates or names, which other things may have as well.
 fn is_plain(values: &[FactValue]) -> bool {
-    values.iter().all(|value| matches!(value.kind, FactValueKind::Number | FactValueKind::Name))
+    use FactValueKind::{Date, Name, Number};
+    values.iter().all(|value| matches!(value.kind, Number | Date | Name))
 }
 
 /// Returns a text in lower case with single spaces in place of punctuation, with a space at both ends.

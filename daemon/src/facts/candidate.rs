@@ -8,8 +8,8 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHasher;
 
 use super::lexicon::{
-    ClassSet, GERMAN, Reading, WordClass, is_function_char, is_interrogative, is_joined_script,
-    is_unit, read_words,
+    ClassSet, GERMAN, Reading, WordClass, denies, is_date, is_function_char, is_interrogative,
+    is_joined_script, is_unit, read_words,
 };
 use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
@@ -49,7 +49,11 @@ pub(super) struct SentenceReading {
     /// The hashes of the words that the sentence is about, sorted.
     pub(super) subject: Vec<u64>,
     pub(super) sort: SentenceSort,
+    /// Whether the sentence states a fact or a rule, if it takes nothing back.
+    pub(super) is_statement: bool,
     pub(super) is_rule: bool,
+    /// Whether the sentence denies or forbids something.
+    pub(super) is_denial: bool,
     /// Set if the sentence asks or commands.
     is_request: bool,
     /// Whether the sentence says that something is not as before.
@@ -125,21 +129,29 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
         + if dates.is_empty() { 0.0 } else { 1.0 };
     let classes = Classes::of(sentence, &words, &reading);
     let has_content = has_content(&words, &reading, &rest);
-    let sort = sort_of(&classes, weight, has_content);
+    let is_statement = is_statement(&classes, weight, has_content);
     // The last value is what the sentence says; the others are a part of what it is about.
     let mut subject = subject_of(&words, &reading, &rest);
     let own = found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT);
-    let mut own: Vec<u64> = own.map(|value| hash_of(&sentence[value.range.clone()])).collect();
-    own.pop();
-    subject.extend(own);
+    let mut own: Vec<&FoundValue> = own.collect();
+    if own.last().is_some_and(|last| !is_named_by_value(sentence, last, &reading)) {
+        own.pop();
+    }
+    subject.extend(own.into_iter().map(|value| hash_of(&sentence[value.range.clone()])));
     subject.sort_unstable();
     subject.dedup();
     subject.truncate(MAX_SUBJECT_WORDS);
     let mut weights: Vec<f32> = found.iter().map(|value| value.weight).collect();
-    let mut values: Vec<FactValue> =
-        found.iter().map(|value| fact_value(value.kind, &sentence[value.range.clone()])).collect();
+    let mut values: Vec<FactValue> = found
+        .iter()
+        .map(|value| {
+            let text = &sentence[value.range.clone()];
+            let is_day = value.kind == FactValueKind::Name && is_date(&text.to_lowercase());
+            fact_value(if is_day { FactValueKind::Date } else { value.kind }, text)
+        })
+        .collect();
     for date in dates {
-        values.push(fact_value(FactValueKind::Number, date));
+        values.push(fact_value(FactValueKind::Date, date));
         weights.push(1.0);
     }
     Some(SentenceReading {
@@ -147,8 +159,10 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
         values,
         weights,
         subject,
-        sort,
+        sort: sort_of(&classes, is_statement),
+        is_statement,
         is_rule: classes.is_rule,
+        is_denial: denies(&words, &rest),
         is_request: classes.is_question || classes.is_command,
         is_change: classes.all.has(WordClass::Change),
         form_score: classes.score(sentence),
@@ -174,6 +188,7 @@ struct Classes {
     /// Set if the sentence asks for a rule instead of giving one: `How long may a line be at most?`
     asks_for_value: bool,
     is_command: bool,
+    begins_with_retraction: bool,
     /// Whether the sentence begins with an advice: `Use tabs`.
     is_advised: bool,
     /// Whether the sentence is about something that only the sentences before it name.
@@ -214,6 +229,7 @@ impl Classes {
             is_question: is_asked || asks,
             asks_for_value: is_asked && asks_with.into_iter().any(|word| is_interrogative(word)),
             is_command: is_command && !is_advised,
+            begins_with_retraction: begins(WordClass::Retract),
             is_advised,
             is_pointing: begins(WordClass::Pronoun),
             is_joined,
@@ -222,6 +238,13 @@ impl Classes {
             is_own: all.has(WordClass::Own) && all.has(WordClass::Statement),
             all,
         }
+    }
+
+    /// Whether the sentence takes something back. `Never ignore it` is a rule, and `don't forget it` asks to remember.
+    fn takes_back(&self) -> bool {
+        self.all.has(WordClass::Retract)
+            && !self.all.has(WordClass::Remember)
+            && (self.begins_with_retraction || !self.is_rule)
     }
 
     /// Whether the sentence has a word that makes it a fact even as a question or a command.
@@ -248,15 +271,15 @@ impl Classes {
     }
 }
 
-fn sort_of(classes: &Classes, weight: f32, has_content: bool) -> SentenceSort {
+/// Returns whether a sentence states a fact or a rule, apart from what it may take back.
+fn is_statement(classes: &Classes, weight: f32, has_content: bool) -> bool {
     let all = classes.all;
-    if classes.asks_for_value {
-        return SentenceSort::Other;
-    }
     let is_bare = classes.is_question || classes.is_command;
     let is_said = has_content || all.has(WordClass::Change);
     let has_naming = all.has(WordClass::Naming) && (weight > 0.0 || classes.is_joined);
-    let is_fact = if is_bare {
+    if classes.asks_for_value {
+        false
+    } else if is_bare {
         classes.is_emphatic() && has_content || has_naming && classes.is_command
     } else {
         let is_stated =
@@ -264,11 +287,31 @@ fn sort_of(classes: &Classes, weight: f32, has_content: bool) -> SentenceSort {
         is_stated && is_said
             || (classes.is_emphatic() || classes.is_own) && has_content
             || (classes.is_advised || classes.has_label) && has_content
-    };
-    if all.has(WordClass::Retract) && !classes.is_question {
-        return SentenceSort::Retraction;
     }
-    if is_fact { SentenceSort::Fact } else { SentenceSort::Other }
+}
+
+fn sort_of(classes: &Classes, is_statement: bool) -> SentenceSort {
+    if classes.takes_back() && !classes.is_question {
+        SentenceSort::Retraction
+    } else if is_statement {
+        SentenceSort::Fact
+    } else {
+        SentenceSort::Other
+    }
+}
+
+/// Whether the last value of a sentence stands within what it is about: `Port 8080 is open`.
+fn is_named_by_value(sentence: &str, last: &FoundValue, reading: &Reading) -> bool {
+    if !reading.all.has(WordClass::Statement) {
+        return false;
+    }
+    let states = |part: &str| {
+        let lower = part.to_lowercase();
+        let words = words_of(&lower);
+        (!words.is_empty(), read_words(&words, "").all.has(WordClass::Statement))
+    };
+    let (has_name, is_stated_before) = states(&sentence[..last.range.start]);
+    has_name && !is_stated_before && states(&sentence[last.range.end..]).1
 }
 
 /// Whether a negation says what the speakers themselves do not do: `I don't know` is no rule.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::block::SearchedFact;
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
 use super::sentences::for_each_sentence;
+use super::values::FactValueKind;
 
 /// Maximum number of facts that are kept; beyond it, a quarter of them go, the least important first. The largest
 /// window shows some hundred.
@@ -79,6 +80,8 @@ pub(crate) struct KnownFact {
     pub(super) subject: Vec<u64>,
     weights: Vec<f32>,
     form_score: f32,
+    /// Whether it denies or forbids something.
+    is_denial: bool,
     /// The number of the message, from 0.
     message: u32,
 }
@@ -227,7 +230,7 @@ impl FactFold {
                     index += 1;
                 }
                 SentenceSort::Retraction => {
-                    if self.retract(&reading, message) {
+                    if self.retract(&reading, message).states_more(&reading) {
                         let source = FactOccasion { seq, index, at, entry, message };
                         self.state(reading, &source);
                         index += 1;
@@ -261,7 +264,9 @@ impl FactFold {
                 false => supersedes = Some(earlier.seq),
             }
         }
-        let SentenceReading { text, values, weights, subject, is_rule, form_score, .. } = reading;
+        let SentenceReading {
+            text, values, weights, subject, is_rule, is_denial, form_score, ..
+        } = reading;
         let fact = KnownFact {
             searched: SearchedFact::new(&text, &values),
             seq: source.seq,
@@ -276,6 +281,7 @@ impl FactFold {
             subject,
             weights,
             form_score,
+            is_denial,
             message: source.message,
         };
         for word in &fact.subject {
@@ -294,19 +300,23 @@ impl FactFold {
         let said = reading.values.last();
         let is_alike = |fact: &KnownFact| match (fact.values.last(), said) {
             (None, None) => true,
-            (Some(one), Some(other)) => one.kind == other.kind,
+            (Some(one), Some(other)) => {
+                one.kind == other.kind || reading.is_change && is_time(one) && is_time(other)
+            }
             _ => reading.is_change && reading.is_rule == fact.is_rule,
         };
         let mut best: Option<(f32, u32)> = None;
         for (id, n_common) in self.sharing(&reading.subject) {
             let Some(fact) = self.facts.get(&id).filter(|fact| is_alike(fact)) else { continue };
             let n_all = fact.subject.len();
-            let is_same = n_common == n_all && n_common == n_words;
-            // With a word such as "now", a part of the subject is enough.
-            let names_old = names_one_of(&reading.values, &fact.values);
+            let is_same = n_common == n_all && n_common == n_words && !adds_to_rule(fact, reading);
+            // With a word such as "now", a subject with fewer words is the same; one with other words is not.
+            let names_old = fact
+                .values
+                .last()
+                .is_some_and(|old| reading.values.iter().any(|value| value.hash == old.hash));
             let is_part = n_common == n_all.min(n_words) && n_all.abs_diff(n_words) <= 3;
-            let is_changed =
-                reading.is_change && (is_part || 2 * n_common >= n_all.max(n_words) || names_old);
+            let is_changed = reading.is_change && (is_part || names_old);
             if !is_same && !is_changed {
                 continue;
             }
@@ -326,8 +336,8 @@ impl FactFold {
         })
     }
 
-    /// Removes the facts that a sentence takes back; returns whether it states something else instead.
-    fn retract(&mut self, reading: &SentenceReading, message: u32) -> bool {
+    /// Removes the facts that a sentence takes back, and returns them.
+    fn retract(&mut self, reading: &SentenceReading, message: u32) -> TakenBack {
         let n_words = reading.subject.len();
         let shared = self.sharing(&reading.subject);
         let is_meant = |(id, n_common): &(u32, usize)| {
@@ -339,23 +349,20 @@ impl FactFold {
             (is_part && (is_named || reading.values.is_empty())).then_some(*id)
         };
         let mut meant: Vec<u32> = shared.iter().filter_map(is_meant).collect();
-        let known = |fact: &KnownFact| names_one_of(&reading.values, &fact.values);
-        if meant.is_empty() {
+        if n_words == 0 && !reading.values.is_empty() {
+            // "Forget 6100" means whatever has the value.
+            let known = |fact: &KnownFact| names_one_of(&reading.values, &fact.values);
             let named = self.facts.iter().filter(|(_, fact)| known(fact)).map(|(id, _)| *id);
             meant = named.collect();
         }
-        if meant.is_empty() && n_words == 0 && reading.values.is_empty() {
+        if n_words == 0 && reading.values.is_empty() {
             // "Forget it" means the newest fact.
             let newest = self.facts.iter().next_back();
             let recent =
                 newest.filter(|(_, fact)| message.abs_diff(fact.message) <= PRONOUN_MESSAGES);
             meant.extend(recent.map(|(id, _)| *id));
         }
-        let taken: Vec<KnownFact> = meant.into_iter().filter_map(|id| self.remove(id)).collect();
-        let is_new = |value: &FactValue| {
-            !taken.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
-        };
-        (!taken.is_empty() || reading.is_rule) && reading.values.iter().any(is_new)
+        TakenBack(meant.into_iter().filter_map(|id| self.remove(id)).collect())
     }
 
     /// Returns the facts that have words of a subject, with the number of these words, the oldest first.
@@ -419,6 +426,23 @@ impl FactFold {
     }
 }
 
+/// The facts that a sentence took back.
+struct TakenBack(Vec<KnownFact>);
+
+impl TakenBack {
+    /// Returns whether the sentence states something itself: another value in place of those, or if there were none, what it
+    /// says.
+    fn states_more(&self, reading: &SentenceReading) -> bool {
+        let is_new = |value: &FactValue| {
+            !self.0.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
+        };
+        match self.0.as_slice() {
+            [] => reading.is_statement,
+            _ => reading.values.iter().any(is_new),
+        }
+    }
+}
+
 /// The origin of a fact.
 struct FactOccasion<'e> {
     seq: Seq,
@@ -443,6 +467,25 @@ fn ratio(part: usize, all: usize) -> f32 {
 /// Whether a line at some byte of a message stands neither at its beginning nor at its end.
 const fn is_in_middle(text: &str, at_byte: usize) -> bool {
     text.len() >= LONG_MESSAGE_BYTES && at_byte > END_BYTES && at_byte < text.len() - END_BYTES
+}
+
+/// Whether a value says when something is.
+const fn is_time(value: &FactValue) -> bool {
+    matches!(value.kind, FactValueKind::Number | FactValueKind::Date)
+}
+
+/// Whether two rules hold side by side: what is forbidden for one thing is not allowed for another by that. A number is a
+/// limit, of which there is one.
+fn adds_to_rule(fact: &KnownFact, reading: &SentenceReading) -> bool {
+    let (Some(one), Some(other)) = (fact.values.last(), reading.values.last()) else {
+        return false;
+    };
+    fact.is_rule
+        && reading.is_rule
+        && !reading.is_change
+        && (fact.is_denial || reading.is_denial)
+        && one.hash != other.hash
+        && other.kind != FactValueKind::Number
 }
 
 fn has_same_values(one: &[FactValue], other: &[FactValue]) -> bool {

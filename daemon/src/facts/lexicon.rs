@@ -82,6 +82,44 @@ pub(super) fn is_interrogative(word: &str) -> bool {
     INTERROGATIVES.split_whitespace().any(|one| one == word)
 }
 
+/// Words that deny, in all languages whose words are separated by spaces.
+const DENIALS: &str = "\
+     never not don't dont doesn't mustn't shouldn't cannot can't no avoid without nie niemals nicht kein keine keinen \
+     vermeide keinesfalls jamais ne n' pas aucun évite évitez nunca jamás no evita mai non evitare evita não evite nooit \
+     niet geen vermijd aldri aldrig ikke inte undvik nigdy nie unikaj никогда не нельзя избегай ніколи asla değil yasak لا \
+     أبدا ممنوع אסור אל לא नहीं मत đừng không jangan tidak";
+/// The same in other languages, found anywhere in a sentence.
+const JOINED_DENIALS: [&str; 17] = [
+    "不",
+    "勿",
+    "别",
+    "別",
+    "禁止",
+    "ない",
+    "禁",
+    "避け",
+    "지 마",
+    "지마",
+    "금지",
+    "안 ",
+    "않",
+    "ไม่",
+    "อย่า",
+    "ห้าม",
+    "没",
+];
+
+/// Returns whether a sentence in lower case denies or forbids something.
+pub(super) fn denies(words: &[&str], sentence: &str) -> bool {
+    let is_denial = |word: &str| {
+        let word = word.strip_prefix("n'").map_or(word, |_| "n'");
+        DENIALS.split_whitespace().any(|one| one == word)
+    };
+    words.iter().any(|word| is_denial(word))
+        || sentence.chars().any(is_joined_script)
+            && JOINED_DENIALS.iter().any(|part| sentence.contains(part))
+}
+
 const LANGUAGES: &[Language] = &[
     // English
     spaced([
@@ -91,7 +129,7 @@ const LANGUAGES: &[Language] = &[
          shouldn't has_to have_to needs_to cannot agreed decided settled_on we_chose",
         "called named call_it call_this call_that call_the call_me name_it name_is stands_for known_as refer_to alias \
          codename nicknamed means",
-        "remember note_that keep_in_mind bear_in_mind for_the_record don't_forget do_not_forget fyi for_reference \
+        "remember note_that keep_in_mind bear_in_mind for_the_record don't_forget dont_forget do_not_forget never_forget fyi for_reference \
          important take_note for_later",
         "now actually instead anymore changed changes moved moves switched switch correction correct_that update updated \
          from_now_on rather after_all back_to wrong sorry new henceforth going_forward replaced renamed rescheduled \
@@ -128,7 +166,7 @@ const LANGUAGES: &[Language] = &[
          vermeide vermeiden grundsätzlich jedes_mal keine keinen",
         "verwende verwenden benutze benutzen nutze nutzen nimm bevorzuge bevorzugen lieber standardmäßig halte achte entschieden vereinbart beschlossen",
         "heißt heißen genannt nenne nennen nennt nennen_wir bezeichnet steht_für bedeutet",
-        "merke merk merken denk_daran denke_daran nicht_vergessen vergiss_nicht zur_info wichtig beachte notiere",
+        "merke merk merken denk_daran denke_daran nicht_vergessen vergiss_nicht vergesst_nicht vergessen_sie_nicht zur_info wichtig beachte notiere",
         "jetzt nun stattdessen doch eigentlich geändert korrektur ab_jetzt ab_sofort nunmehr verschoben umgezogen neu neue \
          neuer neues wieder inzwischen künftig falsch",
         "vergiss ignoriere nicht_mehr gilt_nicht hinfällig streiche verwirf",
@@ -184,7 +222,7 @@ const LANGUAGES: &[Language] = &[
          no_utilices no_debe por_lo_menos al_menos como_máximo evita evite exclusivamente tiene_que tienen_que",
         "usa use utiliza utilice usar utilizar prefiero prefiere preferimos mantén por_defecto emplea decidimos acordamos decidido",
         "se_llama se_llaman llamado llamada llama llámalo llámala llamamos nombre_es significa",
-        "recuerda recuerde recuerden ten_en_cuenta no_olvides toma_nota anota importante acuérdate",
+        "recuerda recuerde recuerden ten_en_cuenta no_olvides no_te_olvides no_olvide no_olviden toma_nota anota importante acuérdate",
         "ahora realmente cambiado cambió cambia corrección movido nuevo nueva a_partir_de_ahora mejor_dicho de_hecho \
          reemplazado en_adelante",
         "olvida olvídate ignora ya_no descarta",
@@ -208,7 +246,7 @@ const LANGUAGES: &[Language] = &[
          non_devi almeno al_massimo evita evitare esclusivamente occorre",
         "usa usare usate utilizza utilizzare preferisco preferisci preferiamo mantieni di_default deciso concordato",
         "si_chiama si_chiamano chiamato chiamata chiamalo chiamala chiamiamo significa",
-        "ricorda ricordati ricordate tieni_presente non_dimenticare nota importante annota",
+        "ricorda ricordati ricordate tieni_presente non_dimenticare non_dimenticarti nota importante annota",
         "adesso ora invece cambiato cambia correzione spostato nuovo nuova d'ora_in_poi in_realtà anzi sostituito",
         "dimentica ignora non_più lascia_perdere",
         "quale quali dove chi come perché quando quanto quanti cosa puoi potresti",
@@ -231,7 +269,7 @@ const LANGUAGES: &[Language] = &[
          não_use não_usar pelo_menos no_máximo evite evitar exclusivamente precisa",
         "use usa usar usem utilize utilizar prefiro prefere preferimos mantenha por_padrão decidimos combinamos decidido",
         "se_chama chama-se chamado chamada chame chamamos significa",
-        "lembre lembre-se lembra lembrem não_esqueça tenha_em_mente anote importante",
+        "lembre lembre-se lembra lembrem não_esqueça não_se_esqueça não_esquece não_esqueçam tenha_em_mente anote importante",
         "agora mudou mudamos mudado correção movido novo nova a_partir_de_agora na_verdade aliás substituído doravante",
         "esqueça esquece ignore ignora não_vale descarte",
         "qual quais onde quem como quando quanto quantos você_pode pode poderia",
@@ -254,7 +292,7 @@ const LANGUAGES: &[Language] = &[
          hoogstens vermijd enkel slechts geen",
         "gebruik gebruiken liever voorkeur standaard houd besloten afgesproken",
         "heet heten genaamd genoemd noem noemen betekent",
-        "onthoud vergeet_niet let_op denk_eraan belangrijk noteer",
+        "onthoud vergeet_niet niet_vergeten let_op denk_eraan belangrijk noteer",
         "nu eigenlijk gewijzigd veranderd correctie verplaatst nieuw nieuwe voortaan vanaf_nu toch vervangen",
         "vergeet negeer niet_meer niet_langer",
         "wat welke welk waar wie hoe waarom wanneer kun kunt kan hoeveel",
@@ -277,7 +315,7 @@ const LANGUAGES: &[Language] = &[
          högst undvik undgå unngå ikke_bruk använd_inte skal ska",
         "använd använda bruk bruke brug bruge helst foretrekk föredrar foretrækker standard",
         "heter hedder kallas kalles kaldes kalla kall betyder",
-        "kom_ihåg husk glöm_inte glem_ikke viktigt viktig notera",
+        "kom_ihåg husk glöm_inte glem_ikke ikke_glem inte_glömma viktigt viktig notera",
         "nu nå egentligen istället i_stedet ändrat endret ændret ny nytt nye flyttad flyttet från_och_med_nu",
         "glöm glem ignorera ignorer inte_längre ikke_lenger ikke_længere",
         "vad hva hvad vilken hvilken var hvor vem hvem hur hvordan varför hvorfor när når kan",
@@ -301,7 +339,7 @@ const LANGUAGES: &[Language] = &[
          co_najmniej najwyżej unikaj należy trzeba powinien powinna powinno",
         "używaj użyj używać stosuj preferuj wolę domyślnie trzymaj ustaliliśmy ustalono",
         "nazywa_się nazywają_się nazwany nazwij nazywamy oznacza",
-        "pamiętaj zapamiętaj nie_zapomnij uwaga ważne zanotuj",
+        "pamiętaj zapamiętaj nie_zapomnij nie_zapominaj uwaga ważne zanotuj",
         "teraz właściwie zamiast zmieniono zmieniło zmieniony poprawka przeniesiony nowy nowa nowe odtąd jednak",
         "zapomnij zignoruj już_nie nieaktualne",
         "co który która które gdzie kto jak dlaczego kiedy ile czy możesz",
@@ -326,7 +364,7 @@ const LANGUAGES: &[Language] = &[
         "используй используйте использовать предпочитай предпочитаю лучше по_умолчанию придерживайся решили договорились використовуй \
          використовуйте",
         "называется называются зовут назови назовем называем имя означает називається звати",
-        "запомни запомните помни помните не_забудь не_забудьте учти учтите имей_в_виду важно запам'ятай пам'ятай",
+        "запомни запомните помни помните не_забудь не_забудьте не_забывай не_забывайте не_забудемо не_забувай учти учтите имей_в_виду важно запам'ятай пам'ятай",
         "теперь сейчас вообще-то вместо изменилось изменился поправка перенесли перенесён новый новая новое отныне \
          впредь тепер замість нова",
         "забудь забудьте игнорируй больше_не неактуально ігноруй",
@@ -410,7 +448,7 @@ const LANGUAGES: &[Language] = &[
         "हमेशा कभी_नहीं कभी_भी_नहीं चाहिए ज़रूरी जरूरी केवल सिर्फ मत अनिवार्य वर्जित कम_से_कम अधिकतम",
         "उपयोग इस्तेमाल प्रयोग पसंद",
         "नाम कहते मतलब",
-        "याद ध्यान महत्वपूर्ण नोट",
+        "याद ध्यान मत_भूलना भूलना_मत महत्वपूर्ण नोट",
         "अब बदल नया नई असल_में",
         "भूल अनदेखा अब_नहीं",
         "क्या कौन कहाँ कहां कैसे क्यों कब कितना कितने",
@@ -470,7 +508,7 @@ const LANGUAGES: &[Language] = &[
          不許 一定要 一律 切勿 至少 最多 避免 应该 應該 不可",
         "使用 请用 請用 优先 優先 尽量 盡量 默认 預設",
         "叫做 叫作 名叫 名为 名為 称为 稱為 简称 簡稱 名字",
-        "记住 記住 记得 記得 别忘 別忘 注意 请记 請記",
+        "记住 記住 记得 記得 别忘 別忘 不要忘 勿忘 注意 请记 請記",
         "现在 現在 其实 其實 改为 改為 改成 改到 更正 换成 換成 今后 今後 从现在 從現在 新的",
         "忘掉 忘了 忽略 不再 作废 作廢 取消",
         "什么 什麼 哪个 哪個 哪里 哪裡 谁 誰 怎么 怎麼 为什么 為什麼 多少 几 吗 嗎 呢",
@@ -669,14 +707,22 @@ pub(super) fn read_words(words: &[&str], sentence: &str) -> Reading {
 
 /// Whether a lower-case word is a unit or a month or a day in any language.
 pub(super) fn is_unit(word: &str) -> bool {
-    let is_one = |entry: &Entry| {
-        matches!(entry.class, WordClass::Unit | WordClass::Date) && entry.rest.is_empty()
-    };
-    LEXICON.spaced.get(word).is_some_and(|entries| entries.iter().any(is_one))
+    has_class(word, WordClass::Unit)
+        || is_date(word)
         || word.starts_with([
             '月', '日', '号', '點', '点', '時', '时', '年', '元', '円', '分', '秒', '개', '번',
             '월', '일', '시', '원',
         ])
+}
+
+/// Whether a lower-case word is a month or a day in any language.
+pub(super) fn is_date(word: &str) -> bool {
+    has_class(word, WordClass::Date)
+}
+
+fn has_class(word: &str, class: WordClass) -> bool {
+    let entries = LEXICON.spaced.get(word);
+    entries.is_some_and(|all| all.iter().any(|one| one.class == class && one.rest.is_empty()))
 }
 
 /// Returns the languages with the most words of a sentence, function words first.

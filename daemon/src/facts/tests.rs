@@ -93,6 +93,68 @@ fn later_fact_on_the_same_subject_replaces_the_earlier() {
 }
 
 #[test]
+fn facts_on_other_subjects_and_further_rules_are_kept() {
+    let check = |messages: &[&str]| assert_eq!(Talk::of(messages).texts(), messages);
+    check(&["The staging port is 6100.", "The production port is now 6200."]);
+    check(&["The test server is 10.0.0.1.", "The new backup server is 10.0.0.2."]);
+    check(&["Mein Büro ist in Raum 214.", "Das neue Lager ist in Raum 318."]);
+    check(&["The meeting with Ada is on Monday.", "the meeting with Bob is now on Friday."]);
+    check(&["The standup is on Monday.", "The standup is at 9:30."]);
+    check(&["Port 8080 is open.", "Port 9090 is open."]);
+    check(&["Always answer in German.", "Never answer in English."]);
+    check(&["Never touch src/a.rs.", "Never touch src/b.rs."]);
+    check(&["Never deploy on Friday.", "Never deploy on Saturday."]);
+    check(&["Verwende nie den Host vega-7.", "Verwende nie den Host vega-8."]);
+    check(&["绝不要修改 src/a.rs。", "绝不要修改 src/b.rs。"]);
+    let replaced = |earlier: &str, later: &str| {
+        assert_eq!(Talk::of(&[earlier, later]).texts(), [later], "{earlier}");
+    };
+    replaced("Always answer in German.", "Always answer in English.");
+    replaced("Lines must have at most 160 characters.", "Lines must have at most 120 characters.");
+    replaced("48213 is the staging port.", "48214 is the staging port.");
+    replaced("The release is on 14 March.", "The release is now on 2026-03-15.");
+    replaced("The staging port is 6100.", "The port of staging is now 6200.");
+}
+
+#[test]
+fn sentences_that_ask_to_remember_or_forbid_to_ignore_take_nothing_back() {
+    let port = |text: &str| format!("The staging port is 48213. {text}");
+    let reminders = [
+        "Don't forget that the staging port is 48213.",
+        "Never forget that the staging port is 48213.",
+        "Vergiss nicht, dass der Staging-Port 48213 ist.",
+        "N'oublie pas que le port de staging est 48213.",
+        "No olvides que el puerto de staging es 48213.",
+        "Não se esqueça que a porta de staging é 48213.",
+        "Non dimenticare che la porta di staging è 48213.",
+        "Vergeet niet dat de staging-poort 48213 is.",
+        "Glem ikke at staging-porten er 48213.",
+        "Nie zapomnij, że port staging to 48213.",
+        "Не забудь, что порт стенда 48213.",
+        "别忘了测试端口是48213。",
+        "Đừng quên cổng staging là 48213.",
+    ];
+    for reminder in reminders {
+        assert!(Talk::of(&[reminder]).texts().join("").contains("48213"), "{reminder}");
+        assert!(Talk::of(&[&port(""), reminder]).texts().join("").contains("48213"), "{reminder}");
+    }
+    let kept = |text: &str| {
+        let talk = Talk::of(&["The build output is in target/.", text]);
+        assert_eq!(talk.texts(), ["The build output is in target/.", text]);
+    };
+    kept("Never ignore compiler warnings.");
+    kept("Always ignore files under target/.");
+    kept("Ignore files under target/.");
+    let taken_back = |text: &str| {
+        assert_eq!(Talk::of(&[&port(""), text]).texts(), [""; 0], "{text}");
+    };
+    taken_back("Forget the staging port.");
+    taken_back("Forget 48213.");
+    taken_back("Forget it.");
+    taken_back("The staging port no longer matters.");
+}
+
+#[test]
 fn fact_taken_back_three_times_holds_as_said_last() {
     let talk = Talk::of(&[
         "The relay port is 6100.",

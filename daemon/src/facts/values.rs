@@ -24,8 +24,10 @@ pub(crate) enum FactValueKind {
     Address,
     /// A path of a file or a directory, or the name of a file.
     Path,
-    /// A number, an amount, a date, a time, a version or a hexadecimal number.
+    /// A number, an amount, a date in digits, a time, a version or a hexadecimal number.
     Number,
+    /// A day or a month by its name.
+    Date,
     /// A word with inner structure, such as `user_id`, `v2-beta` or `--dry-run`.
     Identifier,
     /// One or more words with capitals.
