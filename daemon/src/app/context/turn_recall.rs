@@ -24,7 +24,7 @@ use crate::context::compact::prompt_text;
 use crate::context::{
     Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
 };
-use crate::facts::{for_each_sentence_of_line, is_plain_request};
+use crate::facts::{for_each_sentence_of_line, for_each_statement, is_plain_request};
 use crate::tokens::Counter;
 
 /// Maximum number of messages that a turn recalls.
@@ -214,6 +214,13 @@ fn only_asks(message: &RecalledMessage) -> bool {
     })
 }
 
+/// Returns whether a text states a fact.
+fn states_fact(text: &str) -> bool {
+    let mut states = false;
+    for_each_statement(text, |_, _| states = true);
+    states
+}
+
 /// Returns a text with single spaces only.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -324,7 +331,7 @@ impl<'a> TurnRecall<'a> {
             question,
             scope: asked.scope(),
             limit: MAX_CANDIDATES,
-            only_useful: true,
+            for_turn: Some(&states_fact),
             wants: &|session, seq| {
                 let shown = shown.get_or_init(|| self.shown());
                 shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))

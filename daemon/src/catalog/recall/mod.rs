@@ -26,6 +26,10 @@ use excerpt::{Excerpt, excerpt};
 use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
 use terms::{RecallTerms, TermKind, TermSet, is_question};
 
+/// The rare words of a question that recall a message for a prompt.
+const RARE_WORDS: f64 = 2.0;
+/// The same of a message in which the user states a fact: one word, or one pair of CJK characters.
+const RARE_OF_FACT: f64 = 0.6;
 /// The terms of a question of which one suffices to recall a message for a prompt.
 const MAX_SHORT_TERMS: usize = 2;
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
@@ -65,8 +69,9 @@ pub(crate) struct RecallQuery<'a> {
     /// Maximum number of messages.
     pub limit: usize,
     /// Only messages for the prompt of a turn: those with enough of the question, and with more than it says. Less is
-    /// read for them, because the turn waits.
-    pub only_useful: bool,
+    /// read for them, because the turn waits. The function returns whether a text of the user states a fact, which needs less
+    /// of the question.
+    pub for_turn: Option<&'a dyn Fn(&str) -> bool>,
     /// Returns whether a message may be found.
     pub wants: &'a dyn Fn(SessionId, Seq) -> bool,
 }
@@ -89,8 +94,8 @@ pub(crate) struct RecalledMessage {
     pub score: f64,
     /// The words of the question that the message contains.
     pub matched: Vec<String>,
-    /// Set if it has two rare words of the question, or a rare identifier or number; of a short question, if it has one
-    /// rare word.
+    /// Set if it has two rare words of the question, or a rare identifier or number; one rare word of a short question, or
+    /// beside a fact that the user states.
     pub is_strong: bool,
     /// Set if the excerpt says more than the question.
     pub says_more: bool,
@@ -125,7 +130,7 @@ pub(super) fn recall(
     }
     let ranked = shared.read(|conn| {
         let Some(mut range) = range_of(conn, query.scope)? else { return Ok(None) };
-        if query.only_useful {
+        if query.for_turn.is_some() {
             range.limits = range.limits.in_turn();
         }
         rank(conn, &terms, &range).map(Some)
@@ -200,10 +205,10 @@ impl Recall<'_> {
     /// Reads the best documents until there are enough.
     fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
         let mut found = Vec::new();
-        let mut left = if self.query.only_useful { USEFUL_READS } else { MAX_RANKED };
+        let mut left = if self.query.for_turn.is_some() { USEFUL_READS } else { MAX_RANKED };
         // The index knows all rare terms of a document, so the others need not be read.
         let is_useful = |document: &&RankedDocument| {
-            !self.query.only_useful || self.is_strong(document.terms, ranked)
+            self.query.for_turn.is_none() || self.n_rare(document.terms, ranked) >= RARE_OF_FACT
         };
         let best: Vec<_> = ranked.documents.iter().take(MAX_RANKED).filter(is_useful).collect();
         for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
@@ -278,8 +283,10 @@ impl Recall<'_> {
             let excerpt = around.as_ref().map(|around| around.beside(document.role, &text));
             let has_neighbor = excerpt.is_some();
             let alone = (has_neighbor && self.terms.says_more(&text)).then(|| text.clone());
-            let is_strong = self.is_strong(terms, of);
-            if self.query.only_useful && !(is_strong && says_more) {
+            let is_fact = document.role == Role::User
+                && self.query.for_turn.is_some_and(|states_fact| states_fact(&text));
+            let is_strong = self.is_strong(terms, of, is_fact);
+            if self.query.for_turn.is_some() && !(is_strong && says_more) {
                 continue;
             }
             found.push(RecalledMessage {
@@ -345,24 +352,31 @@ impl Recall<'_> {
         Ok(neighbors.collect())
     }
 
-    fn is_strong(&self, set: TermSet, of: &RankedDocuments) -> bool {
-        let is_rare = |number: usize| {
-            of.shares[number] <= RARE_SHARE || of.frequencies[number] <= RARE_DOCUMENTS
-        };
-        let mut n_rare = 0.0;
-        for (number, term) in self.terms.terms.iter().enumerate() {
-            if set >> number & 1 == 1 && is_rare(number) {
-                match term.kind {
-                    TermKind::Value => return true,
-                    TermKind::Word => n_rare += 1.0,
-                    TermKind::CjkPair | TermKind::Part => n_rare += term.weight(),
-                }
-            }
-        }
+    fn is_strong(&self, set: TermSet, of: &RankedDocuments, is_fact: bool) -> bool {
         // A question of one or two words has no more to match by.
         let is_short_question =
             self.terms.terms.len() <= MAX_SHORT_TERMS && is_question(self.query.question);
-        n_rare >= if is_short_question { 1.0 } else { 2.0 }
+        let least = match (is_fact, is_short_question) {
+            (true, _) => RARE_OF_FACT,
+            (false, true) => 1.0,
+            (false, false) => RARE_WORDS,
+        };
+        self.n_rare(set, of) >= least
+    }
+
+    /// Returns the number of rare words in a set of terms. An identifier or a number counts as enough of them, a part of a
+    /// word less than a whole one.
+    fn n_rare(&self, set: TermSet, of: &RankedDocuments) -> f64 {
+        let is_rare = |number: usize| {
+            of.shares[number] <= RARE_SHARE || of.frequencies[number] <= RARE_DOCUMENTS
+        };
+        let terms = self.terms.terms.iter().enumerate();
+        let rare = terms.filter(|(number, _)| set >> number & 1 == 1 && is_rare(*number));
+        rare.map(|(_, term)| match term.kind {
+            TermKind::Value => RARE_WORDS,
+            TermKind::Word | TermKind::CjkPair | TermKind::Part => term.weight(),
+        })
+        .sum()
     }
 }
 

@@ -5,8 +5,7 @@ use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
 
 impl CatalogFixture {
     fn recall_in(&self, question: &str, scope: RecallScope<'_>) -> Vec<RecalledMessage> {
-        let query =
-            RecallQuery { question, scope, limit: 8, only_useful: false, wants: &|_, _| true };
+        let query = RecallQuery { question, scope, limit: 8, for_turn: None, wants: &|_, _| true };
         self.catalog.recall(&query).expect("recalls").messages
     }
 
@@ -128,7 +127,7 @@ fn excluded_messages_give_way_to_the_next_ones() {
     let wants = |_, seq: Seq| seq.0 < 3;
     let scope = RecallScope::Session(id(1));
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, only_useful: false, wants: &wants };
+    let query = RecallQuery { question, scope, limit: 8, for_turn: None, wants: &wants };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let mut seqs: Vec<_> = page.messages.iter().map(|hit| hit.seq.0).collect();
     seqs.sort_unstable();
@@ -160,7 +159,7 @@ fn recall_while_the_catalog_is_rebuilt_says_so_and_does_not_wait() {
     fixture.record(id(2), Role::User, at(1), "The staging port is 48214.");
     let scope = RecallScope::All;
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, only_useful: false, wants: &|_, _| true };
+    let query = RecallQuery { question, scope, limit: 8, for_turn: None, wants: &|_, _| true };
     // The text of the second session cannot be read, so it stays behind.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -196,14 +195,49 @@ fn short_question_needs_one_rare_word() {
     fixture.talk(id(2), &["Always run the linter before a commit.", "I will."]);
     let found = |question| {
         let scope = RecallScope::All;
-        let query =
-            RecallQuery { question, scope, limit: 8, only_useful: true, wants: &|_, _| true };
+        let query = RecallQuery {
+            question,
+            scope,
+            limit: 8,
+            for_turn: Some(&|_| false),
+            wants: &|_, _| true,
+        };
         let page = fixture.catalog.recall(&query).expect("recalls");
         page.messages.iter().any(|hit| hit.excerpt.contains("linter"))
     };
     assert!(found("What comes before a commit?"));
     assert!(!found("Commit it."), "no question");
     assert!(!found("Which branch does the commit belong to?"), "about something else");
+}
+
+#[test]
+fn fact_of_the_user_needs_one_rare_word_of_a_question_for_a_prompt() {
+    let fixture = CatalogFixture::new();
+    let mut texts = vec![
+        "The code of the Larkspur door is 7731.",
+        "Noted: the Larkspur door.",
+        "会议室的密码是 4471。",
+        "好的。",
+        "창고 비밀번호는 5522입니다.",
+        "네.",
+        "What a nice day in Larkspur.",
+        "Yes.",
+    ];
+    (0..8).for_each(|_| texts.extend(FILLER));
+    fixture.talk(id(1), &texts);
+    let found = |question| {
+        let scope = RecallScope::Session(id(1));
+        let states_fact = |text: &str| text.contains(|char: char| char.is_ascii_digit());
+        let for_turn: Option<&dyn Fn(&str) -> bool> = Some(&states_fact);
+        let query = RecallQuery { question, scope, limit: 8, for_turn, wants: &|_, _| true };
+        let page = fixture.catalog.recall(&query).expect("recalls");
+        page.messages.iter().map(|hit| hit.seq.0).collect::<Vec<_>>()
+    };
+    assert_eq!(found("I am in Larkspur now, which number do I type?"), [0]);
+    assert_eq!(found("the Larkspur code please"), [0]);
+    assert_eq!(found("密码是多少？"), [2]);
+    assert_eq!(found("창고 비밀번호가 뭐예요?"), [4]);
+    assert_eq!(found("The parser reads lines, what else?"), [0; 0], "no rare word");
 }
 
 #[test]
@@ -218,11 +252,12 @@ fn messages_for_a_prompt_say_more_than_the_question() {
     fixture.talk(id(1), &texts);
     let scope = RecallScope::Session(id(1));
     let wants = |_, _| true;
-    let query = RecallQuery { question, scope, limit: 8, only_useful: true, wants: &wants };
+    let query =
+        RecallQuery { question, scope, limit: 8, for_turn: Some(&|_| false), wants: &wants };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let seqs: Vec<u64> = page.messages.iter().map(|hit| hit.seq.0).collect();
     assert_eq!(seqs, [0], "{page:?}");
-    let all = RecallQuery { only_useful: false, ..query };
+    let all = RecallQuery { for_turn: None, ..query };
     let all = fixture.catalog.recall(&all).expect("recalls").messages;
     assert!(all.iter().any(|hit| hit.seq == Seq(2) && !hit.says_more), "{all:?}");
 }
