@@ -136,10 +136,16 @@ impl Inputs {
         self.path.compaction_at
     }
 
-    /// Returns whether the epoch in force shows the whole conversation.
+    /// Returns whether the epoch in force shows the whole conversation. The first head of a long one may leave messages out.
     pub(super) fn shows_everything(&self) -> bool {
-        let is_whole = |(_, epoch): &(Seq, Arc<Epoch>)| keeps_all(&epoch.strategy);
-        self.path.compaction_at.is_none() && self.epoch.as_ref().is_none_or(is_whole)
+        let is_whole = match &self.epoch {
+            Some((_, epoch)) => keeps_all(&epoch.strategy),
+            None => {
+                let history: u64 = self.path.items.iter().map(|item| u64::from(item.tokens)).sum();
+                history * 2 <= prompt_limit(self.window.size, self.config.context.answer_reserve)
+            }
+        };
+        self.path.compaction_at.is_none() && is_whole
     }
 
     /// Returns the messages that were recalled in the epoch in force, each with the delta that has it.

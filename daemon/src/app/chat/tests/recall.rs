@@ -317,6 +317,22 @@ async fn build_recalls_for_its_pending_message_or_the_newest_one() {
 }
 
 #[tokio::test]
+async fn first_build_of_a_long_session_recalls_what_it_leaves_out() {
+    let chat = ChatFixture::with_old_fact().await;
+    let params = ContextBuildParams {
+        pending: Some(QUESTION.to_owned()),
+        recall: true,
+        ..ContextBuildParams::new(chat.session.id)
+    };
+    for _ in 0..2 {
+        // A build without leave to write records no epoch, so each one is the first.
+        let built = build(Arc::clone(&chat.session.core), params.clone()).await.expect("builds");
+        assert!(!built.omitted.is_empty() && built.tokens_used <= built.token_budget);
+        assert_eq!(built.recalled.first().map(|one| one.seq), Some(Seq(3)), "{:?}", built.recalled);
+    }
+}
+
+#[tokio::test]
 async fn daemon_answers_the_calls_of_its_tools_within_the_turn() {
     let chat = ChatFixture::with_forgotten_fact().await;
     let search = CallWith("recall_search", r#"{"query":"staging server port"}"#);
