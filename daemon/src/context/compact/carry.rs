@@ -62,26 +62,39 @@ impl<'a> Compared<'a> {
         });
         Self { lines: lines.collect(), text: SearchedText::new(&text) }
     }
+}
 
-    /// Returns whether a line says of the same subject another value of a kind.
+/// Earlier notes and the summary that takes their place.
+struct NotesChange<'a> {
+    before: Compared<'a>,
+    now: Compared<'a>,
+}
+
+impl<'a> NotesChange<'a> {
+    fn new(earlier: &'a Summary, new: &'a Summary) -> Self {
+        Self { before: Compared::new(earlier), now: Compared::new(new) }
+    }
+
+    /// Returns whether a line of the summary says of the same subject another value of a kind. A value that the earlier notes
+    /// have as well is that of something else.
     fn contradicts(&self, line: &NoteLine<'_>, kind: FactValueKind) -> bool {
         let about = subject(line.text, kind);
-        self.lines.iter().any(|(_, other)| {
-            let is_other = |value: &Value| value.kind == kind && !line.values.contains(value);
+        self.now.lines.iter().any(|(_, other)| {
+            let is_other = |value: &Value| value.kind == kind && !self.before.text.has(value);
             other.values.iter().any(is_other) && is_same_subject(&about, &subject(other.text, kind))
         })
     }
 
-    /// Returns whether the text has a value of a line, or another one in its place.
+    /// Returns whether the summary has a value of a line, or another one in its place.
     fn keeps(&self, line: &NoteLine<'_>, value: &Value) -> bool {
-        self.text.has(value) || self.contradicts(line, value.kind)
+        self.now.text.has(value) || self.contradicts(line, value.kind)
     }
 
-    /// Returns what the text lost of a line of earlier notes: the line, or only the parts of it whose values nothing
+    /// Returns what the summary lost of a line of earlier notes: the line, or only the parts of it whose values nothing
     /// contradicts; `None` if it has the line or something in its place.
     fn lost(&self, line: &NoteLine<'_>) -> Option<String> {
         let is_lost = match line.values.is_empty() {
-            true => !self.lines.iter().any(|(_, other)| is_similar(line.text, other.text)),
+            true => !self.now.lines.iter().any(|(_, other)| is_similar(line.text, other.text)),
             false => line.values.iter().any(|value| !self.keeps(line, value)),
         };
         is_lost.then(|| self.without_contradicted(line))
@@ -90,7 +103,7 @@ impl<'a> Compared<'a> {
     /// Returns a line without the parts in which every value is contradicted.
     fn without_contradicted(&self, line: &NoteLine<'_>) -> String {
         let is_contradicted =
-            |value: &Value| !self.text.has(value) && self.contradicts(line, value.kind);
+            |value: &Value| !self.now.text.has(value) && self.contradicts(line, value.kind);
         let is_kept = |part: &&str| {
             let found =
                 line.values.iter().filter(|value| part.to_lowercase().contains(&value.text));
@@ -109,14 +122,14 @@ impl<'a> Compared<'a> {
 /// Returns a new summary with the lines of earlier notes that it lost, which stand before its own. A missing goal is
 /// taken from the earlier notes.
 pub(super) fn carry_over(earlier: &Summary, new: &Summary) -> Summary {
-    let (before, now) = (Compared::new(earlier), Compared::new(new));
+    let change = NotesChange::new(earlier, new);
     let mut merged = new.clone();
     if new.lines(Section::Goal).is_empty() {
         *merged.lines_mut(Section::Goal) = earlier.lines(Section::Goal).to_vec();
     }
     for section in LASTING {
-        let lines = before.lines.iter().filter(|(of, _)| *of == section);
-        let lost: Vec<String> = lines.filter_map(|(_, line)| now.lost(line)).collect();
+        let lines = change.before.lines.iter().filter(|(of, _)| *of == section);
+        let lost: Vec<String> = lines.filter_map(|(_, line)| change.lost(line)).collect();
         merged.lines_mut(section).splice(..0, lost);
     }
     merged
@@ -125,13 +138,13 @@ pub(super) fn carry_over(earlier: &Summary, new: &Summary) -> Summary {
 /// Counts the values in the lasting sections and the goal of earlier notes that a new summary has. A value counts as
 /// kept if the new text has another one for its subject.
 pub(super) fn kept_values(earlier: &Summary, new: &Summary) -> KeptValues {
-    let (before, now) = (Compared::new(earlier), Compared::new(new));
+    let change = NotesChange::new(earlier, new);
     let mut kept = KeptValues::default();
     let mut known = BTreeSet::new();
     let is_judged = |section: &Section| LASTING.contains(section) || *section == Section::Goal;
-    for (_, line) in before.lines.iter().filter(|(section, _)| is_judged(section)) {
+    for (_, line) in change.before.lines.iter().filter(|(section, _)| is_judged(section)) {
         for value in line.values.iter().filter(|value| known.insert(value.text.clone())) {
-            if now.keeps(line, value) {
+            if change.keeps(line, value) {
                 kept.n_kept += 1;
             } else {
                 kept.lost.push(value.text.clone());
@@ -197,6 +210,23 @@ mod tests {
             &["Phone of Anna: 5551234"],
             &["Phone of Bert: 5559876"],
             &["Phone of Anna: 5551234", "Phone of Bert: 5559876"],
+        );
+        check(
+            &["door 17 code: 7731", "door 18 code: 7732"],
+            &["door 18 code: 7732"],
+            &["door 17 code: 7731", "door 18 code: 7732"],
+        );
+        check(
+            &["door 17 code: 7731"],
+            &["door 18 code: 7732"],
+            &["door 17 code: 7731", "door 18 code: 7732"],
+        );
+        check(&["door 17 code: 7731"], &["door 17 code: 7732"], &["door 17 code: 7732"]);
+        check(&["CI port: 8080"], &["DB port: 5433"], &["CI port: 8080", "DB port: 5433"]);
+        check(
+            &["staging port: 48213", "staging backup port: 50100"],
+            &["staging backup port: 50100"],
+            &["staging port: 48213", "staging backup port: 50100"],
         );
         // A part of a line is contradicted alone.
         check(

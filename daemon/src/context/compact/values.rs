@@ -4,6 +4,10 @@
 //! German does, capitals say nothing, and names are not looked for.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use rustc_hash::FxHashSet;
 
 use crate::facts::{FactValueKind, values_of_line};
 
@@ -11,58 +15,14 @@ use crate::facts::{FactValueKind, values_of_line};
 const MIN_WORDS_FOR_CAPITALS: usize = 8;
 /// The divisor of the words within sentences that may be capitalized in a text whose capitals are names.
 const CAPITALS_DIVISOR: usize = 4;
-/// Frequent short words, which say nothing about the subject of a line.
-const STOP_WORDS: &[&str] = &[
-    "the",
-    "and",
-    "for",
-    "are",
-    "was",
-    "now",
-    "new",
-    "not",
-    "has",
-    "had",
-    "have",
-    "with",
-    "this",
-    "that",
-    "these",
-    "use",
-    "uses",
-    "used",
-    "from",
-    "into",
-    "its",
-    "will",
-    "must",
-    "should",
-    "all",
-    "der",
-    "die",
-    "das",
-    "und",
-    "ist",
-    "den",
-    "dem",
-    "ein",
-    "eine",
-    "les",
-    "des",
-    "est",
-    "une",
-    "los",
-    "las",
-    "una",
-    "del",
-    "por",
-    "con",
-    "het",
-    "een",
-    "van",
-    "user",
-    "assistant",
-];
+/// Frequent short words of several languages, which say nothing about the subject of a line.
+static STOP_WORDS: LazyLock<FxHashSet<&str>> = LazyLock::new(|| {
+    let words = "the and for are was now new not has had have with this that these use uses used from into its will must \
+        should all is in on at of to by we it as an or be do no so if my up us he me am der die das und ist den dem ein \
+        eine im zu es er ob ab um les des est une le la de du un en et au ce se ne los las una del por con el lo su al di \
+        da il em os na het een van te och att av og på się jest это не на и по user assistant";
+    words.split_whitespace().collect()
+});
 
 /// A value, in lower case, without the signs around a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,27 +75,37 @@ fn value(kind: FactValueKind, text: &str) -> Option<Value> {
     Some(Value { kind, text: text.to_lowercase() })
 }
 
-/// Returns the words that say what a line is about, in lower case: all but stop words and the values of one kind. Of a
-/// script without spaces, pairs of characters take the place of words.
+/// Returns the words that say what a line is about, in lower case: all but stop words and the last value of one kind, which
+/// is what the line says. Of a script without spaces, pairs of characters take the place of words.
 pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
-    words_without(line, |kind| kind == without)
+    let mut values = values_of_line(line);
+    let is_said = |(kind, range): &(FactValueKind, Range<usize>)| {
+        value(*kind, &line[range.clone()]).is_some()
+    };
+    let last = values.iter().rposition(|one| one.0 == without && is_said(one));
+    let mut at = 0;
+    values.retain(|one| {
+        at += 1;
+        Some(at - 1) == last || !is_said(one)
+    });
+    words_outside(line, values)
 }
 
 /// Returns the words that say what a line is about, as [`subject`] does, without any value.
 pub(super) fn subject_words(line: &str) -> BTreeSet<String> {
-    words_without(line, |_| true)
+    words_outside(line, values_of_line(line))
 }
 
-fn words_without(line: &str, is_left_out: impl Fn(FactValueKind) -> bool) -> BTreeSet<String> {
+fn words_outside(line: &str, values: Vec<(FactValueKind, Range<usize>)>) -> BTreeSet<String> {
     let mut rest = String::with_capacity(line.len());
     let mut end = 0;
-    for (_, range) in values_of_line(line).into_iter().filter(|(kind, _)| is_left_out(*kind)) {
+    for (_, range) in values {
         rest.push_str(&line[end..range.start]);
         rest.push(' ');
         end = range.end;
     }
     rest.push_str(&line[end..]);
-    let is_said = |word: &String| word.chars().count() > 2 && !STOP_WORDS.contains(&word.as_str());
+    let is_said = |word: &String| word.chars().count() > 1 && !STOP_WORDS.contains(word.as_str());
     let mut about: BTreeSet<String> = words(&rest).map(str::to_lowercase).filter(is_said).collect();
     let chars: Vec<char> = rest.chars().collect();
     let pairs = chars.windows(2).filter(|pair| pair.iter().all(|char| is_unspaced(*char)));
@@ -248,6 +218,8 @@ mod tests {
         };
         check("- the staging port: 48213 (user, #7)", FactValueKind::Number, &["port", "staging"]);
         check("- staging port in src/a.rs", FactValueKind::Path, &["port", "staging"]);
+        check("- door 17 code: 7731", FactValueKind::Number, &["17", "code", "door"]);
+        check("- the CI port is 8080", FactValueKind::Number, &["ci", "port"]);
         check("- 端口是48213", FactValueKind::Number, &["口是", "端口"]);
     }
 }
