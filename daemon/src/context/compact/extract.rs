@@ -13,9 +13,10 @@ use std::collections::VecDeque;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
+use super::marks::{Mark, has_mark};
 use super::request::cut_middle;
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
-use crate::facts::{for_each_sentence_of_line, for_each_statement};
+use crate::facts::{FactValueKind, for_each_sentence_of_line, for_each_statement, values_of_line};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -28,45 +29,14 @@ const MIN_SENTENCE_BYTES: usize = 40;
 const REQUEST: (usize, usize) = (500, 100);
 /// Maximum number of lines of each kind; more do not fit into any target.
 const MAX_LINES: usize = 48;
+/// Maximum number of sentences with values that are taken of one answer; an answer with more explains something.
+const MAX_REPORTS: usize = 2;
+/// Digits of the shortest number that an answer reports.
+const MIN_REPORTED_DIGITS: usize = 3;
 /// Bytes of the longest line that is searched; longer lines are data.
 const MAX_LINE_BYTES: usize = 1000;
 /// Lines of a text that are searched.
 const MAX_TEXT_LINES: usize = 2000;
-
-/// Words with which a decision is made.
-const DECISIONS: &[&str] = &[
-    "[decision]",
-    "decision:",
-    "decided to",
-    "we will use",
-    "we'll use",
-    "let's use",
-    "i'll use",
-    "i will use",
-    "going with",
-    "chose ",
-    "settled on",
-    "agreed to",
-];
-/// Words that announce the next steps.
-const NEXT: &[&str] =
-    &["[next]", "next:", "next step", "next,", "todo", "to do:", "remaining:", "still need"];
-/// Words with which outputs report errors.
-const ERRORS: &[&str] = &[
-    "error:",
-    "error[",
-    "fatal:",
-    "panicked at",
-    "exception",
-    "traceback",
-    "failed:",
-    "test result: failed",
-    "cannot find",
-    "no such file",
-    "permission denied",
-    "undefined reference",
-    "not found",
-];
 
 /// The lines of consecutive records that a summary may need.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +49,8 @@ pub(crate) struct Extractor {
     demands: NewestLines,
     values: NewestLines,
     answers: NewestLines,
+    /// What answers say with values behind their first sentence.
+    reports: NewestLines,
     decisions: NewestLines,
     next: NewestLines,
     errors: NewestLines,
@@ -144,9 +116,10 @@ impl Extractor {
         self.lists().iter().map(|list| list.0.len()).sum()
     }
 
-    const fn lists(&self) -> [&NewestLines; 7] {
-        let Self { user_messages, demands, values, answers, decisions, next, errors, .. } = self;
-        [user_messages, demands, values, answers, decisions, next, errors]
+    const fn lists(&self) -> [&NewestLines; 8] {
+        let Self { user_messages, demands, values, answers, reports, .. } = self;
+        let Self { decisions, next, errors, .. } = self;
+        [user_messages, demands, values, answers, reports, decisions, next, errors]
     }
 
     /// Takes the lines of the next record.
@@ -186,7 +159,9 @@ impl Extractor {
         add(Section::Constraints, &self.demands);
         add(Section::Progress, &self.answers);
         add(Section::Decisions, &self.decisions);
+        // Where room is short the last ones stay.
         add(Section::Critical, &self.errors);
+        add(Section::Critical, &self.reports);
         add(Section::Critical, &self.values);
         // Earlier next steps are done, or named again.
         if self.next.since(from).next().is_some() {
@@ -219,9 +194,11 @@ impl Extractor {
                 self.plans(seq, &text);
             }
             Role::Assistant => {
-                if let Some(answer) = first_statement(&text) {
-                    self.answers.push(seq, &answer);
+                let answer = first_statement(&text);
+                for report in reports(&text, answer.as_deref().unwrap_or_default()) {
+                    self.reports.push(seq, &report);
                 }
+                answer.iter().for_each(|answer| self.answers.push(seq, answer));
                 self.plans(seq, &text);
             }
             Role::Tool => self.errors.push_matching(seq, &text, is_error),
@@ -231,9 +208,10 @@ impl Extractor {
 
     /// Takes the decisions and the next steps of a message.
     fn plans(&mut self, seq: Seq, text: &str) {
-        let is_decision = |line: &str| has_any(line, DECISIONS);
+        let is_decision = |line: &str| has_mark(line, Mark::Decision);
+        let is_next = |line: &str| has_mark(line, Mark::Next) && !is_decision(line);
         self.decisions.push_matching(seq, text, is_decision);
-        self.next.push_matching(seq, text, |line| has_any(line, NEXT) && !is_decision(line));
+        self.next.push_matching(seq, text, is_next);
     }
 }
 
@@ -314,12 +292,31 @@ fn without_numbers(line: &str) -> String {
 }
 
 fn is_error(line: &str) -> bool {
-    has_any(line, ERRORS)
+    has_mark(line, Mark::Error)
 }
 
-fn has_any(line: &str, words: &[&str]) -> bool {
-    let line = line.to_lowercase();
-    words.iter().any(|word| line.contains(word))
+/// Returns the first statements of an answer with a path, an address or a long number, without the one that stands for the
+/// answer, and without decisions and next steps.
+fn reports(text: &str, answer: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for_each_statement(text, |statement, _| {
+        let is_report = found.len() < MAX_REPORTS
+            && !answer.contains(statement)
+            && !has_mark(statement, Mark::Decision)
+            && !has_mark(statement, Mark::Next)
+            && values_of_line(statement).into_iter().any(|(kind, range)| match kind {
+                FactValueKind::Path | FactValueKind::Address => true,
+                FactValueKind::Number => {
+                    let digits = statement[range].chars().filter(|char| char.is_numeric());
+                    digits.count() >= MIN_REPORTED_DIGITS
+                }
+                _ => false,
+            });
+        if is_report {
+            found.push(statement.to_owned());
+        }
+    });
+    found
 }
 
 #[cfg(test)]
@@ -396,6 +393,33 @@ mod tests {
         check("<notice>\nOlder parts are not shown.", "Older parts are not shown.");
         let code = "Here is the function that reverses a list:\n```\nx[::-1]\n```";
         check(code, "user: Go.");
+    }
+
+    #[test]
+    fn values_that_an_answer_reports_are_extracted() {
+        let check = |answer: &str, expect: &[&str]| {
+            let summary = extracted(&[(Role::User, "Go."), (Role::Assistant, answer)], 1000);
+            assert_eq!(summary.items(Section::Critical), expect, "{answer}");
+        };
+        // The first sentence of some length stands for the answer.
+        check(
+            "Fertig. Der Server läuft jetzt auf 8443. Die Konfiguration ist in /etc/x.toml.",
+            &["Die Konfiguration ist in /etc/x.toml."],
+        );
+        check("The lexer is in src/lex.rs. It has 12 states.", &[]);
+        let table: String = (0..9).map(|n| format!("Port {n} of the switch is 900{n}. ")).collect();
+        check(
+            &format!("Here it comes. {table}"),
+            &["Port 1 of the switch is 9001.", "Port 2 of the switch is 9002."],
+        );
+    }
+
+    #[test]
+    fn decisions_and_next_steps_are_extracted_in_other_languages() {
+        let answer = "Der Lexer ist fertig.\nWir haben uns für TCP entschieden.\nNächster Schritt: die Tests";
+        let summary = extracted(&[(Role::User, "Los."), (Role::Assistant, answer)], 1000);
+        assert_eq!(summary.items(Section::Decisions), ["Wir haben uns für TCP entschieden."]);
+        assert_eq!(summary.items(Section::NextSteps), ["Nächster Schritt: die Tests"]);
     }
 
     #[test]

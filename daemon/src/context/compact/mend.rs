@@ -3,6 +3,8 @@
 //! Six headings in any language and form are the six sections by their position; a missing heading is an empty section;
 //! a plain narrative is Progress. Everything else is left to the verification.
 
+use crate::facts::for_each_sentence_of_line;
+
 use super::summary::{Section, Summary, unwrapped, without_bullet, without_number};
 use super::values::{SearchedText, values};
 
@@ -10,8 +12,9 @@ use super::values::{SearchedText, values};
 const MAX_HEADING_CHARS: usize = 40;
 /// Letters that a narrative has at least; less is a remark.
 const MIN_NARRATIVE_CHARS: usize = 60;
-/// Beginnings of texts that address the user.
+/// Beginnings of texts that address the user, in lower case.
 const ADDRESSES: &[&str] = &[
+    // English
     "sure",
     "certainly",
     "of course",
@@ -43,6 +46,126 @@ const ADDRESSES: &[&str] = &[
     "please",
     "let me",
     "dear",
+    // German
+    "gern",
+    "natürlich",
+    "klar",
+    "selbstverständlich",
+    "hier ist",
+    "hier sind",
+    "es tut mir leid",
+    "entschuldig",
+    "ich kann ",
+    "ich werde ",
+    "hallo",
+    "danke",
+    "ja,",
+    "nein,",
+    // French
+    "bien sûr",
+    "d'accord",
+    "voici",
+    "désolé",
+    "je suis désolé",
+    "je peux ",
+    "bonjour",
+    "merci",
+    "oui,",
+    // Spanish, Portuguese, Italian
+    "claro",
+    "por supuesto",
+    "aquí ",
+    "lo siento",
+    "hola",
+    "gracias",
+    "sí,",
+    "aqui est",
+    "desculpe",
+    "olá",
+    "obrigad",
+    "sim,",
+    "certo",
+    "certamente",
+    "ecco",
+    "mi dispiace",
+    "ciao",
+    "grazie",
+    // Dutch, Swedish, Danish, Norwegian
+    "natuurlijk",
+    "hier zijn",
+    "självklart",
+    "här är",
+    "selvfølgelig",
+    "her er",
+    "hej",
+    // Polish, Russian, Ukrainian, Turkish
+    "oczywiście",
+    "oto ",
+    "przepraszam",
+    "cześć",
+    "dziękuję",
+    "конечно",
+    "вот ",
+    "извин",
+    "привет",
+    "здравствуй",
+    "спасибо",
+    "звичайно",
+    "ось ",
+    "tabii",
+    "elbette",
+    "işte",
+    "üzgünüm",
+    "merhaba",
+    // Arabic, Hebrew, Hindi
+    "بالطبع",
+    "بالتأكيد",
+    "إليك",
+    "آسف",
+    "عذرا",
+    "مرحبا",
+    "בטח",
+    "כמובן",
+    "הנה",
+    "סליחה",
+    "ज़रूर",
+    "बिल्कुल",
+    "यहाँ",
+    "क्षमा",
+    "नमस्ते",
+    // Vietnamese, Indonesian, Thai
+    "chắc chắn",
+    "dưới đây",
+    "xin lỗi",
+    "xin chào",
+    "tentu",
+    "berikut",
+    "maaf",
+    "halo",
+    "แน่นอน",
+    "ขอโทษ",
+    "สวัสดี",
+    // Chinese, Japanese, Korean
+    "当然",
+    "當然",
+    "好的",
+    "以下是",
+    "抱歉",
+    "对不起",
+    "你好",
+    "您好",
+    "もちろん",
+    "はい",
+    "以下は",
+    "以下に",
+    "申し訳",
+    "こんにちは",
+    "물론",
+    "네,",
+    "네.",
+    "다음은",
+    "죄송",
+    "안녕",
 ];
 
 /// Returns the summary that an answer is meant to be, or `None` if it is an answer to the conversation.
@@ -60,11 +183,18 @@ pub(super) fn mended(answer: &str, material: &str) -> Option<Summary> {
     if n_named > 0 {
         return Some(by_name);
     }
-    is_narrative(text, material).then(|| {
-        let mut summary = Summary::default();
-        text.lines().for_each(|line| summary.push(Section::Progress, line.trim_end()));
-        summary.tidied()
-    })
+    is_narrative(text, material).then(|| narrative(text))
+}
+
+/// Returns a narrative as Progress, each sentence as a line.
+fn narrative(text: &str) -> Summary {
+    let mut summary = Summary::default();
+    for line in text.lines().map(without_bullet) {
+        for_each_sentence_of_line(line, &mut |sentence| {
+            summary.push(Section::Progress, &format!("- {}", sentence.trim()));
+        });
+    }
+    summary.tidied()
 }
 
 /// A form of headings: returns the title that a line begins with, and the text behind it.
@@ -184,7 +314,13 @@ mod tests {
     fn narrative_is_progress_and_an_answer_is_not() {
         let story =
             "The user asked for a parser of a.toml, and the lexer of it was written on Monday.";
-        check(story, &format!("## Progress\n{story}"));
+        check(story, &format!("## Progress\n- {story}"));
+        check(
+            &format!("{story} The tests of a.toml come next."),
+            &format!("## Progress\n- {story}\n- The tests of a.toml come next."),
+        );
+        check(&format!("Gerne! {story}"), "");
+        check(&format!("好的，{story}"), "");
         check(&format!("Sure, here it is. {story}"), "");
         check(&format!("{story} Shall I go on with the tests?"), "");
         check("All went well.", "");

@@ -4,7 +4,7 @@
 //! - `range`: the range that is summarized, and what is read of its records; `request`: the messages to a summarizer.
 //! - `summary`: the fixed form of a summary, and shortening it; `mend`: answers in other forms; `verify`: the check of an
 //!   answer; `carry`: lines of earlier notes that an answer lost; `values`: numbers, names and the like; `defuse`:
-//!   keeping text data; `extract`: a summary without a model.
+//!   keeping text data; `extract`: a summary without a model, by `marks` in many languages.
 //! - `checkpoint`: levels, ageing, merging, limits, and the checkpoints after a compaction.
 //! - `retention`: the texts and names that must survive, and the number of those that did.
 
@@ -12,6 +12,7 @@ mod carry;
 mod checkpoint;
 mod defuse;
 mod extract;
+mod marks;
 mod mend;
 mod range;
 mod request;
