@@ -31,6 +31,9 @@ const CROWDED_PERCENT: u64 = 75;
 /// below [`FULL_PERCENT`] of its room: enough for the task, the pins, the newest file and the message before.
 const LEAST_BESIDE: u64 = 384;
 const FULL_PERCENT: u64 = 90;
+/// Percent of the room that the whole history may have where a larger window opens a new epoch: below the share from which
+/// it would be compacted in the next pause.
+const REGAINED_PERCENT: u64 = 70;
 /// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.
 const NOTES_PERCENT: u64 = 65;
 /// Tokens of the smallest useful conversation beside a system message, and of the lines that explain its notes.
@@ -280,7 +283,14 @@ fn is_outgrown(
         return false;
     }
     let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
-    conversation.recorded_tokens * 2 < history.min(target_of(front.budget.available()))
+    let available = front.budget.available();
+    let fitting = if history <= regained(available) { history } else { target_of(available) };
+    conversation.recorded_tokens * 2 < fitting
+}
+
+/// Returns the tokens up to which a larger window shows the whole history again.
+const fn regained(available: u64) -> u64 {
+    available * REGAINED_PERCENT / 100
 }
 
 /// Returns a new head of the named strategy, or of the first strategy that fits.
@@ -393,7 +403,11 @@ fn plan(
     // A named strategy that keeps everything is used as long as it fits at all.
     let slack = DEPTH_PERCENT - TARGET_PERCENT;
     let slack = room.available.saturating_sub(whole_notes.tokens.min(aim)) * slack / 100;
-    let deepest = if is_named && strategy.keeps_all { room.available } else { aim + slack };
+    let deepest = match strategy.keeps_all {
+        true if is_named => room.available,
+        true if cause == WINDOW => regained(room.available).max(aim + slack),
+        _ => aim + slack,
+    };
     for n_tries in 0..MAX_TRIES {
         let mut plan_input = PlanInput {
             build: input,

@@ -61,7 +61,8 @@ impl Omitted {
     /// Adds one record with the tokens that are left out of it.
     pub(super) fn add(&mut self, item: &PathItem, tokens: u64, reason: OmitReason) {
         let reason = reason.as_str().to_owned();
-        self.items.push(OmittedItem { seq: item.seq, through_seq: None, tokens, reason });
+        let (seq, through_seq, items) = (item.seq, None, None);
+        self.items.push(OmittedItem { seq, through_seq, tokens, reason, items });
     }
 
     /// Adds a run of records as one item; records that never enter a context do not count.
@@ -80,6 +81,7 @@ impl Omitted {
             through_seq: (last.seq != first.seq).then_some(last.seq),
             tokens,
             reason: reason.as_str().to_owned(),
+            items: None,
         });
     }
 

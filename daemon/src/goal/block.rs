@@ -30,6 +30,9 @@ pub(crate) struct BoundedText {
     pub omitted: usize,
 }
 
+/// The end of the block of a goal.
+pub(crate) const GOAL_END: &str = "</goal>";
+
 /// The sections before that of locked decisions.
 const N_STEP_SECTIONS: usize = 2;
 /// The longest line that names the number of omitted items.
@@ -46,7 +49,13 @@ pub(crate) fn goal_block(
     let goal = state.active()?;
     let head =
         |description: &str| format!("{GOAL_BLOCK}\"{}\">\n{description}\n", goal.priority.as_str());
-    bounded(goal, &head, "</goal>", count, max_tokens)
+    bounded(goal, &head, GOAL_END, count, max_tokens)
+}
+
+/// Returns the number of items that a line of a bounded text says are left out; 0 for any other line.
+pub(crate) fn n_omitted(line: &str) -> u64 {
+    let number = line.strip_prefix('+').and_then(|rest| rest.strip_suffix(" more"));
+    number.and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 /// Returns a goal between a head, which contains its description, and a tail, with as many items as fit.

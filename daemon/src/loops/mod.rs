@@ -224,7 +224,7 @@ impl Detector {
         self.recent.retain(|(seq, _)| whole.iter().any(|(from, to)| (from..=to).contains(&seq)));
         if self.recent.len() < n_before {
             self.cycles = Default::default();
-            self.results = OutputRun::default();
+            (self.results, self.answers) = Default::default();
         }
     }
 

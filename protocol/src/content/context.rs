@@ -161,11 +161,14 @@ pub struct OmittedItem {
     /// The last record of a run; absent for a single record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through_seq: Option<Seq>,
-    /// The tokens that are left out.
+    /// The tokens that are left out; 0 for `goal` and `contextEntry`.
     pub tokens: u64,
     /// The reason: `budget`, `summarized`, `cut`, `image`, `noVision`, `thinking`, `duplicate`, `empty`, `superseded`,
-    /// `deferred` or `damaged`.
+    /// `deferred`, `damaged`, `goal` or `contextEntry`.
     pub reason: String,
+    /// For `goal` and `contextEntry`, the number of items that the system message does not show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<u64>,
 }
 
 /// A record of which a context shows a part.

@@ -460,7 +460,11 @@ fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
             Some(through) => format!("#{} to #{through}", item.seq),
             None => format!("#{}", item.seq),
         };
-        [records, grouped(item.tokens), sanitize::one_line(&item.reason)]
+        let reason = match item.items {
+            Some(items) => format!("{}: {} not shown", item.reason, grouped(items)),
+            None => item.reason.clone(),
+        };
+        [records, grouped(item.tokens), sanitize::one_line(&reason)]
     });
     text.push_str(&table::render(options.width, &columns, rows));
     if let Some(more) = items.len().checked_sub(SHOWN_OMITTED).filter(|more| *more > 0) {

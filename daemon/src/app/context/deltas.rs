@@ -5,17 +5,19 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Delta, Epoch, RecalledRecord, RecordBody, RecordKind};
+use ollm_protocol::content::{Delta, Epoch, OmittedItem, RecalledRecord, RecordBody, RecordKind};
 use ollm_protocol::{Seq, SessionId};
 
-use super::entries::{ENTRIES_PERCENT, entries_block, render_entry};
+use super::entries::{ENTRIES_PERCENT, ENTRY_END, entries_block, render_entry};
 use super::folds::{Folds, goal_changes};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{digest, prompt_limit};
-use crate::goal::block::{MARKER_INSTRUCTION, goal_block, goal_delta};
+use crate::goal::block::{
+    GOAL_BLOCK, GOAL_END, MARKER_INSTRUCTION, goal_block, goal_delta, n_omitted,
+};
 use crate::tokens::Counter;
 
 /// The share of the prompt limit that the goal may have, in percent.
@@ -53,6 +55,26 @@ impl Additions {
             folds.entries.iter().map(|entry| (entry.key.clone(), digest(&render_entry(entry))));
         Self { text: texts.join("\n\n"), entries: digests.collect() }
     }
+}
+
+/// Lists the items of the goal and the context entries that the end of a system message does not show.
+pub(super) fn omitted_additions(additions: &str, path: &ActivePath) -> Vec<OmittedItem> {
+    let (entries, rest) = additions.split_once(GOAL_BLOCK).unwrap_or((additions, ""));
+    let goal = rest.split_once(GOAL_END).map_or("", |(goal, _)| goal.trim_end());
+    let goal_line = goal.lines().next_back().unwrap_or_default();
+    let behind = entries.rsplit_once(ENTRY_END).map_or(entries, |(_, behind)| behind);
+    let entries_line = behind.trim_start().lines().next().unwrap_or_default();
+    // Entries of a project or of the home have no record.
+    let of = |seqs: &[Seq]| seqs.last().copied().or(path.leaf).unwrap_or(Seq(0));
+    let omitted = [("contextEntry", entries_line, &path.entries), ("goal", goal_line, &path.goals)];
+    let items = omitted.into_iter().map(|(reason, line, seqs)| OmittedItem {
+        seq: of(seqs),
+        through_seq: None,
+        tokens: 0,
+        reason: reason.to_owned(),
+        items: Some(n_omitted(line)),
+    });
+    items.filter(|item| item.items > Some(0)).collect()
 }
 
 /// The texts that the model was sent since the epoch in force was opened, including its system message.
@@ -115,5 +137,41 @@ impl SentDeltas {
             deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text, recalled: Vec::new() });
         }
         Ok(deltas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_that_have_no_room_in_the_system_message_are_listed() {
+        let path = ActivePath {
+            leaf: Some(Seq(9)),
+            goals: vec![Seq(2), Seq(5)],
+            entries: vec![Seq(3)],
+            ..ActivePath::default()
+        };
+        let check = |additions: &str, expect: &[(&str, u64, u64)]| {
+            let found = omitted_additions(additions, &path);
+            let found: Vec<_> = found
+                .iter()
+                .map(|item| (item.reason.as_str(), item.seq.0, item.items.unwrap_or_default()))
+                .collect();
+            assert_eq!(found, expect, "{additions}");
+        };
+        let entry = "<context-entry key=\"a\">\n+7 more\n</context-entry>";
+        let goal = "<goal priority=\"high\">\nship\nDecisions:\n- x";
+        check("", &[]);
+        check(&format!("{entry}\n\n{goal}\n</goal>\n\n+4 more"), &[]);
+        check(
+            &format!("{entry}\n+2 more\n\nOlder parts are not shown."),
+            &[("contextEntry", 3, 2)],
+        );
+        check("+3 more\n\nOlder parts are not shown.", &[("contextEntry", 3, 3)]);
+        check(
+            &format!("{entry}\n+2 more\n\n{goal}\n+15 more\n</goal>\n\nMarkers"),
+            &[("contextEntry", 3, 2), ("goal", 5, 15)],
+        );
     }
 }

@@ -130,10 +130,13 @@ fn render_entries(entries: &[ContextEntry]) -> String {
     entries.iter().map(render_entry).collect::<Vec<_>>().join("\n")
 }
 
+/// The end of the block of an entry.
+pub(super) const ENTRY_END: &str = "</context-entry>";
+
 /// Renders an entry as a block that its own text cannot end.
 pub(super) fn render_entry(entry: &ContextEntry) -> String {
     let content = entry.content.replace("</context-entry", "<\\/context-entry");
-    format!("<context-entry key={:?}>\n{content}\n</context-entry>", entry.key)
+    format!("<context-entry key={:?}>\n{content}\n{ENTRY_END}", entry.key)
 }
 
 /// The owner of context entries.

@@ -8,7 +8,7 @@ use ollm_protocol::content::{
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
-use super::deltas::{Additions, GOAL_PERCENT, SentDeltas};
+use super::deltas::{Additions, GOAL_PERCENT, SentDeltas, omitted_additions};
 use super::facts::SessionFacts;
 use super::folds::Folds;
 use super::head::head_in_force;
@@ -264,8 +264,9 @@ impl Contents for RecordContents<'_> {
 /// Plans a context. Blocks on the disk.
 pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
-    let built = crate::context::build(&input, &inputs.contents(core))?;
+    let mut built = crate::context::build(&input, &inputs.contents(core))?;
     inputs.check_facts()?;
+    built.result.omitted.extend(omitted_additions(&built.additions, &inputs.path));
     Ok(built)
 }
 

@@ -168,3 +168,30 @@ fn changed_front_opens_an_epoch_and_new_entry_does_not() {
     let opened = cause(&session, |input| input.sent_entries = &entries).0;
     assert_eq!(opened.as_deref(), Some("entries"), "a removed entry was sent");
 }
+
+#[test]
+fn window_that_grows_back_shows_the_whole_history_again_if_that_leaves_room() {
+    for (history, is_whole) in [(4000, true), (4700, true), (9000, false)] {
+        let mut session = Session::default();
+        let tokens = |session: &Session| -> u64 {
+            session.path.iter().map(|item| u64::from(item.tokens)).sum()
+        };
+        let mut n = 0;
+        while tokens(&session) < history {
+            turn(&mut session, n);
+            n += 1;
+        }
+        session.compact(2048).expect("is worth a summary");
+        let small = build(&session.input_with_checkpoints(2048), &session).expect("builds");
+        assert!(!small.result.omitted.is_empty());
+        let grown = build(&session.input_with_checkpoints(8192), &session).expect("builds");
+        let epoch = grown.new_epoch.expect("a new one");
+        assert_eq!(epoch.cause, "window");
+        assert_eq!(epoch.strategy == "full-history", is_whole, "{history}");
+        assert_eq!(grown.result.omitted.is_empty(), is_whole, "{history}");
+        assert!(!needs_compaction(
+            &build(&session.input_with_checkpoints(8192), &session).expect("builds"),
+            THRESHOLD * 0.9
+        ));
+    }
+}
