@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::session::MessageInput;
 use crate::content::{
-    CountKind, CutRecord, FileWriteInput, NotKept, Reliability, ToolResult, is_zero,
+    CountKind, CutRecord, FileWriteInput, NotKept, RecalledRecord, Reliability, ToolResult, is_zero,
 };
 use crate::{Seq, SessionId};
 
@@ -235,9 +235,12 @@ pub struct ChatUsage {
     pub prompt_limit: u64,
     /// The accuracy of `contextTokens`.
     pub count_kind: Option<CountKind>,
-    /// The earlier messages that the user's message brought back into the prompt; empty if there are none.
+    /// The earlier messages of the session that the user's message brought back into the prompt; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalled: Vec<Seq>,
+    /// The messages of other sessions that it brought back, with their sessions; empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recalled_elsewhere: Vec<RecalledRecord>,
     /// The longest answer that the call allowed, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_limit: Option<u32>,

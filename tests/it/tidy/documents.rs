@@ -23,6 +23,26 @@ fn every_method_error_and_event_has_a_row_in_protocol_md() {
     report(&problems);
 }
 
+#[test]
+fn every_method_is_in_the_overview_of_protocol_md() {
+    let text = read(&root().join("protocol/PROTOCOL.md"));
+    let overview =
+        text.split("\n## 8. Methods").nth(1).and_then(|rest| rest.split("\n### ").next());
+    let overview = overview.expect("has an overview");
+    let problems: Vec<String> = METHODS
+        .iter()
+        .filter_map(|method| {
+            let (noun, verb) = method.name.split_once('.')?;
+            let mut rows =
+                overview.lines().filter(|line| line.starts_with(&format!("| [{noun}](")));
+            let is_listed =
+                method.name == "rpc.discover" || rows.any(|row| row.contains(&format!("`{verb}`")));
+            (!is_listed).then(|| format!("`{}` is missing in the overview of methods", method.name))
+        })
+        .collect();
+    report(&problems);
+}
+
 /// Returns the names of all event kinds, read from the source of the enum.
 fn event_kinds() -> Vec<String> {
     let source = read(&root().join("protocol/src/event.rs"));

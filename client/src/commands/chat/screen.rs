@@ -219,8 +219,9 @@ fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
             grouped(usage.requested_context.into())
         ));
     }
-    if !usage.recalled.is_empty() {
-        details.push(format!("recalled {}", usage.recalled.len()));
+    let n_recalled = usage.recalled.len() + usage.recalled_elsewhere.len();
+    if n_recalled > 0 {
+        details.push(format!("recalled {n_recalled}"));
     }
     let details = Style::Faint.paint(&format!(" · {}", details.join(" · ")));
     let compactions = match usage.compression_count {

@@ -268,6 +268,7 @@ Records nothing unless --auto is given.
 Examples:
   ollmctl context build last --size 4096
   ollmctl context build last --pending 'And in Rust?' --messages
+  ollmctl context build last --pending 'Which port was it?' --recall --messages
   ollmctl context build last --json")]
 pub(crate) struct BuildArgs {
     #[command(flatten)]
@@ -282,6 +283,9 @@ pub(crate) struct BuildArgs {
     /// A further user message, which is not recorded.
     #[arg(long, value_name = "TEXT")]
     pending: Option<String>,
+    /// Add the earlier messages that the pending message asks for, or without one the newest message of the user.
+    #[arg(long)]
+    recall: bool,
     /// Record the plan of this build, so that later contexts begin with it.
     #[arg(long)]
     auto: bool,
@@ -296,6 +300,7 @@ pub(super) fn build(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         context_size: args.size,
         strategy: args.strategy,
         pending: args.pending,
+        recall: args.recall,
         compact: if args.auto { CompactMode::Auto } else { CompactMode::Never },
         ..ContextBuildParams::new(session_id)
     };
@@ -443,6 +448,13 @@ fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
         ("request", request),
         ("build", sanitize::one_line(&built.build_id)),
     ];
+    if !built.recalled.is_empty() {
+        let recalled = built.recalled.iter().map(|record| match record.session_id {
+            Some(session) => format!("#{} of {session}", record.seq),
+            None => format!("#{}", record.seq),
+        });
+        fields.push(("recalled", recalled.collect::<Vec<_>>().join(", ")));
+    }
     fields.extend(window_note(built.num_ctx, &built.window).map(|note| ("window", note)));
     if built.transient {
         let text = "this plan is not recorded, so the next one may differ; --auto records it";

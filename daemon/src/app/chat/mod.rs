@@ -18,7 +18,9 @@ mod turn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use ollm_protocol::content::{Delta, NotKept, Part, RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{
+    Delta, NotKept, Part, RecalledRecord, RecordBody, RecordKind, Role, ToolCall,
+};
 use ollm_protocol::methods::chat::{
     ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
     ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
@@ -225,14 +227,14 @@ async fn record_message(
     message: Option<MessageInput>,
     recalled: Option<Delta>,
     key: Option<String>,
-) -> Result<(AcceptedMessage, Vec<Seq>)> {
+) -> Result<(AcceptedMessage, Vec<RecalledRecord>)> {
     let Some(message) = message else {
         blocking(core, move |core| step_back(core, id, RetryIntent::AnswerAgain)).await?;
         return Ok((AcceptedMessage { seq: None, duplicate: false, answered: None }, Vec::new()));
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
     let body = RecordBody::Message(checked_message(core, message)?);
-    let seqs = recalled.iter().flat_map(|delta| &delta.recalled).map(|record| record.seq).collect();
+    let records = recalled.iter().flat_map(|delta| delta.recalled.clone()).collect();
     let delta = recalled.map(|delta| counted_for(core, id, RecordBody::Delta(delta)).0);
     let drafts = delta.into_iter().chain([counted_for(core, id, body).0]).collect();
     let appended = core.append(id, drafts, key).await?;
@@ -241,7 +243,7 @@ async fn record_message(
     let kind = core.sessions.with(id, |live| live.state().entry(first).and_then(|it| it.kind()))?;
     let seq = if kind == Some(RecordKind::Delta) { Seq(first.0 + 1) } else { first };
     if !duplicate {
-        return Ok((AcceptedMessage { seq: Some(seq), duplicate, answered: None }, seqs));
+        return Ok((AcceptedMessage { seq: Some(seq), duplicate, answered: None }, records));
     }
     let answered = blocking(core, move |core| {
         let answered = answer_after(core, id, seq)?;

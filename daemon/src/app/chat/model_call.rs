@@ -4,8 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::Seq;
-use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord};
+use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord, RecalledRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 use ollm_protocol::methods::context::ContextBuildParams;
 
@@ -38,7 +37,7 @@ pub(super) struct ShownInTurn {
     /// The cut records, which the client knows.
     pub(super) cut: Vec<CutRecord>,
     /// The earlier messages that the user's message brought back.
-    pub(super) recalled: Vec<Seq>,
+    pub(super) recalled: Vec<RecalledRecord>,
     /// Set if recall waits for a new head, because the message does not fit into the context in force.
     pub(super) is_recall_deferred: bool,
 }
@@ -91,9 +90,12 @@ impl Turn {
                 let (params, counter) = (admitted.params.clone(), admitted.counter.clone());
                 self.unless_ended(build_with(core, params, Some(counter))).await??;
             }
-            for seq in self.recall_again(&admitted).await? {
-                if !shown.recalled.contains(&seq) {
-                    shown.recalled.push(seq);
+            for record in self.recall_again(&admitted).await? {
+                let is_same = |one: &RecalledRecord| {
+                    (one.session_id, one.seq) == (record.session_id, record.seq)
+                };
+                if !shown.recalled.iter().any(is_same) {
+                    shown.recalled.push(record);
                 }
             }
         }
@@ -219,7 +221,7 @@ impl Turn {
 
     /// Recalls again, because the compaction may have dropped what the user's message needs. A turn does not depend on
     /// it, so an error is only logged.
-    async fn recall_again(&self, call: &AdmittedCall) -> Result<Vec<Seq>> {
+    async fn recall_again(&self, call: &AdmittedCall) -> Result<Vec<RecalledRecord>> {
         let recall = recall_after_compaction(&self.core, &call.params, &call.counter);
         let recalled = self.unless_ended(recall).await?;
         Ok(recalled.unwrap_or_else(|error| {

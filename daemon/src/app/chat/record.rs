@@ -4,7 +4,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Retention, Role, Usage};
+use ollm_protocol::content::{
+    CountKind, Message, Part, RecalledRecord, RecordBody, Retention, Role, Usage,
+};
 use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ChatUsage};
 use ollm_protocol::{EventKind, Seq, limits};
 use serde_json::json;
@@ -34,7 +36,7 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
-        recalled: &[Seq],
+        recalled: &[RecalledRecord],
     ) -> Result<(Option<Seq>, ChatUsage)> {
         let partial = self.append_answer(call).await?;
         let end = match &call.answer.end {
@@ -48,9 +50,12 @@ impl Turn {
         let n_compactions =
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let retention = self.retention(call).await;
+        let (own, elsewhere): (Vec<_>, Vec<_>) =
+            recalled.iter().cloned().partition(|record| record.session_id.is_none());
         let usage = ChatUsage {
             cut_by: self.request.cut_by(end),
-            recalled: recalled.to_vec(),
+            recalled: own.into_iter().map(|record| record.seq).collect(),
+            recalled_elsewhere: elsewhere,
             ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), retention)
         };
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
@@ -192,6 +197,7 @@ fn usage(
         answer_limit: call.request.num_predict.map(NonZeroU32::get),
         cut_by: None,
         recalled: Vec::new(),
+        recalled_elsewhere: Vec::new(),
         requested_context: call.request.num_ctx,
         trained_context: info.trained_context,
         effective_context: effective,

@@ -9,6 +9,7 @@
 
 use std::num::NonZeroU32;
 
+use ollm_protocol::content::RecalledRecord;
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatToolCall};
 use ollm_protocol::{EventKind, Seq};
 use serde_json::{Value, json};
@@ -150,7 +151,7 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
-        recalled: &[Seq],
+        recalled: &[RecalledRecord],
         retries: &mut Retries,
     ) -> Result<AfterAnswer> {
         if !call.answer.is_empty() {

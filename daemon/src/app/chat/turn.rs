@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::content::RecalledRecord;
 use ollm_protocol::methods::chat::{
     AnswerCut, ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
 };
@@ -49,7 +50,7 @@ pub(super) struct TurnRequest {
     /// Whether the user's message has images.
     pub(super) has_images: bool,
     /// The earlier messages that the user's message brought back.
-    pub(super) recalled: Vec<Seq>,
+    pub(super) recalled: Vec<RecalledRecord>,
     /// Set if recall waits for a new head, because the message does not fit into the context in force.
     pub(super) is_recall_deferred: bool,
     /// The window that the session names, in tokens.

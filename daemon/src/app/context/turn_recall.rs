@@ -81,7 +81,7 @@ pub(crate) async fn recall_after_compaction(
     core: &Arc<Core>,
     params: &ContextBuildParams,
     counter: &Counter,
-) -> Result<Vec<Seq>> {
+) -> Result<Vec<RecalledRecord>> {
     let params = ContextBuildParams { compact: CompactMode::Never, ..params.clone() };
     let (id, counter) = (params.session_id, counter.clone());
     let found = blocking(core, move |core| {
@@ -105,8 +105,7 @@ pub(crate) async fn recall_after_compaction(
         Ok(delta.map(|delta| (delta, leaf)))
     });
     let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    let recorded = record(core, id, leaf, delta).await?;
-    Ok(recorded.into_iter().map(|record| record.seq).collect())
+    record(core, id, leaf, delta).await
 }
 
 /// Records what was recalled behind a leaf; returns the messages, none if the leaf moved.
