@@ -392,7 +392,9 @@ fn plan(
     let room = Room::new(input, &front);
     let whole_notes = Notes::whole(checkpoints, &input.counter);
     let mut newest = NewestUnit::plan(input, bodies, room.newest)?;
-    let aim = room.aim(whole_notes.tokens, newest.tokens);
+    let fixed = front.budget.prompt_limit - room.available;
+    let below = input.below.map_or(u64::MAX, |most| most.saturating_sub(fixed + 1));
+    let aim = room.aim(whole_notes.tokens, newest.tokens).min(below);
     let notice = if may_open { Notice::new(input, room.available) } else { Notice::default() };
     let older = aim.saturating_sub(newest.tokens + notice.tokens);
     let limit = room.prompt_limit;
@@ -408,6 +410,7 @@ fn plan(
         true if cause == WINDOW => regained(room.available).max(aim + slack),
         _ => aim + slack,
     };
+    let deepest = deepest.min(below);
     for n_tries in 0..MAX_TRIES {
         let mut plan_input = PlanInput {
             build: input,

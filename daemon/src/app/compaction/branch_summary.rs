@@ -17,7 +17,7 @@ use crate::app::models::window::window_of;
 use crate::context::ContextError;
 use crate::context::compact::{
     Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece, extract_records,
-    read_transcript,
+    read_pieces,
 };
 use crate::model::Priority;
 
@@ -123,8 +123,8 @@ async fn pieces(
     let (id, records, counter) = (branch.id, branch.records.clone(), summarizer.counter.clone());
     blocking(core, move |core| {
         let contents = RecordContents { sessions: &core.sessions, id };
-        let transcript = read_transcript(&contents, &records, &counter, room, usize::MAX);
-        Ok(transcript.map_err(ContextError::from)?.pieces)
+        let range = read_pieces(&contents, &records, &counter, room, usize::MAX);
+        Ok(range.map_err(ContextError::from)?.pieces)
     })
     .await
 }

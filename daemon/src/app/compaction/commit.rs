@@ -18,7 +18,7 @@ use crate::app::error::{CompactError, Result};
 use crate::app::schedule::TakenSnapshot;
 use crate::app::snapshots;
 use crate::context::compact::{MeasuredTexts, measure_retention, retention_targets};
-use crate::context::{self, Built, CutPlan};
+use crate::context::{self, BuildInput, Built, CutPlan};
 
 /// Attempts to plan and write the head while other records move the leaf.
 const MAX_TRIES: usize = 8;
@@ -162,7 +162,8 @@ fn plan_now(
 ) -> Result<(Built, Retention)> {
     let Survey { inputs, before, .. } = survey;
     let contents = inputs.contents(core);
-    let input = inputs.build_input(params, &head.checkpoints);
+    let below = Some(before.tokens);
+    let input = BuildInput { below, ..inputs.build_input(params, &head.checkpoints) };
     let built = match head.method {
         CompactionMethod::Pruned => context::prune(&input, &contents)?,
         CompactionMethod::Truncated => context::truncate(&input, &contents)?,

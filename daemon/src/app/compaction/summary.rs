@@ -19,10 +19,10 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
 use crate::context::compact::{
-    ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeNames, RejectedSummary,
-    RenewOptions, Summary, SummaryLimits, SummaryOptions, SummaryRequest, Transcript,
+    ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeNames, RangePieces,
+    RejectedSummary, RenewOptions, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
     TranscriptPiece, checkpoint_to_update, checkpoints_to_merge, extract_records, read_names,
-    read_transcript, renew, tier,
+    read_pieces, renew, tier,
 };
 use crate::context::{ContextError, CutPlan, Ledger};
 use crate::goal::block::goal_block;
@@ -136,15 +136,15 @@ impl<'a> SummaryRange<'a> {
         let most = if self.in_turn { 1 } else { usize::MAX };
         loop {
             let records = self.cut.records.clone();
-            let transcript = self.transcript(records, &summarizer.counter, room, most).await?;
-            let n_early = transcript.pieces.len().saturating_sub(MAX_PIECES);
-            let (early, pieces) = transcript.pieces.split_at(n_early);
+            let range = self.pieces(records, &summarizer.counter, room, most).await?;
+            let n_early = range.pieces.len().saturating_sub(MAX_PIECES);
+            let (early, pieces) = range.pieces.split_at(n_early);
             let before = match early.last() {
                 Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
             match self.summarized(&summarizer, before, pieces, options, limits).await {
-                Ok((summary, done)) if done < pieces.len() || !transcript.is_whole => {
+                Ok((summary, done)) if done < pieces.len() || !range.is_whole => {
                     let border = pieces[done - 1].to;
                     return self.with_rest_extracted(&summary, border, names, &summarizer).await;
                 }
@@ -217,7 +217,7 @@ impl<'a> SummaryRange<'a> {
         }
         let counter = &summarizer.counter;
         let missing = self.survey.missing(&self.cut.records);
-        let missing = self.transcript(missing, counter, summarizer.window(), 1).await?;
+        let missing = self.pieces(missing, counter, summarizer.window(), 1).await?;
         if !missing.is_whole {
             return Ok(None);
         }
@@ -225,7 +225,7 @@ impl<'a> SummaryRange<'a> {
         let tools = &self.request.params.tools;
         let Some(target) = summarizer.target_behind(chat, tools, demands) else { return Ok(None) };
         self.mark().await?;
-        let all = self.transcript(self.cut.records.clone(), counter, u64::MAX, 1).await?;
+        let all = self.pieces(self.cut.records.clone(), counter, u64::MAX, 1).await?;
         let options = SummaryOptions { target, chat: Some(chat), ..demands };
         let limits = SummaryLimits { replaced, target };
         let summarizer = summarizer.behind_chat(tools.clone());
@@ -364,18 +364,18 @@ impl<'a> SummaryRange<'a> {
     }
 
     /// Reads records into pieces of at most `room` tokens, and into `most` pieces at most.
-    async fn transcript(
+    async fn pieces(
         &self,
         records: Vec<Seq>,
         counter: &Counter,
         room: u64,
         most: usize,
-    ) -> Result<Transcript> {
+    ) -> Result<RangePieces> {
         let (id, counter) = (self.survey.inputs.id, counter.clone());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
-            let transcript = read_transcript(&contents, &records, &counter, room, most);
-            Ok(transcript.map_err(ContextError::from)?)
+            let range = read_pieces(&contents, &records, &counter, room, most);
+            Ok(range.map_err(ContextError::from)?)
         })
         .await
     }

@@ -204,6 +204,7 @@ impl Inputs {
             model: self.model.as_deref(),
             tools: &params.tools,
             pending: params.pending.as_deref(),
+            below: None,
             reads_images: self.reads_images,
             context_size: self.window.size,
             window: self.window.limits(),

@@ -29,8 +29,8 @@ pub(super) use self::checkpoint::{merged_summaries, shown_summary};
 pub(crate) use self::defuse::{defuse, defuse_all};
 pub(crate) use self::extract::Extractor;
 pub(crate) use self::range::{
-    CutPlan, RangeNames, Transcript, compaction_cut, extract_records, needs_compaction, read_names,
-    read_transcript,
+    CutPlan, RangeNames, RangePieces, compaction_cut, extract_records, needs_compaction,
+    read_names, read_pieces,
 };
 pub(crate) use self::request::{
     ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,

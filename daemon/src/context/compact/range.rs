@@ -136,7 +136,7 @@ fn first_kept(path: &[PathItem], units: &[Unit], room: u64) -> usize {
 
 /// The beginning of a range as a summarizer reads it.
 #[derive(Debug)]
-pub(crate) struct Transcript {
+pub(crate) struct RangePieces {
     /// The records in pieces, oldest first.
     pub pieces: Vec<TranscriptPiece>,
     /// Whether the pieces hold the whole range.
@@ -144,13 +144,13 @@ pub(crate) struct Transcript {
 }
 
 /// Reads records into pieces of at most `room` tokens. Reads no further when `most` pieces are full.
-pub(crate) fn read_transcript(
+pub(crate) fn read_pieces(
     contents: &dyn Contents,
     records: &[Seq],
     counter: &Counter,
     room: u64,
     most: usize,
-) -> Result<Transcript, ContentsError> {
+) -> Result<RangePieces, ContentsError> {
     let mut transcript = TranscriptBuilder::new(counter, room);
     for_each_record(contents, records, |seq, body| {
         transcript.add(seq, body);
@@ -159,7 +159,7 @@ pub(crate) fn read_transcript(
     let mut pieces = transcript.finish();
     let is_whole = pieces.len() <= most;
     pieces.truncate(most);
-    Ok(Transcript { pieces, is_whole })
+    Ok(RangePieces { pieces, is_whole })
 }
 
 /// The names that occur in some records.

@@ -110,6 +110,7 @@ impl Session {
             model: None,
             tools: &[],
             pending: None,
+            below: None,
             reads_images: true,
             context_size,
             window: WindowLimits::default(),
