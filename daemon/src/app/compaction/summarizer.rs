@@ -331,6 +331,7 @@ impl<'a> Summarizer<'a> {
         while quiet_since.elapsed() < pause {
             tokio::time::sleep(YIELD_CHECK.min(pause)).await;
             if self.core.models.queues().is_busy(&self.model) {
+                self.core.due_compactions.note_missing_notes(self.id);
                 quiet_since = Instant::now();
             }
         }

@@ -423,6 +423,33 @@ async fn notes_that_gave_way_to_a_turn_end_with_it_if_the_context_is_nearly_full
 }
 
 #[tokio::test]
+async fn notes_that_no_pause_was_long_enough_for_end_with_a_turn_too() {
+    let session = LongSession::new().await;
+    session.record_exchanges(40).await;
+    session.compact_in_turn_for(CompactionCause::Growth).await;
+    session.record_exchanges(6).await;
+    session.press(Duration::from_secs(3600)).await;
+    let turn = async {
+        // The notes replace extracted ones, so that they are asked for with a prompt of their own, in a long pause.
+        while !session.core.compactions.is_running(session.id) {
+            tokio::task::yield_now().await;
+        }
+        let chat = session.core.models.queues().enter("m", Priority::Chat);
+        chat.admitted().await;
+        while !session.core.due_compactions.lacks_notes(session.id) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(chat);
+        follow_turn(&session.core, session.id);
+    };
+    let both = async { tokio::join!(session.compact_in_pause(), turn) };
+    let (outcome, ()) =
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("the notes end");
+    assert!(matches!(outcome, CompactionOutcome::Abandoned));
+    assert!(session.backend.requests().is_empty() && session.take_mark().await);
+}
+
+#[tokio::test]
 async fn notes_in_another_mode_of_thinking_than_the_chat_wait_for_a_pause() {
     // The prompt has more than 2,000 tokens.
     let (soon, never) = (Duration::from_millis(20), Duration::from_secs(3600));
