@@ -316,7 +316,7 @@ impl<'a> Summarizer<'a> {
             return Duration::ZERO;
         }
         let tokens = self.counter.count_prompt(messages, &[]);
-        self.core.speeds.get(&self.model).expected_reading(tokens).unwrap_or_default()
+        self.core.speeds.get(&self.model).reading_or_guess(tokens).unwrap_or_default()
     }
 
     /// Returns whether requests name the mode of thinking of the last chat. Another one can change a prompt at its beginning.

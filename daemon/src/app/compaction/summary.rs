@@ -77,12 +77,12 @@ impl<'a> SummaryRange<'a> {
         self.marked.get_or_try_init(mark).await.copied()
     }
 
-    /// Estimates how long the model reads a prompt of the largest size and writes a summary; `None` if it was not measured yet
-    /// how fast it reads.
+    /// Estimates how long the model reads a prompt of the largest size and writes a summary, rather too long than too short;
+    /// `None` if nothing is known of the model.
     pub(super) fn expected_time(&self) -> Option<Duration> {
         let model = Self::summarizing_model(self.core, self.survey).ok()?;
         let measured = self.core.speeds.get(&model);
-        let reading = measured.expected_reading(self.survey.before.prompt_limit)?;
+        let reading = measured.reading_or_guess(self.survey.before.prompt_limit)?;
         Some(reading + measured.expected_writing(self.target()).unwrap_or_default())
     }
 
