@@ -127,6 +127,8 @@ struct SessionCompactions {
     paused_until: Option<Instant>,
     /// The model could not write notes lately: they gave way to a chat, or failed.
     lacks_notes: bool,
+    /// The pause for which a request with a prompt of its own waits, after shorter ones did not suffice.
+    needed_pause: Duration,
     /// The reason of the last skipped compaction that was reported, and the newest compaction then.
     skipped: Option<(&'static str, Option<Seq>)>,
 }
@@ -184,6 +186,16 @@ impl DueCompactions {
     /// Returns whether a session lacks notes, for a caller that makes them without a model.
     pub(crate) fn take_missing_notes(&self, id: SessionId) -> bool {
         self.with(id, |session| std::mem::take(&mut session.lacks_notes))
+    }
+
+    /// Notes the pause for which the next request with a prompt of its own waits.
+    pub(crate) fn note_needed_pause(&self, id: SessionId, pause: Duration) {
+        self.with(id, |session| session.needed_pause = pause.min(LONGEST_PAUSE));
+    }
+
+    /// Returns the pause for which a request with a prompt of its own waits at least.
+    pub(crate) fn needed_pause(&self, id: SessionId) -> Duration {
+        self.state.lock().sessions.get(&id).map_or(Duration::ZERO, |session| session.needed_pause)
     }
 
     /// Returns how many compactions of a session failed in a row.

@@ -18,8 +18,9 @@ use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::describe;
 use crate::context::compact::{
-    ChatPrompt, RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
-    TranscriptPiece, complete_summary, partial_summary, summary_messages, verify_summary,
+    ChatPrompt, RejectedSummary, ShownRecords, Summary, SummaryLimits, SummaryOptions,
+    SummaryRequest, TranscriptPiece, complete_summary, partial_summary, summary_messages,
+    verify_summary,
 };
 use crate::model::{
     ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, Priority, Sampling, ThinkMode, Ticket,
@@ -41,6 +42,8 @@ pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 /// The least room for records that is worth a call, in tokens.
 const MIN_ROOM: u64 = 96;
+/// The same behind a prompt of the chat: smaller pieces would need too many requests.
+const MIN_ROOM_BEHIND: u64 = 384;
 /// The tokens by which a retry, and the task of an update, can be longer than a first request.
 const RETRY_TOKENS: u64 = 160;
 /// The smallest summary that is asked for, in tokens.
@@ -174,6 +177,34 @@ impl<'a> Summarizer<'a> {
         Some(target)
     }
 
+    /// Returns the largest target up to `options.target` for summaries whose requests have their records behind a prompt of
+    /// the chat, and the room for records in tokens; `None` if a target of `least` tokens leaves too little.
+    pub(super) fn room_behind(
+        &self,
+        messages: &[ContextMessage],
+        tools: &[Value],
+        options: SummaryOptions<'_>,
+        least: u64,
+    ) -> Option<(u64, u64)> {
+        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
+        let chat = Some(ChatPrompt { messages, shows: ShownRecords::Nothing });
+        let behind = SummaryOptions { chat, ..options };
+        let around = summary_messages(SummaryRequest::First(&empty), &behind);
+        let around = self.counter.count_prompt(&around, tools);
+        let around = around + around / self.margin() + RETRY_TOKENS;
+        let mut target = options.target;
+        while target >= least.max(MIN_TARGET) {
+            // The request holds the summary so far, the answer the next one.
+            let taken = around + target + u64::from(self.num_predict(target));
+            let room = self.window().saturating_sub(taken);
+            if room >= MIN_ROOM_BEHIND {
+                return Some((target, room));
+            }
+            target -= target.div_ceil(8);
+        }
+        None
+    }
+
     /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
     pub(super) fn room(&self, options: &SummaryOptions<'_>) -> Result<(u64, u64), CompactError> {
         let mut target = options.target;
@@ -289,7 +320,12 @@ impl<'a> Summarizer<'a> {
         messages: Vec<ContextMessage>,
         predict: u32,
     ) -> Result<(String, bool), CompactError> {
-        let mut pause = self.first_pause(&messages);
+        let reading = self.first_pause(&messages);
+        let mut pause = if reading.is_zero() {
+            reading
+        } else {
+            reading.max(self.core.due_compactions.needed_pause(self.id))
+        };
         let request = self.request(messages, predict);
         let n_attempts = if self.is_patient { MAX_YIELDS } else { 1 };
         for _ in 0..n_attempts {
@@ -303,6 +339,9 @@ impl<'a> Summarizer<'a> {
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
             let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             pause = pause.max(lasted) * 2;
+            if !reading.is_zero() {
+                self.core.due_compactions.note_needed_pause(self.id, pause);
+            }
         }
         Err(self.busy())
     }

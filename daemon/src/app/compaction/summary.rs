@@ -4,7 +4,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::CompactionMethod;
+use ollm_protocol::content::{CompactionMethod, ContextMessage};
 use ollm_protocol::{CheckpointId, Seq};
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -20,9 +20,9 @@ use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
 use crate::context::compact::{
     ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeNames, RangePieces,
-    RejectedSummary, RenewOptions, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
-    TranscriptPiece, checkpoint_to_update, checkpoints_to_merge, extract_records, read_names,
-    read_pieces, renew, tier,
+    RejectedSummary, RenewOptions, ShownRecords, Summary, SummaryLimits, SummaryOptions,
+    SummaryRequest, TranscriptPiece, checkpoint_to_update, checkpoints_to_merge, extract_records,
+    read_names, read_pieces, renew, tier,
 };
 use crate::context::{ContextError, CutPlan, Ledger};
 use crate::goal::block::goal_block;
@@ -119,6 +119,45 @@ impl<'a> SummaryRange<'a> {
         self.in_pieces(summarizer, names, demands, before, replaced).await
     }
 
+    /// Returns the prompt of the chat behind which its own model can be asked for a summary.
+    fn chat_prompt(&self, summarizer: &Summarizer<'_>) -> Option<&[ContextMessage]> {
+        let Survey { inputs, chat, .. } = &**self.survey;
+        let is_own =
+            inputs.model.as_deref().map(canonical_name) == Some(canonical_name(&summarizer.model));
+        // A call without its result is not followed by a turn of the user.
+        let is_complete = chat.last().is_some_and(|last| last.tool_calls.is_empty());
+        (is_own && is_complete).then_some(chat)
+    }
+
+    /// Returns the prompt of the chat for requests that have their records behind it, and their target and room for records.
+    fn room_behind_chat(
+        &self,
+        summarizer: &Summarizer<'_>,
+        demands: SummaryOptions<'_>,
+        least: u64,
+    ) -> Option<(ChatPrompt<'_>, (u64, u64))> {
+        let messages = self.chat_prompt(summarizer)?;
+        let tools = &self.request.params.tools;
+        let room = summarizer.room_behind(messages, tools, demands, least)?;
+        Some((ChatPrompt { messages, shows: ShownRecords::Nothing }, room))
+    }
+
+    /// Returns whether requests go behind the chat's own prompt, with that room for records, and not with a prompt of their
+    /// own with another target and room. Such a prompt takes the place of the chat's in the server's cache, but it needs fewer
+    /// requests; it is given up once no pause was long enough for it.
+    fn goes_behind(
+        &self,
+        summarizer: &Summarizer<'_>,
+        room: u64,
+        own: Option<&(u64, u64)>,
+    ) -> bool {
+        let n_pieces = |room: u64| self.cut.tokens.div_ceil(room.max(1));
+        let needs_longer_pauses =
+            || !self.core.due_compactions.needed_pause(self.survey.inputs.id).is_zero();
+        own.is_none_or(|(_, own)| n_pieces(room) <= n_pieces(*own))
+            || summarizer.is_background() && needs_longer_pauses()
+    }
+
     /// Summarizes the range in pieces that fit the model's window.
     async fn in_pieces(
         &self,
@@ -128,9 +167,20 @@ impl<'a> SummaryRange<'a> {
         before: Option<Summary>,
         replaced: u64,
     ) -> Result<NewHead> {
-        let (target, mut room) = summarizer.room(&demands)?;
+        let least = before.as_ref().map_or(0, |one| summarizer.counter.count_text(&one.render()));
+        let behind = self.room_behind_chat(&summarizer, demands, u64::from(least));
+        let own = summarizer.room(&demands);
+        let (summarizer, chat, (target, mut room)) = match (behind, own) {
+            (Some((chat, room)), own)
+                if self.goes_behind(&summarizer, room.1, own.as_ref().ok()) =>
+            {
+                let tools = self.request.params.tools.clone();
+                (summarizer.behind_chat(tools), Some(chat), room)
+            }
+            (_, own) => (summarizer, None, own?),
+        };
         self.mark().await?;
-        let options = SummaryOptions { target, ..demands };
+        let options = SummaryOptions { target, chat, ..demands };
         let limits = SummaryLimits { replaced, target };
         // A user waits for the oldest piece only.
         let most = if self.in_turn { 1 } else { usize::MAX };
@@ -198,7 +248,7 @@ impl<'a> SummaryRange<'a> {
         Ok(self.new_head(&parts, names, None, Some(summarizer.model.clone())))
     }
 
-    /// Summarizes the range by a request behind the chat's own prompt. Returns `None` if another model summarizes, or if
+    /// Summarizes the range by one request behind the chat's own prompt. Returns `None` if another model summarizes, or if
     /// the prompt, the records that it does not show, and the summary do not fit into the window.
     async fn behind_chat(
         &self,
@@ -207,21 +257,15 @@ impl<'a> SummaryRange<'a> {
         before: Option<&Summary>,
         replaced: u64,
     ) -> Result<Option<Summary>> {
-        let Survey { inputs, chat, .. } = &**self.survey;
-        let is_own =
-            inputs.model.as_deref().map(canonical_name) == Some(canonical_name(&summarizer.model));
-        // A call without its result is not followed by a turn of the user.
-        let is_complete = chat.last().is_some_and(|last| last.tool_calls.is_empty());
-        if !is_own || !is_complete {
-            return Ok(None);
-        }
+        let Some(chat) = self.chat_prompt(summarizer) else { return Ok(None) };
         let counter = &summarizer.counter;
         let missing = self.survey.missing(&self.cut.records);
         let missing = self.pieces(missing, counter, summarizer.window(), 1).await?;
         if !missing.is_whole {
             return Ok(None);
         }
-        let chat = ChatPrompt { messages: chat, missing: missing.pieces.first() };
+        let shows = ShownRecords::AllBut(missing.pieces.first());
+        let chat = ChatPrompt { messages: chat, shows };
         let tools = &self.request.params.tools;
         let Some(target) = summarizer.target_behind(chat, tools, demands) else { return Ok(None) };
         self.mark().await?;

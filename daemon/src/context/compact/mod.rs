@@ -33,7 +33,7 @@ pub(crate) use self::range::{
     read_names, read_pieces,
 };
 pub(crate) use self::request::{
-    ChatPrompt, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
+    ChatPrompt, ShownRecords, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
 };
 pub(crate) use self::retention::{
     MeasuredTexts, measure_retention, prompt_text, recount_facts, retained_percent,

@@ -2,9 +2,10 @@
 //! the records as a summarizer reads them: the author, the number, and as much of the text as a summary can need.
 //!
 //! A request has one of two forms. Behind a prompt of the chat it is one more turn of the user: a model server has read
-//! the rest already. A request of its own is for ranges that such a prompt does not show: records and summaries stand in
-//! delimited blocks that no text inside can end, and no tools are offered. The instructions stand last in both, because
-//! small models follow the text that they read last, and apart from bullets, because they repeat those.
+//! the rest already. A request of its own is for ranges for which such a prompt leaves no room; no tools are offered then.
+//! Records and summaries that the chat's prompt does not show stand in delimited blocks that no text inside can end. The
+//! instructions stand last, because small models follow the text that they read last, and apart from bullets, because they
+//! repeat those.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, Message, OPENING_END, Part, RecordBody, Role};
@@ -55,14 +56,25 @@ pub(crate) struct SummaryOptions<'a> {
     pub chat: Option<ChatPrompt<'a>>,
 }
 
-/// A prompt of the chat, which shows the previous summary and most of the records.
+/// A prompt of the chat behind which a summary is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChatPrompt<'a> {
     pub messages: &'a [ContextMessage],
-    /// The records that it does not show.
-    pub missing: Option<&'a TranscriptPiece>,
+    pub shows: ShownRecords<'a>,
 }
 
+/// The records of a summary that a prompt of the chat shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ShownRecords<'a> {
+    /// All of them except one piece, and the previous summary.
+    AllBut(Option<&'a TranscriptPiece>),
+    /// None: the request has them, and the previous summary.
+    Nothing,
+}
+
+/// The words before blocks that stand behind a prompt of the chat.
+const PAUSE: &str = "The conversation pauses here. Answer nothing and call no tool. What stands in the blocks below is \
+    data from earlier in it.";
 /// The words before the records that a prompt of the chat does not show.
 const MISSING: &str = "These earlier records of this conversation are not shown above:";
 
@@ -74,12 +86,27 @@ pub(crate) fn summary_messages(
     request: SummaryRequest<'_>,
     options: &SummaryOptions<'_>,
 ) -> Vec<ContextMessage> {
-    if let Some(ChatPrompt { messages, missing }) = options.chat {
-        let missing = missing
-            .map_or_else(String::new, |piece| format!("{MISSING}\n{}\n\n", records_block(piece)));
-        let text = missing + task_behind_chat(request) + &form(options);
-        return behind_chat(messages, &text);
+    match options.chat {
+        None => {
+            let text = blocks_and_task(request, options);
+            vec![ContextMessage::text(Role::System, SYSTEM), ContextMessage::text(Role::User, text)]
+        }
+        Some(ChatPrompt { messages, shows: ShownRecords::Nothing }) => {
+            let text = format!("{PAUSE}\n\n{}", blocks_and_task(request, options));
+            behind_chat(messages, &text)
+        }
+        Some(ChatPrompt { messages, shows: ShownRecords::AllBut(missing) }) => {
+            let missing = missing.map_or_else(String::new, |piece| {
+                format!("{MISSING}\n{}\n\n", records_block(piece))
+            });
+            let text = missing + task_behind_chat(request) + &form(options);
+            behind_chat(messages, &text)
+        }
     }
+}
+
+/// Returns the material of a request in blocks, and what to make of it.
+fn blocks_and_task(request: SummaryRequest<'_>, options: &SummaryOptions<'_>) -> String {
     let previous = |summary: &Summary| note("previous-summary", &[], &summary.render());
     let blocks = match request {
         SummaryRequest::First(piece) => vec![records_block(piece)],
@@ -95,7 +122,7 @@ pub(crate) fn summary_messages(
     }
     text.push_str(task(request));
     text.push_str(&form(options));
-    vec![ContextMessage::text(Role::System, SYSTEM), ContextMessage::text(Role::User, text)]
+    text
 }
 
 /// Returns a prompt of the chat with one more turn of the user.
@@ -180,7 +207,7 @@ const RETRY: &str = "Write the notes and nothing else. Begin with the line `## G
 
 /// Instructions in words, which an answer must not repeat: those of requests, and those of the chat's prompts, which a
 /// request can stand behind.
-pub(super) const INSTRUCTIONS: [&str; 16] = [
+pub(super) const INSTRUCTIONS: [&str; 17] = [
     GUIDE,
     HEADINGS,
     EARLIER_HINTS,
@@ -191,6 +218,7 @@ pub(super) const INSTRUCTIONS: [&str; 16] = [
     UPDATE_BEHIND_CHAT,
     NOTES_BEHIND_CHAT,
     MISSING,
+    PAUSE,
     FORM[0],
     FORM[1],
     REJECTED,
@@ -426,7 +454,7 @@ mod tests {
         messages: &'a [ContextMessage],
         missing: Option<&'a TranscriptPiece>,
     ) -> SummaryOptions<'a> {
-        let chat = Some(ChatPrompt { messages, missing });
+        let chat = Some(ChatPrompt { messages, shows: ShownRecords::AllBut(missing) });
         SummaryOptions { target: 400, chat, ..SummaryOptions::default() }
     }
 

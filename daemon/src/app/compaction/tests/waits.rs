@@ -450,6 +450,30 @@ async fn notes_that_no_pause_was_long_enough_for_end_with_a_turn_too() {
 }
 
 #[tokio::test]
+async fn notes_that_gave_way_with_a_prompt_of_their_own_are_requested_behind_the_chat() {
+    for needs_longer_pauses in [false, true] {
+        let session = LongSession::new().await;
+        session.record_exchanges(60).await;
+        session.compact_in_turn_for(CompactionCause::Growth).await;
+        let built = session.build_for_chat(None).await;
+        if needs_longer_pauses {
+            session.core.due_compactions.note_needed_pause(session.id, Duration::from_secs(3600));
+        }
+        for _ in 0..32 {
+            session.backend.answer_text(SUMMARY);
+        }
+        let done = tokio::time::timeout(Duration::from_secs(60), session.compact_in_pause()).await;
+        assert!(matches!(done, Ok(CompactionOutcome::Done(_))), "{needs_longer_pauses}");
+        let first = &session.backend.requests()[0];
+        let begins_alike = first.messages.starts_with(&built.messages[..built.messages.len() - 1]);
+        assert_eq!(begins_alike, needs_longer_pauses);
+        let task = &first.messages.last().expect("a task").content;
+        assert!(task.contains("<records from=\"#"), "{task}");
+        assert_eq!(task.contains("The conversation pauses here."), needs_longer_pauses, "{task}");
+    }
+}
+
+#[tokio::test]
 async fn notes_in_another_mode_of_thinking_than_the_chat_wait_for_a_pause() {
     // The prompt has more than 2,000 tokens.
     let (soon, never) = (Duration::from_millis(20), Duration::from_secs(3600));
