@@ -56,6 +56,7 @@ pub(super) struct SentenceReading {
     pub(super) is_denial: bool,
     /// Set if the sentence asks or commands.
     is_request: bool,
+    is_pointing: bool,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,
     /// The score by the form of the sentence, without its values.
@@ -73,13 +74,22 @@ pub(super) enum SentenceSort {
     Other,
 }
 
-/// Calls `visit` with each statement of a message, and whether it is a rule, in order.
-pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&str, bool)) {
+/// A sentence that states a fact or a rule.
+pub(crate) struct Statement<'s> {
+    pub(crate) text: &'s str,
+    pub(crate) is_rule: bool,
+    /// Whether it is about something that only the sentences before it name.
+    pub(crate) is_pointing: bool,
+}
+
+/// Calls `visit` with each statement of a message, in order.
+pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&Statement<'_>)) {
     for_each_sentence(text, |_, sentence| {
         if let Some(reading) = read_sentence(sentence)
             && reading.sort == SentenceSort::Fact
         {
-            visit(&reading.text, reading.is_rule);
+            let SentenceReading { text, is_rule, is_pointing, .. } = &reading;
+            visit(&Statement { text, is_rule: *is_rule, is_pointing: *is_pointing });
         }
     });
 }
@@ -164,6 +174,7 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
         is_rule: classes.is_rule,
         is_denial: denies(&words, &rest),
         is_request: classes.is_question || classes.is_command,
+        is_pointing: classes.is_pointing,
         is_change: classes.all.has(WordClass::Change),
         form_score: classes.score(sentence),
     })

@@ -17,7 +17,7 @@ mod tests;
 mod values;
 
 pub(crate) use block::{SaidText, ShownText, block_lines, fact_block};
-pub(crate) use candidate::{for_each_statement, is_plain_request};
+pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
 pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};

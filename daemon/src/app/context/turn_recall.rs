@@ -216,7 +216,7 @@ fn only_asks(message: &RecalledMessage) -> bool {
 /// Returns whether a text states a fact.
 fn states_fact(text: &str) -> bool {
     let mut states = false;
-    for_each_statement(text, |_, _| states = true);
+    for_each_statement(text, |_| states = true);
     states
 }
 

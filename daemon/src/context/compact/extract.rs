@@ -9,6 +9,7 @@
 //! the extractor began there or earlier. So one extractor goes on from compaction to compaction.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
@@ -16,7 +17,9 @@ use ollm_protocol::content::{Message, RecordBody, Role};
 use super::marks::{Mark, has_mark};
 use super::request::cut_middle;
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
-use crate::facts::{FactValueKind, for_each_sentence_of_line, for_each_statement, values_of_line};
+use crate::facts::{
+    FactValueKind, Statement, for_each_sentence_of_line, for_each_statement, values_of_line,
+};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -33,6 +36,8 @@ const MAX_LINES: usize = 48;
 const MAX_REPORTS: usize = 2;
 /// Digits of the shortest number that an answer reports.
 const MIN_REPORTED_DIGITS: usize = 3;
+/// Numbers that are years.
+const YEARS: RangeInclusive<u32> = 1500..=2100;
 /// Bytes of the longest line that is searched; longer lines are data.
 const MAX_LINE_BYTES: usize = 1000;
 /// Lines of a text that are searched.
@@ -187,9 +192,9 @@ impl Extractor {
                     self.request = prose.map(|prose| (seq, cut_middle(prose, REQUEST)));
                 }
                 self.user_messages.push(seq, &format!("user: {}", first_line(&text)));
-                for_each_statement(&text, |statement, is_rule| {
-                    let list = if is_rule { &mut self.demands } else { &mut self.values };
-                    list.push(seq, statement);
+                for_each_statement(&text, |statement| {
+                    let list = if statement.is_rule { &mut self.demands } else { &mut self.values };
+                    list.push(seq, statement.text);
                 });
                 self.plans(seq, &text);
             }
@@ -295,28 +300,33 @@ fn is_error(line: &str) -> bool {
     has_mark(line, Mark::Error)
 }
 
-/// Returns the first statements of an answer with a path, an address or a long number, without the one that stands for the
-/// answer, and without decisions and next steps.
+/// Returns the first statements of an answer with a path, an address or a long number that is no year, without the one that
+/// stands for the answer, and without decisions and next steps. Models explain things by years and names, which are seldom
+/// true.
 fn reports(text: &str, answer: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for_each_statement(text, |statement, _| {
+    for_each_statement(text, |Statement { text, is_pointing, .. }| {
         let is_report = found.len() < MAX_REPORTS
-            && !answer.contains(statement)
-            && !has_mark(statement, Mark::Decision)
-            && !has_mark(statement, Mark::Next)
-            && values_of_line(statement).into_iter().any(|(kind, range)| match kind {
+            && !is_pointing
+            && !answer.contains(text)
+            && !has_mark(text, Mark::Decision)
+            && !has_mark(text, Mark::Next)
+            && values_of_line(text).into_iter().any(|(kind, range)| match kind {
                 FactValueKind::Path | FactValueKind::Address => true,
-                FactValueKind::Number => {
-                    let digits = statement[range].chars().filter(|char| char.is_numeric());
-                    digits.count() >= MIN_REPORTED_DIGITS
-                }
+                FactValueKind::Number => is_reported(&text[range]),
                 _ => false,
             });
         if is_report {
-            found.push(statement.to_owned());
+            found.push((*text).to_owned());
         }
     });
     found
+}
+
+/// Returns whether a number is long enough to be worth a note, and no year.
+fn is_reported(number: &str) -> bool {
+    let is_year = number.parse().is_ok_and(|number: u32| YEARS.contains(&number));
+    number.chars().filter(|char| char.is_numeric()).count() >= MIN_REPORTED_DIGITS && !is_year
 }
 
 #[cfg(test)]
@@ -407,6 +417,8 @@ mod tests {
             &["Die Konfiguration ist in /etc/x.toml."],
         );
         check("The lexer is in src/lex.rs. It has 12 states.", &[]);
+        check("A hash map maps keys to values. The first hash map was built in 1953 by Luhn.", &[]);
+        check("A bus connects the parts of a computer. It was built with 4812 wires then.", &[]);
         let table: String = (0..9).map(|n| format!("Port {n} of the switch is 900{n}. ")).collect();
         check(
             &format!("Here it comes. {table}"),
