@@ -14,6 +14,9 @@ const MIN_CHARS: u32 = 16;
 const REFINEMENTS: usize = 3;
 /// Bytes of the longest word that is left out rather than divided. Scripts without spaces have longer ones.
 const MAX_WORD_BYTES: usize = 40;
+/// Bytes of the longest line that is left out rather than divided, beside whole lines: about the width of code. Longer ones
+/// are paragraphs.
+const MAX_LINE_BYTES: usize = 120;
 /// Maximum number of arguments of a call that are cut one by one; more of them are cut as one text.
 const MAX_CUT_ARGS: usize = 16;
 
@@ -142,7 +145,8 @@ fn cut_text(text: &str, cut: Cut) -> String {
     let Some((head, _, tail)) = split_ends(text, cut.head as usize, cut.tail as usize) else {
         return text.to_owned();
     };
-    let (head, tail) = (whole_lines(head), tail_lines(tail));
+    let (head, tail) =
+        (lines_before(text, head.len()), lines_behind(text, text.len() - tail.len()));
     let missing = &text[head.len()..text.len() - tail.len()];
     let marker = match missing.trim_matches('\n').matches('\n').count() {
         0 => format!("[... {} characters not shown ...]", missing.chars().count()),
@@ -152,16 +156,24 @@ fn cut_text(text: &str, cut: Cut) -> String {
     format!("{head}\n{marker}\n{tail}").trim_end_matches('\n').to_owned()
 }
 
-/// Returns the whole lines at the beginning of a cut text, unless that gives up more than half of it.
-fn whole_lines(text: &str) -> &str {
-    let end = text.rfind('\n').map_or(0, |at| at + 1);
-    if end * 2 >= text.len() { &text[..end] } else { text }
+/// Returns the text before `end`, without the beginning of a line that goes on behind it, unless that is much text.
+fn lines_before(text: &str, end: usize) -> &str {
+    let start = text[..end].rfind('\n').map_or(0, |at| at + 1);
+    let line_end = text[end..].find('\n').map_or(text.len(), |at| end + at);
+    let is_short = start > 0 && line_end - start <= MAX_LINE_BYTES;
+    if is_short || start * 2 >= end { &text[..start] } else { &text[..end] }
 }
 
-/// Returns the whole lines at the end of a cut text, unless that gives up more than half of it.
-fn tail_lines(text: &str) -> &str {
-    let start = text.find('\n').map_or(text.len(), |at| at + 1);
-    if start * 2 <= text.len() { &text[start..] } else { text }
+/// Returns the text from `start` on, without the end of a line that begins before it, unless that is much text.
+fn lines_behind(text: &str, start: usize) -> &str {
+    let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    if line_start == start {
+        return &text[start..];
+    }
+    let end = text[start..].find('\n').map_or(text.len(), |at| start + at + 1);
+    let is_short = end < text.len() && end - line_start <= MAX_LINE_BYTES;
+    let is_little = (end - start) * 2 <= text.len() - start;
+    if is_short || is_little { &text[end..] } else { &text[start..] }
 }
 
 /// Returns the text before `end`, without the beginning of a word that goes on behind it.
@@ -263,6 +275,13 @@ mod tests {
         let long = format!("{}\n{}", "a".repeat(50), "b".repeat(50));
         let cut = cut_text(&long, Cut { head: 60, tail: 10 });
         assert!(cut.starts_with(&format!("{}\n[...", "a".repeat(50))), "{cut}");
+        // A short first and last line stand without the parts of the code between them; parts of paragraphs stay.
+        let pasted = format!("Fix this:\n{}What is wrong?", "let x = f(y, z);\n".repeat(9));
+        let cut = cut_text(&pasted, Cut { head: 24, tail: 28 });
+        assert_eq!(cut, "Fix this:\n[... 9 lines not shown ...]\nWhat is wrong?");
+        let prose = format!("Hello,\n{}\nBye", "so it goes ".repeat(40));
+        let cut = cut_text(&prose, Cut { head: 30, tail: 16 });
+        assert!(cut.starts_with("Hello,\nso it goes so it goes s\n[... 405 characters"), "{cut}");
     }
 
     #[test]

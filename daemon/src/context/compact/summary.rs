@@ -372,8 +372,8 @@ fn keep_lines(lines: &[String], section: Section, counter: &Counter, tokens: u64
             kept.push((at, line.clone()));
             continue;
         }
-        if is_lasting && has_value(line) {
-            // Another line with a value may be shorter.
+        if is_lasting {
+            // Half a rule or a value misleads, and another line may be shorter.
             continue;
         }
         if let Some(cut) = cut_line(line, counter, left) {
@@ -544,6 +544,23 @@ mod tests {
         let short = fit(&Summary::parse(&text), &Counter::ESTIMATE, 100).render();
         assert!(short.contains("48213") && short.contains("the newest line"), "{short}");
         assert!(!short.contains("the oldest line"), "{short}");
+    }
+
+    #[test]
+    fn rule_is_kept_whole_or_left_out() {
+        let rules = [
+            "Retries of any upload must stop after 7 attempts, and then the user is asked.",
+            "Answers are short, and they are written without lists and without headings.",
+            "Nothing that this crate exports is unsafe, and nothing that it calls is.",
+        ];
+        let text = format!("## Goal\nx\n## Critical context\n- {}", rules.join("\n- "));
+        let counter = Counter::ESTIMATE;
+        let whole = Summary::parse(&text);
+        for target in 40..u64::from(counter.count_text(&whole.render())) {
+            let short = fit(&whole, &counter, target).render();
+            let mut lines = short.lines().filter_map(|line| line.strip_prefix("- "));
+            assert!(lines.all(|line| rules.contains(&line)), "{target}: {short}");
+        }
     }
 
     #[test]
