@@ -38,5 +38,6 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// The number of additions to this version of the protocol so far, from 1.
 ///
-/// A client that knows more than the daemon omits newer params, because the daemon would refuse them.
+/// A client that knows more than the daemon omits newer params, because the daemon would refuse them. Stays 1 until the
+/// first release.
 pub const SCHEMA_REVISION: u32 = 1;

@@ -13,10 +13,12 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The pause after the first failed compaction; it doubles with each further failure.
-const FIRST_PAUSE: Duration = Duration::from_secs(30);
-/// The longest pause after failed compactions.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1800);
+/// The wait after the first failed compaction; it doubles with each further failure.
+const FIRST_RETRY_WAIT: Duration = Duration::from_secs(30);
+/// The longest wait after failed compactions.
+const LONGEST_RETRY_WAIT: Duration = Duration::from_secs(1800);
+/// The longest pause for which a summary waits: longer ones are the ends of a day's work.
+const LONGEST_NEEDED_PAUSE: Duration = Duration::from_secs(1800);
 /// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
 /// its document counts with its size on disk.
 const MAX_REMEMBERED: usize = 512;
@@ -108,7 +110,7 @@ impl DueDocuments {
     }
 }
 
-/// Sessions whose context may be due for compaction, and the pauses after failures; in memory only.
+/// Sessions whose context may be due for compaction, and what earlier attempts left behind; in memory only.
 #[derive(Default)]
 pub(crate) struct DueCompactions {
     state: Mutex<CompactionState>,
@@ -124,9 +126,10 @@ struct CompactionState {
 #[derive(Default)]
 struct SessionCompactions {
     n_failures: u32,
-    paused_until: Option<Instant>,
-    /// The model could not write notes lately: they gave way to a chat, or failed.
-    lacks_notes: bool,
+    /// The moment at which automatic compactions ask a model again, after a failure.
+    retry_at: Option<Instant>,
+    /// Whether a summary failed or gave way to a chat since the last one that succeeded or was extracted in its place.
+    are_notes_missing: bool,
     /// The pause for which a request with a prompt of its own waits, after shorter ones did not suffice.
     needed_pause: Duration,
     /// The reason of the last skipped compaction that was reported, and the newest compaction then.
@@ -158,39 +161,39 @@ impl DueCompactions {
         }
     }
 
-    /// Notes that a compaction failed, which pauses automatic ones.
+    /// Notes that a compaction failed, so that automatic ones wait before they ask a model again.
     pub(crate) fn note_failure(&self, id: SessionId) {
         self.with(id, |session| {
             let factor = 1 << session.n_failures.min(10);
-            let pause = FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE);
+            let wait = FIRST_RETRY_WAIT.saturating_mul(factor).min(LONGEST_RETRY_WAIT);
             session.n_failures += 1;
-            session.paused_until = Some(Instant::now() + pause);
+            session.retry_at = Some(Instant::now() + wait);
         });
     }
 
-    /// Notes that a compaction succeeded, which ends a pause.
+    /// Notes that a model wrote a summary, and forgets what failures and chats left behind.
     pub(crate) fn note_success(&self, id: SessionId) {
         self.with(id, |session| *session = SessionCompactions::default());
     }
 
-    /// Notes that the model of a session could not write notes, because they gave way to a chat or failed.
-    pub(crate) fn note_missing_notes(&self, id: SessionId) {
-        self.with(id, |session| session.lacks_notes = true);
+    /// Notes that a summary failed or gave way to a chat.
+    pub(crate) fn mark_notes_missing(&self, id: SessionId) {
+        self.with(id, |session| session.are_notes_missing = true);
     }
 
-    /// Returns whether the model of a session could not write notes, and nothing took their place since.
-    pub(crate) fn lacks_notes(&self, id: SessionId) -> bool {
-        self.state.lock().sessions.get(&id).is_some_and(|session| session.lacks_notes)
+    /// Returns whether a summary failed or gave way to a chat, and nothing took its place since.
+    pub(crate) fn are_notes_missing(&self, id: SessionId) -> bool {
+        self.state.lock().sessions.get(&id).is_some_and(|session| session.are_notes_missing)
     }
 
-    /// Returns whether a session lacks notes, for a caller that makes them without a model.
-    pub(crate) fn take_missing_notes(&self, id: SessionId) -> bool {
-        self.with(id, |session| std::mem::take(&mut session.lacks_notes))
+    /// Notes that extracted lines take the place of a summary that failed or gave way.
+    pub(crate) fn unmark_notes_missing(&self, id: SessionId) {
+        self.with(id, |session| session.are_notes_missing = false);
     }
 
     /// Notes the pause for which the next request with a prompt of its own waits.
     pub(crate) fn note_needed_pause(&self, id: SessionId, pause: Duration) {
-        self.with(id, |session| session.needed_pause = pause.min(LONGEST_PAUSE));
+        self.with(id, |session| session.needed_pause = pause.min(LONGEST_NEEDED_PAUSE));
     }
 
     /// Returns the pause for which a request with a prompt of its own waits at least.
@@ -203,10 +206,10 @@ impl DueCompactions {
         self.state.lock().sessions.get(&id).map_or(0, |session| session.n_failures)
     }
 
-    /// Returns whether automatic compactions of a session are paused after a failure.
-    pub(crate) fn is_paused(&self, id: SessionId) -> bool {
+    /// Returns whether automatic compactions of a session wait before they ask a model again, after a failure.
+    pub(crate) fn awaits_retry(&self, id: SessionId) -> bool {
         let state = self.state.lock();
-        let until = state.sessions.get(&id).and_then(|session| session.paused_until);
+        let until = state.sessions.get(&id).and_then(|session| session.retry_at);
         until.is_some_and(|until| Instant::now() < until)
     }
 
@@ -348,13 +351,13 @@ mod tests {
         for expected in [30, 60, 120] {
             compactions.note_failure(id(1));
             tokio::time::advance(Duration::from_secs(expected - 1)).await;
-            assert!(compactions.is_paused(id(1)));
+            assert!(compactions.awaits_retry(id(1)));
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(!compactions.is_paused(id(1)));
+            assert!(!compactions.awaits_retry(id(1)));
         }
         compactions.note_failure(id(1));
         compactions.note_success(id(1));
-        assert!(!compactions.is_paused(id(1)) && !compactions.is_paused(id(2)));
+        assert!(!compactions.awaits_retry(id(1)) && !compactions.awaits_retry(id(2)));
     }
 
     #[tokio::test]

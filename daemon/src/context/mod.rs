@@ -37,6 +37,7 @@ pub(crate) use self::compact::{defuse, defuse_all};
 pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild, digest};
 pub(crate) use self::ledger::{FileUses, Ledger, UsedFile};
 pub(crate) use self::newest::newest_start;
+pub(crate) use self::omitted::OmitReason;
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
 pub(crate) use self::render::{RECALL_TOPIC, recalled_block};
 pub(crate) use self::strategy::PIN_PERCENT;

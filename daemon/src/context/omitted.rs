@@ -6,7 +6,7 @@ use super::path::PathItem;
 
 /// The reason why a record or a part of it is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OmitReason {
+pub(crate) enum OmitReason {
     /// The record does not fit.
     Budget,
     /// A checkpoint stands for the record.
@@ -29,11 +29,15 @@ pub(super) enum OmitReason {
     Deferred,
     /// The record cannot be read.
     Damaged,
+    /// Items of the goal have no room in the system message.
+    Goal,
+    /// Context entries have no room in the system message.
+    ContextEntry,
 }
 
 impl OmitReason {
     /// Returns the name on the wire.
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Budget => "budget",
             Self::Summarized => "summarized",
@@ -46,6 +50,8 @@ impl OmitReason {
             Self::Superseded => "superseded",
             Self::Deferred => "deferred",
             Self::Damaged => "damaged",
+            Self::Goal => "goal",
+            Self::ContextEntry => "contextEntry",
         }
     }
 }
@@ -61,8 +67,8 @@ impl Omitted {
     /// Adds one record with the tokens that are left out of it.
     pub(super) fn add(&mut self, item: &PathItem, tokens: u64, reason: OmitReason) {
         let reason = reason.as_str().to_owned();
-        let (seq, through_seq, items) = (item.seq, None, None);
-        self.items.push(OmittedItem { seq, through_seq, tokens, reason, items });
+        let (seq, through_seq, item_count) = (item.seq, None, None);
+        self.items.push(OmittedItem { seq, through_seq, tokens, reason, item_count });
     }
 
     /// Adds a run of records as one item; records that never enter a context do not count.
@@ -81,7 +87,7 @@ impl Omitted {
             through_seq: (last.seq != first.seq).then_some(last.seq),
             tokens,
             reason: reason.as_str().to_owned(),
-            items: None,
+            item_count: None,
         });
     }
 

@@ -168,7 +168,7 @@ pub struct OmittedItem {
     pub reason: String,
     /// For `goal` and `contextEntry`, the number of items that the system message does not show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub items: Option<u64>,
+    pub item_count: Option<u64>,
 }
 
 /// A record of which a context shows a part.

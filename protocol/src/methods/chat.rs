@@ -238,7 +238,7 @@ pub struct ChatUsage {
     /// The earlier messages of the session that the user's message brought back into the prompt; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalled: Vec<Seq>,
-    /// The messages of other sessions that it brought back, with their sessions; empty if there are none.
+    /// The messages of other sessions that the user's message brought back; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalled_elsewhere: Vec<RecalledRecord>,
     /// The longest answer that the call allowed, in tokens.

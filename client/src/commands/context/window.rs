@@ -472,7 +472,7 @@ fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
             Some(through) => format!("#{} to #{through}", item.seq),
             None => format!("#{}", item.seq),
         };
-        let reason = match item.items {
+        let reason = match item.item_count {
             Some(items) => format!("{}: {} not shown", item.reason, grouped(items)),
             None => item.reason.clone(),
         };

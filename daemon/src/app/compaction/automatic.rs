@@ -10,9 +10,9 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use tokio::task::JoinSet;
 
 use super::events;
-use super::read_ahead::{read_ahead, slow_reader};
+use super::read_ahead::{is_reading_noticed, read_ahead};
 use super::summarizer::QueuePlace;
-use super::survey::{CompactionRequest, PAUSE_SHARE, PRESSING_SHARE, survey};
+use super::survey::{CompactionRequest, NEARLY_FULL_SHARE, PAUSE_SHARE, survey};
 use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
 use crate::app::cache::{CachedSession, ContextFill};
 use crate::app::context::inputs::params_like_last;
@@ -112,14 +112,14 @@ fn mark_if_due(core: &Core, id: SessionId, fill: Option<ContextFill>) {
         && (is_full() || has_provisional(core, id))
         && !core.turns.is_running(id)
         && has_model(core, id)
-        && (!core.due_compactions.is_paused(id) || needs_extraction(core, id, fill))
+        && (!core.due_compactions.awaits_retry(id) || needs_extraction(core, id, fill))
     {
         core.due_compactions.mark(id);
     }
 }
 
-/// Follows the end of a turn as [`follow`] does. If the next message probably does not fit, a background compaction whose
-/// summary gave way to a chat ends here: the next one extracts its notes before that message comes.
+/// Follows the end of a turn: does what [`follow`] does, and cancels a background compaction that still waits for its
+/// summary if lines must be extracted before the next message, because only a new compaction extracts.
 pub(crate) fn follow_turn(core: &Core, id: SessionId) {
     let fill = events::report_fill(core, id);
     mark_if_due(core, id, fill);
@@ -131,14 +131,13 @@ pub(crate) fn follow_turn(core: &Core, id: SessionId) {
     }
 }
 
-/// Returns whether the model could not write notes, the next message probably does not fit, and its user would wait until
-/// the model has read the new context.
+/// Returns whether a summary failed or gave way, the next message probably does not fit, and its user would wait until the
+/// model has read the new context.
 fn needs_extraction(core: &Core, id: SessionId, fill: Option<ContextFill>) -> bool {
-    let share = core.config().compression.threshold.max(PRESSING_SHARE);
-    let is_pressing = |fill: ContextFill| {
-        fill.reaches(share) && slow_reader(core, id, fill.available / 2).is_some()
-    };
-    core.due_compactions.lacks_notes(id) && fill.is_some_and(is_pressing)
+    let share = core.config().compression.threshold.max(NEARLY_FULL_SHARE);
+    let is_nearly_full =
+        |fill: ContextFill| fill.reaches(share) && is_reading_noticed(core, id, fill.available);
+    core.due_compactions.are_notes_missing(id) && fill.is_some_and(is_nearly_full)
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.

@@ -2,23 +2,20 @@
 //!
 //! Nothing is recorded here. A model that fails or takes too long costs the model's summary and never the move.
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use ollm_protocol::content::{RecordKind, Role};
 use ollm_protocol::{Seq, SessionId};
 
-use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
-use crate::app::context::inputs::RecordContents;
+use super::summarizer::{QueuePlace, RequestRoom, Summarizer, SummaryAnswer};
+use super::summary::{extract_range, range_pieces};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::session_counter;
 use crate::app::error::{AppError, Result};
 use crate::app::models::model_or_default;
 use crate::app::models::window::window_of;
-use crate::context::ContextError;
-use crate::context::compact::{
-    Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece, extract_records,
-    read_pieces,
-};
+use crate::context::compact::{Summary, SummaryLimits, SummaryOptions, SummaryRequest};
 use crate::model::Priority;
 
 /// The most pieces of a branch that a model reads while the user waits; lines of older ones are extracted.
@@ -53,8 +50,7 @@ pub(in crate::app) async fn summarize_branch(
             Err(error) => tracing::info!(session = %id, "a branch is not summarized: {error}"),
         }
     }
-    let records = branch.records.clone();
-    let summary = extracted(core, &branch, records, None).await?;
+    let summary = extracted(core, &branch, .., None).await?;
     Ok(Some((summary.render(), false)))
 }
 
@@ -86,13 +82,14 @@ async fn by_model(core: &Arc<Core>, branch: &AbandonedBranch) -> Result<Summary>
     let place = QueuePlace::Own(Priority::Chat);
     let summarizer = Summarizer::new(core, branch.id, &model, place, true, branch.window).await?;
     let wanted = SummaryOptions { target: branch.target, ..SummaryOptions::default() };
-    let (target, room) = summarizer.room(&wanted)?;
+    let RequestRoom { target, records: room } = summarizer.room(&wanted)?;
     let options = SummaryOptions { target, ..wanted };
     let limits = SummaryLimits { replaced: branch.tokens, target };
-    let pieces = pieces(core, branch, &summarizer, room).await?;
+    let (records, counter) = (branch.records.clone(), &summarizer.counter);
+    let pieces = range_pieces(core, branch.id, records, counter, room, usize::MAX).await?.pieces;
     let (early, pieces) = pieces.split_at(pieces.len().saturating_sub(MAX_PIECES));
     let mut summary = match early.last() {
-        Some(last) => Some(extracted(core, branch, up_to(branch, last.to), None).await?),
+        Some(last) => Some(extracted(core, branch, ..=last.to, None).await?),
         None => None,
     };
     for piece in pieces {
@@ -103,9 +100,8 @@ async fn by_model(core: &Arc<Core>, branch: &AbandonedBranch) -> Result<Summary>
         let next = match summarizer.ask(request, options, limits).await? {
             SummaryAnswer::Whole(next) => next,
             SummaryAnswer::Beginning(begun) => {
-                let records = branch.records.iter().copied();
-                let records = records.filter(|seq| (piece.from..=piece.to).contains(seq));
-                let lines = extracted(core, branch, records.collect(), summary.clone()).await?;
+                let part = piece.from..=piece.to;
+                let lines = extracted(core, branch, part, summary.clone()).await?;
                 summarizer.completed(&begun, &[&lines], request, limits)?
             }
         };
@@ -114,37 +110,14 @@ async fn by_model(core: &Arc<Core>, branch: &AbandonedBranch) -> Result<Summary>
     summary.ok_or_else(|| AppError::invalid("summarize", "the branch has no readable record"))
 }
 
-async fn pieces(
-    core: &Arc<Core>,
-    branch: &AbandonedBranch,
-    summarizer: &Summarizer<'_>,
-    room: u64,
-) -> Result<Vec<TranscriptPiece>> {
-    let (id, records, counter) = (branch.id, branch.records.clone(), summarizer.counter.clone());
-    blocking(core, move |core| {
-        let contents = RecordContents { sessions: &core.sessions, id };
-        let range = read_pieces(&contents, &records, &counter, room, usize::MAX);
-        Ok(range.map_err(ContextError::from)?.pieces)
-    })
-    .await
-}
-
-fn up_to(branch: &AbandonedBranch, last: Seq) -> Vec<Seq> {
-    branch.records.iter().copied().filter(|seq| *seq <= last).collect()
-}
-
-/// Summarizes records by lines from them, on top of an earlier summary.
+/// Summarizes a part of the records by lines from them, on top of an earlier summary.
 async fn extracted(
     core: &Arc<Core>,
     branch: &AbandonedBranch,
-    records: Vec<Seq>,
+    part: impl RangeBounds<Seq>,
     before: Option<Summary>,
 ) -> Result<Summary> {
-    let (id, target) = (branch.id, branch.target);
-    blocking(core, move |core| {
-        let contents = RecordContents { sessions: &core.sessions, id };
-        let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
-        Ok(extractor.summary(Seq(0), before.as_ref(), &session_counter(core, id), target))
-    })
-    .await
+    let records = branch.records.iter().copied().filter(|seq| part.contains(seq)).collect();
+    let counter = session_counter(core, branch.id);
+    extract_range(core, branch.id, records, before, counter, branch.target).await
 }

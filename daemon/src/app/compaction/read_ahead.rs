@@ -18,7 +18,7 @@ use crate::model::{Priority, ThinkMode};
 const LEAST_READING: Duration = Duration::from_secs(1);
 
 /// The model of a session's last chat, if it is so slow that its reading of a new context is worth a request.
-pub(super) struct SlowReader {
+struct SlowReader {
     model: String,
     window: u32,
     /// The params of the last build of the chat.
@@ -26,9 +26,15 @@ pub(super) struct SlowReader {
     think: Option<ThinkMode>,
 }
 
-/// Returns the model that would read a context of some tokens ahead of the next chat; `None` if no user would wait for it,
-/// or if it is not certain that the next chat sends this context to that model. Never blocks.
-pub(super) fn slow_reader(core: &Core, id: SessionId, tokens: u64) -> Option<SlowReader> {
+/// Returns whether the user of the next message would notice that the model of the last chat reads a new context, which
+/// has about half of the tokens that are available.
+pub(super) fn is_reading_noticed(core: &Core, id: SessionId, available: u64) -> bool {
+    slow_reader(core, id, available / 2).is_some()
+}
+
+/// Returns the model of the session's last chat if it needs a noticeable time to read some tokens, and if the next chat
+/// certainly sends it this context. Never blocks.
+fn slow_reader(core: &Core, id: SessionId, tokens: u64) -> Option<SlowReader> {
     let last = core.cache.peek(id, |session| {
         let recipe = session.builds.recipe(None)?;
         Some((Arc::clone(&recipe.params), session.last_chat?))
@@ -66,7 +72,7 @@ impl SlowReader {
     async fn read(self, core: &Arc<Core>, id: SessionId) -> Result<bool> {
         let Self { model, window, params, think } = self;
         let place = QueuePlace::Own(Priority::Background);
-        let reader = Summarizer::new(core, id, &model, place, false, window).await?;
+        let requests = Summarizer::new(core, id, &model, place, false, window).await?;
         let ticket = core.models.queues().enter(&model, Priority::Background);
         if ticket.n_ahead() > 0 || core.turns.is_running(id) {
             return Ok(false);
@@ -80,8 +86,8 @@ impl SlowReader {
         };
         // This build counts as the last one, because the server has its prompt in the cache afterwards.
         let built = build_with(core, params, None).await?;
-        let end =
-            reader.behind_chat(tools).thinking(think).read_prompt(built.messages, &ticket).await?;
+        let requests = requests.behind_chat(tools).thinking(think);
+        let end = requests.read_prompt(built.messages, &ticket).await?;
         if let Some(end) = &end {
             let effective = core.speeds.get(&model).effective;
             core.speeds.note(&model, end, effective, built.prefix_tokens);

@@ -42,7 +42,8 @@ pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
 /// The least room for records that is worth a call, in tokens.
 const MIN_ROOM: u64 = 96;
-/// The same behind a prompt of the chat: smaller pieces would need too many requests.
+/// The least room for records in a request behind the chat's prompt, in tokens: smaller pieces would need too many
+/// requests.
 const MIN_ROOM_BEHIND: u64 = 384;
 /// The tokens by which a retry, and the task of an update, can be longer than a first request.
 const RETRY_TOKENS: u64 = 160;
@@ -78,6 +79,15 @@ pub(super) struct Summarizer<'a> {
     think: Option<ThinkMode>,
     /// Whether a request in the background waits for a pause, and is repeated after it gave way to a chat.
     is_patient: bool,
+}
+
+/// The parts of a window in requests for summaries, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestRoom {
+    /// The longest summary.
+    pub target: u64,
+    /// The records of a request.
+    pub records: u64,
 }
 
 /// The verified answer of a summarizer.
@@ -177,15 +187,15 @@ impl<'a> Summarizer<'a> {
         Some(target)
     }
 
-    /// Returns the largest target up to `options.target` for summaries whose requests have their records behind a prompt of
-    /// the chat, and the room for records in tokens; `None` if a target of `least` tokens leaves too little.
+    /// Returns the room of requests that have their records behind a prompt of the chat, with the largest target up to
+    /// `options.target`; `None` if a target of `least` tokens leaves too little.
     pub(super) fn room_behind(
         &self,
         messages: &[ContextMessage],
         tools: &[Value],
         options: SummaryOptions<'_>,
         least: u64,
-    ) -> Option<(u64, u64)> {
+    ) -> Option<RequestRoom> {
         let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
         let chat = Some(ChatPrompt { messages, shows: ShownRecords::Nothing });
         let behind = SummaryOptions { chat, ..options };
@@ -196,21 +206,22 @@ impl<'a> Summarizer<'a> {
         while target >= least.max(MIN_TARGET) {
             // The request holds the summary so far, the answer the next one.
             let taken = around + target + u64::from(self.num_predict(target));
-            let room = self.window().saturating_sub(taken);
-            if room >= MIN_ROOM_BEHIND {
-                return Some((target, room));
+            let records = self.window().saturating_sub(taken);
+            if records >= MIN_ROOM_BEHIND {
+                return Some(RequestRoom { target, records });
             }
             target -= target.div_ceil(8);
         }
         None
     }
 
-    /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
-    pub(super) fn room(&self, options: &SummaryOptions<'_>) -> Result<(u64, u64), CompactError> {
+    /// Returns the room of requests with a prompt of their own, with the largest target up to `options.target` that leaves
+    /// enough for records.
+    pub(super) fn room(&self, options: &SummaryOptions<'_>) -> Result<RequestRoom, CompactError> {
         let mut target = options.target;
         loop {
             match self.room_for(&SummaryOptions { target, ..*options }) {
-                Ok(room) => return Ok((target, room)),
+                Ok(records) => return Ok(RequestRoom { target, records }),
                 Err(error) if target < MIN_TARGET => return Err(error),
                 Err(_) => target -= target / 4,
             }
@@ -335,7 +346,7 @@ impl<'a> Summarizer<'a> {
             if let Some(answer) = self.try_answer(&request, &mut begun).await? {
                 return Ok(answer);
             }
-            self.core.due_compactions.note_missing_notes(self.id);
+            self.core.due_compactions.mark_notes_missing(self.id);
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
             let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             pause = pause.max(lasted) * 2;
@@ -370,7 +381,7 @@ impl<'a> Summarizer<'a> {
         while quiet_since.elapsed() < pause {
             tokio::time::sleep(YIELD_CHECK.min(pause)).await;
             if self.core.models.queues().is_busy(&self.model) {
-                self.core.due_compactions.note_missing_notes(self.id);
+                self.core.due_compactions.mark_notes_missing(self.id);
                 quiet_since = Instant::now();
             }
         }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{CompactionMethod, ContextMessage};
-use ollm_protocol::{CheckpointId, Seq};
+use ollm_protocol::{CheckpointId, Seq, SessionId};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
 use super::commit::{NewHead, snapshot_before};
 use super::events;
-use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
+use super::summarizer::{QueuePlace, RequestRoom, Summarizer, SummaryAnswer};
 use super::survey::{CompactionRequest, Survey};
 use crate::app::context::folds::extracted_lines;
 use crate::app::context::inputs::{Inputs, RecordContents};
@@ -77,8 +77,8 @@ impl<'a> SummaryRange<'a> {
         self.marked.get_or_try_init(mark).await.copied()
     }
 
-    /// Estimates how long the model reads a prompt of the largest size and writes a summary, rather too long than too short;
-    /// `None` if nothing is known of the model.
+    /// Estimates the time for reading a prompt of the largest size and writing a summary. Writing counts as nothing until an
+    /// answer was measured. `None` without any measured prompt.
     pub(super) fn expected_time(&self) -> Option<Duration> {
         let model = Self::summarizing_model(self.core, self.survey).ok()?;
         let measured = self.core.speeds.get(&model);
@@ -129,32 +129,42 @@ impl<'a> SummaryRange<'a> {
         (is_own && is_complete).then_some(chat)
     }
 
-    /// Returns the prompt of the chat for requests that have their records behind it, and their target and room for records.
-    fn room_behind_chat(
+    /// Returns the room of requests in pieces, and the prompt of the chat if they go behind it.
+    fn pieces_room(
         &self,
         summarizer: &Summarizer<'_>,
         demands: SummaryOptions<'_>,
-        least: u64,
-    ) -> Option<(ChatPrompt<'_>, (u64, u64))> {
-        let messages = self.chat_prompt(summarizer)?;
-        let tools = &self.request.params.tools;
-        let room = summarizer.room_behind(messages, tools, demands, least)?;
-        Some((ChatPrompt { messages, shows: ShownRecords::Nothing }, room))
+        before: Option<&Summary>,
+    ) -> Result<(RequestRoom, Option<ChatPrompt<'_>>)> {
+        let least = before.map_or(0, |one| summarizer.counter.count_text(&one.render()));
+        let behind = self.chat_prompt(summarizer).and_then(|messages| {
+            let tools = &self.request.params.tools;
+            let room = summarizer.room_behind(messages, tools, demands, u64::from(least))?;
+            Some((room, ChatPrompt { messages, shows: ShownRecords::Nothing }))
+        });
+        let own = summarizer.room(&demands);
+        match behind {
+            Some((room, chat)) if self.prefers_chat(summarizer, room, own.as_ref().ok()) => {
+                Ok((room, Some(chat)))
+            }
+            _ => Ok((own?, None)),
+        }
     }
 
-    /// Returns whether requests go behind the chat's own prompt, with that room for records, and not with a prompt of their
-    /// own with another target and room. Such a prompt takes the place of the chat's in the server's cache, but it needs fewer
-    /// requests; it is given up once no pause was long enough for it.
-    fn goes_behind(
+    /// Returns whether requests go behind the chat's own prompt. A prompt of their own displaces that from the server's cache,
+    /// so it must need fewer requests, and in the background it is given up once no pause was long enough for it.
+    ///
+    /// `own`: the room of requests with a prompt of their own, if they have any.
+    fn prefers_chat(
         &self,
         summarizer: &Summarizer<'_>,
-        room: u64,
-        own: Option<&(u64, u64)>,
+        behind: RequestRoom,
+        own: Option<&RequestRoom>,
     ) -> bool {
-        let n_pieces = |room: u64| self.cut.tokens.div_ceil(room.max(1));
-        let needs_longer_pauses =
-            || !self.core.due_compactions.needed_pause(self.survey.inputs.id).is_zero();
-        own.is_none_or(|(_, own)| n_pieces(room) <= n_pieces(*own))
+        let n_pieces = |room: &RequestRoom| self.cut.tokens.div_ceil(room.records.max(1));
+        let due = &self.core.due_compactions;
+        let needs_longer_pauses = || !due.needed_pause(self.survey.inputs.id).is_zero();
+        own.is_none_or(|own| n_pieces(&behind) <= n_pieces(own))
             || summarizer.is_background() && needs_longer_pauses()
     }
 
@@ -167,17 +177,11 @@ impl<'a> SummaryRange<'a> {
         before: Option<Summary>,
         replaced: u64,
     ) -> Result<NewHead> {
-        let least = before.as_ref().map_or(0, |one| summarizer.counter.count_text(&one.render()));
-        let behind = self.room_behind_chat(&summarizer, demands, u64::from(least));
-        let own = summarizer.room(&demands);
-        let (summarizer, chat, (target, mut room)) = match (behind, own) {
-            (Some((chat, room)), own)
-                if self.goes_behind(&summarizer, room.1, own.as_ref().ok()) =>
-            {
-                let tools = self.request.params.tools.clone();
-                (summarizer.behind_chat(tools), Some(chat), room)
-            }
-            (_, own) => (summarizer, None, own?),
+        let (room, chat) = self.pieces_room(&summarizer, demands, before.as_ref())?;
+        let RequestRoom { target, records: mut room } = room;
+        let summarizer = match chat {
+            Some(_) => summarizer.behind_chat(self.request.params.tools.clone()),
+            None => summarizer,
         };
         self.mark().await?;
         let options = SummaryOptions { target, chat, ..demands };
@@ -415,13 +419,7 @@ impl<'a> SummaryRange<'a> {
         room: u64,
         most: usize,
     ) -> Result<RangePieces> {
-        let (id, counter) = (self.survey.inputs.id, counter.clone());
-        blocking(self.core, move |core| {
-            let contents = RecordContents { sessions: &core.sessions, id };
-            let range = read_pieces(&contents, &records, &counter, room, most);
-            Ok(range.map_err(ContextError::from)?)
-        })
-        .await
+        range_pieces(self.core, self.survey.inputs.id, records, counter, room, most).await
     }
 
     /// Summarizes a part of the range by extracted lines, on top of an earlier summary.
@@ -431,15 +429,9 @@ impl<'a> SummaryRange<'a> {
         before: Option<Summary>,
         target: u64,
     ) -> Result<Summary> {
-        let records = self.cut.records.iter().filter(|seq| part.contains(seq));
-        let (id, records) = (self.survey.inputs.id, records.copied().collect::<Vec<_>>());
-        let counter = self.survey.inputs.counter.clone();
-        blocking(self.core, move |core| {
-            let contents = RecordContents { sessions: &core.sessions, id };
-            let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
-            Ok(extractor.summary(Seq(0), before.as_ref(), &counter, target))
-        })
-        .await
+        let Inputs { id, counter, .. } = &self.survey.inputs;
+        let records = self.cut.records.iter().copied().filter(|seq| part.contains(seq)).collect();
+        extract_range(self.core, *id, records, before, counter.clone(), target).await
     }
 
     /// Summarizes the end of the range from a record on by extracted lines, on top of an earlier summary. Only the first
@@ -461,8 +453,8 @@ impl<'a> SummaryRange<'a> {
         Ok(if has_goal { summary } else { summary.without_goal() })
     }
 
-    /// Reads the names in the records of the range, of `only_new` ones in those that no checkpoint stands for yet, and the
-    /// files of the whole range.
+    /// Reads the identifiers and files of the range. With `only_new`, skips the records of a provisional checkpoint, and takes
+    /// its files from that.
     async fn names(&self, only_new: bool) -> Result<RangeNames> {
         let inputs = &self.survey.inputs;
         let known = inputs.checkpoints.last().filter(|one| one.provisional && only_new).cloned();
@@ -528,4 +520,39 @@ impl<'a> SummaryRange<'a> {
         let summary_max = u64::from(self.core.config().compression.summary_max_tokens);
         CheckpointBounds { prompt_limit: self.survey.before.prompt_limit, summary_max }
     }
+}
+
+/// Reads records of a session into pieces of at most `room` tokens, and into `most` pieces at most.
+pub(super) async fn range_pieces(
+    core: &Arc<Core>,
+    id: SessionId,
+    records: Vec<Seq>,
+    counter: &Counter,
+    room: u64,
+    most: usize,
+) -> Result<RangePieces> {
+    let counter = counter.clone();
+    blocking(core, move |core| {
+        let contents = RecordContents { sessions: &core.sessions, id };
+        let range = read_pieces(&contents, &records, &counter, room, most);
+        Ok(range.map_err(ContextError::from)?)
+    })
+    .await
+}
+
+/// Summarizes records of a session by lines extracted from them, on top of an earlier summary.
+pub(super) async fn extract_range(
+    core: &Arc<Core>,
+    id: SessionId,
+    records: Vec<Seq>,
+    before: Option<Summary>,
+    counter: Counter,
+    target: u64,
+) -> Result<Summary> {
+    blocking(core, move |core| {
+        let contents = RecordContents { sessions: &core.sessions, id };
+        let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
+        Ok(extractor.summary(Seq(0), before.as_ref(), &counter, target))
+    })
+    .await
 }

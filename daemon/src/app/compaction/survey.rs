@@ -21,9 +21,9 @@ use crate::tokens::Counter;
 /// wait for it. Less would compact more often than needed.
 pub(super) const PAUSE_SHARE: f64 = 0.9;
 
-/// The share of the room of a conversation from which the next message probably does not fit. With more, messages that do
-/// not fit would come before the context is shortened; with less, the notes of a model would have less time.
-pub(super) const PRESSING_SHARE: f64 = 0.9;
+/// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
+/// fit would come before the context is shortened; with less, a model would have less time for its summary.
+pub(super) const NEARLY_FULL_SHARE: f64 = 0.9;
 
 /// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
 const MIN_GROWTH_PERCENT: u64 = 10;
@@ -106,8 +106,8 @@ pub(super) struct ContextBefore {
     pub(super) is_due: bool,
     /// The conversation has reached the part of that share at which it is compacted in a pause.
     pub(super) is_due_in_pause: bool,
-    /// The next message of the user probably does not fit.
-    pub(super) is_pressing: bool,
+    /// The conversation takes so much of its room that the user's next message probably does not fit.
+    pub(super) is_nearly_full: bool,
     /// The most that the conversation may have.
     pub(super) available: u64,
     /// The most that a prompt may have.
@@ -216,7 +216,7 @@ fn context_before(
         fits,
         is_due: !fits || context::needs_compaction(built, threshold),
         is_due_in_pause: !fits || context::needs_compaction(built, threshold * PAUSE_SHARE),
-        is_pressing: !fits || context::needs_compaction(built, threshold.max(PRESSING_SHARE)),
+        is_nearly_full: !fits || context::needs_compaction(built, threshold.max(NEARLY_FULL_SHARE)),
         available: budget.available_tokens,
         prompt_limit: budget.prompt_limit,
         count_kind: result.count_kind,

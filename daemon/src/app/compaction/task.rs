@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::commit::{CommitOutcome, Compacted, NewHead, commit, snapshot_before};
 use super::events;
-use super::read_ahead::slow_reader;
+use super::read_ahead::is_reading_noticed;
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
@@ -24,10 +24,10 @@ use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 const MAX_ROUNDS: usize = 3;
 /// The records that can wait for the notes of a model before a turn waits too, in prompts of the largest size.
 const MAX_WAITING_PROMPTS: u64 = 2;
-/// The longest time in which a model must be expected to write its notes, so that a turn waits for them before it answers a
-/// message of the user.
+/// The longest expected time for reading the request and writing the summary for which a turn waits before it answers the
+/// user.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// The same between the calls of tools, where nobody waits for the first word of an answer.
+/// The longest such time between calls of tools, where no user waits for the first word of an answer.
 const LONGEST_WAIT_BETWEEN_CALLS: Duration = Duration::from_secs(30);
 /// The reason of a skipped compaction that subscribers do not need to know.
 const NOT_DUE: &str = "notDue";
@@ -180,12 +180,16 @@ impl CompactionTask<'_> {
     }
 
     /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None`
-    /// if it can wait for a model.
+    /// if it can wait for a model. With `must_extract`, no model is asked.
     async fn summarize(
         &self,
         range: &SummaryRange<'_>,
         must_extract: bool,
     ) -> Result<Option<NewHead>> {
+        if must_extract {
+            // Once: a model may write the next summary.
+            self.core.due_compactions.unmark_notes_missing(self.id());
+        }
         if must_extract || !self.may_wait_for_model(range) {
             return Ok(Some(range.by_extraction().await?));
         }
@@ -201,7 +205,7 @@ impl CompactionTask<'_> {
         }
         events::failed(self.core, id, &error, !can_wait);
         self.core.due_compactions.note_failure(id);
-        self.core.due_compactions.note_missing_notes(id);
+        self.core.due_compactions.mark_notes_missing(id);
         if can_wait { Ok(None) } else { Ok(Some(range.by_extraction().await?)) }
     }
 
@@ -215,7 +219,7 @@ impl CompactionTask<'_> {
         if self.trigger != CompactionTrigger::ChatTurn {
             return true;
         }
-        let is_paused = self.core.due_compactions.is_paused(self.id());
+        let awaits_retry = self.core.due_compactions.awaits_retry(self.id());
         let prompt_limit = range.survey.before.prompt_limit;
         let longest =
             if range.survey.answers_user() { LONGEST_WAIT } else { LONGEST_WAIT_BETWEEN_CALLS };
@@ -223,21 +227,21 @@ impl CompactionTask<'_> {
             range.cut.tokens <= prompt_limit * MAX_WAITING_PROMPTS
                 || range.expected_time().is_some_and(|time| time > longest)
         };
-        if is_paused || (self.cause == CompactionCause::Growth && can_wait_longer()) {
+        if awaits_retry || (self.cause == CompactionCause::Growth && can_wait_longer()) {
             return false;
         }
         let turn = self.core.turns.get(self.id());
         turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed))
     }
 
-    /// Returns whether the background extracts notes now: the model could not write any, the next message probably does not
-    /// fit, and its user would wait until the model has read the new context. Once: the model may write the next notes.
+    /// Returns whether the background extracts notes now: a summary failed or gave way, the next message probably does not
+    /// fit, and its user would wait until the model has read the new context.
     fn must_extract(&self, survey: &Survey) -> bool {
         let before = &survey.before;
         self.trigger == CompactionTrigger::Background
-            && before.is_pressing
-            && slow_reader(self.core, self.id(), before.available / 2).is_some()
-            && self.core.due_compactions.take_missing_notes(self.id())
+            && before.is_nearly_full
+            && is_reading_noticed(self.core, self.id(), before.available)
+            && self.core.due_compactions.are_notes_missing(self.id())
     }
 
     /// Returns the reason not to compact automatically now.
@@ -255,8 +259,8 @@ impl CompactionTask<'_> {
         if before.is_recent() && !is_redo && before.fits && !self.must_shrink() {
             return Some("recent");
         }
-        let is_paused = self.core.due_compactions.is_paused(self.id());
-        (is_paused && self.can_wait(survey) && !must_extract).then_some("paused")
+        let awaits_retry = self.core.due_compactions.awaits_retry(self.id());
+        (awaits_retry && self.can_wait(survey) && !must_extract).then_some("paused")
     }
 
     /// Returns whether the context can stay as it is until a model summarizes. In the background no call waits for it.

@@ -14,7 +14,7 @@ use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::config::Config;
-use crate::context::{digest, prompt_limit};
+use crate::context::{OmitReason, digest, prompt_limit};
 use crate::goal::block::{
     GOAL_BLOCK, GOAL_END, MARKER_INSTRUCTION, goal_block, goal_delta, n_omitted,
 };
@@ -58,23 +58,28 @@ impl Additions {
 }
 
 /// Lists the items of the goal and the context entries that the end of a system message does not show.
+///
+/// The head in force may come from an earlier build, so the numbers are read from its recorded text.
 pub(super) fn omitted_additions(additions: &str, path: &ActivePath) -> Vec<OmittedItem> {
     let (entries, rest) = additions.split_once(GOAL_BLOCK).unwrap_or((additions, ""));
     let goal = rest.split_once(GOAL_END).map_or("", |(goal, _)| goal.trim_end());
     let goal_line = goal.lines().next_back().unwrap_or_default();
     let behind = entries.rsplit_once(ENTRY_END).map_or(entries, |(_, behind)| behind);
     let entries_line = behind.trim_start().lines().next().unwrap_or_default();
-    // Entries of a project or of the home have no record.
+    // Project and global entries have no record in the session; its newest record takes their place.
     let of = |seqs: &[Seq]| seqs.last().copied().or(path.leaf).unwrap_or(Seq(0));
-    let omitted = [("contextEntry", entries_line, &path.entries), ("goal", goal_line, &path.goals)];
+    let omitted = [
+        (OmitReason::ContextEntry, entries_line, &path.entries),
+        (OmitReason::Goal, goal_line, &path.goals),
+    ];
     let items = omitted.into_iter().map(|(reason, line, seqs)| OmittedItem {
         seq: of(seqs),
         through_seq: None,
         tokens: 0,
-        reason: reason.to_owned(),
-        items: Some(n_omitted(line)),
+        reason: reason.as_str().to_owned(),
+        item_count: Some(n_omitted(line)),
     });
-    items.filter(|item| item.items > Some(0)).collect()
+    items.filter(|item| item.item_count > Some(0)).collect()
 }
 
 /// The texts that the model was sent since the epoch in force was opened, including its system message.
@@ -156,7 +161,7 @@ mod tests {
             let found = omitted_additions(additions, &path);
             let found: Vec<_> = found
                 .iter()
-                .map(|item| (item.reason.as_str(), item.seq.0, item.items.unwrap_or_default()))
+                .map(|item| (item.reason.as_str(), item.seq.0, item.item_count.unwrap_or_default()))
                 .collect();
             assert_eq!(found, expect, "{additions}");
         };

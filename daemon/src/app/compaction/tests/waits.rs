@@ -54,14 +54,14 @@ impl LongSession {
 
     /// Fills the context so far that the next message probably does not fit, and builds it for a chat of a model that
     /// reads 100 tokens in some time.
-    async fn press(&self, reading: Duration) {
+    async fn fill_nearly(&self, reading: Duration) {
         self.record_exchanges(27).await;
         self.test.record("user", "the last question").await;
         self.build_for_chat(None).await;
         self.test.record("assistant", "the last answer").await;
         self.note_reading(reading);
         let before = self.survey().await.before;
-        assert!(before.is_pressing && before.fits, "{before:?}");
+        assert!(before.is_nearly_full && before.fits, "{before:?}");
     }
 
     /// Returns the longest answers that requests allow.
@@ -332,9 +332,9 @@ async fn nearly_full_context_is_extracted_in_the_pause_if_the_model_lacks_notes(
         [(SLOW, true, true), (SLOW, false, false), (SLOW / 20, true, false)]
     {
         let session = LongSession::new().await;
-        session.press(reading).await;
+        session.fill_nearly(reading).await;
         if lacks_notes {
-            session.core.due_compactions.note_missing_notes(session.id);
+            session.core.due_compactions.mark_notes_missing(session.id);
         }
         for _ in 0..2 {
             session.backend.answer_text(SUMMARY);
@@ -348,7 +348,7 @@ async fn nearly_full_context_is_extracted_in_the_pause_if_the_model_lacks_notes(
             assert_eq!(session.asked_answers(), [Some(1)], "the new context is read");
             assert!(session.checkpoints()[0].provisional);
             assert!(session.take_mark().await, "the notes of a model replace it");
-            assert!(!session.core.due_compactions.lacks_notes(session.id));
+            assert!(!session.core.due_compactions.are_notes_missing(session.id));
         }
     }
 }
@@ -356,7 +356,7 @@ async fn nearly_full_context_is_extracted_in_the_pause_if_the_model_lacks_notes(
 #[tokio::test]
 async fn nearly_full_context_is_extracted_once_while_notes_fail() {
     let session = LongSession::new().await;
-    session.press(SLOW).await;
+    session.fill_nearly(SLOW).await;
     for _ in 0..2 {
         session.backend.refuse(ScriptedBackend::broken());
     }
@@ -377,8 +377,8 @@ async fn nearly_full_context_is_extracted_once_while_notes_fail() {
 #[tokio::test]
 async fn extraction_in_the_pause_that_fails_is_not_tried_again_at_once() {
     let session = LongSession::new().await;
-    session.press(SLOW).await;
-    session.core.due_compactions.note_missing_notes(session.id);
+    session.fill_nearly(SLOW).await;
+    session.core.due_compactions.mark_notes_missing(session.id);
     let snapshots = session.test.dir.path().join("context-snapshots");
     drop(std::fs::remove_dir_all(&snapshots));
     std::fs::File::create(&snapshots).expect("a file in the place of a directory");
@@ -398,7 +398,7 @@ async fn extraction_in_the_pause_that_fails_is_not_tried_again_at_once() {
 async fn notes_that_gave_way_to_a_turn_end_with_it_if_the_context_is_nearly_full() {
     for (reading, expect) in [(SLOW, true), (SLOW / 20, false)] {
         let session = LongSession::new().await;
-        session.press(reading).await;
+        session.fill_nearly(reading).await;
         session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
         let turn = async {
             session.backend.paused().await;
@@ -418,7 +418,7 @@ async fn notes_that_gave_way_to_a_turn_end_with_it_if_the_context_is_nearly_full
             tokio::time::timeout(Duration::from_secs(60), both).await.expect("ends");
         assert!(matches!(outcome, CompactionOutcome::Abandoned));
         assert_eq!(is_ended, expect, "{reading:?}");
-        assert!(session.core.due_compactions.lacks_notes(session.id));
+        assert!(session.core.due_compactions.are_notes_missing(session.id));
     }
 }
 
@@ -428,7 +428,7 @@ async fn notes_that_no_pause_was_long_enough_for_end_with_a_turn_too() {
     session.record_exchanges(40).await;
     session.compact_in_turn_for(CompactionCause::Growth).await;
     session.record_exchanges(6).await;
-    session.press(Duration::from_secs(3600)).await;
+    session.fill_nearly(Duration::from_secs(3600)).await;
     let turn = async {
         // The notes replace extracted ones, so that they are asked for with a prompt of their own, in a long pause.
         while !session.core.compactions.is_running(session.id) {
@@ -436,7 +436,7 @@ async fn notes_that_no_pause_was_long_enough_for_end_with_a_turn_too() {
         }
         let chat = session.core.models.queues().enter("m", Priority::Chat);
         chat.admitted().await;
-        while !session.core.due_compactions.lacks_notes(session.id) {
+        while !session.core.due_compactions.are_notes_missing(session.id) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(chat);
