@@ -45,7 +45,7 @@ pub(crate) use error::CatalogError;
 use query::sessions::{self, PackedTable};
 pub(crate) use query::sessions::{ListQuery, RetentionRow};
 use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
-pub(crate) use recall::{RecallQuery, RecallScope, RecalledMessage, RecalledPage};
+pub(crate) use recall::{RecallQuery, RecallScope, RecalledMessage, RecalledPage, TurnRules};
 use seal::CatalogSeal;
 pub(crate) use search::{SearchPage, SearchQuery};
 #[cfg(test)]

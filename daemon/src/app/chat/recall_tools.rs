@@ -141,7 +141,7 @@ impl<'a> RecallReader<'a> {
                 question,
                 scope: asked.scope(),
                 limit,
-                for_turn: None,
+                turn: None,
                 wants: &|session, seq| {
                     session != self.id || seq < newest && self.path.contains(seq)
                 },

@@ -40,7 +40,7 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         question: &params.query,
         scope: asked.scope(),
         limit,
-        for_turn: None,
+        turn: None,
         wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
     })?;
     let config = core.config();

@@ -18,7 +18,7 @@ use super::recall::{AskedSessions, shown_in};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::counted_for;
 use crate::app::error::Result;
-use crate::catalog::{RecallQuery, RecalledMessage};
+use crate::catalog::{RecallQuery, RecalledMessage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{
@@ -330,7 +330,7 @@ impl<'a> TurnRecall<'a> {
             question,
             scope: asked.scope(),
             limit: MAX_CANDIDATES,
-            for_turn: Some(&states_fact),
+            turn: Some(TurnRules { states_fact: &states_fact }),
             wants: &|session, seq| {
                 let shown = shown.get_or_init(|| self.shown());
                 shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))

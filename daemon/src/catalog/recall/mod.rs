@@ -24,12 +24,15 @@ use super::query::sessions::{self, SessionTitle};
 use super::reading::{read_documents, session_title, split_by_bytes};
 use excerpt::{Excerpt, excerpt};
 use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
-use terms::{RecallTerms, TermKind, TermSet, is_question};
+use terms::{CJK_WEIGHT, RecallTerms, TermKind, TermSet, is_question};
 
-/// The rare words of a question that recall a message for a prompt.
-const RARE_WORDS: f64 = 2.0;
-/// The same of a message in which the user states a fact: one word, or one pair of CJK characters.
-const RARE_OF_FACT: f64 = 0.6;
+/// The weight of rare words that a message must share with a question to be recalled for a turn.
+const MIN_RARE: f64 = 2.0;
+/// The weight for a question of one or two words.
+const MIN_RARE_OF_SHORT: f64 = 1.0;
+/// The weight for a message in which the user states a fact: one pair of CJK characters suffices, a part of an identifier
+/// does not.
+const MIN_RARE_OF_FACT: f64 = CJK_WEIGHT;
 /// The terms of a question of which one suffices to recall a message for a prompt.
 const MAX_SHORT_TERMS: usize = 2;
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
@@ -37,8 +40,10 @@ const MAX_RANKED: usize = 1_000;
 /// Number of ranked documents whose sessions are looked up together.
 const MIN_BATCH: usize = 8;
 const MAX_BATCH: usize = 64;
-/// Maximum number of messages that are read for a prompt.
-const USEFUL_READS: usize = 24;
+/// Maximum number of messages with [`MIN_RARE`] that are read for a turn, which waits.
+const MAX_STRONG_READS: usize = 24;
+/// Maximum number of others that are read for a turn: those that may state a fact.
+const MAX_WEAK_READS: usize = 8;
 /// The number of indexed records from which a session or project is not looked up by its private term: joining its
 /// documents with each term would take longer than reading those of all sessions in its time.
 const MANY_RECORDS: u64 = 20_000;
@@ -61,6 +66,13 @@ pub(crate) enum RecallScope<'a> {
     All,
 }
 
+/// The rules for the prompt of a turn: it has only messages with enough of the question, and with more than it says.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnRules<'a> {
+    /// Returns whether a text of the user states a fact, which needs less of the question.
+    pub states_fact: &'a dyn Fn(&str) -> bool,
+}
+
 /// A question.
 pub(crate) struct RecallQuery<'a> {
     /// Any text.
@@ -68,10 +80,8 @@ pub(crate) struct RecallQuery<'a> {
     pub scope: RecallScope<'a>,
     /// Maximum number of messages.
     pub limit: usize,
-    /// Only messages for the prompt of a turn: those with enough of the question, and with more than it says. Less is
-    /// read for them, because the turn waits. The function returns whether a text of the user states a fact, which needs less
-    /// of the question.
-    pub for_turn: Option<&'a dyn Fn(&str) -> bool>,
+    /// Set for the prompt of a turn.
+    pub turn: Option<TurnRules<'a>>,
     /// Returns whether a message may be found.
     pub wants: &'a dyn Fn(SessionId, Seq) -> bool,
 }
@@ -130,7 +140,7 @@ pub(super) fn recall(
     }
     let ranked = shared.read(|conn| {
         let Some(mut range) = range_of(conn, query.scope)? else { return Ok(None) };
-        if query.for_turn.is_some() {
+        if query.turn.is_some() {
             range.limits = range.limits.in_turn();
         }
         rank(conn, &terms, &range).map(Some)
@@ -192,6 +202,35 @@ fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Optio
     })
 }
 
+/// The numbers of messages that may still be read: with enough rare words for any message, and with fewer.
+struct ReadsLeft {
+    strong: usize,
+    weak: usize,
+}
+
+impl ReadsLeft {
+    fn of(query: &RecallQuery<'_>) -> Self {
+        match query.turn {
+            Some(_) => Self { strong: MAX_STRONG_READS, weak: MAX_WEAK_READS },
+            None => Self { strong: MAX_RANKED, weak: MAX_RANKED },
+        }
+    }
+
+    /// Takes the reading of a message with a weight of rare words; returns whether there was one left.
+    const fn take(&mut self, rare_weight: f64) -> bool {
+        let left = if rare_weight >= MIN_RARE { &mut self.strong } else { &mut self.weak };
+        if *left == 0 {
+            return false;
+        }
+        *left -= 1;
+        true
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.strong == 0 && self.weak == 0
+    }
+}
+
 /// A recall in progress.
 struct Recall<'a> {
     shared: &'a CatalogShared,
@@ -205,23 +244,27 @@ impl Recall<'_> {
     /// Reads the best documents until there are enough.
     fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
         let mut found = Vec::new();
-        let mut left = if self.query.for_turn.is_some() { USEFUL_READS } else { MAX_RANKED };
+        let mut left = ReadsLeft::of(self.query);
         // The index knows all rare terms of a document, so the others need not be read.
+        let rare = |document: &RankedDocument| self.rare_weight(document.terms, ranked);
         let is_useful = |document: &&RankedDocument| {
-            self.query.for_turn.is_none() || self.n_rare(document.terms, ranked) >= RARE_OF_FACT
+            self.query.turn.is_none() || rare(document) >= MIN_RARE_OF_FACT
         };
         let best: Vec<_> = ranked.documents.iter().take(MAX_RANKED).filter(is_useful).collect();
         for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
-            let wanted = self.wanted(batch)?;
-            let mut wanted = wanted.as_slice();
-            while !wanted.is_empty() && left > 0 && found.len() < self.query.limit {
-                let n = (self.query.limit - found.len()).min(wanted.len()).min(left);
-                let (now, later) = wanted.split_at(n);
-                self.read(now, ranked, &mut found)?;
-                wanted = later;
-                left -= n;
+            let mut wanted = self.wanted(batch)?.into_iter();
+            while found.len() < self.query.limit {
+                let n = self.query.limit - found.len();
+                let may_read = |document: &&RankedDocument| {
+                    left.take(self.rare_weight(document.terms, ranked))
+                };
+                let now: Vec<_> = wanted.by_ref().filter(may_read).take(n).collect();
+                if now.is_empty() {
+                    break;
+                }
+                self.read(&now, ranked, &mut found)?;
             }
-            if found.len() >= self.query.limit || left == 0 {
+            if found.len() >= self.query.limit || left.is_empty() {
                 break;
             }
         }
@@ -284,9 +327,9 @@ impl Recall<'_> {
             let has_neighbor = excerpt.is_some();
             let alone = (has_neighbor && self.terms.says_more(&text)).then(|| text.clone());
             let is_fact = document.role == Role::User
-                && self.query.for_turn.is_some_and(|states_fact| states_fact(&text));
+                && self.query.turn.is_some_and(|turn| (turn.states_fact)(&text));
             let is_strong = self.is_strong(terms, of, is_fact);
-            if self.query.for_turn.is_some() && !(is_strong && says_more) {
+            if self.query.turn.is_some() && !(is_strong && says_more) {
                 continue;
             }
             found.push(RecalledMessage {
@@ -357,23 +400,23 @@ impl Recall<'_> {
         let is_short_question =
             self.terms.terms.len() <= MAX_SHORT_TERMS && is_question(self.query.question);
         let least = match (is_fact, is_short_question) {
-            (true, _) => RARE_OF_FACT,
-            (false, true) => 1.0,
-            (false, false) => RARE_WORDS,
+            (true, _) => MIN_RARE_OF_FACT,
+            (false, true) => MIN_RARE_OF_SHORT,
+            (false, false) => MIN_RARE,
         };
-        self.n_rare(set, of) >= least
+        self.rare_weight(set, of) >= least
     }
 
-    /// Returns the number of rare words in a set of terms. An identifier or a number counts as enough of them, a part of a
+    /// Returns the weight of the rare words in a set of terms. An identifier or a number counts as enough of them, a part of a
     /// word less than a whole one.
-    fn n_rare(&self, set: TermSet, of: &RankedDocuments) -> f64 {
+    fn rare_weight(&self, set: TermSet, of: &RankedDocuments) -> f64 {
         let is_rare = |number: usize| {
             of.shares[number] <= RARE_SHARE || of.frequencies[number] <= RARE_DOCUMENTS
         };
         let terms = self.terms.terms.iter().enumerate();
         let rare = terms.filter(|(number, _)| set >> number & 1 == 1 && is_rare(*number));
         rare.map(|(_, term)| match term.kind {
-            TermKind::Value => RARE_WORDS,
+            TermKind::Value => MIN_RARE,
             TermKind::Word | TermKind::CjkPair | TermKind::Part => term.weight(),
         })
         .sum()

@@ -23,7 +23,7 @@ const MIN_VALUE_DIGITS: usize = 3;
 /// The weight of a part of an identifier, which counts as a whole too.
 const PART_WEIGHT: f64 = 0.5;
 /// The weight of a pair of CJK characters. A word of three characters has two.
-const CJK_WEIGHT: f64 = 0.6;
+pub(super) const CJK_WEIGHT: f64 = 0.6;
 
 /// A question that has fewer new words than one in this number asks the same.
 const NEW_SHARE: usize = 4;

@@ -1,11 +1,11 @@
 //! Recall: the messages that answer a question.
 
 use super::*;
-use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
+use crate::catalog::{RecallQuery, RecallScope, RecalledMessage, TurnRules};
 
 impl CatalogFixture {
     fn recall_in(&self, question: &str, scope: RecallScope<'_>) -> Vec<RecalledMessage> {
-        let query = RecallQuery { question, scope, limit: 8, for_turn: None, wants: &|_, _| true };
+        let query = RecallQuery { question, scope, limit: 8, turn: None, wants: &|_, _| true };
         self.catalog.recall(&query).expect("recalls").messages
     }
 
@@ -127,7 +127,7 @@ fn excluded_messages_give_way_to_the_next_ones() {
     let wants = |_, seq: Seq| seq.0 < 3;
     let scope = RecallScope::Session(id(1));
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, for_turn: None, wants: &wants };
+    let query = RecallQuery { question, scope, limit: 8, turn: None, wants: &wants };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let mut seqs: Vec<_> = page.messages.iter().map(|hit| hit.seq.0).collect();
     seqs.sort_unstable();
@@ -159,7 +159,7 @@ fn recall_while_the_catalog_is_rebuilt_says_so_and_does_not_wait() {
     fixture.record(id(2), Role::User, at(1), "The staging port is 48214.");
     let scope = RecallScope::All;
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, for_turn: None, wants: &|_, _| true };
+    let query = RecallQuery { question, scope, limit: 8, turn: None, wants: &|_, _| true };
     // The text of the second session cannot be read, so it stays behind.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -199,7 +199,7 @@ fn short_question_needs_one_rare_word() {
             question,
             scope,
             limit: 8,
-            for_turn: Some(&|_| false),
+            turn: Some(TurnRules { states_fact: &|_| false }),
             wants: &|_, _| true,
         };
         let page = fixture.catalog.recall(&query).expect("recalls");
@@ -228,8 +228,8 @@ fn fact_of_the_user_needs_one_rare_word_of_a_question_for_a_prompt() {
     let found = |question| {
         let scope = RecallScope::Session(id(1));
         let states_fact = |text: &str| text.contains(|char: char| char.is_ascii_digit());
-        let for_turn: Option<&dyn Fn(&str) -> bool> = Some(&states_fact);
-        let query = RecallQuery { question, scope, limit: 8, for_turn, wants: &|_, _| true };
+        let turn = Some(TurnRules { states_fact: &states_fact });
+        let query = RecallQuery { question, scope, limit: 8, turn, wants: &|_, _| true };
         let page = fixture.catalog.recall(&query).expect("recalls");
         page.messages.iter().map(|hit| hit.seq.0).collect::<Vec<_>>()
     };
@@ -238,6 +238,32 @@ fn fact_of_the_user_needs_one_rare_word_of_a_question_for_a_prompt() {
     assert_eq!(found("密码是多少？"), [2]);
     assert_eq!(found("창고 비밀번호가 뭐예요?"), [4]);
     assert_eq!(found("The parser reads lines, what else?"), [0; 0], "no rare word");
+}
+
+#[test]
+fn messages_with_one_rare_word_do_not_displace_one_with_two() {
+    let fixture = CatalogFixture::new();
+    // A run of messages on one topic ranks above a lone one with two rare words, because each raises its neighbors.
+    let mut texts = vec!["Larkspur again."; 40];
+    for _ in 0..40 {
+        texts.extend(FILLER);
+        texts.extend(["Bertolt called."]);
+        texts.extend(FILLER);
+    }
+    texts.extend(["Larkspur is where Bertolt and the others keep the old boat during winter."]);
+    let strong = texts.len() as u64 - 1;
+    (0..80).for_each(|_| texts.extend(FILLER));
+    fixture.talk(id(1), &texts);
+    let (question, scope) = ("What did Bertolt leave in Larkspur?", RecallScope::Session(id(1)));
+    let turn = Some(TurnRules { states_fact: &|_| false });
+    let wants = |_, _| true;
+    let query = RecallQuery { question, scope, limit: 8, turn, wants: &wants };
+    let all = RecallQuery { turn: None, limit: 60, ..query };
+    let all = fixture.catalog.recall(&all).expect("recalls").messages;
+    let rank = all.iter().position(|hit| hit.seq.0 == strong).expect("is found");
+    assert!(rank > 24, "{rank}");
+    let found = fixture.catalog.recall(&query).expect("recalls").messages;
+    assert_eq!(found.iter().map(|hit| hit.seq.0).collect::<Vec<_>>(), [strong]);
 }
 
 #[test]
@@ -252,12 +278,17 @@ fn messages_for_a_prompt_say_more_than_the_question() {
     fixture.talk(id(1), &texts);
     let scope = RecallScope::Session(id(1));
     let wants = |_, _| true;
-    let query =
-        RecallQuery { question, scope, limit: 8, for_turn: Some(&|_| false), wants: &wants };
+    let query = RecallQuery {
+        question,
+        scope,
+        limit: 8,
+        turn: Some(TurnRules { states_fact: &|_| false }),
+        wants: &wants,
+    };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let seqs: Vec<u64> = page.messages.iter().map(|hit| hit.seq.0).collect();
     assert_eq!(seqs, [0], "{page:?}");
-    let all = RecallQuery { for_turn: None, ..query };
+    let all = RecallQuery { turn: None, ..query };
     let all = fixture.catalog.recall(&all).expect("recalls").messages;
     assert!(all.iter().any(|hit| hit.seq == Seq(2) && !hit.says_more), "{all:?}");
 }
