@@ -272,7 +272,8 @@ pub struct ContextInspectResult {
 #[serde(rename_all = "camelCase")]
 pub struct ContextItem {
     /// The sort of the item: `system`, `tools`, `checkpoint`, `facts`, `files`, `state`, `leftOut` (the text that names omitted
-    /// records), `pending` or `record`.
+    /// records), `pending`, `record`, or `goal` and `contextEntry` (the parts of them that the system message does not show;
+    /// `build.omitted` counts them).
     pub what: String,
     /// For a record its number; for a run of records and for a checkpoint the number of the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]

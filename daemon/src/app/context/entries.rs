@@ -130,13 +130,15 @@ fn render_entries(entries: &[ContextEntry]) -> String {
     entries.iter().map(render_entry).collect::<Vec<_>>().join("\n")
 }
 
+/// The beginning of the block of an entry.
+pub(super) const ENTRY_BEGIN: &str = "<context-entry key=";
 /// The end of the block of an entry.
 pub(super) const ENTRY_END: &str = "</context-entry>";
 
 /// Renders an entry as a block that its own text cannot end.
 pub(super) fn render_entry(entry: &ContextEntry) -> String {
     let content = entry.content.replace("</context-entry", "<\\/context-entry");
-    format!("<context-entry key={:?}>\n{content}\n{ENTRY_END}", entry.key)
+    format!("{ENTRY_BEGIN}{:?}>\n{content}\n{ENTRY_END}", entry.key)
 }
 
 /// The owner of context entries.

@@ -263,11 +263,7 @@ fn fold<T: Fold>(
         Some((at + 1, Arc::clone(&cached.fold), cached.damaged.clone()))
     });
     let (mut n_done, mut folded, mut damaged) = cached.flatten().unwrap_or_default();
-    let is_healed = || -> Result<bool> {
-        let records = core.sessions.records(id, &damaged)?;
-        Ok(records.iter().any(Option::is_some))
-    };
-    if !damaged.is_empty() && is_healed()? {
+    if can_read_one(core, id, &damaged)? {
         (n_done, folded, damaged) = Default::default();
     }
     if n_done < seqs.len() {
@@ -285,6 +281,16 @@ fn fold<T: Fold>(
         core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
     }
     Ok(folded)
+}
+
+/// Returns whether one of some damaged records can be read again.
+fn can_read_one(core: &Core, id: SessionId, damaged: &[Seq]) -> Result<bool> {
+    for batch in damaged.chunks(MAX_BATCH) {
+        if core.sessions.records(id, batch)?.iter().any(Option::is_some) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use ollm_protocol::methods::context::{
 use ollm_protocol::Seq;
 
 use super::build::check_result;
+use super::deltas::entries_and_goal;
 use super::facts::facts_in;
 use super::inputs::{self, BuildLeaf, Inputs, params_like_last, plan};
 use super::used_files::mark_stale;
@@ -25,7 +26,6 @@ use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
-use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
 /// Returns how full the context of a session is, and how far it can be trusted (`context.status`).
@@ -249,7 +249,9 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     items.extend(built.items.iter().map(|piece| shown_item(inputs, piece, before)));
     let mut left_out = Vec::new();
     for omitted in &built.result.omitted {
-        let mut shown = items[first_shown..].iter_mut();
+        // Parts of the goal and entries are no parts of a record.
+        let shown = omitted.item_count.is_none().then(|| items[first_shown..].iter_mut());
+        let mut shown = shown.into_iter().flatten();
         match shown.find(|item| item.seq == Some(omitted.seq) && item.what == "record") {
             Some(item) => {
                 let reason = item.reason.take().map_or(String::new(), |reason| reason + ", ");
@@ -299,7 +301,7 @@ fn omitted_item(omitted: &OmittedItem) -> ContextItem {
         through_seq: omitted.through_seq,
         reason: Some(omitted.reason.clone()),
         tokens: omitted.tokens,
-        ..item("record", "out")
+        ..item(if omitted.item_count.is_some() { &omitted.reason } else { "record" }, "out")
     }
 }
 
@@ -332,8 +334,7 @@ fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let user: u64 = built.items.iter().map(user_tokens).sum();
     let user = user.min(conversation);
     let used = built.result.tokens_used;
-    let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());
-    let (entries, goal) = built.additions.split_at(goal_at);
+    let (entries, goal) = entries_and_goal(&built.additions);
     let count = |text: &str| u64::from(counter.count_text(text));
     let (entries, goals) = (count(entries), count(goal));
     let system = budget.system_prompt_tokens.saturating_sub(entries + goals);
