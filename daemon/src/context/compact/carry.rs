@@ -75,13 +75,23 @@ impl<'a> NotesChange<'a> {
         Self { before: Compared::new(earlier), now: Compared::new(new) }
     }
 
-    /// Returns whether a line of the summary says of the same subject another value of a kind. A value that the earlier notes
-    /// have as well is that of something else.
+    /// Returns whether a line of the summary says of the same subject another value of a kind.
     fn contradicts(&self, line: &NoteLine<'_>, kind: FactValueKind) -> bool {
         let about = subject(line.text, kind);
         self.now.lines.iter().any(|(_, other)| {
-            let is_other = |value: &Value| value.kind == kind && !self.before.text.has(value);
-            other.values.iter().any(is_other) && is_same_subject(&about, &subject(other.text, kind))
+            let subject = subject(other.text, kind);
+            let is_other = |value: &Value| value.kind == kind && !self.had_before(value, &subject);
+            is_same_subject(&about, &subject) && other.values.iter().any(is_other)
+        })
+    }
+
+    /// Returns whether a line of the earlier notes that lasts says a value of exactly this subject: then the value belongs to
+    /// something else than what has a part of its words.
+    fn had_before(&self, value: &Value, about: &BTreeSet<String>) -> bool {
+        self.before.lines.iter().any(|(section, line)| {
+            LASTING.contains(section)
+                && line.values.contains(value)
+                && subject(line.text, value.kind) == *about
         })
     }
 
@@ -248,6 +258,17 @@ mod tests {
         check(&["never push with force"], &["x is done"], &["never push with force", "x is done"]);
         check(&["never push with force"], &["force push never"], &["force push never"]);
         check(&[], &["x"], &["x"]);
+    }
+
+    #[test]
+    fn value_that_is_restored_replaces_the_one_in_between() {
+        let before = Summary::parse(
+            "## Progress\n- moved the staging port from 48213 to 50100\n## Critical context\n- staging port: 50100",
+        );
+        let after = notes(&["staging port: 48213"]);
+        let merged = carry_over(&before, &after);
+        assert_eq!(merged.items(Section::Critical), ["staging port: 48213"]);
+        assert!(kept_values(&before, &after).lost.is_empty());
     }
 
     #[test]

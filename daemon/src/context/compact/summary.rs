@@ -23,6 +23,8 @@ const SHARES: [(Section, u64); 6] = [
 ];
 /// Characters of the shortest line that is cut; a shorter line is dropped, because its beginning says nothing.
 const MIN_LINE_CHARS: usize = 24;
+/// The most digits of a number in a list.
+const MAX_NUMBER_DIGITS: usize = 3;
 /// Percent of the words of two lines of progress that both have if they say the same, and the fewest words.
 const SAME_SUBJECT_PERCENT: usize = 80;
 const MIN_SUBJECT_WORDS: usize = 3;
@@ -232,11 +234,14 @@ fn heading(line: &str) -> Option<(Section, &str)> {
     (has_marks || rest.is_empty() || bold[end..].contains(':')).then_some((section, rest))
 }
 
-/// Returns a text without the number at its beginning.
+/// Returns a text without the number of a list at its beginning: `2. ` or `2) `, but no part of an address or a version.
 pub(super) fn without_number(text: &str) -> &str {
     let rest = text.trim_start_matches(|char: char| char.is_ascii_digit());
-    match rest.strip_prefix(['.', ')']) {
-        Some(behind) if rest.len() < text.len() => behind.trim_start(),
+    let is_number = (1..=MAX_NUMBER_DIGITS).contains(&(text.len() - rest.len()));
+    match rest.strip_prefix(['.', ')']).filter(|_| is_number) {
+        Some(behind) if behind.is_empty() || behind.starts_with([' ', '\t', '*', '_']) => {
+            behind.trim_start()
+        }
         _ => text,
     }
 }
@@ -479,6 +484,18 @@ mod tests {
         assert_eq!(parsed(text), text);
         assert!(Summary::parse("All went well, we are done.").is_empty());
         assert!(Summary::parse("").is_empty());
+    }
+
+    #[test]
+    fn numbers_of_lists_are_no_parts_of_addresses_and_versions() {
+        let check = |line: &str, expect: &str| assert_eq!(without_bullet(line), expect, "{line}");
+        check("1. the server", "the server");
+        check("12) the server", "the server");
+        check("2.**Bold**", "**Bold**");
+        check("10.0.0.5 is the staging server", "10.0.0.5 is the staging server");
+        check("- 3.14 is close enough", "3.14 is close enough");
+        check("2.4.1 was released", "2.4.1 was released");
+        check("2026. A year", "2026. A year");
     }
 
     #[test]
