@@ -17,8 +17,10 @@ use tokio::time::Instant;
 const FIRST_RETRY_WAIT: Duration = Duration::from_secs(30);
 /// The longest wait after failed compactions.
 const LONGEST_RETRY_WAIT: Duration = Duration::from_secs(1800);
-/// The longest pause for which a summary waits: longer ones are the ends of a day's work.
-const LONGEST_NEEDED_PAUSE: Duration = Duration::from_secs(1800);
+/// The longest pause for which a summary waits. Nobody waits half an hour for a pause as long, and users do pause so long.
+pub(crate) const LONGEST_NEEDED_PAUSE: Duration = Duration::from_secs(600);
+/// The shortest pause for which a summary waits.
+const LEAST_NEEDED_PAUSE: Duration = Duration::from_secs(2);
 /// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
 /// its document counts with its size on disk.
 const MAX_REMEMBERED: usize = 512;
@@ -171,9 +173,14 @@ impl DueCompactions {
         });
     }
 
-    /// Notes that a model wrote a summary, and forgets what failures and chats left behind.
+    /// Notes that a model wrote a summary, and forgets what failures left behind. The pause for which the next request waits
+    /// becomes shorter: the summary can be one of a part only, for which shorter pauses suffice.
     pub(crate) fn note_success(&self, id: SessionId) {
-        self.with(id, |session| *session = SessionCompactions::default());
+        self.with(id, |session| {
+            let half = session.needed_pause / 2;
+            let needed_pause = if half < LEAST_NEEDED_PAUSE { Duration::ZERO } else { half };
+            *session = SessionCompactions { needed_pause, ..SessionCompactions::default() };
+        });
     }
 
     /// Notes that a summary failed or gave way to a chat.
@@ -191,9 +198,10 @@ impl DueCompactions {
         self.with(id, |session| session.are_notes_missing = false);
     }
 
-    /// Notes the pause for which the next request with a prompt of its own waits.
+    /// Notes the pause for which the next request with a prompt of its own waits: at most [`LONGEST_NEEDED_PAUSE`].
     pub(crate) fn note_needed_pause(&self, id: SessionId, pause: Duration) {
-        self.with(id, |session| session.needed_pause = pause.min(LONGEST_NEEDED_PAUSE));
+        let pause = pause.min(LONGEST_NEEDED_PAUSE);
+        self.with(id, |session| session.needed_pause = pause);
     }
 
     /// Returns the pause for which a request with a prompt of its own waits at least.
@@ -358,6 +366,21 @@ mod tests {
         compactions.note_failure(id(1));
         compactions.note_success(id(1));
         assert!(!compactions.awaits_retry(id(1)) && !compactions.awaits_retry(id(2)));
+    }
+
+    #[test]
+    fn needed_pause_is_limited_and_halved_by_success() {
+        let compactions = DueCompactions::default();
+        compactions.note_needed_pause(id(1), Duration::MAX);
+        assert_eq!(compactions.needed_pause(id(1)), LONGEST_NEEDED_PAUSE);
+        let mut n_successes = 0;
+        while !compactions.needed_pause(id(1)).is_zero() {
+            let before = compactions.needed_pause(id(1));
+            compactions.note_success(id(1));
+            assert!(compactions.needed_pause(id(1)) <= before / 2);
+            n_successes += 1;
+        }
+        assert!(n_successes > 3, "one summary is no pause as long");
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use crate::app::error::CompactError;
 use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::describe;
+use crate::app::schedule::LONGEST_NEEDED_PAUSE;
 use crate::context::compact::{
     ChatPrompt, RejectedSummary, ShownRecords, Summary, SummaryLimits, SummaryOptions,
     SummaryRequest, TranscriptPiece, complete_summary, partial_summary, summary_messages,
@@ -169,11 +170,16 @@ impl<'a> Summarizer<'a> {
         &self,
         chat: ChatPrompt<'_>,
         tools: &[Value],
+        previous: Option<&Summary>,
         options: SummaryOptions<'_>,
     ) -> Option<u64> {
         let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
         let behind = SummaryOptions { chat: Some(chat), ..options };
-        let messages = summary_messages(SummaryRequest::First(&empty), &behind);
+        let request = match previous {
+            None => SummaryRequest::First(&empty),
+            Some(previous) => SummaryRequest::Update(previous, &empty),
+        };
+        let messages = summary_messages(request, &behind);
         let prompt = self.counter.count_prompt(&messages, tools);
         let taken = prompt + prompt / self.margin() + RETRY_TOKENS;
         let left = self.window().saturating_sub(taken);
@@ -349,7 +355,7 @@ impl<'a> Summarizer<'a> {
             self.core.due_compactions.mark_notes_missing(self.id);
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
             let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-            pause = pause.max(lasted) * 2;
+            pause = (pause.max(lasted) * 2).min(LONGEST_NEEDED_PAUSE);
             if !reading.is_zero() {
                 self.core.due_compactions.note_needed_pause(self.id, pause);
             }
@@ -366,11 +372,12 @@ impl<'a> Summarizer<'a> {
             return Duration::ZERO;
         }
         let tokens = self.counter.count_prompt(messages, &[]);
-        self.core.speeds.get(&self.model).reading_or_guess(tokens).unwrap_or_default()
+        let reading = self.core.speeds.get(&self.model).reading_or_guess(tokens);
+        reading.unwrap_or_default().min(LONGEST_NEEDED_PAUSE)
     }
 
     /// Returns whether requests name the mode of thinking of the last chat. Another one can change a prompt at its beginning.
-    fn thinks_like_chat(&self) -> bool {
+    pub(super) fn thinks_like_chat(&self) -> bool {
         let last = self.core.cache.peek(self.id, |session| session.last_chat);
         self.think.is_none() || last.flatten().is_none_or(|chat| chat.think == self.think)
     }
@@ -398,8 +405,12 @@ impl<'a> Summarizer<'a> {
             QueuePlace::Held(ticket) => ticket,
             QueuePlace::Own(priority) => {
                 own = self.core.models.queues().enter(&self.model, priority);
-                let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted()).await;
-                admitted.map_err(|_| self.busy())?;
+                let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted());
+                tokio::select! {
+                    biased;
+                    admitted = admitted => admitted.map_err(|_| self.busy())?,
+                    () = self.ended() => return Err(self.busy()),
+                }
                 &own
             }
         };

@@ -31,7 +31,7 @@ use crate::tokens::Counter;
 
 /// The most pieces that a model summarizes, with a request each; older pieces are extracted. Only an import, or a long
 /// session without a model, has more.
-const MAX_PIECES: usize = 16;
+pub(super) const MAX_PIECES: usize = 16;
 /// The smallest piece in tokens that is divided when a server finds its prompt too long.
 const MIN_PIECE_TOKENS: u64 = 192;
 /// The failed compactions in a row after which a piece whose summary is refused is extracted for good, so that it does not
@@ -164,8 +164,10 @@ impl<'a> SummaryRange<'a> {
         let n_pieces = |room: &RequestRoom| self.cut.tokens.div_ceil(room.records.max(1));
         let due = &self.core.due_compactions;
         let needs_longer_pauses = || !due.needed_pause(self.survey.inputs.id).is_zero();
+        // A request with another mode of thinking displaces the chat's prompt as well.
+        let spares_chat = || summarizer.is_background() && summarizer.thinks_like_chat();
         own.is_none_or(|own| n_pieces(&behind) <= n_pieces(own))
-            || summarizer.is_background() && needs_longer_pauses()
+            || spares_chat() && needs_longer_pauses()
     }
 
     /// Summarizes the range in pieces that fit the model's window.
@@ -186,8 +188,12 @@ impl<'a> SummaryRange<'a> {
         self.mark().await?;
         let options = SummaryOptions { target, chat, ..demands };
         let limits = SummaryLimits { replaced, target };
-        // A user waits for the oldest piece only.
-        let most = if self.in_turn { 1 } else { usize::MAX };
+        // A user waits for the oldest piece only. Pieces behind the chat's prompt are small: what is left of many waits.
+        let most = match (self.in_turn, &chat) {
+            (true, _) => 1,
+            (false, Some(_)) => MAX_PIECES,
+            (false, None) => usize::MAX,
+        };
         loop {
             let records = self.cut.records.clone();
             let range = self.pieces(records, &summarizer.counter, room, most).await?;
@@ -268,10 +274,12 @@ impl<'a> SummaryRange<'a> {
         if !missing.is_whole {
             return Ok(None);
         }
-        let shows = ShownRecords::AllBut(missing.pieces.first());
+        let (missing, has_notes) = (missing.pieces.first(), self.survey.chat_has_notes);
+        let shows = ShownRecords::AllBut { missing, has_notes };
         let chat = ChatPrompt { messages: chat, shows };
         let tools = &self.request.params.tools;
-        let Some(target) = summarizer.target_behind(chat, tools, demands) else { return Ok(None) };
+        let target = summarizer.target_behind(chat, tools, before, demands);
+        let Some(target) = target else { return Ok(None) };
         self.mark().await?;
         let all = self.pieces(self.cut.records.clone(), counter, u64::MAX, 1).await?;
         let options = SummaryOptions { target, chat: Some(chat), ..demands };

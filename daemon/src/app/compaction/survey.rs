@@ -66,6 +66,8 @@ pub(super) struct Survey {
     /// The prompt of the epoch in force, which the next call of a chat repeats, or else the one before the newest message
     /// of the user; empty if both open a new epoch.
     pub(super) chat: Vec<ContextMessage>,
+    /// Whether this prompt shows notes.
+    pub(super) chat_has_notes: bool,
     /// The records that this prompt does not show.
     missing: Vec<OmittedItem>,
     /// The last record that it could show.
@@ -155,10 +157,12 @@ pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Res
             let end = end_before_newest(&inputs, &params);
             (built_until(core, &params, &inputs, end)?, end)
         };
+        let chat_has_notes =
+            shown.as_ref().is_some_and(|built| built.result.budget.checkpoint_tokens > 0);
         let shown = shown.map(|built| (built.result.messages, built.result.omitted));
         let (chat, mut missing) = shown.unwrap_or_default();
         missing.retain(|one| MISSING.contains(&one.reason.as_str()));
-        Ok(Arc::new(Survey { inputs, before, chat, missing, chat_end }))
+        Ok(Arc::new(Survey { inputs, before, chat, chat_has_notes, missing, chat_end }))
     })
     .await
 }

@@ -66,8 +66,12 @@ pub(crate) struct ChatPrompt<'a> {
 /// The records of a summary that a prompt of the chat shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ShownRecords<'a> {
-    /// All of them except one piece, and the previous summary.
-    AllBut(Option<&'a TranscriptPiece>),
+    /// All of them except a piece.
+    AllBut {
+        missing: Option<&'a TranscriptPiece>,
+        /// Whether it shows the previous summary as well, if there is one.
+        has_notes: bool,
+    },
     /// None: the request has them, and the previous summary.
     Nothing,
 }
@@ -95,11 +99,18 @@ pub(crate) fn summary_messages(
             let text = format!("{PAUSE}\n\n{}", blocks_and_task(request, options));
             behind_chat(messages, &text)
         }
-        Some(ChatPrompt { messages, shows: ShownRecords::AllBut(missing) }) => {
-            let missing = missing.map_or_else(String::new, |piece| {
-                format!("{MISSING}\n{}\n\n", records_block(piece))
-            });
-            let text = missing + task_behind_chat(request) + &form(options);
+        Some(ChatPrompt { messages, shows: ShownRecords::AllBut { missing, has_notes } }) => {
+            let mut text = String::new();
+            if let SummaryRequest::Update(previous, _) = request
+                && !has_notes
+            {
+                text = previous_block(previous) + "\n\n";
+            }
+            if let Some(piece) = missing {
+                text.push_str(&format!("{MISSING}\n{}\n\n", records_block(piece)));
+            }
+            text.push_str(&task_behind_chat(request, has_notes));
+            text.push_str(&form(options));
             behind_chat(messages, &text)
         }
     }
@@ -107,12 +118,13 @@ pub(crate) fn summary_messages(
 
 /// Returns the material of a request in blocks, and what to make of it.
 fn blocks_and_task(request: SummaryRequest<'_>, options: &SummaryOptions<'_>) -> String {
-    let previous = |summary: &Summary| note("previous-summary", &[], &summary.render());
     let blocks = match request {
         SummaryRequest::First(piece) => vec![records_block(piece)],
-        SummaryRequest::Update(summary, piece) => vec![previous(summary), records_block(piece)],
+        SummaryRequest::Update(summary, piece) => {
+            vec![previous_block(summary), records_block(piece)]
+        }
         SummaryRequest::Merge(older, newer) => {
-            vec![previous(older), note("summary", &[], &newer.render())]
+            vec![previous_block(older), note("summary", &[], &newer.render())]
         }
     };
     let mut text = blocks.join("\n\n") + "\n\n";
@@ -146,11 +158,16 @@ const UPDATE_TASK: &str = "Write the previous notes again, with what is new in t
     what is new. Move what is done to Progress. Say nothing twice.";
 const MERGE_TASK: &str = "Write the two notes above as one. Copy their Constraints, Key decisions and Critical context \
     line by line; where they differ, the second one is right. Say nothing twice.";
-/// The tasks of requests behind a prompt of the chat: an update of notes, and the first ones.
-const UPDATE_BEHIND_CHAT: &str = "Stop here. Answer nothing and call no tool: write notes of the whole conversation, for \
-    an assistant that will go on without seeing it. The first message begins with the previous notes. Copy their \
-    Constraints, Key decisions and Critical context line by line; change a line only if the conversation contradicts it. \
-    Add what is new. Move what is done to Progress. Say nothing twice.";
+/// The tasks of requests behind a prompt of the chat: an update of notes, before and behind their place, and the first ones.
+const UPDATE_BEHIND_CHAT: [&str; 2] = [
+    "Stop here. Answer nothing and call no tool: write notes of the whole conversation, for an assistant that will go on \
+    without seeing it.",
+    "Copy their Constraints, Key decisions and Critical context line by line; change a line only if the conversation \
+    contradicts it. Add what is new. Move what is done to Progress. Say nothing twice.",
+];
+/// The places of the previous notes: in the prompt of the chat, or in the request.
+const NOTES_FIRST: &str = "The first message begins with the previous notes.";
+const NOTES_ABOVE: &str = "The previous notes stand in the block above.";
 const NOTES_BEHIND_CHAT: &str = "Stop here. Answer nothing and call no tool: write notes of the conversation, for an \
     assistant that will go on without seeing it. Say nothing twice.";
 
@@ -162,10 +179,15 @@ const fn task(request: SummaryRequest<'_>) -> &'static str {
     }
 }
 
-const fn task_behind_chat(request: SummaryRequest<'_>) -> &'static str {
+/// `has_notes`: whether the prompt of the chat shows the previous notes.
+fn task_behind_chat(request: SummaryRequest<'_>, has_notes: bool) -> String {
     match request {
-        SummaryRequest::Update(..) => UPDATE_BEHIND_CHAT,
-        SummaryRequest::First(_) | SummaryRequest::Merge(..) => NOTES_BEHIND_CHAT,
+        SummaryRequest::Update(..) => {
+            let [before, behind] = UPDATE_BEHIND_CHAT;
+            let place = if has_notes { NOTES_FIRST } else { NOTES_ABOVE };
+            format!("{before} {place} {behind}")
+        }
+        SummaryRequest::First(_) | SummaryRequest::Merge(..) => NOTES_BEHIND_CHAT.to_owned(),
     }
 }
 
@@ -207,7 +229,7 @@ const RETRY: &str = "Write the notes and nothing else. Begin with the line `## G
 
 /// Instructions in words, which an answer must not repeat: those of requests, and those of the chat's prompts, which a
 /// request can stand behind.
-pub(super) const INSTRUCTIONS: [&str; 17] = [
+pub(super) const INSTRUCTIONS: [&str; 20] = [
     GUIDE,
     HEADINGS,
     EARLIER_HINTS,
@@ -215,7 +237,10 @@ pub(super) const INSTRUCTIONS: [&str; 17] = [
     NOTES_TASK,
     UPDATE_TASK,
     MERGE_TASK,
-    UPDATE_BEHIND_CHAT,
+    UPDATE_BEHIND_CHAT[0],
+    UPDATE_BEHIND_CHAT[1],
+    NOTES_FIRST,
+    NOTES_ABOVE,
     NOTES_BEHIND_CHAT,
     MISSING,
     PAUSE,
@@ -250,6 +275,11 @@ impl SummaryRequest<'_> {
             Self::Merge(..) => "",
         }
     }
+}
+
+/// Returns the block of a summary that the answer takes the place of.
+fn previous_block(summary: &Summary) -> String {
+    note("previous-summary", &[], &summary.render())
 }
 
 /// Returns the block of a piece.
@@ -439,6 +469,17 @@ mod tests {
         assert!(!asked.contains("hello") && !asked.contains("old goal"), "{asked}");
         assert!(asked.contains("line by line") && asked.ends_with(EXAMPLE), "{asked}");
         assert!(EXAMPLE.contains(EXAMPLE_VALUE));
+        let before = Summary::parse("## Goal\nold goal");
+        let update = SummaryRequest::Update(&before, &piece);
+        let asked = &summary_messages(update, &behind(&chat, None))[2].content;
+        assert!(asked.contains(NOTES_FIRST) && !asked.contains("old goal"), "{asked}");
+        // A prompt that shows the whole conversation has no notes.
+        let mut without = behind(&chat, None);
+        let shows = ShownRecords::AllBut { missing: None, has_notes: false };
+        without.chat = Some(ChatPrompt { messages: &chat, shows });
+        let asked = &summary_messages(update, &without)[2].content;
+        let block = "<previous-summary>\n## Goal\nold goal\n</previous-summary>\n\nStop here.";
+        assert!(asked.starts_with(block) && asked.contains(NOTES_ABOVE), "{asked}");
         let missing = summary_messages(request, &behind(&chat, Some(&piece)));
         assert!(missing[2].content.starts_with(MISSING), "{missing:?}");
         assert!(missing[2].content.contains("hello\n</records>\n\nStop here."), "{missing:?}");
@@ -454,7 +495,8 @@ mod tests {
         messages: &'a [ContextMessage],
         missing: Option<&'a TranscriptPiece>,
     ) -> SummaryOptions<'a> {
-        let chat = Some(ChatPrompt { messages, shows: ShownRecords::AllBut(missing) });
+        let shows = ShownRecords::AllBut { missing, has_notes: true };
+        let chat = Some(ChatPrompt { messages, shows });
         SummaryOptions { target: 400, chat, ..SummaryOptions::default() }
     }
 

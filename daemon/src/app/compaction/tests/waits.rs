@@ -11,6 +11,7 @@ use crate::app::cache::LastChat;
 use crate::app::compaction::automatic::{CompactionInTurn, compact, follow_turn, is_due};
 use crate::app::compaction::read_ahead::read_ahead;
 use crate::app::compaction::summarizer::{ANSWER_LIMIT, TURN_LIMIT};
+use crate::app::compaction::summary::MAX_PIECES;
 use crate::app::running::{PendingCalls, RunningTurn};
 use crate::model::{ChatEnd, PromptCount, ThinkMode};
 use crate::tokens::Counter;
@@ -395,7 +396,7 @@ async fn extraction_in_the_pause_that_fails_is_not_tried_again_at_once() {
 }
 
 #[tokio::test]
-async fn notes_that_gave_way_to_a_turn_end_with_it_if_the_context_is_nearly_full() {
+async fn interrupted_notes_of_a_nearly_full_context_end_with_the_turn() {
     for (reading, expect) in [(SLOW, true), (SLOW / 20, false)] {
         let session = LongSession::new().await;
         session.fill_nearly(reading).await;
@@ -423,7 +424,7 @@ async fn notes_that_gave_way_to_a_turn_end_with_it_if_the_context_is_nearly_full
 }
 
 #[tokio::test]
-async fn notes_that_no_pause_was_long_enough_for_end_with_a_turn_too() {
+async fn notes_that_wait_for_a_longer_pause_end_with_the_turn() {
     let session = LongSession::new().await;
     session.record_exchanges(40).await;
     session.compact_in_turn_for(CompactionCause::Growth).await;
@@ -450,7 +451,7 @@ async fn notes_that_no_pause_was_long_enough_for_end_with_a_turn_too() {
 }
 
 #[tokio::test]
-async fn notes_that_gave_way_with_a_prompt_of_their_own_are_requested_behind_the_chat() {
+async fn notes_without_a_long_enough_pause_are_requested_behind_the_chat() {
     for needs_longer_pauses in [false, true] {
         let session = LongSession::new().await;
         session.record_exchanges(60).await;
@@ -471,6 +472,91 @@ async fn notes_that_gave_way_with_a_prompt_of_their_own_are_requested_behind_the
         assert!(task.contains("<records from=\"#"), "{task}");
         assert_eq!(task.contains("The conversation pauses here."), needs_longer_pauses, "{task}");
     }
+}
+
+#[tokio::test]
+async fn pieces_behind_the_chat_beyond_the_most_of_a_pause_wait_for_the_next() {
+    let session = LongSession::new().await;
+    session.note_reading(Duration::from_secs(3600));
+    session.record_exchanges(400).await;
+    session.compact_in_turn_for(CompactionCause::Growth).await;
+    session.build_for_chat(None).await;
+    let all = session.checkpoints().pop().expect("one is kept");
+    session.core.due_compactions.note_needed_pause(session.id, Duration::MAX);
+    for _ in 0..64 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let done = tokio::time::timeout(Duration::from_secs(60), session.compact_in_pause()).await;
+    assert!(matches!(done, Ok(CompactionOutcome::Done(_))));
+    assert_eq!(session.backend.requests().len(), MAX_PIECES);
+    let [notes, rest] = &*session.checkpoints() else { panic!("two are kept") };
+    assert_eq!((notes.provisional, rest.provisional), (false, true), "none is extracted for good");
+    assert_eq!((notes.from, rest.to), (all.from, all.to));
+}
+
+#[tokio::test]
+async fn pieces_go_behind_the_chat_only_if_that_spares_its_prompt() {
+    // Notes are requested without thinking.
+    for (think, is_behind) in [(Some(ThinkMode::Off), true), (None, false)] {
+        let session = LongSession::new().await;
+        session.backend.set_capable("thinking");
+        session.record_exchanges(60).await;
+        session.compact_in_turn_for(CompactionCause::Growth).await;
+        session.build_for_chat(think).await;
+        let due = &session.core.due_compactions;
+        due.note_needed_pause(session.id, Duration::from_millis(1));
+        for _ in 0..32 {
+            session.backend.answer_text(SUMMARY);
+        }
+        let done = tokio::time::timeout(Duration::from_secs(60), session.compact_in_pause()).await;
+        assert!(matches!(done, Ok(CompactionOutcome::Done(_))), "{think:?}");
+        let request = &session.backend.requests()[0];
+        let task = &request.messages.last().expect("a task").content;
+        assert_eq!(task.contains("The conversation pauses here."), is_behind, "{think:?}");
+    }
+}
+
+#[tokio::test]
+async fn turn_waits_for_a_place_at_another_model_for_a_limited_time() {
+    let session = LongSession::new().await;
+    session.test.configure(&[("ollama.model", "m"), ("compression.model", "busy")]);
+    let other = session.core.models.queues().enter("busy", Priority::Chat);
+    other.admitted().await;
+    let out_of_time = async {
+        while session.core.models.queues().enter("busy", Priority::Background).n_ahead() < 2 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::pause();
+        tokio::time::advance(TURN_LIMIT).await;
+        tokio::time::resume();
+    };
+    let both = async { tokio::join!(session.compact_in_turn(), out_of_time) };
+    let (compacted, ()) =
+        tokio::time::timeout(2 * TURN_LIMIT, both).await.expect("the turn goes on");
+    assert_eq!(compacted.head.method, CompactionMethod::Extracted);
+    assert!(session.backend.requests().is_empty());
+}
+
+#[tokio::test]
+async fn update_of_notes_that_the_context_does_not_show_has_them() {
+    let session = LongSession::new().await;
+    session.test.configure(&[("ollama.model", "m"), ("context.size", "2048")]);
+    for _ in 0..32 {
+        session.backend.answer_text(SUMMARY);
+    }
+    session.summarize().await.expect("compacts");
+    let n_asked = session.backend.requests().len();
+    // A larger window shows the whole history, without notes.
+    session.test.configure(&[("ollama.model", "m"), ("context.size", "8192")]);
+    let built = session.build_for_chat(None).await;
+    assert!(!built.messages.iter().any(|message| message.content.contains("<memory>")));
+    while !matches!(session.compact_in_pause().await, CompactionOutcome::Done(_)) {
+        session.record_exchanges(1).await;
+    }
+    let request = &session.backend.requests()[n_asked];
+    assert!(request.messages.starts_with(&built.messages), "behind the chat");
+    let task = &request.messages.last().expect("a task").content;
+    assert!(task.contains("<previous-summary>\n## Goal\n- port the parser"), "{task}");
 }
 
 #[tokio::test]
