@@ -181,7 +181,7 @@ pub(crate) struct CachedFolds {
     pub(crate) pins: Option<FoldedTo<Vec<Seq>>>,
     pub(crate) facts: Option<FoldedTo<FactFold>>,
     pub(crate) files: Option<FoldedTo<FileUses>>,
-    /// The lines for notes without a model, of the records behind the notes of one.
+    /// The lines for notes without a model, of records that no model has summarized.
     pub(crate) extracted: Option<FoldedTo<Extractor>>,
     /// The labels by record. They hold on every path.
     pub(crate) labels: Option<FoldedTo<BTreeMap<Seq, String>>>,

@@ -116,17 +116,18 @@ impl MeasuredModels {
 }
 
 impl MeasuredModel {
-    /// Estimates how long the model reads a prompt.
+    /// Estimates the reading of a prompt from measurements; `None` without any.
     pub(crate) fn expected_reading(&self, tokens: u64) -> Option<Duration> {
         self.reading.expected(tokens)
     }
 
-    /// Estimates how long the model writes an answer.
+    /// Estimates the writing of an answer from measurements; `None` without any.
     pub(crate) fn expected_writing(&self, tokens: u64) -> Option<Duration> {
         self.writing.expected(tokens)
     }
 
-    /// Estimates how long the model reads a prompt. Without a measurement, the guess is too long rather than too short.
+    /// Estimates the reading of a prompt from measurements, else from the last prompt with new tokens, which gives too long a
+    /// time rather than too short a one.
     pub(crate) fn reading_or_guess(&self, tokens: u64) -> Option<Duration> {
         let guess = || self.guess.and_then(|reading| time_of(reading, tokens));
         self.expected_reading(tokens).or_else(guess)

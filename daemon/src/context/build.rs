@@ -377,6 +377,34 @@ impl Room {
     }
 }
 
+/// Returns the tokens that the conversation of a new head aims at, and the most that it may have.
+///
+/// `notes`, `newest`: the tokens of all notes and of the newest unit.
+fn depth(
+    input: &BuildInput<'_>,
+    front: &Front,
+    strategy: &Strategy,
+    cause: &'static str,
+    notes: u64,
+    newest: u64,
+) -> (u64, u64) {
+    let room = Room::new(input, front);
+    let fixed = front.budget.prompt_limit - room.available;
+    let below = input.below_tokens.map_or(u64::MAX, |most| most.saturating_sub(fixed + 1));
+    let aim = room.aim(notes, newest).min(below);
+    let slack = DEPTH_PERCENT - TARGET_PERCENT;
+    let slack = room.available.saturating_sub(notes.min(aim)) * slack / 100;
+    let deepest = if strategy.keeps_all && cause == REQUESTED {
+        // A named strategy that keeps everything is used as long as it fits at all.
+        room.available
+    } else if strategy.keeps_all && cause == WINDOW {
+        regained(room.available).max(aim + slack)
+    } else {
+        aim + slack
+    };
+    (aim, deepest.min(below))
+}
+
 /// Returns a new head of a strategy that fits and leaves room for the turns that follow, or `None` if there is none.
 fn plan(
     input: &BuildInput<'_>,
@@ -385,16 +413,14 @@ fn plan(
     is_named: bool,
     cause: &'static str,
 ) -> Result<Option<ChosenHead>, ContextError> {
-    let cause = if is_named { REQUESTED } else { cause };
     let checkpoints = if strategy.has_checkpoints { input.checkpoints } else { &[] };
     let may_open = strategy.shrinks || !checkpoints.is_empty();
     let mut front = Front::new(input, true, may_open)?;
     let room = Room::new(input, &front);
     let whole_notes = Notes::whole(checkpoints, &input.counter);
     let mut newest = NewestUnit::plan(input, bodies, room.newest)?;
-    let fixed = front.budget.prompt_limit - room.available;
-    let below = input.below.map_or(u64::MAX, |most| most.saturating_sub(fixed + 1));
-    let aim = room.aim(whole_notes.tokens, newest.tokens).min(below);
+    let cause = if is_named { REQUESTED } else { cause };
+    let (aim, deepest) = depth(input, &front, strategy, cause, whole_notes.tokens, newest.tokens);
     let notice = if may_open { Notice::new(input, room.available) } else { Notice::default() };
     let older = aim.saturating_sub(newest.tokens + notice.tokens);
     let limit = room.prompt_limit;
@@ -402,15 +428,6 @@ fn plan(
     let mut notes_room = (older * NOTES_PERCENT / 100).min(older.saturating_sub(beside));
     let mut notes = Notes::fitted(checkpoints, &input.counter, notes_room);
     let mut target = older.saturating_sub(notes.tokens);
-    // A named strategy that keeps everything is used as long as it fits at all.
-    let slack = DEPTH_PERCENT - TARGET_PERCENT;
-    let slack = room.available.saturating_sub(whole_notes.tokens.min(aim)) * slack / 100;
-    let deepest = match strategy.keeps_all {
-        true if is_named => room.available,
-        true if cause == WINDOW => regained(room.available).max(aim + slack),
-        _ => aim + slack,
-    };
-    let deepest = deepest.min(below);
     for n_tries in 0..MAX_TRIES {
         let mut plan_input = PlanInput {
             build: input,

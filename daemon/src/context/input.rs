@@ -64,8 +64,9 @@ pub(crate) struct BuildInput<'a> {
     pub tools: &'a [Value],
     /// A user message that will follow and is not recorded.
     pub pending: Option<&'a str>,
-    /// The tokens that a prompt with a new head stays below; `None` if the window is its only limit.
-    pub below: Option<u64>,
+    /// The size that a prompt with a new head must stay below, in tokens, because a compaction has to gain; `None` if only the
+    /// window limits it.
+    pub below_tokens: Option<u64>,
     /// Whether the model reads images; those of a model that does not are left out.
     pub reads_images: bool,
     /// The window in tokens.

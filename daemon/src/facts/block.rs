@@ -45,23 +45,12 @@ pub(crate) fn fact_block(
     room: u64,
     count: &dyn Fn(&str) -> u64,
 ) -> FactBlock {
-    let notes = SaidText::new(shown.notes);
-    let mut missing: Vec<(f32, &KnownFact)> = facts
-        .iter()
-        .filter(|ranked| ranked.is_worth_showing())
-        .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
-        .map(|ranked| (worth(ranked, count), ranked.fact))
-        .collect();
-    // The best first; of equal ones the newest, which other text has had the least time to repeat.
-    missing.sort_by(|(one_worth, one), (other_worth, other)| {
-        other_worth.total_cmp(one_worth).then_with(|| key(other).cmp(&key(one)))
-    });
     let mut kept: Vec<&KnownFact> = Vec::new();
     let mut days = HashSet::new();
     let mut left_out = Vec::new();
     let mut left = room;
     let mut n_exact = 0;
-    for (_, fact) in missing {
+    for fact in missing_facts(facts, shown, count) {
         let heading = heading(fact);
         let of_day = if days.contains(&heading) { 0 } else { count(&heading) + 1 };
         let cost = count(&line(fact)) + of_day + 1;
@@ -91,6 +80,26 @@ pub(crate) fn fact_block(
         }
         left_out.extend(kept.pop().map(key));
     }
+}
+
+/// Returns the facts that nothing shows, the best first; of equal ones the newest, which other text has had the least time to
+/// repeat.
+fn missing_facts<'f>(
+    facts: &[RankedFact<'f>],
+    shown: &ShownText<'_>,
+    count: &dyn Fn(&str) -> u64,
+) -> Vec<&'f KnownFact> {
+    let notes = SaidText::new(shown.notes);
+    let mut missing: Vec<(f32, &KnownFact)> = facts
+        .iter()
+        .filter(|ranked| ranked.is_worth_showing())
+        .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
+        .map(|ranked| (worth(ranked, count), ranked.fact))
+        .collect();
+    missing.sort_by(|(one_worth, one), (other_worth, other)| {
+        other_worth.total_cmp(one_worth).then_with(|| key(other).cmp(&key(one)))
+    });
+    missing.into_iter().map(|(_, fact)| fact).collect()
 }
 
 /// Returns the value by which facts compete for room: their score, less for long lines.

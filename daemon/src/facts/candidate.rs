@@ -7,9 +7,10 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
+use super::denials::{denies, is_interrogative};
 use super::lexicon::{
-    ClassSet, GERMAN, Reading, WordClass, denies, is_date, is_function_char, is_interrogative,
-    is_joined_script, is_unit, read_words,
+    ClassSet, GERMAN, Reading, WordClass, is_date, is_function_char, is_joined_script, is_unit,
+    read_words,
 };
 use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
@@ -56,7 +57,8 @@ pub(super) struct SentenceReading {
     pub(super) is_denial: bool,
     /// Set if the sentence asks or commands.
     is_request: bool,
-    is_pointing: bool,
+    /// Whether only the sentences before it name its subject: `It is 4200.`
+    refers_back: bool,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,
     /// The score by the form of the sentence, without its values.
@@ -78,8 +80,8 @@ pub(super) enum SentenceSort {
 pub(crate) struct Statement<'s> {
     pub(crate) text: &'s str,
     pub(crate) is_rule: bool,
-    /// Whether it is about something that only the sentences before it name.
-    pub(crate) is_pointing: bool,
+    /// Whether only the sentences before it name its subject: `It is 4200.`
+    pub(crate) refers_back: bool,
 }
 
 /// Calls `visit` with each statement of a message, in order.
@@ -88,8 +90,8 @@ pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&Statement<'_
         if let Some(reading) = read_sentence(sentence)
             && reading.sort == SentenceSort::Fact
         {
-            let SentenceReading { text, is_rule, is_pointing, .. } = &reading;
-            visit(&Statement { text, is_rule: *is_rule, is_pointing: *is_pointing });
+            let SentenceReading { text, is_rule, refers_back, .. } = &reading;
+            visit(&Statement { text, is_rule: *is_rule, refers_back: *refers_back });
         }
     });
 }
@@ -140,26 +142,9 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
     let classes = Classes::of(sentence, &words, &reading);
     let has_content = has_content(&words, &reading, &rest);
     let is_statement = is_statement(&classes, weight, has_content);
-    // The last value is what the sentence says; the others are a part of what it is about.
-    let mut subject = subject_of(&words, &reading, &rest);
-    let own = found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT);
-    let mut own: Vec<&FoundValue> = own.collect();
-    if own.last().is_some_and(|last| !is_named_by_value(sentence, last, &reading)) {
-        own.pop();
-    }
-    subject.extend(own.into_iter().map(|value| hash_of(&sentence[value.range.clone()])));
-    subject.sort_unstable();
-    subject.dedup();
-    subject.truncate(MAX_SUBJECT_WORDS);
+    let subject = with_values(subject_of(&words, &reading, &rest), sentence, &found, &reading);
     let mut weights: Vec<f32> = found.iter().map(|value| value.weight).collect();
-    let mut values: Vec<FactValue> = found
-        .iter()
-        .map(|value| {
-            let text = &sentence[value.range.clone()];
-            let is_day = value.kind == FactValueKind::Name && is_date(&text.to_lowercase());
-            fact_value(if is_day { FactValueKind::Date } else { value.kind }, text)
-        })
-        .collect();
+    let mut values = fact_values(sentence, &found);
     for date in dates {
         values.push(fact_value(FactValueKind::Date, date));
         weights.push(1.0);
@@ -174,10 +159,39 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
         is_rule: classes.is_rule,
         is_denial: denies(&words, &rest),
         is_request: classes.is_question || classes.is_command,
-        is_pointing: classes.is_pointing,
+        refers_back: classes.refers_back,
         is_change: classes.all.has(WordClass::Change),
         form_score: classes.score(sentence),
     })
+}
+
+/// Adds values to the words that a sentence is about: all but the last one, which is what it says.
+fn with_values(
+    mut subject: Vec<u64>,
+    sentence: &str,
+    found: &[FoundValue],
+    reading: &Reading,
+) -> Vec<u64> {
+    let own = found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT);
+    let mut own: Vec<&FoundValue> = own.collect();
+    if own.last().is_some_and(|last| !is_named_by_value(sentence, last, reading)) {
+        own.pop();
+    }
+    subject.extend(own.into_iter().map(|value| hash_of(&sentence[value.range.clone()])));
+    subject.sort_unstable();
+    subject.dedup();
+    subject.truncate(MAX_SUBJECT_WORDS);
+    subject
+}
+
+fn fact_values(sentence: &str, found: &[FoundValue]) -> Vec<FactValue> {
+    let value = |value: &FoundValue| {
+        let text = &sentence[value.range.clone()];
+        // A capitalized day or month was read as a name.
+        let is_day = value.kind == FactValueKind::Name && is_date(&text.to_lowercase());
+        fact_value(if is_day { FactValueKind::Date } else { value.kind }, text)
+    };
+    found.iter().map(value).collect()
 }
 
 fn fact_value(kind: FactValueKind, text: &str) -> FactValue {
@@ -202,8 +216,8 @@ struct Classes {
     begins_with_retraction: bool,
     /// Whether the sentence begins with an advice: `Use tabs`.
     is_advised: bool,
-    /// Whether the sentence is about something that only the sentences before it name.
-    is_pointing: bool,
+    /// Whether only the sentences before it name its subject.
+    refers_back: bool,
     /// Whether the script joins words, so that names have no form of their own.
     is_joined: bool,
     has_label: bool,
@@ -242,7 +256,7 @@ impl Classes {
             is_command: is_command && !is_advised,
             begins_with_retraction: begins(WordClass::Retract),
             is_advised,
-            is_pointing: begins(WordClass::Pronoun),
+            refers_back: begins(WordClass::Pronoun),
             is_joined,
             has_label: words.len() <= MAX_LABEL_WORDS && has_definition_mark(sentence),
             has_definition: all.has(WordClass::Statement) || has_definition_mark(sentence),
@@ -251,7 +265,7 @@ impl Classes {
         }
     }
 
-    /// Whether the sentence takes something back. `Never ignore it` is a rule, and `don't forget it` asks to remember.
+    /// Returns whether the sentence takes something back. `Never ignore it` is a rule, and `don't forget it` asks to remember.
     fn takes_back(&self) -> bool {
         self.all.has(WordClass::Retract)
             && !self.all.has(WordClass::Remember)
@@ -274,7 +288,7 @@ impl Classes {
         add(self.has_definition, 1.2);
         add(self.is_own, 0.6);
         add(self.is_advised, 1.0);
-        add(self.is_pointing, -1.0);
+        add(self.refers_back, -1.0);
         add(self.all.has(WordClass::Transient) && !self.is_emphatic(), -1.5);
         add(self.is_question || self.is_command, -1.5);
         add(sentence.chars().count() > MAX_TEXT_CHARS, -1.0);
@@ -311,18 +325,16 @@ fn sort_of(classes: &Classes, is_statement: bool) -> SentenceSort {
     }
 }
 
-/// Whether the last value of a sentence stands within what it is about: `Port 8080 is open`.
+/// Returns whether the last value belongs to the subject: no verb stands before it and one behind it, as in
+/// `Port 8080 is open`.
 fn is_named_by_value(sentence: &str, last: &FoundValue, reading: &Reading) -> bool {
     if !reading.all.has(WordClass::Statement) {
         return false;
     }
-    let states = |part: &str| {
-        let lower = part.to_lowercase();
-        let words = words_of(&lower);
-        (!words.is_empty(), read_words(&words, "").all.has(WordClass::Statement))
-    };
-    let (has_name, is_stated_before) = states(&sentence[..last.range.start]);
-    has_name && !is_stated_before && states(&sentence[last.range.end..]).1
+    let before = sentence[..last.range.start].to_lowercase();
+    let behind = sentence[last.range.end..].to_lowercase();
+    let states = |part: &str| read_words(&words_of(part), "").all.has(WordClass::Statement);
+    !words_of(&before).is_empty() && !states(&before) && states(&behind)
 }
 
 /// Whether a negation says what the speakers themselves do not do: `I don't know` is no rule.

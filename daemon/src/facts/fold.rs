@@ -230,7 +230,8 @@ impl FactFold {
                     index += 1;
                 }
                 SentenceSort::Retraction => {
-                    if self.retract(&reading, message).states_more(&reading) {
+                    let taken_back = self.retract(&reading, message);
+                    if states_more(&taken_back, &reading) {
                         let source = FactOccasion { seq, index, at, entry, message };
                         self.state(reading, &source);
                         index += 1;
@@ -301,7 +302,8 @@ impl FactFold {
         let is_alike = |fact: &KnownFact| match (fact.values.last(), said) {
             (None, None) => true,
             (Some(one), Some(other)) => {
-                one.kind == other.kind || reading.is_change && is_time(one) && is_time(other)
+                one.kind == other.kind
+                    || reading.is_change && can_be_time(one) && can_be_time(other)
             }
             _ => reading.is_change && reading.is_rule == fact.is_rule,
         };
@@ -310,11 +312,11 @@ impl FactFold {
             let Some(fact) = self.facts.get(&id).filter(|fact| is_alike(fact)) else { continue };
             let n_all = fact.subject.len();
             let is_same = n_common == n_all && n_common == n_words && !adds_to_rule(fact, reading);
-            // With a word such as "now", a subject with fewer words is the same; one with other words is not.
             let names_old = fact
                 .values
                 .last()
                 .is_some_and(|old| reading.values.iter().any(|value| value.hash == old.hash));
+            // With a word such as "now", a subject with fewer words is the same; one with other words is not.
             let is_part = n_common == n_all.min(n_words) && n_all.abs_diff(n_words) <= 3;
             let is_changed = reading.is_change && (is_part || names_old);
             if !is_same && !is_changed {
@@ -337,7 +339,7 @@ impl FactFold {
     }
 
     /// Removes the facts that a sentence takes back, and returns them.
-    fn retract(&mut self, reading: &SentenceReading, message: u32) -> TakenBack {
+    fn retract(&mut self, reading: &SentenceReading, message: u32) -> Vec<KnownFact> {
         let n_words = reading.subject.len();
         let shared = self.sharing(&reading.subject);
         let is_meant = |(id, n_common): &(u32, usize)| {
@@ -362,7 +364,7 @@ impl FactFold {
                 newest.filter(|(_, fact)| message.abs_diff(fact.message) <= PRONOUN_MESSAGES);
             meant.extend(recent.map(|(id, _)| *id));
         }
-        TakenBack(meant.into_iter().filter_map(|id| self.remove(id)).collect())
+        meant.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Returns the facts that have words of a subject, with the number of these words, the oldest first.
@@ -426,20 +428,15 @@ impl FactFold {
     }
 }
 
-/// The facts that a sentence took back.
-struct TakenBack(Vec<KnownFact>);
-
-impl TakenBack {
-    /// Returns whether the sentence states something itself: another value in place of those, or if there were none, what it
-    /// says.
-    fn states_more(&self, reading: &SentenceReading) -> bool {
-        let is_new = |value: &FactValue| {
-            !self.0.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
-        };
-        match self.0.as_slice() {
-            [] => reading.is_statement,
-            _ => reading.values.iter().any(is_new),
-        }
+/// Returns whether a retraction also states a fact: a value that no retracted fact had, or, if nothing was retracted, any
+/// statement.
+fn states_more(taken_back: &[KnownFact], reading: &SentenceReading) -> bool {
+    let is_new = |value: &FactValue| {
+        !taken_back.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
+    };
+    match taken_back {
+        [] => reading.is_statement,
+        _ => reading.values.iter().any(is_new),
     }
 }
 
@@ -469,13 +466,13 @@ const fn is_in_middle(text: &str, at_byte: usize) -> bool {
     text.len() >= LONG_MESSAGE_BYTES && at_byte > END_BYTES && at_byte < text.len() - END_BYTES
 }
 
-/// Whether a value says when something is.
-const fn is_time(value: &FactValue) -> bool {
+/// Returns whether a value can be a time: a date, or a number, which may be a time of day or a date in digits.
+const fn can_be_time(value: &FactValue) -> bool {
     matches!(value.kind, FactValueKind::Number | FactValueKind::Date)
 }
 
-/// Whether two rules hold side by side: what is forbidden for one thing is not allowed for another by that. A number is a
-/// limit, of which there is one.
+/// Returns whether both rules stay in force: a second prohibition does not lift the first. A number is a limit, which a new
+/// number replaces.
 fn adds_to_rule(fact: &KnownFact, reading: &SentenceReading) -> bool {
     let (Some(one), Some(other)) = (fact.values.last(), reading.values.last()) else {
         return false;

@@ -69,57 +69,6 @@ const fn joined(words: [&'static str; N_CLASSES]) -> Language {
 /// The position of German, which writes all nouns with a capital.
 pub(super) const GERMAN: u32 = 1 << 1;
 
-/// Words with which a question begins that asks for something unknown, in all languages. A question that begins with a
-/// verb can give a rule: `Could you never do that?`
-const INTERROGATIVES: &str = "\
-     how what which who whose when where why wie was welche welchem welchen welcher welches wer wann wo \
-     warum comment quel quelle quels quelles qui quand où pourquoi qué cómo cuál cuánto quién cuándo \
-     dónde como qual quando onde come quale chi dove perché как какой какая какие кто когда где почему \
-     hoe welk welke wanneer waar waarom jak który kiedy gdzie nasıl hangi";
-
-/// Returns whether a word in lower case asks for something unknown.
-pub(super) fn is_interrogative(word: &str) -> bool {
-    INTERROGATIVES.split_whitespace().any(|one| one == word)
-}
-
-/// Words that deny, in all languages whose words are separated by spaces.
-const DENIALS: &str = "\
-     never not don't dont doesn't mustn't shouldn't cannot can't no avoid without nie niemals nicht kein keine keinen \
-     vermeide keinesfalls jamais ne n' pas aucun évite évitez nunca jamás no evita mai non evitare evita não evite nooit \
-     niet geen vermijd aldri aldrig ikke inte undvik nigdy nie unikaj никогда не нельзя избегай ніколи asla değil yasak لا \
-     أبدا ممنوع אסור אל לא नहीं मत đừng không jangan tidak";
-/// The same in other languages, found anywhere in a sentence.
-const JOINED_DENIALS: [&str; 17] = [
-    "不",
-    "勿",
-    "别",
-    "別",
-    "禁止",
-    "ない",
-    "禁",
-    "避け",
-    "지 마",
-    "지마",
-    "금지",
-    "안 ",
-    "않",
-    "ไม่",
-    "อย่า",
-    "ห้าม",
-    "没",
-];
-
-/// Returns whether a sentence in lower case denies or forbids something.
-pub(super) fn denies(words: &[&str], sentence: &str) -> bool {
-    let is_denial = |word: &str| {
-        let word = word.strip_prefix("n'").map_or(word, |_| "n'");
-        DENIALS.split_whitespace().any(|one| one == word)
-    };
-    words.iter().any(|word| is_denial(word))
-        || sentence.chars().any(is_joined_script)
-            && JOINED_DENIALS.iter().any(|part| sentence.contains(part))
-}
-
 const LANGUAGES: &[Language] = &[
     // English
     spaced([
@@ -752,7 +701,7 @@ fn follows(words: &[&str], rest: &str) -> bool {
 }
 
 /// Whether nothing separates the words of a character's script, or endings join them.
-pub(super) const fn is_joined_script(char: char) -> bool {
+pub(crate) const fn is_joined_script(char: char) -> bool {
     matches!(char,
         '\u{0E00}'..='\u{0EFF}' | '\u{1000}'..='\u{109F}' | '\u{1100}'..='\u{11FF}' | '\u{1780}'..='\u{17FF}'
         | '\u{3040}'..='\u{30FF}' | '\u{3130}'..='\u{318F}' | '\u{3400}'..='\u{4DBF}' | '\u{4E00}'..='\u{9FFF}'

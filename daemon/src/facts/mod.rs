@@ -9,6 +9,7 @@
 
 mod block;
 mod candidate;
+mod denials;
 mod fold;
 mod lexicon;
 mod sentences;
@@ -19,5 +20,6 @@ mod values;
 pub(crate) use block::{SaidText, ShownText, block_lines, fact_block};
 pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
 pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};
+pub(crate) use lexicon::is_joined_script;
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};

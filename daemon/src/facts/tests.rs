@@ -117,7 +117,7 @@ fn facts_on_other_subjects_and_further_rules_are_kept() {
 }
 
 #[test]
-fn sentences_that_ask_to_remember_or_forbid_to_ignore_take_nothing_back() {
+fn reminders_and_rules_against_ignoring_retract_nothing() {
     let port = |text: &str| format!("The staging port is 48213. {text}");
     let reminders = [
         "Don't forget that the staging port is 48213.",

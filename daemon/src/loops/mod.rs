@@ -217,8 +217,8 @@ impl Detector {
         }
     }
 
-    /// Forgets the calls whose results the model is no longer shown whole: it has a reason to repeat them. A model that
-    /// only repeats them reaches the limit of turns.
+    /// Forgets the calls whose results the model is no longer shown whole, and the run of equal results and answers with
+    /// them: the model has a reason to repeat itself. A model that only repeats itself reaches the limit of turns.
     fn forget_cut(&mut self, whole: &[(Seq, Seq)]) {
         let n_before = self.recent.len();
         self.recent.retain(|(seq, _)| whole.iter().any(|(from, to)| (from..=to).contains(&seq)));

@@ -1,6 +1,7 @@
-//! `ollmctl context`: the context that a model is sent. `window` shows contexts, `entries`, `facts` and `compact`
+//! `ollmctl context`: the context that a model is sent. `window` and `build` show contexts, `entries`, `facts` and `compact`
 //! change them; pins are here.
 
+pub(super) mod build;
 pub(super) mod compact;
 pub(super) mod entries;
 mod facts;
@@ -25,7 +26,7 @@ use entries::budget_line;
 pub(crate) enum ContextCommand {
     Status(window::StatusArgs),
     Inspect(window::InspectArgs),
-    Build(window::BuildArgs),
+    Build(build::BuildArgs),
     Entries(entries::EntriesArgs),
     Facts(facts::FactsArgs),
     /// Keep a message or a tool call in every later context.
@@ -61,7 +62,7 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
     match command {
         ContextCommand::Status(args) => window::status(&args, ctx),
         ContextCommand::Inspect(args) => window::inspect(args, ctx),
-        ContextCommand::Build(args) => window::build(args, ctx),
+        ContextCommand::Build(args) => build::build(args, ctx),
         ContextCommand::Entries(args) => entries::run(args, ctx),
         ContextCommand::Facts(args) => facts::run(args, ctx),
         ContextCommand::Pin(args) => pin(&args, true, ctx),

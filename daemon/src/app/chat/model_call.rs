@@ -42,10 +42,23 @@ pub(super) struct ShownInTurn {
     pub(super) is_recall_deferred: bool,
 }
 
+impl ShownInTurn {
+    /// Adds messages that were brought back, each once.
+    fn add_recalled(&mut self, records: Vec<RecalledRecord>) {
+        for record in records {
+            let is_same =
+                |one: &RecalledRecord| (one.session_id, one.seq) == (record.session_id, record.seq);
+            if !self.recalled.iter().any(is_same) {
+                self.recalled.push(record);
+            }
+        }
+    }
+}
+
 /// A call that requires a smaller context than the one before, which left no room for an answer.
 pub(super) struct RequiredShrink {
     /// The tokens of the context before.
-    below: u64,
+    below_tokens: u64,
     /// The error of the turn if the context does not become smaller.
     otherwise: ChatError,
 }
@@ -64,7 +77,7 @@ struct AdmittedCall {
 impl ModelCall {
     /// Requires the next call to have a smaller context.
     pub(super) const fn require_shrink(&self, otherwise: ChatError) -> RequiredShrink {
-        RequiredShrink { below: self.built.tokens_used, otherwise }
+        RequiredShrink { below_tokens: self.built.tokens_used, otherwise }
     }
 }
 
@@ -90,20 +103,13 @@ impl Turn {
                 let (params, counter) = (admitted.params.clone(), admitted.counter.clone());
                 self.unless_ended(build_with(core, params, Some(counter))).await??;
             }
-            for record in self.recall_again(&admitted).await? {
-                let is_same = |one: &RecalledRecord| {
-                    (one.session_id, one.seq) == (record.session_id, record.seq)
-                };
-                if !shown.recalled.iter().any(is_same) {
-                    shown.recalled.push(record);
-                }
-            }
+            shown.add_recalled(self.recall_again(&admitted).await?);
         }
         let AdmittedCall { ticket, num_ctx, is_loaded, counter, params } = admitted;
         let built = build_with(core, params, Some(counter.clone()));
         let mut built = self.unless_ended(built).await??;
-        if let Some(RequiredShrink { below, otherwise }) = shrink
-            && built.tokens_used >= below
+        if let Some(RequiredShrink { below_tokens, otherwise }) = shrink
+            && built.tokens_used >= below_tokens
         {
             return Err(otherwise.into());
         }

@@ -162,8 +162,8 @@ fn plan_now(
 ) -> Result<(Built, Retention)> {
     let Survey { inputs, before, .. } = survey;
     let contents = inputs.contents(core);
-    let below = Some(before.tokens);
-    let input = BuildInput { below, ..inputs.build_input(params, &head.checkpoints) };
+    let below_tokens = Some(before.tokens);
+    let input = BuildInput { below_tokens, ..inputs.build_input(params, &head.checkpoints) };
     let built = match head.method {
         CompactionMethod::Pruned => context::prune(&input, &contents)?,
         CompactionMethod::Truncated => context::truncate(&input, &contents)?,

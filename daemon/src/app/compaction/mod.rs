@@ -1,9 +1,9 @@
 //! Compaction as one transaction: survey, snapshot, summary, verification, and one record; or nothing at all.
 //!
 //! `crate::context` plans, and this module carries out the plans. A compaction that fails leaves the context byte for
-//! byte as it was while it fits, and is tried again later. Only a context that does not fit, or probably not much longer,
-//! is summarized by extraction, which a model replaces with the next compaction; and a part whose summaries are refused
-//! again and again is extracted for good.
+//! byte as it was while it fits, and is tried again later. Only a context that does not fit, or that the next message
+//! would probably overflow, is summarized by extraction; the next compaction replaces that by a model's summary. A part
+//! whose summaries are refused again and again is extracted for good.
 //!
 //! **Invariants**: at most one compaction per session at a time; a range that a model summarized is not summarized
 //! again; automatic compactions yield to chats; recording and building never wait for a compaction.

@@ -171,6 +171,7 @@ pub(crate) fn extracted_lines(
     let begins_later = |cached: &FoldedTo<Extractor>| {
         cached.fold.first() > Some(*first) && !cached.damaged.contains(first)
     };
+    // A fold that began later lacks lines, unless its first records were damaged.
     core.cache.peek(id, |session| {
         let slot = &mut session.folds.extracted;
         if slot.as_ref().is_some_and(begins_later) {
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn extracted_lines_are_those_of_the_records_whatever_was_folded_before() {
+    async fn extracted_lines_do_not_depend_on_the_cached_fold() {
         let session = TestSession::new(&[]);
         let mut seqs = Vec::new();
         for n in 0..8 {
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fold_goes_on_behind_a_damaged_record_and_starts_again_when_it_is_readable() {
+    async fn fold_skips_a_damaged_record_and_restarts_when_it_is_readable() {
         let session = TestSession::new(&[]);
         let mut seqs = Vec::new();
         let lines = |seqs: &[Seq]| {

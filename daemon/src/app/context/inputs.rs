@@ -136,11 +136,12 @@ impl Inputs {
         self.path.compaction_at
     }
 
-    /// Returns whether the epoch in force shows the whole conversation. The first head of a long one may leave messages out.
+    /// Returns whether the context shows the whole conversation.
     pub(super) fn shows_everything(&self) -> bool {
         let is_whole = match &self.epoch {
             Some((_, epoch)) => keeps_all(&epoch.strategy),
             None => {
+                // The first head may leave messages out, but it shows a history of half the prompt limit whole.
                 let history: u64 = self.path.items.iter().map(|item| u64::from(item.tokens)).sum();
                 history * 2 <= prompt_limit(self.window.size, self.config.context.answer_reserve)
             }
@@ -204,7 +205,7 @@ impl Inputs {
             model: self.model.as_deref(),
             tools: &params.tools,
             pending: params.pending.as_deref(),
-            below: None,
+            below_tokens: None,
             reads_images: self.reads_images,
             context_size: self.window.size,
             window: self.window.limits(),

@@ -24,7 +24,9 @@ use crate::context::compact::prompt_text;
 use crate::context::{
     Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
 };
-use crate::facts::{for_each_sentence_of_line, for_each_statement, is_plain_request};
+use crate::facts::{
+    for_each_sentence_of_line, for_each_statement, is_joined_script, is_plain_request,
+};
 use crate::tokens::Counter;
 
 /// Maximum number of messages that a turn recalls.
@@ -188,12 +190,15 @@ fn says(flat_text: &str, excerpt: &str) -> bool {
     n_all > 0 && n_said == n_all
 }
 
-/// Returns whether a text has some words that are not parts of longer ones.
+/// Returns whether a text has some words that are not parts of longer ones. Scripts that join words have no such parts.
 fn has_words(text: &str, words: &str) -> bool {
+    let is_border = |inside: Option<char>, outside: Option<char>| {
+        outside.is_none_or(|char| !char.is_alphanumeric())
+            || inside.into_iter().chain(outside).any(is_joined_script)
+    };
     text.match_indices(words).any(|(at, _)| {
-        let ends_word = |char: Option<char>| char.is_none_or(|char| !char.is_alphanumeric());
-        ends_word(text[..at].chars().next_back())
-            && ends_word(text[at + words.len()..].chars().next())
+        is_border(words.chars().next(), text[..at].chars().next_back())
+            && is_border(words.chars().next_back(), text[at + words.len()..].chars().next())
     })
 }
 
@@ -444,5 +449,7 @@ mod tests {
         check("Use port 8080. It is closed.", false);
         check("user: Which port?\nassistant: Use port 9090.", false);
         check("...", false);
+        let text = "我说过端口是8080，密码是4471吗？";
+        assert!(says(text, "端口是8080") && !says(text, "端口是808"));
     }
 }

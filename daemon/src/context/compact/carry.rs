@@ -46,12 +46,12 @@ struct NoteLine<'a> {
 }
 
 /// A summary whose lines are compared with those of another one.
-struct Compared<'a> {
+struct ComparedNotes<'a> {
     lines: Vec<(Section, NoteLine<'a>)>,
     text: SearchedText,
 }
 
-impl<'a> Compared<'a> {
+impl<'a> ComparedNotes<'a> {
     fn new(summary: &'a Summary) -> Self {
         let text = summary.render();
         let names = has_names(&text);
@@ -66,13 +66,13 @@ impl<'a> Compared<'a> {
 
 /// Earlier notes and the summary that takes their place.
 struct NotesChange<'a> {
-    before: Compared<'a>,
-    now: Compared<'a>,
+    before: ComparedNotes<'a>,
+    now: ComparedNotes<'a>,
 }
 
 impl<'a> NotesChange<'a> {
     fn new(earlier: &'a Summary, new: &'a Summary) -> Self {
-        Self { before: Compared::new(earlier), now: Compared::new(new) }
+        Self { before: ComparedNotes::new(earlier), now: ComparedNotes::new(new) }
     }
 
     /// Returns whether a line of the summary says of the same subject another value of a kind.

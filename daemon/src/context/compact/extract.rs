@@ -1,7 +1,7 @@
-//! A summary without a model: what the user stated in any language, and lines of the records that word lists select, in the
-//! sections of every summary.
+//! A summary without a model: the statements of the user in any language, and the lines of the records that contain certain
+//! phrases, in the sections of every summary.
 //!
-//! Such a summary is worse than a model's, and is made only where no model's can be waited for. Lines that
+//! Used only where nobody can wait for a model, because it is worse than a model's. Lines that
 //! differ in numbers alone count as one, whose newest form is kept; code blocks are left out. Equal records give equal
 //! summaries.
 //!
@@ -54,7 +54,7 @@ pub(crate) struct Extractor {
     demands: NewestLines,
     values: NewestLines,
     answers: NewestLines,
-    /// What answers say with values behind their first sentence.
+    /// Sentences of answers that report a path, an address or a long number.
     reports: NewestLines,
     decisions: NewestLines,
     next: NewestLines,
@@ -94,7 +94,7 @@ impl NewestLines {
     fn push_matching(&mut self, seq: Seq, text: &str, is_wanted: impl Fn(&str) -> bool) {
         let lines = prose_lines(text).filter(|line| line.len() <= MAX_LINE_BYTES);
         for line in lines.filter(|line| is_wanted(line)) {
-            if line.len() <= LINE.0 + LINE.1 {
+            if line.chars().nth(MAX_WHOLE_CHARS).is_none() {
                 self.push(seq, line);
             } else {
                 // A paragraph as a whole would lose its middle.
@@ -214,7 +214,7 @@ impl Extractor {
     /// Takes the decisions and the next steps of a message.
     fn plans(&mut self, seq: Seq, text: &str) {
         let is_decision = |line: &str| has_mark(line, Mark::Decision);
-        let is_next = |line: &str| has_mark(line, Mark::Next) && !is_decision(line);
+        let is_next = |line: &str| has_mark(line, Mark::NextStep) && !is_decision(line);
         self.decisions.push_matching(seq, text, is_decision);
         self.next.push_matching(seq, text, is_next);
     }
@@ -300,17 +300,16 @@ fn is_error(line: &str) -> bool {
     has_mark(line, Mark::Error)
 }
 
-/// Returns the first statements of an answer with a path, an address or a long number that is no year, without the one that
-/// stands for the answer, and without decisions and next steps. Models explain things by years and names, which are seldom
-/// true.
+/// Returns at most [`MAX_REPORTS`] sentences of an answer with a path, an address or a long number. Leaves out `answer`,
+/// decisions, next steps and sentences that refer back. Years and names do not count: models often invent them.
 fn reports(text: &str, answer: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for_each_statement(text, |Statement { text, is_pointing, .. }| {
+    for_each_statement(text, |Statement { text, refers_back, .. }| {
         let is_report = found.len() < MAX_REPORTS
-            && !is_pointing
+            && !refers_back
             && !answer.contains(text)
             && !has_mark(text, Mark::Decision)
-            && !has_mark(text, Mark::Next)
+            && !has_mark(text, Mark::NextStep)
             && values_of_line(text).into_iter().any(|(kind, range)| match kind {
                 FactValueKind::Path | FactValueKind::Address => true,
                 FactValueKind::Number => is_reported(&text[range]),
@@ -533,7 +532,7 @@ mod tests {
         }
 
         #[test]
-        fn lines_are_the_same_from_wherever_the_extractor_began(
+        fn extracted_lines_do_not_depend_on_the_first_record_read(
             texts in proptest::collection::vec("(must |error: |next: |we will use |port 48[0-9]{3} )?[a-c ]{0,6}\\.", 0..120),
             first in 0..120_usize,
         ) {

@@ -1,4 +1,4 @@
-//! The words that mark decisions, next steps and errors, in the languages whose rules facts know.
+//! The phrases that mark decisions, next steps and errors, in the languages of `facts::lexicon`.
 //!
 //! Phrases are in lower case and are looked for anywhere in a line, because most of these languages join or bend their
 //! words. A language that is missing loses these lines in notes without a model and nothing else.
@@ -8,8 +8,8 @@
 pub(super) enum Mark {
     /// Something was decided.
     Decision,
-    /// What comes next.
-    Next,
+    /// A next step.
+    NextStep,
     /// A program failed.
     Error,
 }
@@ -18,7 +18,7 @@ pub(super) enum Mark {
 pub(super) fn has_mark(line: &str, mark: Mark) -> bool {
     let phrases = match mark {
         Mark::Decision => DECISIONS,
-        Mark::Next => NEXT,
+        Mark::NextStep => NEXT_STEPS,
         Mark::Error => ERRORS,
     };
     let line = line.to_lowercase();
@@ -136,7 +136,8 @@ const DECISIONS: &[&str] = &[
     "ตัดสินใจ",
 ];
 
-const NEXT: &[&str] = &[
+const NEXT_STEPS: &[&str] = &[
+    // English
     "[next]",
     "next:",
     "next step",
@@ -145,6 +146,7 @@ const NEXT: &[&str] = &[
     "to do:",
     "remaining:",
     "still need",
+    // German
     "nächste schritte",
     "nächster schritt",
     "als nächstes",
@@ -195,6 +197,7 @@ const NEXT: &[&str] = &[
 ];
 
 const ERRORS: &[&str] = &[
+    // Programs, and English
     "error:",
     "error[",
     "fatal:",
@@ -259,22 +262,22 @@ mod tests {
         check("Решили использовать TCP.", Mark::Decision);
         check("قررنا استخدام TCP", Mark::Decision);
         check("我们决定使用 TCP。", Mark::Decision);
-        check("Nächster Schritt: die Tests", Mark::Next);
-        check("Prochaine étape : les tests", Mark::Next);
-        check("Следующий шаг: тесты", Mark::Next);
-        check("الخطوة التالية: الاختبارات", Mark::Next);
-        check("下一步：测试", Mark::Next);
+        check("Nächster Schritt: die Tests", Mark::NextStep);
+        check("Prochaine étape : les tests", Mark::NextStep);
+        check("Следующий шаг: тесты", Mark::NextStep);
+        check("الخطوة التالية: الاختبارات", Mark::NextStep);
+        check("下一步：测试", Mark::NextStep);
         check("main.c:4: Fehler: »x« nicht deklariert", Mark::Error);
         check("main.c:4: 错误：‘x’未声明", Mark::Error);
         check("main.c:4: ошибка: «x» не объявлена", Mark::Error);
-        for mark in [Mark::Decision, Mark::Next, Mark::Error] {
+        for mark in [Mark::Decision, Mark::NextStep, Mark::Error] {
             assert!(!has_mark("The lexer reads one line at a time.", mark));
         }
     }
 
     #[test]
     fn phrases_are_in_lower_case() {
-        for phrase in [DECISIONS, NEXT, ERRORS].concat() {
+        for phrase in [DECISIONS, NEXT_STEPS, ERRORS].concat() {
             assert_eq!(phrase, phrase.to_lowercase());
         }
     }

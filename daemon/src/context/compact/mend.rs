@@ -1,4 +1,4 @@
-//! Mending: an answer in another form than the one that was asked for becomes a summary, if its sections can be told.
+//! Mending: an answer in another form than the one that was asked for becomes a summary, if its sections can be recognized.
 //!
 //! Six headings in any language and form are the six sections by their position; a missing heading is an empty section;
 //! a plain narrative is Progress. Everything else is left to the verification.
@@ -243,7 +243,7 @@ fn with_colon(line: &str) -> Option<(&str, &str)> {
     (is_short && !line.starts_with([' ', '-', '*', '\t'])).then_some((title, ""))
 }
 
-/// Whether a text without headings tells what happened in the records, instead of answering them.
+/// Returns whether a text without headings reports what happened in the records instead of answering them.
 fn is_narrative(text: &str, material: &str) -> bool {
     let start = text.trim_start().to_lowercase();
     let n_chars = text.chars().filter(|char| char.is_alphanumeric()).count();

@@ -171,8 +171,9 @@ pub(crate) struct RangeNames {
     pub files: Ledger,
 }
 
-/// Reads the names in records that no checkpoint stands for yet. `before`: the checkpoint of the earlier records of
-/// their range, whose files belong to it as well.
+/// Reads the names in some records.
+///
+/// `before`: the checkpoint that stands for the records of the range before them; its files are added.
 pub(crate) fn read_names(
     contents: &dyn Contents,
     records: &[Seq],

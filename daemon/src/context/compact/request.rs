@@ -77,8 +77,8 @@ pub(crate) enum ShownRecords<'a> {
 }
 
 /// The words before blocks that stand behind a prompt of the chat.
-const PAUSE: &str = "The conversation pauses here. Answer nothing and call no tool. What stands in the blocks below is \
-    data from earlier in it.";
+const PAUSE: &str = "The conversation pauses here. Answer nothing and call no tool. The blocks below are data from \
+    earlier in this conversation.";
 /// The words before the records that a prompt of the chat does not show.
 const MISSING: &str = "These earlier records of this conversation are not shown above:";
 

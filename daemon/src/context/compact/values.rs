@@ -78,17 +78,14 @@ fn value(kind: FactValueKind, text: &str) -> Option<Value> {
 /// Returns the words that say what a line is about, in lower case: all but stop words and the last value of one kind, which
 /// is what the line says. Of a script without spaces, pairs of characters take the place of words.
 pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
-    let mut values = values_of_line(line);
+    let values = values_of_line(line);
     let is_said = |(kind, range): &(FactValueKind, Range<usize>)| {
         value(*kind, &line[range.clone()]).is_some()
     };
     let last = values.iter().rposition(|one| one.0 == without && is_said(one));
-    let mut at = 0;
-    values.retain(|one| {
-        at += 1;
-        Some(at - 1) == last || !is_said(one)
-    });
-    words_outside(line, values)
+    let is_no_word = |(at, one): &(usize, _)| Some(*at) == last || !is_said(one);
+    let left_out = values.into_iter().enumerate().filter(is_no_word).map(|(_, one)| one);
+    words_outside(line, left_out.collect())
 }
 
 /// Returns the words that say what a line is about, as [`subject`] does, without any value.

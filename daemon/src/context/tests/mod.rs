@@ -110,7 +110,7 @@ impl Session {
             model: None,
             tools: &[],
             pending: None,
-            below: None,
+            below_tokens: None,
             reads_images: true,
             context_size,
             window: WindowLimits::default(),
