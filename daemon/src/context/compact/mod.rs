@@ -12,6 +12,7 @@ mod carry;
 mod checkpoint;
 mod defuse;
 mod extract;
+mod grounds;
 mod marks;
 mod mend;
 mod range;

@@ -234,6 +234,16 @@ fn heading(line: &str) -> Option<(Section, &str)> {
     (has_marks || rest.is_empty() || bold[end..].contains(':')).then_some((section, rest))
 }
 
+/// Removes the last mark of a code block that is not closed: what follows the notes would belong to it.
+fn drop_open_fence(lines: &mut Vec<String>) {
+    let is_fence = |line: &String| line.trim_start().starts_with("```");
+    if lines.iter().filter(|line| is_fence(line)).count() % 2 == 1
+        && let Some(last) = lines.iter().rposition(is_fence)
+    {
+        lines.remove(last);
+    }
+}
+
 /// Returns a text without the number of a list at its beginning: `2. ` or `2) `, but no part of an address or a version.
 pub(super) fn without_number(text: &str) -> &str {
     let rest = text.trim_start_matches(|char: char| char.is_ascii_digit());
@@ -291,6 +301,7 @@ pub(super) fn unwrapped(text: &str) -> &str {
 
 /// Removes empty lines at the ends, or all lines if they only say that there is nothing.
 fn tidy(lines: &mut Vec<String>) {
+    drop_open_fence(lines);
     if lines.iter().all(|line| is_nothing(line)) {
         lines.clear();
         return;
@@ -504,6 +515,13 @@ mod tests {
             "## Goal\nx\n## Constraints\n(none)\n## Progress\n- None.\n\n## Key decisions\nN/A";
         assert_eq!(parsed(text), "## Goal\nx");
         assert!(Summary::parse("## Goal\n(none - empty conversation)").is_empty());
+    }
+
+    #[test]
+    fn mark_of_an_open_code_block_is_removed() {
+        assert_eq!(parsed("## Goal\n- ship it\n```"), "## Goal\n- ship it");
+        let closed = "## Critical context\n```\nmake all\n```\n- done";
+        assert_eq!(parsed(closed), closed);
     }
 
     #[test]

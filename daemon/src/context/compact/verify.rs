@@ -5,8 +5,11 @@
 
 use std::collections::HashSet;
 
+use ollm_protocol::content::ContextMessage;
+
 use super::carry::{carry_over, kept_values};
 use super::defuse::find_obeyed;
+use super::grounds::Grounds;
 use super::mend::{is_json, is_placeholder, mended};
 use super::request::{EXAMPLE_VALUE, INSTRUCTIONS, SummaryRequest};
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
@@ -41,6 +44,9 @@ pub(crate) enum RejectedSummary {
     Echo { line: String },
     #[error("the summary repeats its own lines: {line}")]
     Repeated { line: String },
+    /// Most of the names and numbers are in no record.
+    #[error("the summary names what the conversation does not: {values}")]
+    Invented { values: String },
     /// Fewer than two thirds of the values of the earlier notes are left.
     #[error("the summary lost these of the previous notes: {lost}")]
     Forgot { lost: String },
@@ -63,11 +69,13 @@ pub(crate) struct SummaryLimits {
 
 /// Returns the answer to a request as a summary, with the lines of the earlier notes that it lost, cut to the limits.
 ///
-/// `is_cut`: whether the answer reached its maximum length. Its last line is then dropped.
+/// `is_cut`: whether the answer reached its maximum length. Its last line is then dropped. `chat`: the prompt of the chat
+/// behind which the summary was requested, empty without one.
 pub(crate) fn verify_summary(
     answer: &str,
     is_cut: bool,
     request: SummaryRequest<'_>,
+    chat: &[ContextMessage],
     counter: &Counter,
     limits: SummaryLimits,
 ) -> Result<Summary, RejectedSummary> {
@@ -82,15 +90,16 @@ pub(crate) fn verify_summary(
     }
     let text = if is_cut { without_last_line(answer) } else { answer };
     let summary = mended(text, request.material());
+    let grounds = Grounds::new(request, chat);
     if is_cut {
         let begun = summary.clone().unwrap_or_default();
-        check_lines(&begun, request)?;
+        check_lines(&begun, request, &grounds)?;
         if let Some(section) = first_missing(&begun) {
             return Err(RejectedSummary::BrokeOff { section });
         }
     }
     let mut summary = summary.ok_or(RejectedSummary::Answer)?;
-    check_lines(&summary, request)?;
+    check_lines(&summary, request, &grounds)?;
     match summary.all_lines().count() {
         0 => return Err(RejectedSummary::Empty),
         n_lines if n_lines < MIN_LINES => return Err(RejectedSummary::TooShort),
@@ -106,9 +115,16 @@ pub(crate) fn verify_summary(
 }
 
 /// Returns the whole lines of an answer that reached its maximum length, or `None` if they are no summary.
-pub(crate) fn partial_summary(answer: &str, request: SummaryRequest<'_>) -> Option<Summary> {
+///
+/// `chat`: as in [`verify_summary`].
+pub(crate) fn partial_summary(
+    answer: &str,
+    request: SummaryRequest<'_>,
+    chat: &[ContextMessage],
+) -> Option<Summary> {
     let mut summary = Summary::parse(without_last_line(answer));
-    let is_usable = find_obeyed(answer).is_none() && check_lines(&summary, request).is_ok();
+    let is_clean = || check_lines(&summary, request, &Grounds::new(request, chat)).is_ok();
+    let is_usable = find_obeyed(answer).is_none() && is_clean();
     drop_repeated(&mut summary);
     (is_usable && !summary.is_empty()).then_some(summary)
 }
@@ -142,14 +158,18 @@ fn with_earlier(summary: Summary, request: SummaryRequest<'_>) -> Summary {
     request.previous().into_iter().rev().fold(summary, |summary, one| carry_over(one, &summary))
 }
 
-/// Fails for lines that repeat the request or each other.
-fn check_lines(summary: &Summary, request: SummaryRequest<'_>) -> Result<(), RejectedSummary> {
+/// Fails for lines that repeat the request or each other, and for names and numbers that are invented.
+fn check_lines(
+    summary: &Summary,
+    request: SummaryRequest<'_>,
+    grounds: &Grounds,
+) -> Result<(), RejectedSummary> {
     let instructions = INSTRUCTIONS.map(|text| format!(" {} ", words(text)));
     let knows_example = request.material().contains(EXAMPLE_VALUE)
         || request.previous().iter().any(|one| one.render().contains(EXAMPLE_VALUE));
     let is_echo = |line: &str| {
         let said = words(line);
-        if limits_length(&said, request) {
+        if limits_length(&said, request) || grounds.is_about_the_task(line) {
             return true;
         }
         let is_said = |text: &String| text.contains(&format!(" {said} "));
@@ -160,6 +180,9 @@ fn check_lines(summary: &Summary, request: SummaryRequest<'_>) -> Result<(), Rej
     let short = |line: &str| without_bullet(line).chars().take(80).collect();
     if let Some((_, line)) = summary.all_lines().find(|(_, line)| is_echo(line)) {
         return Err(RejectedSummary::Echo { line: short(line) });
+    }
+    if let Some(values) = grounds.invented(summary) {
+        return Err(RejectedSummary::Invented { values });
     }
     let mut known = HashSet::new();
     let lines: Vec<&str> = summary.all_lines().map(|(_, line)| line).collect();
@@ -254,7 +277,8 @@ mod tests {
         limits: SummaryLimits,
     ) -> Result<Summary, RejectedSummary> {
         let piece = piece("[#1 user] parse a.toml");
-        verify_summary(answer, is_cut, SummaryRequest::First(&piece), &Counter::ESTIMATE, limits)
+        let request = SummaryRequest::First(&piece);
+        verify_summary(answer, is_cut, request, &[], &Counter::ESTIMATE, limits)
     }
 
     /// Verifies an answer that updates notes.
@@ -262,7 +286,7 @@ mod tests {
         let (piece, before) = (piece("[#1 user] parse a.toml"), Summary::parse(before));
         let limits = SummaryLimits { replaced: 2000, target: 400 };
         let request = SummaryRequest::Update(&before, &piece);
-        verify_summary(answer, false, request, &Counter::ESTIMATE, limits)
+        verify_summary(answer, false, request, &[], &Counter::ESTIMATE, limits)
             .map(|summary| summary.render())
     }
 
@@ -290,8 +314,11 @@ mod tests {
     }
 
     /// Returns different lines that say about the same.
+    /// Returns lines that differ in a word, which is no value.
     fn many(line: &str, n: usize) -> String {
-        (0..n).map(|at| format!("{line} {at}\n")).collect()
+        let letters: Vec<char> = ('a'..='z').collect();
+        let word = |at: usize| format!("{}{}", letters[at / 26 % 26], letters[at % 26]);
+        (0..n).map(|at| format!("{line} {}\n", word(at))).collect()
     }
 
     #[test]
@@ -334,7 +361,8 @@ mod tests {
         assert_eq!(partial(&format!("## Goal\n- test it\n{limit}\n- Each hea")), None);
         let piece = piece("[#1 user] Write at most 652 words.");
         let request = SummaryRequest::First(&piece);
-        assert!(check_lines(&Summary::parse(&format!("## Constraints\n{limit}")), request).is_ok());
+        let summary = Summary::parse(&format!("## Constraints\n{limit}"));
+        assert!(check_lines(&summary, request, &Grounds::new(request, &[])).is_ok());
     }
 
     #[test]
@@ -413,7 +441,7 @@ mod tests {
         ## Key decisions\n- a decision\n## Critical context\n- src/lex.rs";
 
     fn partial(answer: &str) -> Option<Summary> {
-        partial_summary(answer, SummaryRequest::First(&piece("")))
+        partial_summary(answer, SummaryRequest::First(&piece("")), &[])
     }
 
     fn complete(answer: &str, target: u64) -> Result<String, RejectedSummary> {

@@ -27,6 +27,9 @@ use crate::model::{DoneReason, Priority};
 /// A summary that passes the verification.
 const SUMMARY: &str = "## Goal\n- port the parser\n\n## Progress\n- the lexer is done";
 
+/// What the notes of some tests say.
+const FACTS: &str = "Staging has port 50123 and key /etc/a.pem, out on 2026-03-05.";
+
 /// A session that is long enough to be compacted, and a scripted model.
 struct LongSession {
     test: TestSession,
@@ -37,9 +40,14 @@ struct LongSession {
 
 impl LongSession {
     async fn new() -> Self {
+        Self::beginning_with("Port the parser, please.").await
+    }
+
+    async fn beginning_with(text: &str) -> Self {
         let (test, backend) = TestSession::with_model(&[]);
         let (core, id) = (Arc::clone(&test.core), test.id);
         let session = Self { test, backend, core, id };
+        session.test.record("user", text).await;
         session.record_exchanges(40).await;
         session
     }
@@ -437,7 +445,7 @@ async fn many_decisions_leave_room_for_a_summary() {
 async fn summary_of_one_line_does_not_replace_good_notes() {
     const NOTES: &str = "## Goal\n- port the parser\n\n## Progress\n- begun\n\n## Critical context\n\
         - staging port: 50123\n- key file: /etc/a.pem\n- release on 2026-03-05";
-    let session = LongSession::new().await;
+    let session = LongSession::beginning_with(FACTS).await;
     session.backend.answer_text(NOTES);
     session.summarize().await.expect("compacts");
     session.record_exchanges(40).await;
@@ -463,7 +471,7 @@ async fn summary_of_one_line_does_not_replace_good_notes() {
 async fn piece_whose_summaries_are_refused_again_and_again_is_extracted() {
     const NOTES: &str = "## Goal\n- port the parser\n\n## Critical context\n\
         - staging port: 50123\n- key file: /etc/a.pem\n- release on 2026-03-05";
-    let session = LongSession::new().await;
+    let session = LongSession::beginning_with(FACTS).await;
     session.backend.answer_text(NOTES);
     session.summarize().await.expect("compacts");
     session.record_exchanges(40).await;

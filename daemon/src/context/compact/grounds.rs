@@ -1,0 +1,148 @@
+//! The grounds of a summary: whether what it says is in the records that it stands for.
+//!
+//! Small models write about their task in place of the conversation, and invent names and numbers. Values are compared by
+//! their form, so the language does not matter.
+
+use std::collections::HashSet;
+
+use ollm_protocol::content::ContextMessage;
+
+use super::request::SummaryRequest;
+use super::retention::prompt_text;
+use super::summary::{Summary, without_bullet};
+use super::values::{SearchedText, has_names, values};
+
+/// The fewest values of a summary that its records do not name, from which it is judged by them.
+const MIN_INVENTED: usize = 4;
+/// The most invented values that the reason of a rejection names.
+const MAX_NAMED: usize = 4;
+/// The words of the task that a line about the task has, and the fewest of them.
+const TASK_WORDS: [&str; 11] = [
+    "summary",
+    "summarize",
+    "notes",
+    "bullet",
+    "bullets",
+    "heading",
+    "headings",
+    "section",
+    "sections",
+    "instructions",
+    "constraints",
+];
+const MIN_TASK_WORDS: usize = 2;
+
+/// The texts that the model of a summary was shown.
+pub(super) struct Grounds {
+    /// The records and the notes before.
+    material: String,
+    /// All texts.
+    whole: SearchedText,
+}
+
+impl Grounds {
+    /// `chat`: the prompt of the chat behind which the summary was requested; it shows some records whole that the request
+    /// has shortened.
+    pub(super) fn new(request: SummaryRequest<'_>, chat: &[ContextMessage]) -> Self {
+        let previous = request.previous().into_iter().map(Summary::render);
+        let texts: Vec<String> =
+            std::iter::once(request.material().to_owned()).chain(previous).collect();
+        let material = texts.join("\n");
+        let whole = SearchedText::new(&format!("{material}\n{}", prompt_text(chat)));
+        Self { material, whole }
+    }
+
+    /// Returns some values of a summary that no text names, if these are most of its values.
+    pub(super) fn invented(&self, summary: &Summary) -> Option<String> {
+        // The numbers of lists are no values.
+        let lines: Vec<&str> = summary.all_lines().map(|(_, line)| without_bullet(line)).collect();
+        let text = lines.join("\n");
+        // Names in another script are translated.
+        let names = has_names(&text) && is_mostly_latin(&text) == is_mostly_latin(&self.material);
+        let all = values(&text, names);
+        let is_invented = |value: &&_| !self.whole.has(value);
+        let unknown: Vec<&str> =
+            all.iter().filter(is_invented).map(|value| value.text.as_str()).collect();
+        let is_most = unknown.len() >= MIN_INVENTED && unknown.len() * 2 > all.len();
+        is_most.then(|| unknown[..MAX_NAMED.min(unknown.len())].join(", "))
+    }
+
+    /// Returns whether a line is about the task of writing a summary, with words that the records do not have.
+    pub(super) fn is_about_the_task(&self, line: &str) -> bool {
+        let line = words(line);
+        let named = TASK_WORDS.iter().filter(|word| line.contains(**word));
+        named.clone().count() >= MIN_TASK_WORDS && {
+            let known = words(&self.material);
+            named.filter(|word| !known.contains(**word)).count() >= MIN_TASK_WORDS
+        }
+    }
+}
+
+/// Returns the words of a text in lower case.
+fn words(text: &str) -> HashSet<String> {
+    let words = text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_lowercase).collect()
+}
+
+/// Returns whether most letters of a text are Latin ones without accents.
+fn is_mostly_latin(text: &str) -> bool {
+    let letters = text.chars().filter(|char| char.is_alphabetic());
+    let (n_letters, n_latin) = letters.fold((0_usize, 0_usize), |(all, latin), char| {
+        (all + 1, latin + usize::from(char.is_ascii()))
+    });
+    n_latin * 2 > n_letters
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::Seq;
+    use ollm_protocol::content::Role;
+
+    use super::super::request::TranscriptPiece;
+    use super::*;
+
+    fn with_grounds<T>(records: &str, check: impl FnOnce(Grounds) -> T) -> T {
+        let piece = TranscriptPiece { from: Seq(1), to: Seq(9), text: records.to_owned() };
+        check(Grounds::new(SummaryRequest::First(&piece), &[]))
+    }
+
+    fn invented(records: &str, summary: &str) -> Option<String> {
+        with_grounds(records, |grounds| grounds.invented(&Summary::parse(summary)))
+    }
+
+    #[test]
+    fn summary_of_invented_names_and_numbers_is_recognized() {
+        let records = "[#1 user] What is TCP slow start?\n[#2 assistant] TCP begins with 10 segments, says RFC 6928.";
+        let made_up = "## Progress\n- It was introduced in 1970 by Herbert Bix.\n- Then came BULKSTREE and the tool \
+            `treedb` on port 8081.\n- TCP is older.";
+        assert!(invented(records, made_up).is_some_and(|values| values.contains("1970")));
+        let true_one = "## Progress\n- the user asked about TCP slow start\n- RFC 6928 was named; 4 of 5 steps are done \
+            on 2026-03-05";
+        assert_eq!(invented(records, true_one), None);
+        // The chat shows what the request has shortened.
+        let piece = TranscriptPiece { from: Seq(1), to: Seq(9), text: records.to_owned() };
+        let chat = [ContextMessage::text(Role::User, made_up)];
+        let grounds = Grounds::new(SummaryRequest::First(&piece), &chat);
+        assert_eq!(grounds.invented(&Summary::parse(made_up)), None);
+    }
+
+    #[test]
+    fn values_in_another_language_are_grounded_by_their_form() {
+        let records =
+            "[#1 user] Анна сказала, что порт 48213, а сервер в Москве. Позвони Ивану и Марии.";
+        let summary = "## Goal\n- call Ivan and Maria\n## Critical context\n- says Anna: the port is 48213, the server \
+            is in Moscow";
+        assert_eq!(invented(records, summary), None);
+    }
+
+    #[test]
+    fn line_about_the_task_is_recognized() {
+        let check = |records: &str, line: &str| {
+            with_grounds(records, |grounds| grounds.is_about_the_task(line))
+        };
+        let line = "The next step would be to write the summary if you follow the instructions.";
+        assert!(check("[#1 user] What is a lexer?", line));
+        assert!(!check("[#1 user] Write a summary of the instructions.", line));
+        assert!(!check("[#1 user] What is a lexer?", "the summary of the lexer is done"));
+    }
+}
