@@ -260,7 +260,8 @@ impl Classes {
             is_joined,
             has_label: words.len() <= MAX_LABEL_WORDS && has_definition_mark(sentence),
             has_definition: all.has(WordClass::Statement) || has_definition_mark(sentence),
-            is_own: all.has(WordClass::Own) && all.has(WordClass::Statement),
+            is_own: all.has(WordClass::Own)
+                && (all.has(WordClass::Statement) || all.has(WordClass::Naming)),
             all,
         }
     }
@@ -558,6 +559,11 @@ mod tests {
         check("回答には必ず敬語を使ってください。");
         check("배포 서버 포트는 8443입니다.");
         check("🦊🌙 means that the build is frozen.");
+        check("Notre serveur de production s'appelle mercure.");
+        check("Je suis allergique aux noix.");
+        check("Ich bin Vegetarier.");
+        check("我住在杭州。");
+        check("No emojis please");
     }
 
     #[test]
