@@ -16,8 +16,8 @@ use crate::harness::{FakeOllama, ModelSession};
 const DISABLED: &str = "compression:\n  enabled: false\n";
 
 /// A summary that the daemon accepts for the messages of [`exchange`](ModelSession::exchange).
-const SUMMARY: &str = "## Goal\n- port the parser to the new lexer\n\n## Constraints\n- keep the public API\n\n\
-    ## Progress\n- token_stream is done in src/lex.rs\n\n## Key decisions\n- spans are byte offsets\n\n\
+const SUMMARY: &str = "## Goal\n- port the parser to the new lexer\n\n## Constraints\n- keep what is public\n\n\
+    ## Progress\n- the lexer is done in src/lex.rs\n\n## Key decisions\n- spans are byte offsets\n\n\
     ## Next steps\n- write the tests\n\n## Critical context\n- TokenKind has 41 variants";
 
 /// Returns the kinds of the chat requests in order: `S` for a summary, `A` for an answer.

@@ -32,6 +32,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::answer::is_final_answer;
+use self::model_call::n_compactions;
 use self::retry::{RetryIntent, step_back};
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
 use super::context::turn_recall::{RecallForTurn, recall_for_turn};
@@ -81,6 +82,7 @@ pub(crate) async fn start(
     }
     let claim = claim(core, id, &request.model)?;
     blocking(core, move |core| settle_now(core, id)).await?;
+    request.n_compactions = n_compactions(core, id);
     let recalled = match recall_for(core, &request, message.as_ref()).await {
         RecallForTurn::Before(delta) => Some(delta),
         RecallForTurn::Nothing => None,

@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord, RecalledRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 use ollm_protocol::methods::context::ContextBuildParams;
@@ -14,6 +15,7 @@ use crate::app::cache::LastChat;
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::context::turn_recall::recall_after_compaction;
+use crate::app::core::Core;
 use crate::app::error::{ChatError, Result};
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::window_of;
@@ -32,17 +34,33 @@ pub(super) struct ModelCall {
 }
 
 /// The records that the calls of a turn have shown to its model so far.
-#[derive(Default)]
 pub(super) struct ShownInTurn {
     /// The cut records, which the client knows.
     pub(super) cut: Vec<CutRecord>,
     /// The earlier messages that the user's message brought back.
     pub(super) recalled: Vec<RecalledRecord>,
+    /// The compactions on the active path when these messages were looked for.
+    pub(super) n_compactions: u64,
     /// Set if recall waits for a new head, because the message does not fit into the context in force.
     pub(super) is_recall_deferred: bool,
 }
 
+/// Returns the number of compactions on the active path of an open session.
+pub(super) fn n_compactions(core: &Core, id: SessionId) -> u64 {
+    core.sessions.peek(id, |live| live.state().compression_count()).unwrap_or_default()
+}
+
 impl ShownInTurn {
+    /// Returns what the user's message brought back.
+    pub(super) fn of_message(request: &TurnRequest) -> Self {
+        Self {
+            cut: Vec::new(),
+            recalled: request.recalled.clone(),
+            n_compactions: request.n_compactions,
+            is_recall_deferred: request.is_recall_deferred,
+        }
+    }
+
     /// Adds messages that were brought back, each once.
     fn add_recalled(&mut self, records: Vec<RecalledRecord>) {
         for record in records {
@@ -93,21 +111,11 @@ impl Turn {
     ) -> Result<ModelCall> {
         let core = &self.core;
         let admitted = self.admit(info).await?;
-        let (admitted, is_compacted) =
-            self.compact_if_due(admitted, info, shrink.is_some()).await?;
-        let is_deferred = std::mem::take(&mut shown.is_recall_deferred);
+        let admitted = self.compact_if_due(admitted, info, shrink.is_some()).await?;
         // A context that the model refused must stay small.
-        if (is_compacted || is_deferred) && shrink.is_none() {
-            if !is_compacted {
-                // The new head is opened first, because recall depends on what it shows.
-                let (params, counter) = (admitted.params.clone(), admitted.counter.clone());
-                self.unless_ended(build_with(core, params, Some(counter))).await??;
-            }
-            shown.add_recalled(self.recall_again(&admitted).await?);
-        }
-        let AdmittedCall { ticket, num_ctx, is_loaded, counter, params } = admitted;
-        let built = build_with(core, params, Some(counter.clone()));
-        let mut built = self.unless_ended(built).await??;
+        let may_recall = shrink.is_none();
+        let mut built = self.build(&admitted, shown, may_recall).await?;
+        let AdmittedCall { ticket, num_ctx, is_loaded, counter, .. } = admitted;
         if let Some(RequiredShrink { below_tokens, otherwise }) = shrink
             && built.tokens_used >= below_tokens
         {
@@ -133,6 +141,39 @@ impl Turn {
         };
         drop(ticket);
         Ok(ModelCall { answer, built, request })
+    }
+
+    /// Builds the context of a call. Recalls again for another context than the one for which messages were recalled:
+    /// a compaction, also one in the background, may have dropped what the user's message needs.
+    async fn build(
+        &self,
+        call: &AdmittedCall,
+        shown: &mut ShownInTurn,
+        may_recall: bool,
+    ) -> Result<BuiltContext> {
+        let build = || build_with(&self.core, call.params.clone(), Some(call.counter.clone()));
+        let mut is_deferred = std::mem::take(&mut shown.is_recall_deferred);
+        if may_recall && is_deferred && self.n_compactions() == shown.n_compactions {
+            // The new head is opened first, because recall depends on what it shows.
+            self.unless_ended(build()).await??;
+        }
+        loop {
+            let n_compactions = self.n_compactions();
+            let is_other = std::mem::take(&mut is_deferred) || n_compactions != shown.n_compactions;
+            if may_recall && is_other {
+                shown.add_recalled(self.recall_again(call).await?);
+            }
+            shown.n_compactions = n_compactions;
+            let built = self.unless_ended(build()).await??;
+            if !may_recall || self.n_compactions() == n_compactions {
+                return Ok(built);
+            }
+        }
+    }
+
+    /// Returns the number of compactions on the active path.
+    fn n_compactions(&self) -> u64 {
+        n_compactions(&self.core, self.request.id)
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
@@ -203,26 +244,26 @@ impl Turn {
         admitted: AdmittedCall,
         info: &ModelInfo,
         must_shrink: bool,
-    ) -> Result<(AdmittedCall, bool)> {
+    ) -> Result<AdmittedCall> {
         let core = &self.core;
         let params = ContextBuildParams { compact: CompactMode::Never, ..admitted.params.clone() };
         let (params, counter) = (&params, &admitted.counter.clone());
         let turn = |ticket| CompactionInTurn { params, counter, ticket, must_shrink };
         let due = is_due(core, turn(Some(&admitted.ticket)));
         if !self.or_log(self.unless_ended(due).await?) {
-            return Ok((admitted, false));
+            return Ok(admitted);
         }
         self.report(phase(ChatPhase::Compacting)).await;
         if summarizes_itself(core, &self.request.model) {
             let compaction = compact_in_turn(core, turn(Some(&admitted.ticket)));
-            let is_compacted = self.or_log(self.unless_ended(compaction).await?);
-            return Ok((admitted, is_compacted));
+            self.or_log(self.unless_ended(compaction).await?);
+            return Ok(admitted);
         }
         // Frees the place first: two turns that each hold the place of the other's summarizer would wait for ever.
         drop(admitted);
         let turn = CompactionInTurn { params, counter, ticket: None, must_shrink };
-        let is_compacted = self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);
-        Ok((self.admit(info).await?, is_compacted))
+        self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);
+        self.admit(info).await
     }
 
     /// Recalls again, because the compaction may have dropped what the user's message needs. A turn does not depend on

@@ -88,9 +88,7 @@ impl Turn {
         self.request.check_images(core).await?;
         self.answer_open_calls(seq).await?;
         let (mut retries, mut shrink) = (Retries::default(), None);
-        let recalled = self.request.recalled.clone();
-        let is_recall_deferred = self.request.is_recall_deferred;
-        let mut shown = ShownInTurn { recalled, is_recall_deferred, ..ShownInTurn::default() };
+        let mut shown = ShownInTurn::of_message(&self.request);
         loop {
             may_call_model(core, self.request.id).await?;
             let call = self.call_model(&info, shrink.take(), &mut shown).await?;

@@ -51,6 +51,8 @@ pub(super) struct TurnRequest {
     pub(super) has_images: bool,
     /// The earlier messages that the user's message brought back.
     pub(super) recalled: Vec<RecalledRecord>,
+    /// The compactions on the active path when these messages were looked for.
+    pub(super) n_compactions: u64,
     /// Set if recall waits for a new head, because the message does not fit into the context in force.
     pub(super) is_recall_deferred: bool,
     /// The window that the session names, in tokens.
@@ -156,6 +158,7 @@ impl TurnRequest {
             format,
             has_images: false,
             recalled: Vec::new(),
+            n_compactions: 0,
             is_recall_deferred: false,
             context_size,
         })

@@ -260,7 +260,6 @@ impl<'a> Summarizer<'a> {
     ) -> Result<SummaryAnswer, CompactError> {
         let mut rejected: Option<RejectedSummary> = None;
         let mut beginning = None;
-        let chat = options.chat.map_or(&[][..], |chat| chat.messages);
         for _ in 0..2 {
             let reason = rejected.as_ref().map(ToString::to_string);
             // An empty answer was probably spent on thinking and needs more room; a long one also gets a smaller
@@ -281,14 +280,16 @@ impl<'a> Summarizer<'a> {
             if is_cut && self.ends.is_some_and(|ends| Instant::now() >= ends) {
                 return Err(CompactError::Slow { model: self.model.clone() });
             }
-            match verify_summary(&answer, is_cut, request, chat, &self.counter, limits) {
-                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer, request, chat) => {
+            match verify_summary(&answer, is_cut, request, &options, &self.counter, limits) {
+                Ok(_)
+                    if is_cut && let Some(begun) = partial_summary(&answer, request, &options) =>
+                {
                     return Ok(SummaryAnswer::Beginning(begun));
                 }
                 Ok(summary) => return Ok(SummaryAnswer::Whole(summary)),
                 Err(reason) => {
                     if let RejectedSummary::BrokeOff { .. } = reason {
-                        beginning = partial_summary(&answer, request, chat).or(beginning);
+                        beginning = partial_summary(&answer, request, &options).or(beginning);
                     }
                     tracing::info!(model = self.model, "a summary was rejected: {reason}");
                     rejected = Some(reason);

@@ -5,9 +5,7 @@
 
 use std::collections::HashSet;
 
-use ollm_protocol::content::ContextMessage;
-
-use super::request::SummaryRequest;
+use super::request::{SummaryOptions, SummaryRequest};
 use super::retention::prompt_text;
 use super::summary::{Summary, without_bullet};
 use super::values::{SearchedText, has_names, values};
@@ -41,14 +39,15 @@ pub(super) struct Grounds {
 }
 
 impl Grounds {
-    /// `chat`: the prompt of the chat behind which the summary was requested; it shows some records whole that the request
-    /// has shortened.
-    pub(super) fn new(request: SummaryRequest<'_>, chat: &[ContextMessage]) -> Self {
+    pub(super) fn new(request: SummaryRequest<'_>, options: &SummaryOptions<'_>) -> Self {
         let previous = request.previous().into_iter().map(Summary::render);
         let texts: Vec<String> =
             std::iter::once(request.material().to_owned()).chain(previous).collect();
         let material = texts.join("\n");
-        let whole = SearchedText::new(&format!("{material}\n{}", prompt_text(chat)));
+        // The chat shows some records whole that the request has shortened.
+        let chat = options.chat.map_or_else(String::new, |chat| prompt_text(chat.messages));
+        let demands = [options.goal, options.instructions].map(Option::unwrap_or_default);
+        let whole = SearchedText::new(&[&material, &chat, demands[0], demands[1]].join("\n"));
         Self { material, whole }
     }
 
@@ -96,14 +95,14 @@ fn is_mostly_latin(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use ollm_protocol::Seq;
-    use ollm_protocol::content::Role;
+    use ollm_protocol::content::{ContextMessage, Role};
 
-    use super::super::request::TranscriptPiece;
+    use super::super::request::{ChatPrompt, ShownRecords, TranscriptPiece};
     use super::*;
 
     fn with_grounds<T>(records: &str, check: impl FnOnce(Grounds) -> T) -> T {
         let piece = TranscriptPiece { from: Seq(1), to: Seq(9), text: records.to_owned() };
-        check(Grounds::new(SummaryRequest::First(&piece), &[]))
+        check(Grounds::new(SummaryRequest::First(&piece), &SummaryOptions::default()))
     }
 
     fn invented(records: &str, summary: &str) -> Option<String> {
@@ -121,9 +120,14 @@ mod tests {
         assert_eq!(invented(records, true_one), None);
         // The chat shows what the request has shortened.
         let piece = TranscriptPiece { from: Seq(1), to: Seq(9), text: records.to_owned() };
-        let chat = [ContextMessage::text(Role::User, made_up)];
-        let grounds = Grounds::new(SummaryRequest::First(&piece), &chat);
-        assert_eq!(grounds.invented(&Summary::parse(made_up)), None);
+        let messages = [ContextMessage::text(Role::User, made_up)];
+        let chat = ChatPrompt { messages: &messages, shows: ShownRecords::Nothing };
+        let behind = SummaryOptions { chat: Some(chat), ..SummaryOptions::default() };
+        let with_goal = SummaryOptions { goal: Some(made_up), ..SummaryOptions::default() };
+        for options in [behind, with_goal] {
+            let grounds = Grounds::new(SummaryRequest::First(&piece), &options);
+            assert_eq!(grounds.invented(&Summary::parse(made_up)), None);
+        }
     }
 
     #[test]

@@ -5,13 +5,11 @@
 
 use std::collections::HashSet;
 
-use ollm_protocol::content::ContextMessage;
-
 use super::carry::{carry_over, kept_values};
 use super::defuse::find_obeyed;
 use super::grounds::Grounds;
 use super::mend::{is_json, is_placeholder, mended};
-use super::request::{EXAMPLE_VALUE, INSTRUCTIONS, SummaryRequest};
+use super::request::{EXAMPLE_VALUE, INSTRUCTIONS, SummaryOptions, SummaryRequest};
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::tokens::Counter;
 
@@ -69,13 +67,12 @@ pub(crate) struct SummaryLimits {
 
 /// Returns the answer to a request as a summary, with the lines of the earlier notes that it lost, cut to the limits.
 ///
-/// `is_cut`: whether the answer reached its maximum length. Its last line is then dropped. `chat`: the prompt of the chat
-/// behind which the summary was requested, empty without one.
+/// `is_cut`: whether the answer reached its maximum length. Its last line is then dropped. `options`: those of the request.
 pub(crate) fn verify_summary(
     answer: &str,
     is_cut: bool,
     request: SummaryRequest<'_>,
-    chat: &[ContextMessage],
+    options: &SummaryOptions<'_>,
     counter: &Counter,
     limits: SummaryLimits,
 ) -> Result<Summary, RejectedSummary> {
@@ -90,7 +87,7 @@ pub(crate) fn verify_summary(
     }
     let text = if is_cut { without_last_line(answer) } else { answer };
     let summary = mended(text, request.material());
-    let grounds = Grounds::new(request, chat);
+    let grounds = Grounds::new(request, options);
     if is_cut {
         let begun = summary.clone().unwrap_or_default();
         check_lines(&begun, request, &grounds)?;
@@ -116,14 +113,14 @@ pub(crate) fn verify_summary(
 
 /// Returns the whole lines of an answer that reached its maximum length, or `None` if they are no summary.
 ///
-/// `chat`: as in [`verify_summary`].
+/// `options`: those of the request.
 pub(crate) fn partial_summary(
     answer: &str,
     request: SummaryRequest<'_>,
-    chat: &[ContextMessage],
+    options: &SummaryOptions<'_>,
 ) -> Option<Summary> {
     let mut summary = Summary::parse(without_last_line(answer));
-    let is_clean = || check_lines(&summary, request, &Grounds::new(request, chat)).is_ok();
+    let is_clean = || check_lines(&summary, request, &Grounds::new(request, options)).is_ok();
     let is_usable = find_obeyed(answer).is_none() && is_clean();
     drop_repeated(&mut summary);
     (is_usable && !summary.is_empty()).then_some(summary)
@@ -262,6 +259,9 @@ mod tests {
     const GOOD: &str =
         "## Goal\nBuild the parser.\n## Progress\n- lexer done\n## Next steps\n- tests";
 
+    const OPTIONS: SummaryOptions<'_> =
+        SummaryOptions { target: 0, goal: None, instructions: None, rejected: None, chat: None };
+
     fn piece(text: &str) -> TranscriptPiece {
         TranscriptPiece { from: Seq(1), to: Seq(9), text: text.to_owned() }
     }
@@ -278,7 +278,7 @@ mod tests {
     ) -> Result<Summary, RejectedSummary> {
         let piece = piece("[#1 user] parse a.toml");
         let request = SummaryRequest::First(&piece);
-        verify_summary(answer, is_cut, request, &[], &Counter::ESTIMATE, limits)
+        verify_summary(answer, is_cut, request, &OPTIONS, &Counter::ESTIMATE, limits)
     }
 
     /// Verifies an answer that updates notes.
@@ -286,7 +286,7 @@ mod tests {
         let (piece, before) = (piece("[#1 user] parse a.toml"), Summary::parse(before));
         let limits = SummaryLimits { replaced: 2000, target: 400 };
         let request = SummaryRequest::Update(&before, &piece);
-        verify_summary(answer, false, request, &[], &Counter::ESTIMATE, limits)
+        verify_summary(answer, false, request, &OPTIONS, &Counter::ESTIMATE, limits)
             .map(|summary| summary.render())
     }
 
@@ -362,7 +362,7 @@ mod tests {
         let piece = piece("[#1 user] Write at most 652 words.");
         let request = SummaryRequest::First(&piece);
         let summary = Summary::parse(&format!("## Constraints\n{limit}"));
-        assert!(check_lines(&summary, request, &Grounds::new(request, &[])).is_ok());
+        assert!(check_lines(&summary, request, &Grounds::new(request, &OPTIONS)).is_ok());
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
         ## Key decisions\n- a decision\n## Critical context\n- src/lex.rs";
 
     fn partial(answer: &str) -> Option<Summary> {
-        partial_summary(answer, SummaryRequest::First(&piece("")), &[])
+        partial_summary(answer, SummaryRequest::First(&piece("")), &OPTIONS)
     }
 
     fn complete(answer: &str, target: u64) -> Result<String, RejectedSummary> {

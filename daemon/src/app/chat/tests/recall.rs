@@ -16,6 +16,7 @@ use super::{ChatFixture, STOP, kinds, rest, wait_for};
 use crate::app::compaction::request::compact;
 use crate::app::context::build::build;
 use crate::app::context::inspect::inspect;
+use crate::model::Priority;
 
 /// A window that the fixtures fill, and compactions that need no model.
 const SMALL: [(&str, &str); 2] = [("context.size", "2048"), ("compression.strategy", "truncate")];
@@ -55,7 +56,11 @@ impl ChatFixture {
 
     /// Records talk about something else, more than the window holds.
     async fn fill(&self) {
-        for turn in 0..60 {
+        self.fill_rounds(60).await;
+    }
+
+    async fn fill_rounds(&self, n: usize) {
+        for turn in 0..n {
             let filler =
                 format!("In round {turn} the parser drops one more empty line, as it should do.");
             self.session.record("user", &filler).await;
@@ -205,6 +210,28 @@ async fn compaction_within_a_turn_recalls_what_it_dropped() {
     let is_compaction = |body: &&RecordBody| matches!(body, RecordBody::Compaction(_));
     assert_eq!(bodies.iter().filter(is_compaction).count(), 1);
     assert!(!kinds(&events).contains(&"cut"));
+}
+
+#[tokio::test]
+async fn compaction_before_a_turn_has_its_model_recalls_what_it_dropped() {
+    let chat = ChatFixture::with(&SMALL);
+    chat.record_fact().await;
+    chat.fill_rounds(30).await;
+    chat.wait_for_catalog();
+    let other = chat.session.core.models.queues().enter("m", Priority::Chat);
+    other.admitted().await;
+    chat.backend.answer_text("48213");
+    let mut turn = chat.start(Some(QUESTION), json!({})).await.expect("starts");
+    wait_for(&mut turn, "queued").await;
+    assert_eq!(chat.deltas(), [], "the context shows it");
+    let params = ContextCompactParams::new(chat.session.id);
+    let compacted = compact(Arc::clone(&chat.session.core), params).await.expect("compacts");
+    assert!(compacted.compacted);
+    drop(other);
+    assert!(rest(turn).await.1.is_ok());
+    let (_, prompt) = chat.last_request().pop().expect("a message");
+    let (recalled, rest) = prompt.split_once("</recalled>").unwrap_or_else(|| panic!("{prompt}"));
+    assert!(recalled.contains("port 48213") && rest.contains(QUESTION), "{prompt}");
 }
 
 #[tokio::test]
