@@ -2,13 +2,11 @@
 //! the log, each under its day.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use ollm_protocol::Seq;
 
-use super::candidate::FactValue;
 use super::fold::{KnownFact, RankedFact};
-use super::values::FactValueKind;
+use super::said::SaidText;
 
 /// The points for which a fact may take this many more tokens than another.
 const TOKENS_PER_POINT: f32 = 12.0;
@@ -93,7 +91,7 @@ fn missing_facts<'f>(
     let mut missing: Vec<(f32, &KnownFact)> = facts
         .iter()
         .filter(|ranked| ranked.is_worth_showing())
-        .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(ranked.fact))
+        .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(&ranked.fact.searched))
         .map(|ranked| (worth(ranked, count), ranked.fact))
         .collect();
     missing.sort_by(|(one_worth, one), (other_worth, other)| {
@@ -151,127 +149,4 @@ fn render(facts: &[&KnownFact]) -> String {
 /// Returns the texts of the facts in a block.
 pub(crate) fn block_lines(block: &str) -> impl Iterator<Item = &str> {
     block.lines().filter_map(|line| line.strip_prefix("- "))
-}
-
-/// The text of a fact and its values, normalized.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct SearchedFact {
-    text: String,
-    values: Vec<String>,
-}
-
-impl SearchedFact {
-    pub(super) fn new(text: &str, values: &[FactValue]) -> Self {
-        let values = values.iter().map(|value| normalized(&value.text)).collect();
-        Self { text: normalized(text), values }
-    }
-}
-
-/// A text, prepared for looking facts up in its lines.
-pub(crate) struct SaidText {
-    /// All lines, normalized, one after another.
-    all: String,
-    lines: Vec<Range<usize>>,
-}
-
-impl SaidText {
-    pub(crate) fn new(text: &str) -> Self {
-        let (mut all, mut lines) = (String::new(), Vec::new());
-        for line in text.lines().map(normalized).filter(|line| !line.trim().is_empty()) {
-            let start = all.len();
-            all.push_str(&line);
-            lines.push(start..all.len());
-        }
-        Self { all, lines }
-    }
-
-    fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(|line| &self.all[line.clone()])
-    }
-
-    /// Returns whether one line has all values of a fact, or most words of a fact without values.
-    ///
-    /// Values that mean little alone, such as numbers, dates and names, count only beside a word of the subject.
-    pub(crate) fn says(&self, fact: &KnownFact) -> bool {
-        let SearchedFact { text, values } = &fact.searched;
-        if values.is_empty() {
-            return self.says_rule(text);
-        }
-        // Most facts are missing as a whole, which is seen without looking at each line.
-        if !values.iter().all(|value| self.all.contains(value.trim())) {
-            return false;
-        }
-        let subject: Vec<&str> = text
-            .split(' ')
-            .filter(|word| word.chars().count() > 3)
-            .filter(|word| !values.iter().any(|value| value.contains(*word)))
-            .collect();
-        let needs_subject = is_short(values) || is_plain(&fact.values) && !subject.is_empty();
-        self.lines().any(|line| {
-            values.iter().all(|value| has_word(line, value.trim()))
-                && (!needs_subject || subject.iter().any(|word| has_word(line, word)))
-        })
-    }
-
-    /// Returns whether one line has most words of a rule.
-    fn says_rule(&self, text: &str) -> bool {
-        let words: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 2).collect();
-        let is_most = |n: usize| !words.is_empty() && n * 5 >= words.len() * 4;
-        let is_trivial = text.trim().is_empty();
-        if !is_trivial && self.all.contains(text.trim()) {
-            return true;
-        }
-        is_most(words.iter().filter(|word| self.all.contains(**word)).count())
-            && self
-                .lines()
-                .any(|line| is_most(words.iter().filter(|word| has_word(line, word)).count()))
-    }
-}
-
-/// Returns whether normalized values are too short to mean one thing.
-fn is_short(values: &[String]) -> bool {
-    values.iter().map(|value| value.chars().count()).sum::<usize>() < 8
-}
-
-/// Returns whether all values are numbers, dates or names, which other things may have as well.
-fn is_plain(values: &[FactValue]) -> bool {
-    use FactValueKind::{Date, Name, Number};
-    values.iter().all(|value| matches!(value.kind, Number | Date | Name))
-}
-
-/// Returns a text in lower case with single spaces in place of punctuation, with a space at both ends.
-fn normalized(text: &str) -> String {
-    let mut normal = String::with_capacity(text.len() + 2);
-    normal.push(' ');
-    for char in text.chars() {
-        if char.is_alphanumeric() {
-            normal.extend(char.to_lowercase());
-        } else if !normal.ends_with(' ') {
-            normal.push(' ');
-        }
-    }
-    if !normal.ends_with(' ') {
-        normal.push(' ');
-    }
-    normal
-}
-
-/// Whether a normalized line has a word or words, not as a part of longer ones unless the script joins them.
-fn has_word(line: &str, word: &str) -> bool {
-    if word.is_empty() {
-        return true;
-    }
-    let is_joined =
-        |char: Option<char>| char.is_none_or(|char| !char.is_ascii_alphanumeric() && char != ' ');
-    line.match_indices(word).any(|(at, _)| {
-        let (before, after) =
-            (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
-        let is_edge = |char: Option<char>| char.is_none_or(|char| char == ' ');
-        let is_alphabetic = word.chars().all(|char| char.is_alphabetic() && char as u32 > 0x2E80);
-        is_edge(before) && is_edge(after)
-            || is_alphabetic
-            || word.chars().all(char::is_numeric) && is_joined(before) && is_joined(after)
-            || is_edge(before) && is_joined(after)
-            || is_joined(before) && is_edge(after)
-    })
 }

@@ -10,8 +10,8 @@ use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::block::SearchedFact;
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
+use super::said::SearchedFact;
 use super::sentences::for_each_sentence;
 use super::values::FactValueKind;
 
@@ -75,7 +75,7 @@ pub(crate) struct KnownFact {
     /// The number of times that the same was said again.
     pub(crate) n_repeats: u32,
     /// The text and its values as other texts are searched for them.
-    pub(super) searched: SearchedFact,
+    pub(crate) searched: SearchedFact,
     /// The hashes of the words that the fact is about, sorted.
     pub(super) subject: Vec<u64>,
     weights: Vec<f32>,

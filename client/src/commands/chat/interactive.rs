@@ -16,10 +16,11 @@ use super::slash::{self, COMMANDS, ChatInput, SessionInput};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::context::build::render_messages;
 use crate::commands::context::compact::compact_in_chat;
 use crate::commands::context::set_pin;
-use crate::commands::context::window::{inspect_params, render_items, show_status};
+use crate::commands::context::window::{
+    inspect_params, render_items, render_messages, show_status,
+};
 use crate::commands::recall::recall;
 use crate::commands::remember::{RememberScope, remember, show_entries};
 use crate::commands::sessions::export::{self, ExportArgs};

@@ -1,19 +1,19 @@
 //! `ollmctl context build`: one context, as a model would be sent it.
 
 use clap::Args;
-use ollm_protocol::content::{BuiltContext, CompactMode, ContextMessage, OmittedItem};
+use ollm_protocol::content::{BuiltContext, CompactMode, OmittedItem};
 use ollm_protocol::method::ContextBuild;
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::sanitize;
 
-use super::window::{WindowShare, bar, count_kind, legend, window_note};
+use super::window::{WindowShare, bar, count_kind, legend, render_messages, window_note};
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::project::session_or_current;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
-use crate::render::{RenderOptions, Style, table};
+use crate::render::{RenderOptions, table};
 
 /// Rows of omitted records that are shown; `--json` has all.
 const SHOWN_OMITTED: usize = 12;
@@ -166,31 +166,6 @@ fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
     text
 }
 
-/// Returns the messages as they are sent to a model.
-pub(in crate::commands) fn render_messages(messages: &[ContextMessage]) -> String {
-    let mut text = String::new();
-    for message in messages {
-        let mut author = message.role.as_str().to_owned();
-        if let Some(tool) = &message.tool_name {
-            author = format!("{author} {}", sanitize::one_line(tool));
-        }
-        text.push_str(&format!("\n{}\n", Style::of_role(message.role).paint(&author)));
-        let content = sanitize::text(&message.content);
-        if !content.is_empty() {
-            text.push_str(content.trim_end_matches('\n'));
-            text.push('\n');
-        }
-        for call in &message.tool_calls {
-            let args = sanitize::one_line(&call.function.arguments.to_string());
-            text.push_str(&format!("-> {} {args}\n", sanitize::one_line(&call.function.name)));
-        }
-        if !message.images.is_empty() {
-            text.push_str(&format!("[{}]\n", counted(message.images.len() as u64, "image")));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,11 +218,5 @@ RECORDS    TOKENS  REASON
 #3 to #40  12,000  budget
 "
         );
-    }
-
-    #[test]
-    fn messages_are_sanitized() {
-        let text = plain(&render_messages(&built().messages));
-        assert_eq!(text, "\nuser\nhi\n");
     }
 }

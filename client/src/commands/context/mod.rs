@@ -1,7 +1,7 @@
 //! `ollmctl context`: the context that a model is sent. `window` and `build` show contexts, `entries`, `facts` and `compact`
 //! change them; pins are here.
 
-pub(super) mod build;
+mod build;
 pub(super) mod compact;
 pub(super) mod entries;
 mod facts;

@@ -2,7 +2,7 @@
 //! parts of a context.
 
 use clap::Args;
-use ollm_protocol::content::{CountKind, RecordKind, Reliability, WindowLimits};
+use ollm_protocol::content::{ContextMessage, CountKind, RecordKind, Reliability, WindowLimits};
 use ollm_protocol::method::{ContextInspect, ContextStatus};
 use ollm_protocol::methods::context::{
     ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
@@ -10,7 +10,6 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::{SessionId, sanitize};
 
-use super::build::render_messages;
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
@@ -309,8 +308,35 @@ fn percent(tokens: u64, window: u64) -> String {
     format!("{:.1} %", tokens as f64 * 100.0 / window.max(1) as f64)
 }
 
+/// Returns the messages as they are sent to a model.
+pub(in crate::commands) fn render_messages(messages: &[ContextMessage]) -> String {
+    let mut text = String::new();
+    for message in messages {
+        let mut author = message.role.as_str().to_owned();
+        if let Some(tool) = &message.tool_name {
+            author = format!("{author} {}", sanitize::one_line(tool));
+        }
+        text.push_str(&format!("\n{}\n", Style::of_role(message.role).paint(&author)));
+        let content = sanitize::text(&message.content);
+        if !content.is_empty() {
+            text.push_str(content.trim_end_matches('\n'));
+            text.push('\n');
+        }
+        for call in &message.tool_calls {
+            let args = sanitize::one_line(&call.function.arguments.to_string());
+            text.push_str(&format!("-> {} {args}\n", sanitize::one_line(&call.function.name)));
+        }
+        if !message.images.is_empty() {
+            text.push_str(&format!("[{}]\n", counted(message.images.len() as u64, "image")));
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use ollm_protocol::content::Role;
+
     use super::*;
     use crate::testing::{plain, render_options};
 
@@ -372,5 +398,11 @@ mod tests {
         check(&[0, 0, 10, 0], 10, "..........");
         check(&[50, 50, 50, 50], 100, "#####=====");
         check(&[0, 0, 0, 0], 0, "");
+    }
+
+    #[test]
+    fn messages_are_sanitized() {
+        let text = plain(&render_messages(&[ContextMessage::text(Role::User, "hi\u{1b}[2J")]));
+        assert_eq!(text, "\nuser\nhi\n");
     }
 }

@@ -217,7 +217,7 @@ impl FactSource for SessionFacts {
         let ranked = fold.ranked(&self.pins);
         ranked
             .iter()
-            .filter(|one| one.is_worth_showing() && !said.says(one.fact))
+            .filter(|one| one.is_worth_showing() && !said.says(&one.fact.searched))
             .map(|one| one.fact.seq)
             .collect()
     }
@@ -227,7 +227,7 @@ impl FactSource for SessionFacts {
         let said = SaidText::new(text);
         let ranked = fold.ranked(&self.pins);
         let facts: Vec<_> = ranked.iter().filter(|one| one.is_worth_showing()).collect();
-        (facts.iter().filter(|one| said.says(one.fact)).count(), facts.len())
+        (facts.iter().filter(|one| said.says(&one.fact.searched)).count(), facts.len())
     }
 
     fn texts(&self) -> Vec<String> {
