@@ -19,8 +19,6 @@ const FIRST_RETRY_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_RETRY_WAIT: Duration = Duration::from_secs(1800);
 /// The longest pause for which a summary waits. Nobody waits half an hour for a pause as long, and users do pause so long.
 pub(crate) const LONGEST_NEEDED_PAUSE: Duration = Duration::from_secs(600);
-/// The shortest pause for which a summary waits.
-const LEAST_NEEDED_PAUSE: Duration = Duration::from_secs(2);
 /// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
 /// its document counts with its size on disk.
 const MAX_REMEMBERED: usize = 512;
@@ -173,12 +171,11 @@ impl DueCompactions {
         });
     }
 
-    /// Notes that a model wrote a summary, and forgets what failures left behind. The pause for which the next request waits
-    /// becomes shorter: the summary can be one of a part only, for which shorter pauses suffice.
+    /// Notes that a model wrote a summary, and forgets what failures left behind. The pause for which the next request with
+    /// a prompt of its own waits stays: behind the chat's prompt, shorter ones suffice.
     pub(crate) fn note_success(&self, id: SessionId) {
         self.with(id, |session| {
-            let half = session.needed_pause / 2;
-            let needed_pause = if half < LEAST_NEEDED_PAUSE { Duration::ZERO } else { half };
+            let needed_pause = session.needed_pause;
             *session = SessionCompactions { needed_pause, ..SessionCompactions::default() };
         });
     }
@@ -202,6 +199,16 @@ impl DueCompactions {
     pub(crate) fn note_needed_pause(&self, id: SessionId, pause: Duration) {
         let pause = pause.min(LONGEST_NEEDED_PAUSE);
         self.with(id, |session| session.needed_pause = pause);
+    }
+
+    /// Notes a time without chats: if a request with a prompt of its own waits for no longer pause, the next one waits for
+    /// none.
+    pub(crate) fn note_quiet(&self, id: SessionId, quiet: Duration) {
+        self.with(id, |session| {
+            if quiet >= session.needed_pause {
+                session.needed_pause = Duration::ZERO;
+            }
+        });
     }
 
     /// Returns the pause for which a request with a prompt of its own waits at least.
@@ -369,18 +376,15 @@ mod tests {
     }
 
     #[test]
-    fn needed_pause_is_limited_and_halved_by_success() {
+    fn needed_pause_is_limited_and_ends_with_a_pause_as_long() {
         let compactions = DueCompactions::default();
         compactions.note_needed_pause(id(1), Duration::MAX);
         assert_eq!(compactions.needed_pause(id(1)), LONGEST_NEEDED_PAUSE);
-        let mut n_successes = 0;
-        while !compactions.needed_pause(id(1)).is_zero() {
-            let before = compactions.needed_pause(id(1));
-            compactions.note_success(id(1));
-            assert!(compactions.needed_pause(id(1)) <= before / 2);
-            n_successes += 1;
-        }
-        assert!(n_successes > 3, "one summary is no pause as long");
+        compactions.note_success(id(1));
+        compactions.note_quiet(id(1), LONGEST_NEEDED_PAUSE / 2);
+        assert_eq!(compactions.needed_pause(id(1)), LONGEST_NEEDED_PAUSE, "no such pause yet");
+        compactions.note_quiet(id(1), LONGEST_NEEDED_PAUSE);
+        assert!(compactions.needed_pause(id(1)).is_zero());
     }
 
     #[tokio::test]

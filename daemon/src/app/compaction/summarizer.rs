@@ -339,38 +339,40 @@ impl<'a> Summarizer<'a> {
         messages: Vec<ContextMessage>,
         predict: u32,
     ) -> Result<(String, bool), CompactError> {
-        let reading = self.first_pause(&messages);
-        let mut pause = if reading.is_zero() {
-            reading
-        } else {
-            reading.max(self.core.due_compactions.needed_pause(self.id))
-        };
+        let due = &self.core.due_compactions;
+        let reading = self.displacing_reading(&messages);
+        let waits = self.is_patient && !reading.is_zero();
+        let mut pause = if waits { reading.max(due.needed_pause(self.id)) } else { Duration::ZERO };
         let request = self.request(messages, predict);
         let n_attempts = if self.is_patient { MAX_YIELDS } else { 1 };
         for _ in 0..n_attempts {
             let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
             quiet.map_err(|_| self.busy())?;
             let mut begun = None;
-            if let Some(answer) = self.try_answer(&request, &mut begun).await? {
+            let answer = self.try_answer(&request, &mut begun).await?;
+            let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+            if let Some(answer) = answer {
+                if !reading.is_zero() {
+                    due.note_quiet(self.id, pause + lasted);
+                }
                 return Ok(answer);
             }
-            self.core.due_compactions.mark_notes_missing(self.id);
+            due.mark_notes_missing(self.id);
             // A chat that came as soon after its answer again would wait again, and read its own prompt again.
-            let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
             pause = (pause.max(lasted) * 2).min(LONGEST_NEEDED_PAUSE);
             if !reading.is_zero() {
-                self.core.due_compactions.note_needed_pause(self.id, pause);
+                due.note_needed_pause(self.id, pause.max(reading * 2));
             }
         }
         Err(self.busy())
     }
 
-    /// Returns the pause for which a request waits. One in the background with a prompt of its own takes the place of the
-    /// chat's prompt in the server's cache, so it waits for a pause as long as the model needs to read it: in a shorter
-    /// one the chat would come back, and would find its prompt gone.
-    fn first_pause(&self, messages: &[ContextMessage]) -> Duration {
+    /// Returns how long the model reads a request in the background with a prompt of its own; zero for others. It takes the
+    /// place of the chat's prompt in the server's cache, so the first one waits for a pause as long: in a shorter one the
+    /// chat would come back, and would find its prompt gone.
+    fn displacing_reading(&self, messages: &[ContextMessage]) -> Duration {
         let repeats_chat = self.chat_tools.is_some() && self.thinks_like_chat();
-        if !self.is_background() || repeats_chat || !self.is_patient {
+        if !self.is_background() || repeats_chat {
             return Duration::ZERO;
         }
         let tokens = self.counter.count_prompt(messages, &[]);

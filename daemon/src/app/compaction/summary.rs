@@ -8,6 +8,7 @@ use ollm_protocol::content::{CompactionMethod, ContextMessage};
 use ollm_protocol::{CheckpointId, Seq, SessionId};
 use serde_json::json;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use super::commit::{NewHead, snapshot_before};
 use super::events;
@@ -315,6 +316,7 @@ impl<'a> SummaryRange<'a> {
         let mut summary = before;
         let impatient = summarizer.without_patience();
         let mut n_done = 0;
+        let mut first_done = None;
         for (at, piece) in pieces.iter().enumerate() {
             let summarizer = if n_done > 0 { &impatient } else { summarizer };
             let step = json!({
@@ -332,6 +334,11 @@ impl<'a> SummaryRange<'a> {
             };
             summary = Some(next);
             n_done += 1;
+            first_done.get_or_insert_with(Instant::now);
+        }
+        // Since the first piece, no chat came before the end.
+        if let Some(first_done) = first_done.filter(|_| summarizer.is_background()) {
+            self.core.due_compactions.note_quiet(id, first_done.elapsed());
         }
         let summary = summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?;
         Ok((summary, n_done))

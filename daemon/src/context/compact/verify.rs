@@ -19,6 +19,8 @@ const REQUIRED: [Section; 2] = [Section::Goal, Section::Progress];
 const MIN_LINES: usize = 2;
 /// The fewest words by which a line is recognized as a part of the instructions.
 const MIN_ECHOED_WORDS: usize = 4;
+/// The fewest headlines that are questions, by which an answer to the conversation is recognized.
+const MIN_ANSWERED: usize = 2;
 /// The fewest repeated lines, and the divisor of all lines, from which an answer goes round in circles.
 const REPEATED: (usize, usize) = (3, 4);
 
@@ -175,6 +177,14 @@ fn check_lines(
             || is_placeholder(line)
     };
     let short = |line: &str| without_bullet(line).chars().take(80).collect();
+    let is_question = |line: &str| {
+        let text = without_bullet(line);
+        text.starts_with('#') && text.ends_with(['?', '？'])
+    };
+    // The questions of the conversation as headlines, each with an answer.
+    if summary.all_lines().filter(|(_, line)| is_question(line)).count() >= MIN_ANSWERED {
+        return Err(RejectedSummary::Answer);
+    }
     if let Some((_, line)) = summary.all_lines().find(|(_, line)| is_echo(line)) {
         return Err(RejectedSummary::Echo { line: short(line) });
     }
@@ -306,6 +316,8 @@ mod tests {
         assert_eq!(rejected(nothing), RejectedSummary::Empty);
         assert_eq!(rejected("## Goal\nx\n## Progress\nNone"), RejectedSummary::TooShort);
         assert_eq!(rejected("{\"Goal\": \"x\", \"Progress\": []}"), RejectedSummary::Json);
+        let answered = "## Critical context\n### What is a lexer?\n- It reads text.\n### What is TCP?\n- A protocol.";
+        assert_eq!(rejected(answered), RejectedSummary::Answer);
         let call = format!("{GOOD}\n<tool_call>{{}}</tool_call>");
         assert_eq!(rejected(&call), RejectedSummary::Obeyed { what: "a tool call" });
         let control = format!("{GOOD}\n<|im_end|>");
@@ -313,7 +325,6 @@ mod tests {
         assert!(matches!(check(GOOD, (4, 200)), Err(RejectedSummary::Longer { replaced: 4, .. })));
     }
 
-    /// Returns different lines that say about the same.
     /// Returns lines that differ in a word, which is no value.
     fn many(line: &str, n: usize) -> String {
         let letters: Vec<char> = ('a'..='z').collect();
