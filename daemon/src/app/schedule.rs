@@ -17,7 +17,7 @@ use tokio::time::Instant;
 const FIRST_RETRY_WAIT: Duration = Duration::from_secs(30);
 /// The longest wait after failed compactions.
 const LONGEST_RETRY_WAIT: Duration = Duration::from_secs(1800);
-/// The longest pause for which a summary waits. Nobody waits half an hour for a pause as long, and users do pause so long.
+/// The longest pause for which a summary waits, well below the limit of the wait itself.
 pub(crate) const LONGEST_NEEDED_PAUSE: Duration = Duration::from_secs(600);
 /// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
 /// its document counts with its size on disk.
@@ -128,7 +128,7 @@ struct SessionCompactions {
     n_failures: u32,
     /// The moment at which automatic compactions ask a model again, after a failure.
     retry_at: Option<Instant>,
-    /// Whether a summary failed or gave way to a chat since the last one that succeeded or was extracted in its place.
+    /// Set if a summary failed or gave way to a chat, until one succeeds or lines are extracted in its place.
     are_notes_missing: bool,
     /// The pause for which a request with a prompt of its own waits, after shorter ones did not suffice.
     needed_pause: Duration,
@@ -201,8 +201,7 @@ impl DueCompactions {
         self.with(id, |session| session.needed_pause = pause);
     }
 
-    /// Notes a time without chats: if a request with a prompt of its own waits for no longer pause, the next one waits for
-    /// none.
+    /// Notes that no chat came for some time. If that was as long as the needed pause, none is needed any more.
     pub(crate) fn note_quiet(&self, id: SessionId, quiet: Duration) {
         self.with(id, |session| {
             if quiet >= session.needed_pause {

@@ -375,34 +375,34 @@ impl Room {
         }
         aim.min(self.available.saturating_sub(self.pending))
     }
-}
 
-/// Returns the tokens that the conversation of a new head aims at, and the most that it may have.
-///
-/// `notes`, `newest`: the tokens of all notes and of the newest unit.
-fn depth(
-    input: &BuildInput<'_>,
-    front: &Front,
-    strategy: &Strategy,
-    cause: &'static str,
-    notes: u64,
-    newest: u64,
-) -> (u64, u64) {
-    let room = Room::new(input, front);
-    let fixed = front.budget.prompt_limit - room.available;
-    let below = input.below_tokens.map_or(u64::MAX, |most| most.saturating_sub(fixed + 1));
-    let aim = room.aim(notes, newest).min(below);
-    let slack = DEPTH_PERCENT - TARGET_PERCENT;
-    let slack = room.available.saturating_sub(notes.min(aim)) * slack / 100;
-    let deepest = if strategy.keeps_all && cause == REQUESTED {
-        // A named strategy that keeps everything is used as long as it fits at all.
-        room.available
-    } else if strategy.keeps_all && cause == WINDOW {
-        regained(room.available).max(aim + slack)
-    } else {
-        aim + slack
-    };
-    (aim, deepest.min(below))
+    /// Returns the tokens that the conversation of a new head aims at, and the most that it may have.
+    ///
+    /// `below`: the size that the whole prompt must stay below. `notes`, `newest`: the tokens of all notes and of the newest
+    /// unit.
+    fn depth(
+        &self,
+        below: Option<u64>,
+        strategy: &Strategy,
+        cause: &'static str,
+        notes: u64,
+        newest: u64,
+    ) -> (u64, u64) {
+        let fixed = self.prompt_limit - self.available;
+        let below = below.map_or(u64::MAX, |most| most.saturating_sub(fixed + 1));
+        let aim = self.aim(notes, newest).min(below);
+        let slack = DEPTH_PERCENT - TARGET_PERCENT;
+        let slack = self.available.saturating_sub(notes.min(aim)) * slack / 100;
+        let deepest = if strategy.keeps_all && cause == REQUESTED {
+            // A named strategy that keeps everything is used as long as it fits at all.
+            self.available
+        } else if strategy.keeps_all && cause == WINDOW {
+            regained(self.available).max(aim + slack)
+        } else {
+            aim + slack
+        };
+        (aim, deepest.min(below))
+    }
 }
 
 /// Returns a new head of a strategy that fits and leaves room for the turns that follow, or `None` if there is none.
@@ -420,7 +420,8 @@ fn plan(
     let whole_notes = Notes::whole(checkpoints, &input.counter);
     let mut newest = NewestUnit::plan(input, bodies, room.newest)?;
     let cause = if is_named { REQUESTED } else { cause };
-    let (aim, deepest) = depth(input, &front, strategy, cause, whole_notes.tokens, newest.tokens);
+    let (notes, below) = (whole_notes.tokens, input.below_tokens);
+    let (aim, deepest) = room.depth(below, strategy, cause, notes, newest.tokens);
     let notice = if may_open { Notice::new(input, room.available) } else { Notice::default() };
     let older = aim.saturating_sub(newest.tokens + notice.tokens);
     let limit = room.prompt_limit;

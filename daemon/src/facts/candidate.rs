@@ -57,7 +57,7 @@ pub(super) struct SentenceReading {
     pub(super) is_denial: bool,
     /// Set if the sentence asks or commands.
     is_request: bool,
-    /// Whether only the sentences before it name its subject: `It is 4200.`
+    /// Set if only the sentences before it name its subject: `It is 4200.`
     refers_back: bool,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,
@@ -80,7 +80,7 @@ pub(super) enum SentenceSort {
 pub(crate) struct Statement<'s> {
     pub(crate) text: &'s str,
     pub(crate) is_rule: bool,
-    /// Whether only the sentences before it name its subject: `It is 4200.`
+    /// Set if only the sentences before it name its subject: `It is 4200.`
     pub(crate) refers_back: bool,
 }
 
@@ -216,7 +216,7 @@ struct Classes {
     begins_with_retraction: bool,
     /// Whether the sentence begins with an advice: `Use tabs`.
     is_advised: bool,
-    /// Whether only the sentences before it name its subject.
+    /// Set if only the sentences before it name its subject.
     refers_back: bool,
     /// Whether the script joins words, so that names have no form of their own.
     is_joined: bool,

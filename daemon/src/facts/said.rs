@@ -1,4 +1,4 @@
-//! Whether a text says a fact, in any words: notes and prompts repeat facts in other forms.
+//! The search for facts in a text, which can say them in other words: notes and prompts do.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::values::FactValueKind;
 pub(crate) struct SearchedFact {
     text: String,
     values: Vec<String>,
-    /// Whether all values are numbers, dates or names, which other things may have as well.
+    /// Set if all values are numbers, dates or names, which other things may have as well.
     is_plain: bool,
 }
 
@@ -111,7 +111,7 @@ fn normalized(text: &str) -> String {
     normal
 }
 
-/// Whether a normalized line has a word or words, not as a part of longer ones unless the script joins them.
+/// Returns whether a normalized line has a word or words, not as a part of longer ones unless the script joins them.
 fn has_word(line: &str, word: &str) -> bool {
     if word.is_empty() {
         return true;

@@ -33,6 +33,21 @@ fn status_divides_the_window_into_parts() {
 }
 
 #[test]
+fn entries_without_room_are_items_of_their_own() {
+    let (_sandbox, _daemon, mut wire) = start();
+    let content = "the whole team agreed on this ".repeat(150);
+    wire.ok("context.addEntry", json!({ "scope": "global", "key": "long", "content": content }));
+    let session = wire.create(json!({ "contextSize": 2048 }));
+    wire.record(&session, "user", "hello");
+    let items = wire.ok("context.inspect", json!({ "sessionId": session }))["items"].clone();
+    let of = |what: &str| array(&items).iter().find(|item| item["what"] == what).cloned();
+    let entry = of("contextEntry").expect("an item");
+    assert_eq!((&entry["form"], &entry["reason"]), (&json!("out"), &json!("contextEntry")));
+    let message = of("record").expect("an item");
+    assert!(message["form"] == "whole" && message.get("reason").is_none(), "{message}");
+}
+
+#[test]
 fn inspect_lists_each_record_once_with_its_form_or_reason() {
     let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 2048 }));

@@ -152,28 +152,24 @@ impl Turn {
         may_recall: bool,
     ) -> Result<BuiltContext> {
         let build = || build_with(&self.core, call.params.clone(), Some(call.counter.clone()));
+        let count = || n_compactions(&self.core, self.request.id);
         let mut is_deferred = std::mem::take(&mut shown.is_recall_deferred);
-        if may_recall && is_deferred && self.n_compactions() == shown.n_compactions {
+        if may_recall && is_deferred && count() == shown.n_compactions {
             // The new head is opened first, because recall depends on what it shows.
             self.unless_ended(build()).await??;
         }
         loop {
-            let n_compactions = self.n_compactions();
+            let n_compactions = count();
             let is_other = std::mem::take(&mut is_deferred) || n_compactions != shown.n_compactions;
             if may_recall && is_other {
                 shown.add_recalled(self.recall_again(call).await?);
             }
             shown.n_compactions = n_compactions;
             let built = self.unless_ended(build()).await??;
-            if !may_recall || self.n_compactions() == n_compactions {
+            if !may_recall || count() == n_compactions {
                 return Ok(built);
             }
         }
-    }
-
-    /// Returns the number of compactions on the active path.
-    fn n_compactions(&self) -> u64 {
-        n_compactions(&self.core, self.request.id)
     }
 
     /// Waits for a place at the model, and finds its window and its counter.

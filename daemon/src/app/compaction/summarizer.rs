@@ -51,6 +51,10 @@ const RETRY_TOKENS: u64 = 160;
 /// The smallest summary that is asked for, in tokens.
 const MIN_TARGET: u64 = 128;
 
+/// The records of a request whose other parts are counted.
+static NO_RECORDS: TranscriptPiece =
+    TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
+
 /// The summarizer's place in the queue of its model.
 #[derive(Clone, Copy)]
 pub(super) enum QueuePlace<'t> {
@@ -173,11 +177,10 @@ impl<'a> Summarizer<'a> {
         previous: Option<&Summary>,
         options: SummaryOptions<'_>,
     ) -> Option<u64> {
-        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
         let behind = SummaryOptions { chat: Some(chat), ..options };
         let request = match previous {
-            None => SummaryRequest::First(&empty),
-            Some(previous) => SummaryRequest::Update(previous, &empty),
+            None => SummaryRequest::First(&NO_RECORDS),
+            Some(previous) => SummaryRequest::Update(previous, &NO_RECORDS),
         };
         let messages = summary_messages(request, &behind);
         let prompt = self.counter.count_prompt(&messages, tools);
@@ -202,10 +205,9 @@ impl<'a> Summarizer<'a> {
         options: SummaryOptions<'_>,
         least: u64,
     ) -> Option<RequestRoom> {
-        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
         let chat = Some(ChatPrompt { messages, shows: ShownRecords::Nothing });
         let behind = SummaryOptions { chat, ..options };
-        let around = summary_messages(SummaryRequest::First(&empty), &behind);
+        let around = summary_messages(SummaryRequest::First(&NO_RECORDS), &behind);
         let around = self.counter.count_prompt(&around, tools);
         let around = around + around / self.margin() + RETRY_TOKENS;
         let mut target = options.target;
@@ -236,10 +238,9 @@ impl<'a> Summarizer<'a> {
 
     /// Returns the room for records in one request, in tokens.
     fn room_for(&self, options: &SummaryOptions<'_>) -> Result<u64, CompactError> {
-        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
         let around = self
             .counter
-            .count_prompt(&summary_messages(SummaryRequest::First(&empty), options), &[]);
+            .count_prompt(&summary_messages(SummaryRequest::First(&NO_RECORDS), options), &[]);
         let window = self.window();
         // The prompt holds the summary so far, the answer the next one; a retry adds a reason.
         let taken = around + options.target + u64::from(self.num_predict(options.target)) + 64;

@@ -66,7 +66,7 @@ pub(super) struct Survey {
     /// The prompt of the epoch in force, which the next call of a chat repeats, or else the one before the newest message
     /// of the user; empty if both open a new epoch.
     pub(super) chat: Vec<ContextMessage>,
-    /// Whether this prompt shows notes.
+    /// Set if this prompt shows notes.
     pub(super) chat_has_notes: bool,
     /// The records that this prompt does not show.
     missing: Vec<OmittedItem>,

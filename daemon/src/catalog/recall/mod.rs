@@ -246,9 +246,9 @@ impl Recall<'_> {
         let mut found = Vec::new();
         let mut left = ReadsLeft::of(self.query);
         // The index knows all rare terms of a document, so the others need not be read.
-        let rare = |document: &RankedDocument| self.rare_weight(document.terms, ranked);
         let is_useful = |document: &&RankedDocument| {
-            self.query.turn.is_none() || rare(document) >= MIN_RARE_OF_FACT
+            self.query.turn.is_none()
+                || self.rare_weight(document.terms, ranked) >= MIN_RARE_OF_FACT
         };
         let best: Vec<_> = ranked.documents.iter().take(MAX_RANKED).filter(is_useful).collect();
         for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {

@@ -3,8 +3,6 @@
 //! Small models write about their task in place of the conversation, and invent names and numbers. Values are compared by
 //! their form, so the language does not matter.
 
-use std::collections::HashSet;
-
 use super::request::{SummaryOptions, SummaryRequest};
 use super::retention::prompt_text;
 use super::summary::{Summary, without_bullet};
@@ -66,21 +64,22 @@ impl Grounds {
         is_most.then(|| unknown[..MAX_NAMED.min(unknown.len())].join(", "))
     }
 
-    /// Returns whether a line is about the task of writing a summary, with words that the records do not have.
-    pub(super) fn is_about_the_task(&self, line: &str) -> bool {
-        let line = words(line);
-        let named = TASK_WORDS.iter().filter(|word| line.contains(**word));
+    /// Returns whether a line, as [`words`] returns it, is about the task of writing a summary: it has words of the task that
+    /// the records do not have.
+    pub(super) fn is_about_the_task(&self, said: &str) -> bool {
+        let has = |text: &str, word: &str| text.split(' ').any(|one| one == word);
+        let named = TASK_WORDS.iter().filter(|word| has(said, word));
         named.clone().count() >= MIN_TASK_WORDS && {
             let known = words(&self.material);
-            named.filter(|word| !known.contains(**word)).count() >= MIN_TASK_WORDS
+            named.filter(|word| !has(&known, word)).count() >= MIN_TASK_WORDS
         }
     }
 }
 
-/// Returns the words of a text in lower case.
-fn words(text: &str) -> HashSet<String> {
+/// Returns the words of a text in lower case, with one space between them.
+pub(super) fn words(text: &str) -> String {
     let words = text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty());
-    words.map(str::to_lowercase).collect()
+    words.collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
 /// Returns whether most letters of a text are Latin ones without accents.
@@ -142,7 +141,7 @@ mod tests {
     #[test]
     fn line_about_the_task_is_recognized() {
         let check = |records: &str, line: &str| {
-            with_grounds(records, |grounds| grounds.is_about_the_task(line))
+            with_grounds(records, |grounds| grounds.is_about_the_task(&words(line)))
         };
         let line = "The next step would be to write the summary if you follow the instructions.";
         assert!(check("[#1 user] What is a lexer?", line));

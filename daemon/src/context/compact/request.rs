@@ -69,7 +69,7 @@ pub(crate) enum ShownRecords<'a> {
     /// All of them except a piece.
     AllBut {
         missing: Option<&'a TranscriptPiece>,
-        /// Whether it shows the previous summary as well, if there is one.
+        /// Set if it shows the previous summary as well.
         has_notes: bool,
     },
     /// None: the request has them, and the previous summary.

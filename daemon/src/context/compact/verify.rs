@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::carry::{carry_over, kept_values};
 use super::defuse::find_obeyed;
-use super::grounds::Grounds;
+use super::grounds::{Grounds, words};
 use super::mend::{is_json, is_placeholder, mended};
 use super::request::{EXAMPLE_VALUE, INSTRUCTIONS, SummaryOptions, SummaryRequest};
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
@@ -168,7 +168,7 @@ fn check_lines(
         || request.previous().iter().any(|one| one.render().contains(EXAMPLE_VALUE));
     let is_echo = |line: &str| {
         let said = words(line);
-        if limits_length(&said, request) || grounds.is_about_the_task(line) {
+        if limits_length(&said, request) || grounds.is_about_the_task(&said) {
             return true;
         }
         let is_said = |text: &String| text.contains(&format!(" {said} "));
@@ -227,12 +227,6 @@ fn drop_repeated(summary: &mut Summary) {
         });
     }
     drop_replaced(summary.lines_mut(Section::Progress));
-}
-
-/// Returns the words of a text in lower case, with one space between them.
-fn words(text: &str) -> String {
-    let words = text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
 fn first_missing(summary: &Summary) -> Option<Section> {

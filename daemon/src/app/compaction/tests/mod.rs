@@ -27,7 +27,7 @@ use crate::model::{DoneReason, Priority};
 /// A summary that passes the verification.
 const SUMMARY: &str = "## Goal\n- port the parser\n\n## Progress\n- the lexer is done";
 
-/// What the notes of some tests say.
+/// The message of the user whose facts the notes of some tests repeat.
 const FACTS: &str = "Staging has port 50123 and key /etc/a.pem, out on 2026-03-05.";
 
 /// A session that is long enough to be compacted, and a scripted model.

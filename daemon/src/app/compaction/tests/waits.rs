@@ -189,9 +189,12 @@ async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads
     session.backend.answer_text(SUMMARY);
     let reading = Duration::from_millis(400);
     session.note_reading(reading);
+    let due = &session.core.due_compactions;
+    due.note_needed_pause(session.id, reading);
     let start = Instant::now();
     let outcome = session.compact_in_pause().await;
     assert!(matches!(outcome, CompactionOutcome::Done(_)));
+    assert!(due.needed_pause(session.id).is_zero(), "there was such a pause");
     // The prompt has more than 100 tokens.
     assert!(start.elapsed() > reading, "{:?}", start.elapsed());
 }
@@ -504,7 +507,7 @@ async fn pieces_go_behind_the_chat_only_if_that_spares_its_prompt() {
         session.compact_in_turn_for(CompactionCause::Growth).await;
         session.build_for_chat(think).await;
         let due = &session.core.due_compactions;
-        due.note_needed_pause(session.id, Duration::from_millis(1));
+        due.note_needed_pause(session.id, Duration::from_nanos(1));
         for _ in 0..32 {
             session.backend.answer_text(SUMMARY);
         }
@@ -513,6 +516,7 @@ async fn pieces_go_behind_the_chat_only_if_that_spares_its_prompt() {
         let request = &session.backend.requests()[0];
         let task = &request.messages.last().expect("a task").content;
         assert_eq!(task.contains("The conversation pauses here."), is_behind, "{think:?}");
+        assert!(due.needed_pause(session.id).is_zero(), "the pieces took longer");
     }
 }
 
