@@ -50,10 +50,6 @@ pub(crate) struct CachedSession {
     pub(crate) last_chat: Option<LastChat>,
     /// The loop detection, if it has seen every record since it started.
     pub(crate) loop_watch: Option<LoopWatch>,
-    /// A task is recording the loop in force.
-    pub(crate) loop_is_queued: bool,
-    /// The newest recorded loop or reset.
-    pub(crate) last_loop_mark: Option<Seq>,
     /// A goal record was queued that the fold may not contain yet.
     pub(crate) goal_is_queued: bool,
 }

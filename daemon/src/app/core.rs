@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{RecordBody, Session};
 use ollm_protocol::{EventKind, Seq, SessionId, Timestamp};
@@ -31,6 +32,8 @@ use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionS
 use crate::shutdown::Tasks;
 use crate::snapshot::SnapshotStore;
 
+/// The wait for the catalog to learn the newest sessions, which may have used a key.
+const CATCH_UP: Duration = Duration::from_secs(5);
 /// The threads that examine files of projects at once.
 const MAX_DISK_CHECKS: usize = 4;
 
@@ -146,6 +149,32 @@ impl Core {
         Ok(self.sessions.with(id, |live| SessionSettings::of(live.state()))?)
     }
 
+    /// Finds the session that a key started, among the open ones and in the catalog. Blocks on the disk.
+    ///
+    /// **Errors**: `KeyConflict`; `Busy` if the catalog does not know the newest sessions yet.
+    pub(crate) fn created_before(&self, key: &IdempotencyKey) -> Result<Option<Session>> {
+        let found = match self.sessions.find_create_key(&key.digest.key) {
+            Some(found) => Some(found),
+            None => {
+                // After a crash the catalog knows the newest sessions only when it has read their logs.
+                if !self.catalog.wait_caught_up(Instant::now() + CATCH_UP) {
+                    let id = self.clock.session_id();
+                    return Err(SessionError::Busy { id, waiting: 1 }.into());
+                }
+                self.catalog.find_create_key(key.digest.key)?
+            }
+        };
+        let Some((id, payload)) = found else { return Ok(None) };
+        if payload != key.digest.payload {
+            return Err(SessionError::KeyConflict { id, seq: Seq(0) }.into());
+        }
+        match self.sessions.summary(id) {
+            Ok(session) => Ok(Some(session)),
+            Err(SessionError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Publishes an event about a session.
     pub(crate) fn publish(&self, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
         let (session_id, at) = (Some(id), self.clock.now());
@@ -184,17 +213,6 @@ impl Core {
         let n_before_last = (drafts.len() as u64).saturating_sub(1);
         let first = unless_moved(self.sessions.append_after(id, leaf, drafts, None)?.await)?;
         Ok(first.map(|first| Seq(first.0 + n_before_last)))
-    }
-
-    /// Appends if `leaf` is still active; returns false if it moved. Blocks on the disk.
-    pub(crate) fn append_if_leaf_blocking(
-        &self,
-        id: SessionId,
-        leaf: Option<Seq>,
-        drafts: Vec<NewRecord>,
-    ) -> Result<bool> {
-        let result = self.sessions.append_after(id, leaf, drafts, None)?.wait();
-        Ok(unless_moved(result)?.is_some())
     }
 }
 

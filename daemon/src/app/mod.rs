@@ -19,6 +19,7 @@
 
 pub(crate) mod branches;
 mod cache;
+mod change;
 pub(crate) mod chat;
 mod chat_history;
 pub(crate) mod compaction;

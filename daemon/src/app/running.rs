@@ -79,6 +79,12 @@ impl<T> Exclusive<T> {
     }
 }
 
+impl<T> Clone for Exclusive<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl<T> Default for Exclusive<T> {
     fn default() -> Self {
         Self(Arc::default())

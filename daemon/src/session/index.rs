@@ -5,7 +5,7 @@
 //! them; neither side knows the other.
 
 use ollm_protocol::content::{
-    GoalSource, Part, Record, RecordBody, RecordKind, Role, Session, SnapshotMark,
+    Custom, GoalSource, Part, Record, RecordBody, RecordKind, Role, Session, SnapshotMark,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
@@ -45,7 +45,8 @@ impl IndexEntry {
     pub(crate) const HAS_THINKING: u16 = 8;
     /// The record is a custom record that enters the context.
     pub(crate) const IN_CONTEXT: u16 = 16;
-    // 32 marked records that a read had found damaged, which does not follow from the log. It is not used again.
+    /// The record is a piece of an answer that was being written.
+    pub(crate) const PARTIAL: u16 = 32;
     /// The record freezes a context head: an epoch, or a compaction that opens one.
     pub(crate) const OPENS_EPOCH: u16 = 64;
 
@@ -90,6 +91,7 @@ impl IndexEntry {
             }
             RecordBody::ToolCall(call) if call.writes.is_some() => Self::LISTS_WRITES,
             RecordBody::Custom(custom) if custom.context_text.is_some() => Self::IN_CONTEXT,
+            RecordBody::Custom(custom) if custom.name == Custom::PARTIAL_ANSWER => Self::PARTIAL,
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,
             RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST => Self::REST_MARK,

@@ -13,7 +13,7 @@ use super::index::{IndexEntry, OpenHint, ScanPoint};
 use super::log::recover::{self, ScanEnd};
 use super::log::{self, LogReader};
 use super::state::SessionState;
-use super::write::NewSession;
+use super::write::{NewRecord, NewSession};
 use crate::fsutil::FsError;
 
 /// An open session.
@@ -211,12 +211,24 @@ impl RecordReader {
     ///
     /// **Errors**: the log or a blob could not be read, which says nothing about the record.
     pub(crate) fn read(&self, entry: IndexEntry) -> Result<Option<Record>, FsError> {
+        self.line(entry)?.map_or(Ok(None), |line| log::decode_line(&line, &self.blobs))
+    }
+
+    /// Reads a record to be recorded again, with its blobs and its count; returns `None` if it cannot be read.
+    ///
+    /// **Errors**: as [`RecordReader::read`].
+    pub(crate) fn read_again(&self, entry: IndexEntry) -> Result<Option<NewRecord>, FsError> {
+        let Some(line) = self.line(entry)? else { return Ok(None) };
+        let record = log::decode_line(&line, &self.blobs)?;
+        let Some(body) = record.and_then(Record::into_body) else { return Ok(None) };
+        let tokenizer = log::line_tokenizer(&line);
+        Ok(Some(NewRecord::new(body, tokenizer.map(|tokenizer| (entry.tokens, tokenizer)))))
+    }
+
+    fn line(&self, entry: IndexEntry) -> Result<Option<Vec<u8>>, FsError> {
         let Some(log) = self.log.as_ref().filter(|_| !entry.is_damaged()) else { return Ok(None) };
         let mut line = vec![0; entry.len as usize];
-        if !log.read_exact(&mut line, entry.offset)? {
-            return Ok(None);
-        }
-        log::decode_line(&line, &self.blobs)
+        Ok(log.read_exact(&mut line, entry.offset)?.then_some(line))
     }
 
     fn read_numbered(&self, seq: Seq, entry: IndexEntry) -> Result<Option<Record>, FsError> {

@@ -15,25 +15,39 @@ use super::kept_files::{self, NewContents};
 use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
 use super::shared::StoreShared;
-use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
+use super::write::{Appended, IdempotencyKey, NewRecord, Parent, Plan};
 
 /// The sender of the result of a write.
-pub(super) type WriteReply = oneshot::Sender<Result<Appended, SessionError>>;
+pub(super) type WriteReply = oneshot::Sender<Result<Option<Appended>, SessionError>>;
 
 /// Sends the result of a write. The write stays durable if its caller has stopped waiting.
-pub(super) fn send_reply(reply: WriteReply, result: Result<Appended, SessionError>) {
+pub(super) fn send_reply(reply: WriteReply, result: Result<Option<Appended>, SessionError>) {
     drop(reply.send(result));
 }
 
-/// A request to append records that become durable together.
+/// A request to change a session by records that become durable together.
 pub(super) struct WriteRequest {
-    /// The records; empty only to look up a key.
-    pub records: Vec<NewRecord>,
+    pub change: RequestedChange,
     /// The key of the first record; a known key makes the request write nothing.
     pub key: Option<IdempotencyKey>,
-    /// The active leaf that the request requires; with another leaf it is refused.
-    pub expected_leaf: Option<Option<Seq>>,
     pub reply: WriteReply,
+}
+
+/// The forms of a change.
+pub(super) enum RequestedChange {
+    /// Records that are known beforehand.
+    Append(Vec<NewRecord>),
+    /// Records that were planned for this active leaf; they are refused if another one is active.
+    AppendAfter(Option<Seq>, Vec<NewRecord>),
+    /// Records that are planned when all earlier requests are applied.
+    Plan(Plan),
+}
+
+impl WriteRequest {
+    /// Returns whether the request begins a new append, because its plan depends on everything before it.
+    pub(super) const fn is_planned(&self) -> bool {
+        matches!(self.change, RequestedChange::Plan(_))
+    }
 }
 
 /// The result of a request, known before its records are durable.
@@ -42,16 +56,22 @@ pub(super) enum WriteOutcome {
     Written(Seq, Timestamp, NotKept),
     /// The key had created this record before.
     Known(KeyEntry),
+    /// There was nothing to change.
+    Nothing,
     /// The request was refused; other requests of the batch are not affected.
     Refused(SessionError),
 }
 
 impl WriteOutcome {
     /// Returns the reply, after the records were applied to the fold.
-    pub(super) fn into_reply(self, session: &OpenSession) -> Result<Appended, SessionError> {
+    pub(super) fn into_reply(
+        self,
+        session: &OpenSession,
+    ) -> Result<Option<Appended>, SessionError> {
         let (seq, at, duplicate, not_kept) = match self {
             Self::Written(seq, at, not_kept) => (seq, Some(at), false, not_kept),
             Self::Known(key) => (Seq(u64::from(key.seq)), None, true, NotKept::default()),
+            Self::Nothing => return Ok(None),
             Self::Refused(error) => return Err(error),
         };
         let (id, state) = (session.state.id(), &session.state);
@@ -64,7 +84,8 @@ impl WriteOutcome {
                 record.ok_or(SessionError::Damaged { id, seq })?.at
             }
         };
-        Ok(Appended { seq, at, tokens: entry.tokens, usage: state.usage(), duplicate, not_kept })
+        let (tokens, usage) = (entry.tokens, state.usage());
+        Ok(Some(Appended { seq, at, tokens, usage, duplicate, not_kept }))
     }
 }
 
@@ -112,7 +133,7 @@ impl WritePlan {
         for (reply, outcome) in self.writes.into_iter().filter_map(|write| write.reply) {
             let error = match outcome {
                 WriteOutcome::Refused(refused) => refused,
-                WriteOutcome::Written(..) | WriteOutcome::Known(_) => error.clone(),
+                _ => error.clone(),
             };
             send_reply(reply, Err(error));
         }
@@ -142,33 +163,48 @@ impl<'a> WritePlanner<'a> {
         Self { session, shared, plan, keys: HashMap::new(), leaf: state.leaf(), last_at }
     }
 
-    /// Adds one request. A request that cannot be encoded is refused alone.
+    /// Adds one request. A request that cannot be encoded is refused alone. A request that is planned comes first.
     pub(super) fn add(&mut self, request: WriteRequest) {
-        let WriteRequest { records, key, expected_leaf, reply } = request;
-        let id = self.session.state.id();
-        let known = key.as_ref().and_then(|key| self.outcome_of_known(key));
-        let (records, outcome) = if let Some(outcome) = known {
-            (Vec::new(), outcome)
-        } else if expected_leaf.is_some_and(|leaf| leaf != self.leaf) {
-            (Vec::new(), WriteOutcome::Refused(SessionError::LeafMoved { id }))
-        } else {
-            let (end, leaf, last_at) = (self.plan.end, self.leaf, self.last_at);
-            let (n_bytes, n_writes) = (self.plan.bytes.len(), self.plan.writes.len());
-            match self.begin_log().and_then(|()| self.encode_all(records, key)) {
-                Ok((first, records, not_kept)) => {
-                    let at = records.first().map_or(self.last_at, |record| record.at);
-                    (records, WriteOutcome::Written(first, at, not_kept))
-                }
-                Err(error) => {
-                    (self.plan.end, self.leaf, self.last_at) = (end, leaf, last_at);
-                    self.plan.bytes.truncate(n_bytes);
-                    self.plan.writes.truncate(n_writes);
-                    self.keys.retain(|_, key| u64::from(key.seq) < end.records);
-                    (Vec::new(), WriteOutcome::Refused(SessionError::log(id, &error)))
-                }
-            }
+        let WriteRequest { change, key, reply } = request;
+        let (records, outcome) = match key.as_ref().and_then(|key| self.outcome_of_known(key)) {
+            Some(outcome) => (Vec::new(), outcome),
+            None => self.add_change(change, key),
         };
         self.plan.writes.push(PlannedWrite { records, reply: Some((reply, outcome)) });
+    }
+
+    fn add_change(
+        &mut self,
+        change: RequestedChange,
+        key: Option<IdempotencyKey>,
+    ) -> (Vec<ScannedRecord>, WriteOutcome) {
+        let id = self.session.state.id();
+        let records = match change {
+            RequestedChange::Append(records) => records,
+            RequestedChange::AppendAfter(leaf, _) if leaf != self.leaf => {
+                return (Vec::new(), WriteOutcome::Refused(SessionError::LeafMoved { id }));
+            }
+            RequestedChange::AppendAfter(_, records) => records,
+            RequestedChange::Plan(plan) => plan(self.session),
+        };
+        if records.is_empty() {
+            return (Vec::new(), WriteOutcome::Nothing);
+        }
+        let (end, leaf, last_at) = (self.plan.end, self.leaf, self.last_at);
+        let (n_bytes, n_writes) = (self.plan.bytes.len(), self.plan.writes.len());
+        match self.begin_log().and_then(|()| self.encode_all(records, key)) {
+            Ok((first, records, not_kept)) => {
+                let at = records.first().map_or(self.last_at, |record| record.at);
+                (records, WriteOutcome::Written(first, at, not_kept))
+            }
+            Err(error) => {
+                (self.plan.end, self.leaf, self.last_at) = (end, leaf, last_at);
+                self.plan.bytes.truncate(n_bytes);
+                self.plan.writes.truncate(n_writes);
+                self.keys.retain(|_, key| u64::from(key.seq) < end.records);
+                (Vec::new(), WriteOutcome::Refused(SessionError::log(id, &error)))
+            }
+        }
     }
 
     /// Returns the plan of all requests so far.

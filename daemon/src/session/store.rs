@@ -21,10 +21,13 @@ use super::index::{HintSource, IndexEntry};
 use super::kept_files;
 use super::log::{OpenLogFile, open_real};
 use super::open_session::OpenSession;
-use super::plan::WriteRequest;
+use super::plan::{RequestedChange, WriteRequest};
 use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared};
-use super::write::{IdempotencyKey, NewRecord, NewSession, Observer, PendingAppend};
+use super::write::{
+    IdempotencyKey, NewRecord, NewSession, Observer, PendingAppend, PendingChange, WriteReceiver,
+    refusable,
+};
 use crate::clock::Clock;
 use crate::fsutil::{self, FsError};
 
@@ -217,7 +220,7 @@ impl Sessions {
         records: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
     ) -> Result<PendingAppend, SessionError> {
-        self.submit(id, records, key, None)
+        Ok(PendingAppend(self.submit(id, key, RequestedChange::Append(records))?))
     }
 
     /// Queues records that are refused with `LeafMoved` if the active leaf is not `leaf` when they are written.
@@ -230,19 +233,53 @@ impl Sessions {
         records: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
     ) -> Result<PendingAppend, SessionError> {
-        self.submit(id, records, key, Some(leaf))
+        Ok(PendingAppend(self.submit(id, key, RequestedChange::AppendAfter(leaf, records))?))
+    }
+
+    /// Queues a change that is planned when its turn comes: `plan` sees every earlier write applied and durable, and what
+    /// it returns is written before anything else. It runs once, on the writer's thread, and not at all for a known key.
+    ///
+    /// `plan` may read records by the reader of the session; everything else of the store would wait for this writer.
+    pub(crate) fn change<R: From<SessionError> + Send + 'static>(
+        &self,
+        id: SessionId,
+        key: Option<IdempotencyKey>,
+        plan: impl FnOnce(&OpenSession) -> Result<Vec<NewRecord>, R> + Send + 'static,
+    ) -> Result<PendingChange<R>, SessionError> {
+        let (plan, refusal) = refusable(plan);
+        let written = self.submit(id, key, RequestedChange::Plan(plan))?;
+        Ok(PendingChange { written, refusal })
     }
 
     fn submit(
         &self,
         id: SessionId,
-        records: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
-        expected_leaf: Option<Option<Seq>>,
-    ) -> Result<PendingAppend, SessionError> {
-        let (reply, result) = oneshot::channel();
-        self.cell(id)?.submit(WriteRequest { records, key, expected_leaf, reply });
-        Ok(PendingAppend(result))
+        change: RequestedChange,
+    ) -> Result<WriteReceiver, SessionError> {
+        let (reply, written) = oneshot::channel();
+        self.cell(id)?.submit(WriteRequest { change, key, reply });
+        Ok(written)
+    }
+
+    /// Returns the record that a key created; `None` for an unknown key. Blocks on the disk unless the session is open.
+    ///
+    /// **Errors**: `KeyConflict` if the key was used with other content.
+    pub(crate) fn known(
+        &self,
+        id: SessionId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<Seq>, SessionError> {
+        let Some(used) = self.with(id, |session| session.state.key(&key.digest.key))? else {
+            return Ok(None);
+        };
+        let seq = Seq(u64::from(used.seq));
+        if used.payload != key.digest.payload {
+            return Err(SessionError::KeyConflict { id, seq });
+        }
+        // The reply confirms an earlier change.
+        self.sync(id)?;
+        Ok(Some(seq))
     }
 
     /// Makes all records of a session durable. Blocks on the disk.

@@ -330,6 +330,11 @@ pub struct Pin {
     pub pinned: bool,
 }
 
+impl Custom {
+    /// The name of the daemon's own records that hold pieces of an answer while it is written.
+    pub const PARTIAL_ANSWER: &'static str = "ollm.partialAnswer";
+}
+
 /// Data of a client, which the daemon stores without reading it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

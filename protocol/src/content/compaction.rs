@@ -288,6 +288,19 @@ pub struct BranchSummary {
     pub from: Option<Seq>,
     /// The summary.
     pub summary: String,
+    /// The author of the summary; absent for an imported one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<SummaryAuthor>,
+}
+
+/// The author of a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SummaryAuthor {
+    /// A model.
+    Model,
+    /// The daemon, which took lines from the records because no model answered.
+    Daemon,
 }
 
 /// The token counts of the model server for one call.

@@ -32,7 +32,7 @@ pub use change::{
 };
 pub use compaction::{
     BranchSummary, Checkpoint, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem,
-    RecalledRecord, Retention, Usage,
+    RecalledRecord, Retention, SummaryAuthor, Usage,
 };
 pub use context::{
     BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,

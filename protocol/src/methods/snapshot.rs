@@ -214,3 +214,25 @@ pub struct SnapshotRestoreResult {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }
+
+impl SnapshotRestoreResult {
+    /// Returns the result of a restore that changed nothing.
+    #[must_use]
+    pub fn new(snapshot_id: SnapshotId, session_id: SessionId) -> Self {
+        Self {
+            snapshot_id,
+            session_id,
+            session: None,
+            new_session: false,
+            seq: None,
+            leaf: None,
+            saved_as: None,
+            before: None,
+            after: None,
+            added: PathRecords::default(),
+            removed: PathRecords::default(),
+            files: None,
+            duplicate: false,
+        }
+    }
+}

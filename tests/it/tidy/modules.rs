@@ -20,6 +20,44 @@ const LEVELS: &[&[&str]] = &[
     &["bench_api", "daemon"],
 ];
 
+/// The modules of `app` from the ground up. A module uses only those before it.
+const APP_FLOORS: &[&str] = &[
+    // State that needs no `Core`.
+    "error",
+    "uploads",
+    "chat_history",
+    "running",
+    "model_limits",
+    "model_speed",
+    "previews",
+    "schedule",
+    "path",
+    "cache",
+    "counts",
+    "core",
+    // Records, and how sessions change.
+    "drafts",
+    "writes",
+    "partial",
+    "change",
+    // What several nouns use.
+    "loops",
+    "other_branches",
+    "put_back",
+    // The nouns.
+    "models",
+    "context",
+    "snapshots",
+    "sessions",
+    "compaction",
+    "branches",
+    "chat",
+    "files",
+    // What follows a record, and what puts everything together.
+    "observer",
+    "open",
+];
+
 /// The modules of the daemon that know the params and results of methods.
 const USERS_OF_METHODS: &[&str] = &["app", "rpc", "server", "daemon"];
 
@@ -97,6 +135,37 @@ fn modules_of_the_daemon_use_only_lower_levels() {
             let is_lower = level(used).is_some_and(|level| level < own);
             if !is_lower && used != "config" {
                 problems.push(format!("{} uses `{used}`", path.display()));
+            }
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn modules_of_app_use_only_those_before_them() {
+    let source = root().join("daemon/src/app");
+    let floor = |module: &str| APP_FLOORS.iter().position(|floor| *floor == module);
+    let mut problems = Vec::new();
+    for path in files_under(&source).into_iter().filter(|path| !is_test_file(path)) {
+        let relative = path.strip_prefix(&source).unwrap();
+        let parts: Vec<_> = relative.iter().map(|part| part.to_str().unwrap()).collect();
+        let own = parts[0].trim_end_matches(".rs");
+        // Names the modules; tests use `testing`.
+        if matches!(own, "mod" | "testing") {
+            continue;
+        }
+        let Some(own_floor) = floor(own) else {
+            problems.push(format!("{}: `{own}` has no floor in this test", path.display()));
+            continue;
+        };
+        let text = read(&path);
+        let code = production_code(&text);
+        let is_root_of_module = parts.len() == 1 || parts[1..] == ["mod.rs"];
+        let parent = if is_root_of_module { "super" } else { "super::super" };
+        let used = names_in(code, "crate::app").into_iter().chain(names_in(code, parent));
+        for used in used.filter(|used| *used != own && *used != "super") {
+            if floor(used).is_some_and(|floor| floor >= own_floor) {
+                problems.push(format!("{} uses `{used}`, which is above it", path.display()));
             }
         }
     }

@@ -12,8 +12,7 @@ use super::unit::unit_end;
 use crate::app::core::Core;
 use crate::app::drafts::take_key;
 use crate::app::error::{AppError, Result};
-use crate::app::partial::settle;
-use crate::app::sessions::create::created_before;
+use crate::app::partial::read_settled;
 use crate::session::{NewFork, SessionState};
 
 /// Creates a session from the beginning of another one, or returns the one that the same key created (`session.fork`).
@@ -26,7 +25,7 @@ pub(crate) fn fork(core: &Arc<Core>, mut params: SessionForkParams) -> Result<Se
     let SessionForkParams { session_id: source, at_seq, title, .. } = params;
     let _one_at_a_time = key.is_some().then(|| core.creating.lock());
     if let Some(key) = &key
-        && let Some(session) = created_before(core, key)?
+        && let Some(session) = core.created_before(key)?
     {
         // Perhaps by a process that ended before it was durable.
         core.sessions.sync(session.session_id)?;
@@ -35,12 +34,11 @@ pub(crate) fn fork(core: &Arc<Core>, mut params: SessionForkParams) -> Result<Se
         let moved_to_unit_end = at_seq.is_some_and(|at| at != leaf);
         return Ok(SessionForkResult { session, leaf, moved_to_unit_end });
     }
-    settle(core, source)?;
     // A deletion would empty the log while it is copied.
     let _no_deletion = core.deleting.lock();
     let is_running = core.turns.is_running(source);
     let (id, now) = (core.clock.session_id(), core.clock.now());
-    let (leaf, last, holds_turn, mut header) = core.sessions.with(source, |live| {
+    let (leaf, last, holds_turn, mut header) = read_settled(core, source, |live| {
         let state = live.state();
         let (leaf, last) = fork_point(state, at_seq)?;
         let newest = state.newest_where(state.leaf(), |entry| entry.role() == Some(Role::User));

@@ -1,13 +1,14 @@
 //! The paths of a session: its tree, moving the active leaf to another record or to a snapshot, undo and redo, and forks.
 //!
-//! Nothing here changes a record. A move appends a `leaf` record, and only if the active leaf is still the one that the
-//! call saw.
+//! Nothing here changes a record. A move appends `leaf` records; it is planned by the session's writer, or names the active
+//! leaf that it saw.
 //!
 //! **Invariants**: a move never separates a tool call from its results, except a return to a snapshot that did; a snapshot
 //! is taken before every move; no move happens while a turn is answering.
 
 pub(crate) mod branch;
 pub(crate) mod fork;
+mod leaf_move;
 mod lines;
 pub(crate) mod operations;
 pub(crate) mod restore;

@@ -14,7 +14,7 @@ use super::count_change;
 use super::lines::line_of;
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
-use crate::app::partial::settle;
+use crate::app::partial::read_settled;
 use crate::session::SessionState;
 use crate::session::index::IndexEntry;
 use crate::session::operations::{OperationSpan, Operations};
@@ -37,8 +37,7 @@ pub(crate) fn operations(
         None => u64::MAX,
         Some(cursor) => cursor.parse().map_err(|_| invalid())?,
     };
-    settle(core, id)?;
-    let (drafts, undoable, redoable, next) = core.sessions.with(id, |live| {
+    let (drafts, undoable, redoable, next) = read_settled(core, id, |live| {
         let operations = core.cache.operations(live.state());
         let end = operations.spans().partition_point(|span| span.first.0 <= newest);
         let start = end.saturating_sub(limit);

@@ -8,26 +8,25 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    ContextState, FilePlan, LeafMove, PathRecords, RecordBody, RecordKind, SnapshotDocument,
-    SnapshotMark,
+    LeafMove, PathRecords, RecordBody, RecordKind, SnapshotDocument, SnapshotMark,
 };
 use ollm_protocol::methods::snapshot::{SnapshotRestoreParams, SnapshotRestoreResult};
 use ollm_protocol::{EventKind, Seq, SessionId, SnapshotId, method};
 use serde_json::json;
 
-use super::branch::append;
+use super::count_change;
+use super::leaf_move::{MoveCall, Moved, PlannedMove, RecordedMove, carry_out};
 use super::unit::check_on_tree;
-use super::{check_no_turn, count_change, path_change};
+use crate::app::change::View;
 use crate::app::context::state::context_state;
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, mark_before, take_key, uncounted};
+use crate::app::drafts::{MarkedChange, mark_before, take_key};
 use crate::app::error::{AppError, Result};
-use crate::app::partial::settle;
-use crate::app::put_back::{self, FileMove, FilesRequest};
+use crate::app::put_back::FilesRequest;
 use crate::app::snapshots::manage::session_of;
 use crate::app::snapshots::new_session;
+use crate::session::SessionError;
 use crate::session::index::IndexEntry;
-use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError};
 use crate::snapshot::SnapshotError;
 
 /// Where a snapshot leads to.
@@ -36,15 +35,6 @@ enum SnapshotTarget {
     Leaf(SessionId, Option<Seq>),
     /// A file of which a new session is made.
     File(Box<SnapshotDocument>),
-}
-
-/// A return to a leaf that was planned for a state of the session.
-struct RestorePlan {
-    file_move: FileMove,
-    added: PathRecords,
-    removed: PathRecords,
-    /// The contexts before and after, of a dry run.
-    states: Option<(ContextState, ContextState)>,
 }
 
 /// Returns a session to a snapshot (`snapshot.restore`).
@@ -77,123 +67,61 @@ pub(crate) async fn restore(
             .await;
         }
     };
-    files.wait_for_others(&core, id).await;
-    let used = key.clone();
-    let plan = blocking(&core, move |core| plan(core, id, to, used.as_ref(), dry_run)).await?;
-    let Some(RestorePlan { file_move, added, removed, states }) = plan else {
-        // Without records, the write only compares the key and its payload.
-        let known = core.sessions.append(id, Vec::new(), key)?.await?;
-        return Ok(moved(snapshot_id, id, (Some(known.seq), to), true));
-    };
-    let (before, after) = states.unzip();
-    let mut result = SnapshotRestoreResult {
-        before,
-        after,
-        added,
-        removed,
-        ..moved(snapshot_id, id, (None, to), false)
-    };
-    if files == FilesRequest::Preview {
-        let preview = move |core: &Arc<Core>| put_back::preview(core, file_move);
-        result.files = Some(blocking(&core, preview).await?);
-        return Ok(result);
-    }
-    if dry_run || file_move.leaf == to {
-        return Ok(result);
-    }
-    let mark = mark_before(&core.clock, file_move.leaf, MarkedChange::Restore(snapshot_id));
-    result.saved_as = Some(mark.snapshot_id);
-    let drafts = vec![
-        uncounted(RecordBody::Snapshot(mark)),
-        uncounted(RecordBody::Leaf(LeafMove { to, cause: LeafMove::RESTORE.to_owned() })),
-    ];
-    let (appended, plan) = carry_out(&core, file_move, drafts, files, key).await?;
-    (result.seq, result.files) = (Some(appended.seq.next()), plan);
-    let data = json!({ "snapshotId": snapshot_id, "from": null });
-    core.publish(id, result.seq, EventKind::SnapshotRestored, data);
-    Ok(result)
-}
-
-/// Moves the leaf, with or without the files.
-async fn carry_out(
-    core: &Arc<Core>,
-    file_move: FileMove,
-    drafts: Vec<NewRecord>,
-    files: FilesRequest,
-    key: Option<IdempotencyKey>,
-) -> Result<(Appended, Option<FilePlan>)> {
-    let FilesRequest::Apply(plan_id) = files else {
-        let FileMove { id, leaf, .. } = file_move;
-        return Ok((append(core, id, leaf, drafts, key).await?, None));
-    };
-    blocking(core, move |core| {
-        let (appended, plan) = put_back::apply(core, &file_move, plan_id, drafts, key)?;
-        Ok((appended, Some(plan)))
-    })
-    .await
-}
-
-/// Returns the result of a return to `leaf` whose snapshot record has the number `mark`.
-fn moved(
-    snapshot_id: SnapshotId,
-    session_id: SessionId,
-    (mark, leaf): (Option<Seq>, Option<Seq>),
-    duplicate: bool,
-) -> SnapshotRestoreResult {
-    SnapshotRestoreResult {
-        snapshot_id,
-        session_id,
-        session: None,
-        new_session: false,
-        seq: mark.map(Seq::next),
-        leaf,
-        saved_as: None,
-        before: None,
-        after: None,
-        added: PathRecords::default(),
-        removed: PathRecords::default(),
-        files: None,
-        duplicate,
+    let mark = mark_before(&core.clock, None, MarkedChange::Restore(snapshot_id));
+    let call = MoveCall { id, key, mark, files, dry_run };
+    let moved = carry_out(&core, call, move |view: &View<'_>| plan(view, to)).await?;
+    let result = SnapshotRestoreResult { leaf: to, ..SnapshotRestoreResult::new(snapshot_id, id) };
+    match moved {
+        Moved::Previewed(_, PathChange { leaf, added, removed }, files) => {
+            blocking(&core, move |core| {
+                let before = Some(context_state(core, id, leaf)?);
+                let after = Some(context_state(core, id, to)?);
+                Ok(SnapshotRestoreResult { before, after, added, removed, files, ..result })
+            })
+            .await
+        }
+        Moved::Done(None, _) => Ok(result),
+        Moved::Done(Some((first, duplicate)), files) => {
+            let result = SnapshotRestoreResult { files, duplicate, ..result };
+            let result = blocking(&core, move |core| done(core, id, first, result)).await?;
+            if !duplicate {
+                let data = json!({ "snapshotId": snapshot_id, "from": null });
+                core.publish(id, result.seq, EventKind::SnapshotRestored, data);
+            }
+            Ok(result)
+        }
     }
 }
 
-/// Plans the move; returns `None` if the key was used before. Blocks on the disk.
-fn plan(
-    core: &Arc<Core>,
+/// The change of the active path by a restore.
+struct PathChange {
+    /// The active leaf before it.
+    leaf: Option<Seq>,
+    added: PathRecords,
+    removed: PathRecords,
+}
+
+/// Plans the move to the leaf of a snapshot.
+fn plan(view: &View<'_>, to: Option<Seq>) -> Result<(PlannedMove, PathChange)> {
+    to.map_or(Ok(()), |to| check_on_tree(view.state, to, "snapshotId"))?;
+    let leaf = view.state.leaf();
+    let (added, removed) = count_change(view.state, leaf, to);
+    let planned = PlannedMove::to_leaf(view.state, to, LeafMove::RESTORE);
+    Ok((planned, PathChange { leaf, added, removed }))
+}
+
+/// Completes the result of a restore whose first record is given. Blocks on the disk.
+fn done(
+    core: &Core,
     id: SessionId,
-    to: Option<Seq>,
-    key: Option<&IdempotencyKey>,
-    dry_run: bool,
-) -> Result<Option<RestorePlan>> {
-    settle(core, id)?;
-    let is_known = |key: &IdempotencyKey| {
-        core.sessions.with(id, |live| live.state().key(&key.digest.key).is_some())
-    };
-    if key.map_or(Ok(false), is_known)? {
-        return Ok(None);
-    }
-    if !dry_run {
-        check_no_turn(core, id)?;
-    }
-    let (file_move, added, removed) = core.sessions.with(id, |live| {
-        let state = live.state();
-        to.map_or(Ok(()), |to| check_on_tree(state, to, "snapshotId"))?;
-        let leaf = state.leaf();
-        let (added, removed) = path_change(state, leaf, to);
-        let counts = count_change(state, leaf, to);
-        let file_move = FileMove { id, leaf, to, removed, added, cause: LeafMove::RESTORE };
-        Ok::<_, AppError>((file_move, counts.0, counts.1))
-    })??;
-    let leaf = file_move.leaf;
-    let states = match dry_run {
-        true => Some((context_state(core, id, leaf)?, context_state(core, id, to)?)),
-        false => None,
-    };
-    if leaf == to && !dry_run {
-        // The reply confirms an earlier move.
-        core.sessions.sync(id)?;
-    }
-    Ok(Some(RestorePlan { file_move, added, removed, states }))
+    first: Seq,
+    result: SnapshotRestoreResult,
+) -> Result<SnapshotRestoreResult> {
+    let RecordedMove { mark, steps, to } = RecordedMove::read(core, id, first)?;
+    let (added, removed) =
+        core.sessions.with(id, |live| count_change(live.state(), mark.leaf, to))?;
+    let (seq, saved_as) = (steps.last().copied(), Some(mark.snapshot_id));
+    Ok(SnapshotRestoreResult { seq, leaf: to, saved_as, added, removed, ..result })
 }
 
 /// Finds where a snapshot leads to. Blocks on the disk.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ollm_protocol::content::{Label, RecordBody, RecordKind, RecordScope, TreeCounts, TreeNode};
+use ollm_protocol::content::{
+    Label, Record, RecordBody, RecordKind, RecordScope, TreeCounts, TreeNode,
+};
 use ollm_protocol::limits::{BoundedField, MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::session::branches::{
     SessionLabelParams, SessionLabelResult, SessionTreeParams, SessionTreeResult,
@@ -13,11 +15,13 @@ use ollm_protocol::{Seq, SessionId};
 use super::lines::line_of;
 use super::unit::check_on_tree;
 use crate::app::cache::FoldedTo;
-use crate::app::core::{Core, blocking};
+use crate::app::change::{PlannedFold, View, change};
+use crate::app::core::Core;
+use crate::app::drafts::uncounted;
 use crate::app::error::{AppError, Result, page_limit};
-use crate::app::partial::settle;
+use crate::app::partial::read_settled;
 use crate::session::index::IndexEntry;
-use crate::session::{SessionError, SessionState};
+use crate::session::{OpenSession, SessionError, SessionState};
 
 const DEFAULT_LIMIT: u32 = 200;
 const MAX_LIMIT: u32 = 1000;
@@ -34,9 +38,8 @@ pub(crate) fn tree(core: &Arc<Core>, params: SessionTreeParams) -> Result<Sessio
         Some(cursor) => cursor.parse::<u64>().ok(),
     };
     let first = first.ok_or_else(|| AppError::invalid("cursor", "is not a cursor of a tree"))?;
-    settle(core, id)?;
     let labels = labels(core, id)?;
-    let (mut result, wanted, mut next, reader) = core.sessions.with(id, |live| {
+    let (mut result, wanted, mut next, reader) = read_settled(core, id, |live| {
         let children = children(live.state());
         let (wanted, next) = select(live.state(), &children, first, limit);
         let counts = TreeCounts { labels: labels.len() as u64, ..counts(live.state(), &children) };
@@ -58,7 +61,7 @@ pub(crate) fn tree(core: &Arc<Core>, params: SessionTreeParams) -> Result<Sessio
             _ => entry.len as usize,
         };
         let at = record.as_ref().map(|record| record.at);
-        let text = record.and_then(ollm_protocol::content::Record::into_body);
+        let text = record.and_then(Record::into_body);
         let text = text.map(|body| line_of(&body)).unwrap_or_default();
         result.data.push(TreeNode { at, text, label: labels.get(&node.seq).cloned(), ..node });
     }
@@ -149,20 +152,50 @@ pub(crate) async fn label(
     let label = label.filter(|label| !label.trim().is_empty());
     BoundedField::Label.check(label.as_ref().map_or(0, String::len))?;
     let wanted = label.clone();
-    let changed = blocking(&core, move |core| {
-        core.sessions.with(id, |live| check_on_tree(live.state(), seq, "seq"))??;
-        let changed = labels(core, id)?.get(&seq) != wanted.as_ref();
-        if !changed {
-            // The reply confirms an earlier change.
-            core.sessions.sync(id)?;
-        }
-        Ok(changed)
+    let appended = change(&core, id, None, move |view: &View<'_, LabelFold>| {
+        check_on_tree(view.state, seq, "seq")?;
+        let record = || RecordBody::Label(Label { target: seq, name: wanted.clone() });
+        let is_new = view.fold.labels.get(&seq) != wanted.as_ref();
+        Ok(is_new.then(record).map(uncounted).into_iter().collect())
     })
     .await?;
-    if changed {
-        core.append_one(id, RecordBody::Label(Label { target: seq, name: label.clone() })).await?;
+    Ok(SessionLabelResult { seq, label, changed: appended.is_some() })
+}
+
+/// The labels in force, and the number of records of the log that they follow from.
+struct LabelFold {
+    n_records: usize,
+    labels: Arc<Labels>,
+}
+
+impl PlannedFold for LabelFold {
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
+        let n_records = read_settled(core, id, |live| live.state().entries().len())?;
+        Ok(Self { n_records, labels: labels(core, id)? })
     }
-    Ok(SessionLabelResult { seq, label, changed })
+
+    fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
+        let (state, reader) = (live.state(), live.reader());
+        for entry in state.entries().iter().skip(self.n_records).filter(|entry| is_label(entry)) {
+            let record = reader.read(*entry);
+            let record = record.map_err(|error| SessionError::fs(state.id(), &error))?;
+            apply(Arc::make_mut(&mut self.labels), record.and_then(Record::into_body));
+        }
+        Ok(())
+    }
+}
+
+fn is_label(entry: &IndexEntry) -> bool {
+    entry.kind() == Some(RecordKind::Label)
+}
+
+/// Applies the next label of the log.
+fn apply(labels: &mut Labels, body: Option<RecordBody>) {
+    let Some(RecordBody::Label(Label { target, name })) = body else { return };
+    match name {
+        Some(name) => drop(labels.insert(target, name)),
+        None => drop(labels.remove(&target)),
+    }
 }
 
 /// Returns the labels in force. Reads the records that the cached ones lack. Blocks on the disk.
@@ -175,18 +208,14 @@ fn labels(core: &Core, id: SessionId) -> Result<Arc<Labels>> {
     let new: Vec<Seq> = core.sessions.with(id, |live| {
         let entries = live.state().entries().iter().enumerate();
         let later = entries.skip(usize::try_from(after).unwrap_or(usize::MAX));
-        let labels = later.filter(|(_, entry)| entry.kind() == Some(RecordKind::Label));
+        let labels = later.filter(|(_, entry)| is_label(entry));
         labels.map(|(at, _)| Seq(at as u64)).collect()
     })?;
     let mut fold = cached.map(|(_, fold)| fold).unwrap_or_default();
     let Some(newest) = new.last().copied() else { return Ok(fold) };
     let changed = Arc::make_mut(&mut fold);
-    for body in core.sessions.bodies(id, &new)?.into_iter().flatten() {
-        let RecordBody::Label(Label { target, name }) = body else { continue };
-        match name {
-            Some(name) => drop(changed.insert(target, name)),
-            None => drop(changed.remove(&target)),
-        }
+    for body in core.sessions.bodies(id, &new)? {
+        apply(changed, body);
     }
     let folded = FoldedTo { newest, fold: Arc::clone(&fold), damaged: Vec::new() };
     core.cache.with(id, |session| session.folds.labels = Some(folded));

@@ -231,7 +231,7 @@ async fn record_message(
     key: Option<String>,
 ) -> Result<(AcceptedMessage, Vec<RecalledRecord>)> {
     let Some(message) = message else {
-        blocking(core, move |core| step_back(core, id, RetryIntent::AnswerAgain)).await?;
+        step_back(core, id, RetryIntent::AnswerAgain).await?;
         return Ok((AcceptedMessage { seq: None, duplicate: false, answered: None }, Vec::new()));
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
@@ -247,14 +247,10 @@ async fn record_message(
     if !duplicate {
         return Ok((AcceptedMessage { seq: Some(seq), duplicate, answered: None }, records));
     }
-    let answered = blocking(core, move |core| {
-        let answered = answer_after(core, id, seq)?;
-        if answered.is_none() {
-            step_back(core, id, RetryIntent::SendAgain)?;
-        }
-        Ok(answered)
-    })
-    .await?;
+    let answered = blocking(core, move |core| answer_after(core, id, seq)).await?;
+    if answered.is_none() {
+        step_back(core, id, RetryIntent::SendAgain).await?;
+    }
     Ok((AcceptedMessage { seq: Some(seq), duplicate, answered }, Vec::new()))
 }
 

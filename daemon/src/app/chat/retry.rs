@@ -5,15 +5,18 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{LeafMove, Part, RecordBody, RecordKind, Role, ToolCall, ToolResult};
+use ollm_protocol::content::{
+    Custom, LeafMove, Message, Part, Record, RecordBody, RecordKind, Role, ToolCall, ToolResult,
+};
 use ollm_protocol::{Seq, SessionId};
 
 use super::answer::is_final_answer;
 use super::turn::Turn;
+use crate::app::change::{PlannedFold, View, change};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, counted_for, snapshot_mark, uncounted};
+use crate::app::drafts::{MarkedChange, counted_for, mark_before, uncounted};
 use crate::app::error::{AppError, Result};
-use crate::app::partial::before_pieces;
+use crate::app::partial::last_pieces;
 use crate::session::index::IndexEntry;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
@@ -21,8 +24,6 @@ use crate::session::{NewRecord, OpenSession, SessionError};
 const INTERRUPTED_CALL: &str = "[interrupted]";
 /// The finish reason of an answer that ran into its limit; asking again replaces it.
 const LENGTH: &str = "length";
-/// Attempts to move the leaf while other records move it.
-const MAX_TRIES: usize = 3;
 
 /// The reason why a turn answers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,47 +34,83 @@ pub(super) enum RetryIntent {
     SendAgain,
 }
 
-/// The end of the active path.
+/// The end of the active path: the answer that ends the conversation, if one does, and what could be recorded again.
+#[derive(Default)]
 struct PathEnd {
     leaf: Option<Seq>,
     /// The newest record that is part of the conversation.
     last: Option<(Seq, IndexEntry)>,
-    /// The records after it, oldest first.
-    after: Vec<Seq>,
+    /// Its content, if it is a message of the model.
+    answer: Option<Message>,
+    /// The record before the answer and the pieces that it replaced.
+    before: Option<Seq>,
+    /// The records after that, except the pieces and the answer, oldest first.
+    others: Vec<NewRecord>,
 }
 
-/// Moves the leaf before an incomplete answer at the end of the conversation. Blocks on the disk.
+impl PathEnd {
+    fn read(live: &OpenSession) -> Result<Self, SessionError> {
+        let (state, reader) = (live.state(), live.reader());
+        let leaf = state.leaf();
+        let is_last = |entry: &Option<IndexEntry>| entry.is_none_or(is_conversation);
+        let last = state.walk(leaf).find(|(_, entry)| is_last(entry));
+        let Some((seq, entry)) = last.and_then(|(seq, entry)| Some((seq, entry?))) else {
+            return Ok(Self { leaf, ..Self::default() });
+        };
+        let mut end = Self { leaf, last: Some((seq, entry)), ..Self::default() };
+        if entry.role() != Some(Role::Assistant) {
+            return Ok(end);
+        }
+        let failed = |error| SessionError::fs(state.id(), &error);
+        if let Some(RecordBody::Message(answer)) =
+            reader.read(entry).map_err(failed)?.and_then(Record::into_body)
+        {
+            end.answer = Some(answer);
+        }
+        let first_piece = last_pieces(state, entry.parent()).first().copied();
+        let first = first_piece.unwrap_or(seq);
+        end.before = state.entry(first).and_then(|entry| entry.parent());
+        let since = state.walk(leaf).take_while(|(at, _)| *at >= first);
+        for entry in since.filter(|(at, _)| *at != seq).filter_map(|(_, entry)| entry) {
+            end.others.extend(reader.read_again(entry).map_err(failed)?);
+        }
+        end.others.reverse();
+        Ok(end)
+    }
+}
+
+impl PlannedFold for PathEnd {
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
+        Ok(core.sessions.with(id, Self::read)??)
+    }
+
+    fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
+        if self.leaf != live.state().leaf() {
+            *self = Self::read(live)?;
+        }
+        Ok(())
+    }
+}
+
+/// Moves the leaf before an incomplete answer at the end of the conversation.
 ///
 /// **Errors**: `Invalid` if a client asks for another answer and nothing is left to answer.
-pub(super) fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryIntent) -> Result<()> {
-    let mut tries = 0;
-    loop {
-        let end = core.sessions.with(id, path_end)?;
-        let Some((answer, parent)) = open_answer(core, id, &end, intent)? else { return Ok(()) };
-        let before = before_pieces(core, id, parent)?;
-        let drafts = drafts(core, id, (end.leaf, before), &end.after)?;
-        if core.append_if_leaf_blocking(id, end.leaf, drafts)? {
-            tracing::debug!(session = %id, %answer, "an answer left the active path");
-        } else if tries == MAX_TRIES {
-            return Err(SessionError::LeafMoved { id }.into());
-        } else {
-            tries += 1;
+pub(super) async fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryIntent) -> Result<()> {
+    let mark = mark_before(&core.clock, None, MarkedChange::Retry);
+    let plan = move |view: &View<'_, PathEnd>| {
+        if !is_open(view.fold, intent)? {
+            return Ok(Vec::new());
         }
+        let PathEnd { before, others, .. } = view.fold;
+        let moved = LeafMove { to: *before, cause: LeafMove::RETRY.to_owned() };
+        let mut records = vec![view.snapshot(mark), uncounted(RecordBody::Leaf(moved))];
+        records.extend(others.iter().filter(|record| is_kept(&record.body)).cloned());
+        Ok(records)
+    };
+    if change(core, id, None, plan).await?.is_some() {
+        tracing::debug!(session = %id, "an answer left the active path");
     }
-}
-
-fn path_end(live: &OpenSession) -> PathEnd {
-    let leaf = live.state().leaf();
-    let (mut last, mut after) = (None, Vec::new());
-    for (seq, entry) in live.state().walk(leaf) {
-        last = entry.filter(|entry| is_conversation(*entry)).map(|entry| (seq, entry));
-        if last.is_some() || entry.is_none() {
-            break;
-        }
-        after.push(seq);
-    }
-    after.reverse();
-    PathEnd { leaf, last, after }
+    Ok(())
 }
 
 fn is_conversation(entry: IndexEntry) -> bool {
@@ -84,33 +121,25 @@ fn is_conversation(entry: IndexEntry) -> bool {
     }
 }
 
-/// Returns the answer at the end of the path that is to be given again, and its parent.
-fn open_answer(
-    core: &Core,
-    id: SessionId,
-    end: &PathEnd,
-    intent: RetryIntent,
-) -> Result<Option<(Seq, Option<Seq>)>> {
-    let Some((seq, entry)) = end.last else {
+/// Returns whether the answer at the end of the path is to be given again.
+fn is_open(end: &PathEnd, intent: RetryIntent) -> Result<bool> {
+    let Some((_, entry)) = end.last else {
         return match intent {
             RetryIntent::AnswerAgain => {
                 Err(AppError::invalid("message", "is needed: the session has no message to answer"))
             }
-            RetryIntent::SendAgain => Ok(None),
+            RetryIntent::SendAgain => Ok(false),
         };
     };
-    if entry.kind() != Some(RecordKind::Message) || entry.role() != Some(Role::Assistant) {
-        return Ok(None);
-    }
-    let Some(RecordBody::Message(answer)) = core.body(id, seq)? else { return Ok(None) };
+    let Some(answer) = &end.answer else { return Ok(false) };
     let reason = answer.finish_reason.as_deref().unwrap_or_default();
     let replaces_cut = intent == RetryIntent::AnswerAgain && reason == LENGTH;
-    if !is_final_answer(&answer) || replaces_cut {
-        return Ok(Some((seq, entry.parent())));
+    if !is_final_answer(answer) || replaces_cut {
+        return Ok(true);
     }
     // `answer_open_calls` ends calls without results.
     if intent == RetryIntent::SendAgain || entry.has(IndexEntry::CALLS_TOOLS) {
-        return Ok(None);
+        return Ok(false);
     }
     Err(AppError::invalid("message", "is needed: the last message is answered already"))
 }
@@ -192,25 +221,11 @@ fn open_calls(core: &Arc<Core>, id: SessionId) -> Result<Vec<NewRecord>> {
     Ok(open.map(draft).collect())
 }
 
-/// Returns a snapshot, the move of the leaf, and the client records after the answer once more.
-fn drafts(
-    core: &Arc<Core>,
-    id: SessionId,
-    (leaf, to): (Option<Seq>, Option<Seq>),
-    after: &[Seq],
-) -> Result<Vec<NewRecord>> {
-    let moved = LeafMove { to, cause: LeafMove::RETRY.to_owned() };
-    let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Retry);
-    let mut drafts = vec![mark, uncounted(RecordBody::Leaf(moved))];
-    let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();
-    drafts.extend(bodies.filter(is_kept).map(|body| counted_for(core, id, body).0));
-    Ok(drafts)
-}
-
-/// Returns whether a record after the answer is independent of it.
-const fn is_kept(body: &RecordBody) -> bool {
+/// Returns whether a record around the answer is independent of it.
+fn is_kept(body: &RecordBody) -> bool {
     match body {
         RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_) => false,
+        RecordBody::Custom(custom) => custom.name != Custom::PARTIAL_ANSWER,
         // The session store sets the message of a change by markers, which is the answer.
         RecordBody::Goal(change) => change.message_seq.is_none(),
         _ => true,

@@ -19,7 +19,6 @@ use super::model_call::{ModelCall, RequiredShrink, ShownInTurn};
 use super::retry::{RetryIntent, step_back};
 use super::turn::{AcceptedMessage, Turn, as_ms};
 use crate::app::compaction;
-use crate::app::core::blocking;
 use crate::app::error::{AppError, ChatError, Result, SpentTokens};
 use crate::app::loops::may_call_model;
 use crate::app::models::window::describe;
@@ -192,7 +191,7 @@ impl Turn {
         };
         if partial.is_some() {
             let id = self.request.id;
-            blocking(&self.core, move |core| step_back(core, id, RetryIntent::SendAgain)).await?;
+            step_back(&self.core, id, RetryIntent::SendAgain).await?;
         }
         Ok(next)
     }

@@ -5,7 +5,7 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use ollm_protocol::content::{RecordKind, Role};
+use ollm_protocol::content::{RecordKind, Role, SummaryAuthor};
 use ollm_protocol::{Seq, SessionId};
 
 use super::summarizer::{QueuePlace, RequestRoom, Summarizer, SummaryAnswer};
@@ -35,23 +35,23 @@ struct AbandonedBranch {
     target: u64,
 }
 
-/// Returns the summary of records, and whether a model wrote it; `None` if nothing was said in them.
+/// Returns the summary of records and its author; `None` if nothing was said in them.
 pub(in crate::app) async fn summarize_branch(
     core: &Arc<Core>,
     id: SessionId,
     records: Vec<Seq>,
-) -> Result<Option<(String, bool)>> {
+) -> Result<Option<(String, SummaryAuthor)>> {
     let Some(branch) = blocking(core, move |core| survey(core, id, records)).await? else {
         return Ok(None);
     };
     if branch.tokens >= MIN_TOKENS {
         match by_model(core, &branch).await {
-            Ok(summary) => return Ok(Some((summary.render(), true))),
+            Ok(summary) => return Ok(Some((summary.render(), SummaryAuthor::Model))),
             Err(error) => tracing::info!(session = %id, "a branch is not summarized: {error}"),
         }
     }
     let summary = extracted(core, &branch, .., None).await?;
-    Ok(Some((summary.render(), false)))
+    Ok(Some((summary.render(), SummaryAuthor::Daemon)))
 }
 
 /// Returns what a summary depends on, or `None` if no message is among the records. Blocks on the disk.

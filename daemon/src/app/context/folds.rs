@@ -13,6 +13,7 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, SessionId};
 
 use crate::app::cache::{CachedFolds, FoldedTo};
+use crate::app::change::KindFold;
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
@@ -187,6 +188,18 @@ pub(crate) fn extracted_lines(
 trait Fold: Clone + Default {
     /// Applies the next record of the path.
     fn apply_record(&mut self, record: Record);
+}
+
+impl KindFold for GoalState {
+    const KIND: RecordKind = RecordKind::Goal;
+
+    fn of(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<Self>> {
+        goals(core, id, path)
+    }
+
+    fn apply_record(&mut self, record: Record) {
+        Fold::apply_record(self, record);
+    }
 }
 
 impl Fold for GoalState {

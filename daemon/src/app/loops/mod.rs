@@ -12,6 +12,7 @@ use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::cache::{CachedSession, LoopWatch};
+use super::change::{View, change};
 use super::core::{Core, blocking};
 use super::drafts::uncounted;
 use super::error::{AppError, Result};
@@ -20,14 +21,8 @@ use crate::loops::{Detector, look_back, observe};
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionState};
 
-/// Attempts to record a loop while other records move the leaf; each of their writers looks for the loop too.
-const MAX_TRIES: usize = 3;
-
 /// Feeds a durable record to the session's watch. Called by the observer in the order of the log; never blocks.
 pub(super) fn follow(core: &Core, id: SessionId, seq: Seq, body: &RecordBody) {
-    if body.kind() == RecordKind::Loop {
-        core.cache.peek(id, |session| session.last_loop_mark = Some(seq));
-    }
     let config = &core.config().loop_detection;
     let is_user = matches!(body, RecordBody::Message(message) if message.role == Role::User);
     let is_watched = || core.cache.peek(id, |session| session.loop_watch.is_some()) == Some(true);
@@ -129,37 +124,28 @@ async fn in_force(
     id: SessionId,
     seq: Option<Seq>,
 ) -> Result<Option<LoopPattern>> {
-    for _ in 0..MAX_TRIES {
-        let found = with_watch(core, id, seq, |watch| {
-            Some((watch.in_force()?, watch.leaf, watch.seen, watch.is_recorded))
-        });
-        let Some((pattern, leaf, seen, is_recorded)) = found.await? else { return Ok(None) };
-        // A watch that was rebuilt while the loop was recorded may not have seen its record.
-        let may_record = |session: &mut CachedSession| {
-            session.last_loop_mark.is_none_or(|mark| mark <= seen)
-                && !std::mem::replace(&mut session.loop_is_queued, true)
-        };
-        if is_recorded || !core.cache.with(id, may_record) {
-            return Ok(Some(pattern));
-        }
-        let is_recorded = record(core, id, leaf, &pattern).await;
-        core.cache.peek(id, |session| session.loop_is_queued = false);
-        if is_recorded {
-            return Ok(Some(pattern));
-        }
-        // The record that moved the leaf may have ended the loop.
+    let found = with_watch(core, id, seq, |watch| {
+        Some((watch.in_force()?, watch.leaf, watch.seen, watch.is_recorded))
+    });
+    let Some((pattern, leaf, seen, is_recorded)) = found.await? else { return Ok(None) };
+    if is_recorded {
+        return Ok(Some(pattern));
     }
-    with_watch(core, id, None, |watch| watch.in_force()).await
-}
-
-/// Records a loop; returns false if the leaf moved since it was found.
-async fn record(core: &Core, id: SessionId, leaf: Option<Seq>, pattern: &LoopPattern) -> bool {
-    let mark = RecordBody::Loop(LoopMark { pattern: Some(pattern.clone()) });
-    match core.append_if_leaf(id, leaf, vec![uncounted(mark)]).await {
-        Ok(written) => written.is_some(),
+    let mark = uncounted(RecordBody::Loop(LoopMark { pattern: Some(pattern.clone()) }));
+    let plan = move |view: &View<'_>| {
+        let n_seen = usize::try_from(seen.0 + 1).unwrap_or(usize::MAX);
+        let mut later = view.state.entries().iter().skip(n_seen);
+        let is_recorded = later.any(|entry| entry.kind() == Some(RecordKind::Loop));
+        let is_current = view.state.leaf() == leaf && !is_recorded;
+        Ok(if is_current { vec![mark] } else { Vec::new() })
+    };
+    match change(core, id, None, plan).await {
+        Ok(Some(_)) => Ok(Some(pattern)),
+        // Another call recorded the loop, or a record that moved the leaf may have ended it; its writer looks for loops too.
+        Ok(None) => with_watch(core, id, None, |watch| watch.in_force()).await,
         Err(error) => {
             tracing::warn!(session = %id, "a loop was found and not recorded: {error}");
-            true
+            Ok(Some(pattern))
         }
     }
 }

@@ -1,9 +1,8 @@
 //! `session.create`: starting a session, or returning the one that the same key started.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use ollm_protocol::content::{Session, SessionHeader};
+use ollm_protocol::content::SessionHeader;
 use ollm_protocol::methods::session::{SessionCreateParams, SessionResult};
 use ollm_protocol::{limits, method};
 
@@ -12,45 +11,19 @@ use crate::app::core::Core;
 use crate::app::drafts::take_key;
 use crate::app::error::{Result, check_context_size};
 use crate::projects::Projects;
-use crate::session::{IdempotencyKey, NewSession, SessionError};
+use crate::session::NewSession;
 
-/// The wait for the catalog to learn the newest sessions, which may have used the key.
-const CATCH_UP: Duration = Duration::from_secs(5);
 /// Starts a session, or returns the one that the same key started (`session.create`). Blocks on the disk.
 pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Result<SessionResult> {
     let key = take_key::<method::SessionCreate>(&mut params, |params| &mut params.key)?;
     let _one_at_a_time = key.is_some().then(|| core.creating.lock());
     if let Some(key) = &key
-        && let Some(session) = created_before(core, key)?
+        && let Some(session) = core.created_before(key)?
     {
         return Ok(SessionResult { session });
     }
     let header = checked_header(core, params)?;
     Ok(SessionResult { session: core.sessions.create(NewSession { header, key })? })
-}
-
-/// Finds the session that a key started, among the open ones and in the catalog.
-pub(in crate::app) fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>> {
-    let found = match core.sessions.find_create_key(&key.digest.key) {
-        Some(found) => Some(found),
-        None => {
-            // After a crash the catalog knows the newest sessions only when it has read their logs.
-            if !core.catalog.wait_caught_up(Instant::now() + CATCH_UP) {
-                let id = core.clock.session_id();
-                return Err(SessionError::Busy { id, waiting: 1 }.into());
-            }
-            core.catalog.find_create_key(key.digest.key)?
-        }
-    };
-    let Some((id, payload)) = found else { return Ok(None) };
-    if payload != key.digest.payload {
-        return Err(SessionError::KeyConflict { id, seq: ollm_protocol::Seq(0) }.into());
-    }
-    match core.sessions.summary(id) {
-        Ok(session) => Ok(Some(session)),
-        Err(SessionError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader> {

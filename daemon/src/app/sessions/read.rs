@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::app::core::Core;
 use crate::app::error::{AppError, JsonPart, Result, json_part, page_limit};
-use crate::app::partial::settle;
+use crate::app::partial::read_settled;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
 
@@ -25,13 +25,12 @@ const MAX_LIMIT: u32 = 1000;
 pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
     let SessionGetParams { session_id: id, from, limit, branch } = params;
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
-    settle(core, id)?;
     let branches = match branch {
         BranchFilter::All => Branches::All,
         BranchFilter::Active => Branches::Active,
     };
     let from = from.unwrap_or_default();
-    let first = core.sessions.with(id, |live| first_of(live, from, branches))??;
+    let first = read_settled(core, id, |live| first_of(live, from, branches))??;
     let found = read(core, id, first..u64::MAX, limit, (branches, LargeRecords::WithoutContent))?;
     let more = found.next < found.len;
     let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));

@@ -13,15 +13,12 @@ use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
 use super::documents;
+use crate::app::change::{View, change};
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
+use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
 use crate::projects::Projects;
-use crate::session::{OpenSession, SessionError};
-
-/// Attempts to change the mode while other records move the leaf, before the call fails as busy.
-const MAX_TRIES: usize = 32;
 
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
@@ -115,27 +112,15 @@ pub(crate) async fn set_mode(
     let trigger = trigger.unwrap_or_else(|| "manual".to_owned());
     BoundedField::Mode.check(mode.len())?;
     BoundedField::Trigger.check(trigger.len())?;
-    for _ in 0..MAX_TRIES {
-        // The snapshot marker and the old mode are valid only for this leaf.
-        let (from, leaf) = blocking(&core, move |core| {
-            let state = |live: &OpenSession| (live.state().mode(), live.state().leaf());
-            Ok(core.sessions.with(session_id, state)?)
-        })
-        .await?;
-        let change = ModeChange {
-            from,
-            to: mode.clone(),
-            timestamp: core.clock.now(),
-            trigger: trigger.clone(),
-            confidence,
-        };
-        let change = uncounted(RecordBody::ModeChange(change));
-        let drafts = vec![snapshot_mark(&core.clock, leaf, MarkedChange::ModeChange), change];
-        if core.append_if_leaf(session_id, leaf, drafts).await?.is_some() {
-            return Ok(SessionResult { session: summary(&core, session_id).await? });
-        }
-    }
-    Err(SessionError::Busy { id: session_id, waiting: 1 }.into())
+    let timestamp = core.clock.now();
+    let mark = mark_before(&core.clock, None, MarkedChange::ModeChange);
+    change(&core, session_id, None, move |view: &View<'_>| {
+        let from = view.state.mode();
+        let change = ModeChange { from, to: mode, timestamp, trigger, confidence };
+        Ok(vec![view.snapshot(mark), uncounted(RecordBody::ModeChange(change))])
+    })
+    .await?;
+    Ok(SessionResult { session: summary(&core, session_id).await? })
 }
 
 /// Closes a session and writes its document (`session.close`).

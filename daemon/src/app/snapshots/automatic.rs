@@ -104,8 +104,13 @@ fn take_full(core: &Core, id: SessionId) -> Result<()> {
     }
     let mark = mark_before(&core.clock, leaf, MarkedChange::Threshold);
     let snapshot_id = mark.snapshot_id;
-    // The next record marks it again if the leaf moved.
     let draft = uncounted(RecordBody::Snapshot(mark));
-    let appended = core.append_if_leaf_blocking(id, leaf, vec![draft]);
-    appended.map(drop).inspect_err(|error| publish_unrecorded(core, id, snapshot_id, error))
+    match core.sessions.append_after(id, leaf, vec![draft], None)?.wait().map_err(AppError::from) {
+        // The record that moved the leaf marks the session again.
+        Ok(_) | Err(AppError::Session(SessionError::LeafMoved { .. })) => Ok(()),
+        Err(error) => {
+            publish_unrecorded(core, id, snapshot_id, &error);
+            Err(error)
+        }
+    }
 }

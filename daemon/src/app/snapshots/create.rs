@@ -8,17 +8,15 @@ use ollm_protocol::methods::snapshot::{SnapshotCreateParams, SnapshotResult};
 use ollm_protocol::{SnapshotId, method};
 
 use super::files::{publish_unrecorded, save};
+use crate::app::change::{View, change};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{take_key, uncounted};
+use crate::app::drafts::take_key;
 use crate::app::error::{AppError, Result};
-use crate::app::partial::settle;
 use crate::app::schedule::TakenSnapshot;
-use crate::session::SessionError;
+use crate::session::{Appended, SessionError};
 
 /// The longest reason in bytes.
 const MAX_REASON_BYTES: usize = 64;
-/// Attempts to record a snapshot while other records move the leaf.
-const MAX_TRIES: usize = 8;
 
 /// Takes a snapshot (`snapshot.create`).
 ///
@@ -37,42 +35,27 @@ pub(crate) async fn create(
     if !core.config().snapshots.enabled {
         return Err(AppError::SnapshotsDisabled);
     }
-    for _ in 0..MAX_TRIES {
-        let leaf = blocking(&core, move |core| {
-            settle(core, id)?;
-            core.sessions.with(id, |live| match live.state().entries().is_empty() {
-                true => Err(AppError::invalid("sessionId", "the session has no records yet")),
-                false => Ok(live.state().leaf()),
-            })?
-        })
-        .await?;
-        let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
-        let mark = SnapshotMark::new(snapshot_id, leaf, &reason);
-        let mark = SnapshotMark { summary: summary.clone(), pinned, ..mark };
-        let drafts = vec![uncounted(RecordBody::Snapshot(mark.clone()))];
-        let appended = match core.sessions.append_after(id, leaf, drafts, key.clone())?.await {
-            Err(SessionError::LeafMoved { .. }) => continue,
-            Err(error) => {
-                let error = error.into();
-                publish_unrecorded(&core, id, snapshot_id, &error);
-                return Err(error);
-            }
-            Ok(appended) => appended,
+    let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
+    let mark = SnapshotMark { summary, pinned, ..SnapshotMark::new(snapshot_id, None, &reason) };
+    let plan = move |view: &View<'_>| match view.state.entries().is_empty() {
+        true => Err(AppError::invalid("sessionId", "the session has no records yet")),
+        false => Ok(vec![view.snapshot(mark)]),
+    };
+    let appended = change(&core, id, key, plan).await;
+    let appended = appended
+        .inspect_err(|error| publish_unrecorded(&core, id, snapshot_id, error))?
+        .expect("a snapshot is always recorded");
+    blocking(&core, move |core| {
+        let Appended { seq, at, .. } = appended;
+        let Some(RecordBody::Snapshot(mark)) = core.body(id, seq)? else {
+            return Err(SessionError::Damaged { id, seq }.into());
         };
-        return blocking(&core, move |core| {
-            let mut taken = TakenSnapshot { seq: appended.seq, at: appended.at, mark };
-            if appended.duplicate
-                && let Some(RecordBody::Snapshot(first)) = core.body(id, appended.seq)?
-            {
-                taken.mark = first;
-            }
-            let saved = save(core, id, &taken)?.ok_or(AppError::SnapshotsDisabled)?;
-            core.snapshots.save_map();
-            Ok(SnapshotResult { snapshot: saved })
-        })
-        .await;
-    }
-    Err(SessionError::LeafMoved { id }.into())
+        let taken = TakenSnapshot { seq, at, mark };
+        let saved = save(core, id, &taken)?.ok_or(AppError::SnapshotsDisabled)?;
+        core.snapshots.save_map();
+        Ok(SnapshotResult { snapshot: saved })
+    })
+    .await
 }
 
 /// Refuses a reason that is no word, or that is one of the daemon's own.

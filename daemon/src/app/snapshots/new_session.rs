@@ -18,7 +18,6 @@ use serde_json::json;
 use crate::app::core::Core;
 use crate::app::drafts::uncounted;
 use crate::app::error::{AppError, Result};
-use crate::app::sessions::create::created_before;
 use crate::goal::GoalState;
 use crate::session::import::SeqMap;
 use crate::session::{IdempotencyKey, NewRecord, NewSession};
@@ -63,7 +62,7 @@ pub(in crate::app) fn restore(
     }
     let _one_at_a_time = key.is_some().then(|| core.creating.lock());
     if let Some(key) = &key
-        && let Some(session) = created_before(core, key)?
+        && let Some(session) = core.created_before(key)?
     {
         return Ok(result(session.session_id, Some(session), true));
     }

@@ -1,7 +1,7 @@
 //! One session: the queue of its writes, the fold, and the writer of its log.
 //!
 //! Writes wait in the queue. A thread of the sync pool takes all waiting writes as one batch, with one append
-//! and one sync (group commit).
+//! and one sync (group commit). A change that is planned from the session's state begins a new append.
 //!
 //! **Invariants**: the order is append, sync, apply to the fold, announce, reply. After a failed write the log is cut
 //! back to the last acknowledged byte before its callers know, and nothing is written before that succeeded. The
@@ -24,7 +24,7 @@ use super::index::{IndexEntry, ScannedRecord};
 use super::log::recover::ScanEnd;
 use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
-use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
+use super::plan::{RequestedChange, WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
 use super::write::{NewRecord, NewSession, PendingAppend, SessionChange};
 use crate::error_chain::with_sources;
@@ -143,17 +143,29 @@ impl SessionCell {
         }
     }
 
+    /// Writes a batch, in one append, or in one for each planned change and what follows it: a plan sees everything
+    /// before it applied.
     fn write(&self, batch: Vec<WriteRequest>) {
         let mut writer = self.writer.lock();
+        let mut batch = VecDeque::from(batch);
+        while !batch.is_empty() {
+            let n_appended = batch.iter().skip(1).take_while(|request| !request.is_planned());
+            let n_requests = 1 + n_appended.count();
+            self.write_part(&mut writer, batch.drain(..n_requests));
+        }
+    }
+
+    /// Writes requests in one append. Only the first one can be planned.
+    fn write_part(&self, writer: &mut LogWriter, requests: impl Iterator<Item = WriteRequest>) {
         // A deletion that began after the batch left the queue has already reported that nothing more is written.
         let ready = if self.is_deleting() {
             Err(SessionError::NotFound { id: self.id })
         } else {
-            self.ensure_open().and_then(|()| self.open_writer(&mut writer))
+            self.ensure_open().and_then(|()| self.open_writer(writer))
         };
         if let Err(error) = ready {
             self.shared.note_failed_write(&error);
-            for request in batch {
+            for request in requests {
                 send_reply(request.reply, Err(error.clone()));
             }
             return;
@@ -162,16 +174,16 @@ impl SessionCell {
             let open = self.open.read();
             let Some(open) = open.as_ref() else { return };
             let mut planner = WritePlanner::new(open, &self.shared);
-            for request in batch {
+            for request in requests {
                 planner.add(request);
             }
             planner.into_plan()
         };
-        let (log, reader) = match self.make_durable(&mut writer, &plan) {
+        let (log, reader) = match self.make_durable(writer, &plan) {
             Ok(written) => written,
             Err(error) => {
                 tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
-                self.take_back(&mut writer);
+                self.take_back(writer);
                 match writer.has_failed {
                     true => plan.leave_new_blobs(),
                     false => plan.remove_new_blobs(),
@@ -410,7 +422,11 @@ impl SessionCell {
             let mark = SnapshotMark::new(snapshot_id, leaf, SnapshotMark::REST);
             let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
             let (reply, result) = oneshot::channel();
-            self.submit(WriteRequest { records, key: None, expected_leaf: None, reply });
+            self.submit(WriteRequest {
+                change: RequestedChange::Append(records),
+                key: None,
+                reply,
+            });
             PendingAppend(result)
         })
     }

@@ -23,7 +23,9 @@ pub(super) use reading::LogReader;
 pub(crate) use reading::ReadFaults;
 #[cfg(any(test, fuzzing))]
 pub(super) use v1::seal_line;
-pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_blobs, line_crc};
+pub(super) use v1::{
+    EncodedLine, LineFields, decode_line, encode_line, line_blobs, line_crc, line_tokenizer,
+};
 
 use super::error::LogError;
 use crate::fsutil::{self, DiskFile};

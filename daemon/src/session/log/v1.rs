@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
 use ollm_protocol::content::{
     Custom, Message, Record, RecordBody, RecordKind, Role, SnapshotMark, ToolCall,
@@ -107,6 +108,12 @@ pub(crate) fn decode_line(line: &[u8], blobs: &Path) -> Result<Option<Record>, F
 /// Returns the checksum of an intact line.
 pub(crate) fn line_crc(line: &[u8]) -> Option<u32> {
     checked(line).map(|(_, crc)| crc)
+}
+
+/// Returns the tokenizer that counted the record of an intact line.
+pub(crate) fn line_tokenizer(line: &[u8]) -> Option<Arc<str>> {
+    let (json, _) = checked(line)?;
+    serde_json::from_slice::<TokenizerOnly>(json).ok()?.tokenizer.map(Arc::from)
 }
 
 /// Returns the hashes of the blobs of an intact line.
@@ -294,7 +301,8 @@ struct LineEnvelope<'a> {
     #[serde(borrow)]
     message: Option<MessageEnvelope<'a>>,
     tool_call: Option<ToolCallEnvelope>,
-    custom: Option<CustomEnvelope>,
+    #[serde(borrow)]
+    custom: Option<CustomEnvelope<'a>>,
     compaction: Option<CompactionEnvelope>,
     #[serde(borrow)]
     snapshot: Option<SnapshotEnvelope<'a>>,
@@ -322,7 +330,9 @@ struct ToolCallEnvelope {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CustomEnvelope {
+struct CustomEnvelope<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
     context_text: Option<IgnoredAny>,
 }
 
@@ -361,8 +371,14 @@ impl LineEnvelope<'_> {
         if self.tool_call.as_ref().is_some_and(|call| call.writes.is_some()) {
             flags |= IndexEntry::LISTS_WRITES;
         }
-        if self.custom.as_ref().is_some_and(|custom| custom.context_text.is_some()) {
-            flags |= IndexEntry::IN_CONTEXT;
+        if let Some(custom) = &self.custom {
+            flags |= match custom {
+                CustomEnvelope { context_text: Some(_), .. } => IndexEntry::IN_CONTEXT,
+                CustomEnvelope { name, .. } if name == Custom::PARTIAL_ANSWER => {
+                    IndexEntry::PARTIAL
+                }
+                CustomEnvelope { .. } => 0,
+            };
         }
         if self.snapshot.as_ref().is_some_and(|mark| mark.reason == SnapshotMark::REST) {
             flags |= IndexEntry::REST_MARK;
@@ -376,6 +392,12 @@ impl LineEnvelope<'_> {
         }
         flags
     }
+}
+
+/// The tokenizer of a line.
+#[derive(Deserialize)]
+struct TokenizerOnly {
+    tokenizer: Option<String>,
 }
 
 /// The blobs of a line.

@@ -4,7 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::content::{FilePlan, FilesMode, Operation, PathRecords, Session, TreeCounts, TreeNode};
+use crate::content::{
+    FilePlan, FilesMode, Operation, PathRecords, Session, SummaryAuthor, TreeCounts, TreeNode,
+};
 use crate::{PlanId, Seq, SessionId};
 
 /// The params of `session.branch`.
@@ -30,7 +32,7 @@ fn required<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Seq>, D::Error
 }
 
 /// The result of `session.branch`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionBranchResult {
     /// The record that the leaf moved to, without the summary; absent for the position before the first record.
@@ -58,16 +60,6 @@ pub struct SessionBranchResult {
     /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
-}
-
-/// The author of a summary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum SummaryAuthor {
-    /// A model.
-    Model,
-    /// The daemon, which took lines from the records because no model answered.
-    Daemon,
 }
 
 /// The params of `session.tree`.
@@ -135,6 +127,10 @@ pub struct SessionUndoParams {
     /// The number of operations, 1 to 1000; default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
+    /// The first operation to undo or redo, by its first record; default the next one when the call arrives. If another one
+    /// comes first when the leaf moves, the call is refused with `leafMoved`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Seq>,
     /// What to do with the files that the operations wrote; default `skip`.
     #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
     pub files: FilesMode,
@@ -150,13 +146,13 @@ impl SessionUndoParams {
     /// Returns the params that undo or redo a number of operations and do not examine files.
     #[must_use]
     pub const fn new(session_id: SessionId, steps: u32) -> Self {
-        let (steps, files, plan_id, key) = (Some(steps), FilesMode::Skip, None, None);
-        Self { session_id, steps, files, plan_id, key }
+        let (steps, operation, files) = (Some(steps), None, FilesMode::Skip);
+        Self { session_id, steps, operation, files, plan_id: None, key: None }
     }
 }
 
 /// The result of `session.undo` and `session.redo`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionUndoResult {
     /// The active leaf now, for a preview after the call; absent for the position before the first record.

@@ -209,7 +209,7 @@ impl PiReader {
         }
         let from = span.and_then(|span| span.tail).map(seq_of);
         let summary = fields.text("summary").unwrap_or_default();
-        self.push(RecordBody::BranchSummary(BranchSummary { from, summary }));
+        self.push(RecordBody::BranchSummary(BranchSummary { from, summary, by: None }));
     }
 
     /// Carries over a text that an extension put into the context.

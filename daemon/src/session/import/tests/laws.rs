@@ -199,7 +199,7 @@ fn body_of(
         RecordKind::Pin => RecordBody::Pin(Pin { target: one, pinned: flag }),
         RecordKind::ModeChange => RecordBody::ModeChange(mode),
         RecordKind::BranchSummary => {
-            RecordBody::BranchSummary(BranchSummary { from: other, summary: text })
+            RecordBody::BranchSummary(BranchSummary { from: other, summary: text, by: None })
         }
         RecordKind::Custom => {
             RecordBody::Custom(Custom { name: text, data: value, context_text: maybe })

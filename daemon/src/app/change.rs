@@ -1,0 +1,214 @@
+//! The three forms in which a session changes, and no fourth.
+//!
+//! - *Appended*: records that are known beforehand. [`Core::append`] queues them.
+//! - *Planned*: [`change`] queues a pure function of a [`View`]. The session's writer runs it once, when its turn comes:
+//!   everything before it is applied and durable, so nothing is stale and nothing is tried again.
+//! - *In two phases*: [`in_two_phases`] plans outside of the writer what calls a model, counts tokens or moves files. The
+//!   plan names the leaf that it saw. The writer appends it, or the plan is made again from the new state.
+//!
+//! A planner calls no store, cache, clock or model, takes no lock and counts no tokens: times, ids, counts and the holder of
+//! a turn are values. An idempotency key is looked up before a plan is made. A reply follows from the log and the first record
+//! of the change, so it is the same for a repeated key.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ollm_protocol::content::{Record, RecordBody, RecordKind, SnapshotMark};
+use ollm_protocol::{Seq, SessionId};
+use tokio::time::Instant;
+
+use super::core::{Core, blocking};
+use super::drafts::uncounted;
+use super::error::{ChatError, Result};
+use super::partial::read_settled;
+use super::path::{ActivePath, records_between};
+use super::running::RunningTurn;
+use crate::session::operations::Operations;
+use crate::session::{
+    Appended, IdempotencyKey, NewRecord, OpenSession, SessionError, SessionState,
+};
+
+/// The time for which a change in two phases is planned again while other records move the leaf. A plan that calls a model
+/// takes longer, and is not repeated.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A session at the moment at which a change of it is planned.
+pub(crate) struct View<'a, F = ()> {
+    pub(crate) state: &'a SessionState,
+    /// The fold that the change names, of the active path.
+    pub(crate) fold: &'a F,
+    /// The turn that is answering.
+    turn: Option<&'a RunningTurn>,
+}
+
+impl<F> View<'_, F> {
+    /// Refuses a change while a turn answers: the turn's records would follow a leaf that it does not expect.
+    ///
+    /// **Errors**: `Conflict`, which names the turn.
+    pub(crate) fn check_no_turn(&self) -> Result<()> {
+        let Some(turn) = self.turn else { return Ok(()) };
+        let (id, model, since) = (self.state.id(), turn.model.clone(), turn.started);
+        Err(ChatError::Conflict { id, model, since }.into())
+    }
+
+    /// Returns the record of a snapshot of this state.
+    pub(crate) fn snapshot(&self, mark: SnapshotMark) -> NewRecord {
+        uncounted(RecordBody::Snapshot(SnapshotMark { leaf: self.state.leaf(), ..mark }))
+    }
+}
+
+/// A fold that a plan reads, beside the session's own.
+pub(crate) trait PlannedFold: Send + Sized + 'static {
+    /// Folds what is durable now, before the change is queued. Blocks on the disk.
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self>;
+
+    /// Folds what was recorded since then. The writer calls it, so it reads records by the reader of the session only.
+    fn catch_up(&mut self, live: &OpenSession) -> Result<()>;
+}
+
+/// The fold of changes that need none.
+impl PlannedFold for () {
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
+        read_settled(core, id, |_| ())
+    }
+
+    fn catch_up(&mut self, _: &OpenSession) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl PlannedFold for Arc<Operations> {
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
+        read_settled(core, id, |live| core.cache.operations(live.state()))
+    }
+
+    fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
+        Self::make_mut(self).extend(live.state());
+        Ok(())
+    }
+}
+
+/// A fold of the records of one kind on the active path.
+pub(crate) trait KindFold: Clone + Default + Send + Sync + 'static {
+    const KIND: RecordKind;
+
+    /// Folds the records of a path, by the cache. Blocks on the disk.
+    fn of(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<Self>>;
+
+    /// Applies the next record of the kind.
+    fn apply_record(&mut self, record: Record);
+}
+
+/// The fold of the records of one kind up to a leaf.
+pub(crate) struct FoldedPath<T> {
+    leaf: Option<Seq>,
+    pub(crate) fold: Arc<T>,
+}
+
+impl<T: KindFold> PlannedFold for FoldedPath<T> {
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
+        let path = |live: &OpenSession| core.cache.path_to(live.state(), live.state().leaf());
+        let path = read_settled(core, id, path)?;
+        Ok(Self { leaf: path.leaf, fold: T::of(core, id, &path)? })
+    }
+
+    fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
+        let (state, reader) = (live.state(), live.reader());
+        let new = records_between(state, self.leaf, state.leaf());
+        if new.is_none() {
+            self.fold = Arc::default();
+        }
+        for seq in new.unwrap_or_else(|| state.path()) {
+            let entry = state.entry(seq).filter(|entry| entry.kind() == Some(T::KIND));
+            let read =
+                |entry| reader.read(entry).map_err(|error| SessionError::fs(state.id(), &error));
+            if let Some(record) = entry.map(read).transpose()?.flatten() {
+                Arc::make_mut(&mut self.fold).apply_record(record);
+            }
+        }
+        self.leaf = state.leaf();
+        Ok(())
+    }
+}
+
+/// Carries out a change that is planned when its turn comes. Returns what was appended; `None` if there was nothing to
+/// change, which confirms an earlier change.
+///
+/// **Cancel safety**: a change that was queued is carried out.
+pub(crate) async fn change<F: PlannedFold>(
+    core: &Arc<Core>,
+    id: SessionId,
+    key: Option<IdempotencyKey>,
+    plan: impl FnOnce(&View<'_, F>) -> Result<Vec<NewRecord>> + Send + 'static,
+) -> Result<Option<Appended>> {
+    let mut fold = blocking(core, move |core| F::warm(core, id)).await?;
+    let turns = core.turns.clone();
+    let planned = move |live: &OpenSession| {
+        fold.catch_up(live)?;
+        let turn = turns.get(id);
+        plan(&View { state: live.state(), fold: &fold, turn: turn.as_deref() })
+    };
+    core.sessions.change(id, key, planned)?.done().await
+}
+
+/// Plans a change from the present state, and changes nothing. Blocks on the disk.
+pub(crate) fn preview<F: PlannedFold, T>(
+    core: &Arc<Core>,
+    id: SessionId,
+    plan: impl FnOnce(&View<'_, F>) -> Result<T>,
+) -> Result<T> {
+    let mut fold = F::warm(core, id)?;
+    core.sessions.with(id, |live| {
+        fold.catch_up(live)?;
+        let turn = core.turns.get(id);
+        plan(&View { state: live.state(), fold: &fold, turn: turn.as_deref() })
+    })?
+}
+
+/// The first phase of a change: what is planned for the state of a moment.
+pub(crate) enum FirstPhase<T> {
+    /// Records that follow this leaf.
+    Append(Option<Seq>, Vec<NewRecord>, T),
+    /// There is nothing to append.
+    Nothing(T),
+}
+
+/// Carries out a change in two phases: repeats the first one until its records are appended to the leaf that it saw. Returns
+/// its result and the first record of the change. For a known key the first phase is not run, and there is no result.
+///
+/// **Errors**: `LeafMoved` if other records moved the leaf until the deadline.
+pub(crate) async fn in_two_phases<T, P: Future<Output = Result<FirstPhase<T>>>>(
+    core: &Arc<Core>,
+    id: SessionId,
+    key: Option<&IdempotencyKey>,
+    mut first_phase: impl FnMut() -> P,
+) -> Result<(Option<T>, Option<Seq>)> {
+    let deadline = Instant::now() + DEADLINE;
+    if let Some(known) = known(core, id, key).await? {
+        return Ok((None, Some(known)));
+    }
+    loop {
+        let (leaf, records, done) = match first_phase().await? {
+            FirstPhase::Append(leaf, records, done) => (leaf, records, done),
+            FirstPhase::Nothing(done) => return Ok((Some(done), None)),
+        };
+        match core.sessions.append_after(id, leaf, records, key.cloned())?.await {
+            Ok(appended) => return Ok((Some(done), Some(appended.seq))),
+            Err(SessionError::LeafMoved { .. }) if Instant::now() < deadline => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Returns the first record of the change that a key made before.
+///
+/// **Errors**: `KeyConflict` if the key was used with other content.
+pub(crate) async fn known(
+    core: &Arc<Core>,
+    id: SessionId,
+    key: Option<&IdempotencyKey>,
+) -> Result<Option<Seq>> {
+    let Some(key) = key.cloned() else { return Ok(None) };
+    blocking(core, move |core| Ok(core.sessions.known(id, &key)?)).await
+}
