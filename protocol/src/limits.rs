@@ -475,6 +475,7 @@ fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
         | RecordBody::Usage(_)
         | RecordBody::Pin(_)
         | RecordBody::PutBack(_)
+        | RecordBody::Rest(_)
         | RecordBody::Close(_) => {}
     }
 }

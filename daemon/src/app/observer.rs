@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ollm_protocol::content::{
-    GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody, SnapshotMark,
+    GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody, RecordScope,
 };
 use ollm_protocol::{EventKind, SessionId};
 use parking_lot::Mutex;
@@ -78,7 +78,9 @@ impl Observer for SessionObserver {
                 });
             }
             // A mark of a resting session changes nothing that clients see.
-            SessionChange::Recorded { seq, body, .. } if is_rest_mark(body) => {
+            SessionChange::Recorded { seq, body, .. }
+                if body.kind().scope() == RecordScope::Log =>
+            {
                 loops::follow(&core, id, *seq, body);
             }
             SessionChange::Recorded { seq, at, body, tokens } => {
@@ -111,10 +113,6 @@ impl Observer for SessionObserver {
             }
         }
     }
-}
-
-fn is_rest_mark(body: &RecordBody) -> bool {
-    matches!(body, RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST)
 }
 
 /// Returns the event of a record, or `None` for kinds that subscribers do not need.

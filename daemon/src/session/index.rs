@@ -5,7 +5,7 @@
 //! them; neither side knows the other.
 
 use ollm_protocol::content::{
-    Custom, GoalSource, Part, Record, RecordBody, RecordKind, Role, Session, SnapshotMark,
+    Custom, GoalSource, Part, Record, RecordBody, RecordKind, RecordScope, Role, Session,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
@@ -50,8 +50,6 @@ impl IndexEntry {
     /// The record freezes a context head: an epoch, or a compaction that opens one.
     pub(crate) const OPENS_EPOCH: u16 = 64;
 
-    /// The record says that its session rests, and thereby that all records before it are synced.
-    pub(crate) const REST_MARK: u16 = 128;
     /// The record is a change of the goals by the markers of a message, and belongs to that message.
     pub(crate) const BY_MARKER: u16 = 256;
     /// The record is a tool call that says which files it wrote.
@@ -94,10 +92,14 @@ impl IndexEntry {
             RecordBody::Custom(custom) if custom.name == Custom::PARTIAL_ANSWER => Self::PARTIAL,
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,
-            RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST => Self::REST_MARK,
             RecordBody::Goal(change) if change.source == GoalSource::Marker => Self::BY_MARKER,
             _ => 0,
         }
+    }
+
+    /// Returns whether the record is about the log itself, so that no client sees it.
+    pub(crate) fn is_of_log(&self) -> bool {
+        self.kind().is_some_and(|kind| kind.scope() == RecordScope::Log)
     }
 
     /// Returns the entry with another parent in place of a damaged one.

@@ -152,7 +152,7 @@ impl OpenSession {
     /// Returns whether the log does not end with the mark of a resting session.
     pub(super) fn needs_rest_mark(&self) -> bool {
         let last = self.state.entries().last();
-        self.draft.is_none() && last.is_some_and(|last| !last.has(IndexEntry::REST_MARK))
+        self.draft.is_none() && last.is_some_and(|last| !last.is_of_log())
     }
 
     /// Returns a reader that works without the lock of the fold.

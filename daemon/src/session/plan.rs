@@ -293,9 +293,9 @@ impl<'a> WritePlanner<'a> {
         let ScanPoint { records, bytes: offset, .. } = self.plan.end;
         let seq = Seq(records);
         // Resting is no activity, so its mark has the time of the newest record.
-        let is_rest_mark = IndexEntry::flags_of(&body) == IndexEntry::REST_MARK;
+        let is_of_log = body.kind().scope() == RecordScope::Log;
         let now =
-            || if is_rest_mark { self.last_at } else { self.shared.clock.now().max(self.last_at) };
+            || if is_of_log { self.last_at } else { self.shared.clock.now().max(self.last_at) };
         let at = at.unwrap_or_else(now);
         let digest = key.as_ref().map(|key| {
             let seq = u32::try_from(seq.0).unwrap_or(u32::MAX);

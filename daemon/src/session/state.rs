@@ -4,6 +4,7 @@
 //! the order of the log; path records count only between the root and the active leaf. FORMAT.md, "The fold".
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use ollm_protocol::content::{
@@ -162,11 +163,11 @@ impl SessionState {
         let carry = &mut self.carry;
         carry.first_at.get_or_insert(at);
         carry.last_at = carry.last_at.max(Some(at));
-        if !entry.has(IndexEntry::REST_MARK) {
+        if kind.scope() != RecordScope::Log {
             carry.missing = 0;
         }
-        // Building a context is no activity, and neither is the snapshot mark before it.
-        if !matches!(kind, RecordKind::Epoch | RecordKind::Snapshot) {
+        // Building a context is no activity, and neither is the snapshot mark before it, nor resting.
+        if !matches!(kind, RecordKind::Epoch | RecordKind::Snapshot | RecordKind::Rest) {
             carry.last_activity = carry.last_activity.max(Some(at));
             carry.closed = false;
         }
@@ -327,6 +328,18 @@ impl SessionState {
     /// Returns one entry for each record, by number.
     pub(crate) fn entries(&self) -> &[IndexEntry] {
         &self.entries
+    }
+
+    /// Returns the records of a range that clients know, damaged ones included.
+    pub(crate) fn client_records(
+        &self,
+        range: Range<u64>,
+    ) -> impl DoubleEndedIterator<Item = (Seq, IndexEntry)> {
+        let end = index(Seq(range.end)).min(self.entries.len());
+        let start = index(Seq(range.start)).min(end);
+        let records = self.entries[start..end].iter().enumerate();
+        let records = records.map(move |(at, entry)| (Seq((start + at) as u64), *entry));
+        records.filter(|(_, entry)| !entry.is_of_log())
     }
 
     pub(crate) fn entry(&self, seq: Seq) -> Option<IndexEntry> {

@@ -115,7 +115,7 @@ pub struct SnapshotMark {
     /// The active leaf at that time; null before the first record.
     pub leaf: Option<Seq>,
     /// The change that follows: `compaction`, `epoch`, `modeChange`, `branch`, `undo`, `redo`, `retry` or `restore`; `manual`
-    /// for a request of a client, `threshold` for a full context; or [`SnapshotMark::REST`].
+    /// for a request of a client, or `threshold` for a full context.
     pub reason: String,
     /// For `restore`: the snapshot to which the session returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,8 +142,6 @@ impl SnapshotMark {
         }
     }
 
-    /// The reason of the mark that a log gets when its session rests. Clients do not receive such records.
-    pub const REST: &str = "rest";
     /// The reason of a snapshot that a client requested, unless it names another one.
     pub const MANUAL: &str = "manual";
     /// The reason of a snapshot that was taken because the context became full.
@@ -151,8 +149,7 @@ impl SnapshotMark {
     /// The reason of a snapshot that was taken before an import added records to the session.
     pub const IMPORT: &str = "import";
     /// The reasons of the daemon, which clients do not give.
-    pub const AUTOMATIC: [&str; 11] = [
-        Self::REST,
+    pub const AUTOMATIC: [&str; 10] = [
         Self::THRESHOLD,
         "compaction",
         "epoch",
@@ -329,6 +326,11 @@ pub struct Pin {
     /// True to pin the record, false to unpin it.
     pub pinned: bool,
 }
+
+/// The mark that a log gets when its session rests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RestMark {}
 
 impl Custom {
     /// The name of the daemon's own records that hold pieces of an answer while it is written.

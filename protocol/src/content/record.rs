@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::{
     Close, ContextEntryChange, Custom, Label, LeafMove, LoopMark, Meta, MetaPatch, ModeChange, Pin,
-    SnapshotMark,
+    RestMark, SnapshotMark,
 };
 use super::compaction::{BranchSummary, Compaction, Delta, Epoch, Usage};
 use super::files::PutBack;
@@ -23,6 +23,8 @@ pub enum RecordScope {
     Path,
     /// The record is in force wherever the active leaf is.
     Session,
+    /// The record is about the log itself: clients do not see it, and it does not count.
+    Log,
 }
 
 macro_rules! record_kinds {
@@ -207,6 +209,8 @@ record_kinds! {
     Close = 18, close: Close, Session;
     /// Files were put back.
     PutBack = 19, put_back: PutBack, Session;
+    /// The session rests: all records before this one are synced.
+    Rest = 20, rest: RestMark, Log;
 }
 
 /// The header of a session: its fields at creation.

@@ -87,7 +87,7 @@ fn stopped_daemon_leaves_a_mark_that_no_client_sees() {
     };
     daemon.terminate();
     let log = || std::fs::read_to_string(sandbox.log_path(&session)).unwrap();
-    assert_eq!(log().matches("\"reason\":\"rest\"").count(), 1, "{}", log());
+    assert_eq!(log().matches("\"type\":\"rest\"").count(), 1, "{}", log());
     let (daemon, mut wire) = sandbox.daemon_and_wire();
     assert_eq!(shown(&mut wire), before);
     assert_eq!(totals(&mut wire), (json!(4), json!(4)), "the mark is no record");

@@ -64,6 +64,7 @@ pub(super) fn line_of(body: &RecordBody) -> String {
         | RecordBody::Snapshot(_)
         | RecordBody::Loop(_)
         | RecordBody::PutBack(_)
+        | RecordBody::Rest(_)
         | RecordBody::Close(_) => String::new(),
     }
 }

@@ -154,9 +154,7 @@ fn find_mark(core: &Core, id: SessionId, wanted: SnapshotId) -> Result<Option<Sn
     let hint = indexed.iter().find(|info| info.snapshot_id == wanted).and_then(|info| info.seq);
     let marks = core.sessions.with(id, |live| {
         let entries = live.state().entries().iter().enumerate().rev();
-        let is_mark = |entry: &IndexEntry| {
-            entry.kind() == Some(RecordKind::Snapshot) && !entry.has(IndexEntry::REST_MARK)
-        };
+        let is_mark = |entry: &IndexEntry| entry.kind() == Some(RecordKind::Snapshot);
         let marks = entries.filter(|(_, entry)| is_mark(entry)).map(|(at, _)| Seq(at as u64));
         let hinted = hint.filter(|seq| live.state().entry(*seq).is_some_and(|one| is_mark(&one)));
         hinted.into_iter().chain(marks).collect::<Vec<_>>()

@@ -56,12 +56,12 @@ pub(super) fn unit_end(state: &SessionState, seq: Seq, field: &'static str) -> R
 /// Refuses records that are not part of the tree.
 pub(super) fn check_on_tree(state: &SessionState, seq: Seq, field: &'static str) -> Result<()> {
     let id: SessionId = state.id();
-    let entry = state.entry(seq).filter(|entry| !entry.has(IndexEntry::REST_MARK));
+    let entry = state.entry(seq).filter(|entry| !entry.is_of_log());
     let entry = entry.ok_or(SessionError::RecordNotFound { id, seq })?;
     match entry.kind().map(RecordKind::scope) {
         None => Err(SessionError::Damaged { id, seq }.into()),
         Some(RecordScope::Path) => Ok(()),
-        Some(RecordScope::Session) => {
+        Some(RecordScope::Session | RecordScope::Log) => {
             let problem = format!("record {seq} is a property of the session and on no branch");
             Err(AppError::invalid(field, problem))
         }

@@ -13,7 +13,6 @@ use crate::app::error::{AppError, Result};
 use crate::session::OpenSession;
 use crate::session::document::SessionOverview;
 use crate::session::export::Exporter;
-use crate::session::index::IndexEntry;
 
 /// The most records in one chunk.
 const CHUNK_RECORDS: usize = 256;
@@ -48,10 +47,9 @@ const fn default_branch(format: ExportFormat) -> BranchFilter {
     }
 }
 
-/// Returns the number of records before `end`, without the marks of a resting session, which are no records to a client.
+/// Returns the number of records before `end` that clients know.
 fn n_shown(live: &OpenSession, end: u64) -> u64 {
-    let before = live.state().entries().iter().take(usize::try_from(end).unwrap_or(usize::MAX));
-    before.filter(|entry| !entry.has(IndexEntry::REST_MARK)).count() as u64
+    live.state().client_records(0..end).count() as u64
 }
 
 /// The progress of an export. All chunks stop at the record that was the last at the first chunk.

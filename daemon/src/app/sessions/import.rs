@@ -20,7 +20,6 @@ use crate::projects::Projects;
 use crate::session::import::{
     self, ImportError, ImportSource, Imported, ImportedRecord, RecordSpool, SeqMap,
 };
-use crate::session::index::IndexEntry;
 use crate::session::{IdempotencyKey, NewRecord, NewSession, Parent, SessionError};
 use crate::tokens::Counter;
 
@@ -151,11 +150,9 @@ impl StoredSeqs {
     /// Returns the numbers for a file of `n_records`, or `None` if there is no session with this id.
     fn of(core: &Core, id: SessionId, n_records: usize) -> Result<Option<Self>> {
         let found = core.sessions.with(id, |live| {
-            let entries = live.state().entries();
-            let shown = (0..).map(Seq).zip(entries).skip(1);
-            let shown = shown.filter(|(_, entry)| !entry.has(IndexEntry::REST_MARK));
-            let seqs = shown.map(|(seq, _)| seq).collect();
-            Self { seqs, next: entries.len() as u64, map: None }
+            let next = live.state().entries().len() as u64;
+            let seqs = live.state().client_records(1..next).map(|(seq, _)| seq).collect();
+            Self { seqs, next, map: None }
         });
         let mut found = match found {
             Ok(found) => found,

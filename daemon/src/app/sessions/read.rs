@@ -150,14 +150,12 @@ fn first_of(live: &OpenSession, from: i64, branches: Branches) -> Result<u64, Se
     let (id, distance) = (state.id(), from.unsigned_abs());
     if from < 0 {
         let path = if branches == Branches::Active { state.path() } else { Vec::new() };
-        // Marks of a resting session are no records to a client.
-        let entries = state.entries().iter().enumerate().rev();
-        let mut shown = entries.filter(|(at, entry)| {
-            let is_in_force = || state.is_on_path(Seq(*at as u64), &path);
-            !entry.has(IndexEntry::REST_MARK) && (branches == Branches::All || is_in_force())
-        });
+        let is_shown = |(seq, _): &(Seq, IndexEntry)| {
+            branches == Branches::All || state.is_on_path(*seq, &path)
+        };
+        let mut shown = state.client_records(0..len).rev().filter(is_shown);
         let first = shown.nth(usize::try_from(distance - 1).unwrap_or(usize::MAX));
-        return Ok(first.map_or(0, |(at, _)| at as u64));
+        return Ok(first.map_or(0, |(seq, _)| seq.0));
     }
     // A client that follows a session asks for the record after the newest one.
     if distance > len {
@@ -180,22 +178,17 @@ fn select(
         Branches::To(leaf) => state.path_to(leaf),
     };
     let mut wanted = Vec::new();
-    let mut next = range.start;
-    for entry in state.entries().iter().skip(usize::try_from(next).unwrap_or(usize::MAX)) {
-        // The marks of a resting session after the last record of a page belong to that page.
-        let is_full = wanted.len() == limit && !entry.has(IndexEntry::REST_MARK);
-        if is_full || next == range.end {
-            break;
+    let end = range.end.min(state.entries().len() as u64).max(range.start);
+    for (seq, entry) in state.client_records(range.start..end) {
+        if wanted.len() == limit {
+            return (wanted, seq.0);
         }
-        let seq = Seq(next);
-        next += 1;
         let active = state.is_on_path(seq, &path);
-        let is_shown = !entry.is_damaged() && !entry.has(IndexEntry::REST_MARK);
-        if is_shown && (active || branches == Branches::All) {
-            wanted.push((seq, *entry, active));
+        if !entry.is_damaged() && (active || branches == Branches::All) {
+            wanted.push((seq, entry, active));
         }
     }
-    (wanted, next)
+    (wanted, end)
 }
 
 /// Estimates the bytes of a record on the wire.

@@ -11,7 +11,6 @@ use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::app::schedule::{SessionDueSnapshots, TakenSnapshot};
 use crate::session::SessionError;
-use crate::session::index::IndexEntry;
 
 /// Marks the file of an automatic snapshot as due. Called by the observer; never blocks.
 pub(crate) fn follow(core: &Core, id: SessionId, seq: Seq, at: Timestamp, body: &RecordBody) {
@@ -92,9 +91,7 @@ pub(super) fn write_due_of(core: &Arc<Core>, id: SessionId) {
 fn take_full(core: &Core, id: SessionId) -> Result<()> {
     let (leaf, newest) = core.sessions.with(id, |live| {
         let entries = live.state().entries();
-        let newest = entries.iter().rposition(|entry| {
-            entry.kind() == Some(RecordKind::Snapshot) && !entry.has(IndexEntry::REST_MARK)
-        });
+        let newest = entries.iter().rposition(|entry| entry.kind() == Some(RecordKind::Snapshot));
         (live.state().leaf(), newest.map(|at| Seq(at as u64)))
     })?;
     let newest = newest.map(|seq| core.body(id, seq)).transpose()?.flatten();

@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use ollm_protocol::content::{RecordBody, Session, SnapshotMark};
-use ollm_protocol::{Seq, SessionId, SnapshotId};
+use ollm_protocol::content::{RecordBody, RestMark, Session};
+use ollm_protocol::{Seq, SessionId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use super::error::SessionError;
-use super::index::{IndexEntry, ScannedRecord};
+use super::index::ScannedRecord;
 use super::log::recover::ScanEnd;
 use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
@@ -219,7 +219,7 @@ impl SessionCell {
         for write in writes {
             for record in write.records {
                 session.state.apply(&record);
-                n_marks += u64::from(record.entry.has(IndexEntry::REST_MARK));
+                n_marks += u64::from(record.entry.is_of_log());
                 announced.push(record);
             }
             if let Some((reply, outcome)) = write.reply {
@@ -417,10 +417,7 @@ impl SessionCell {
     fn submit_mark(self: &Arc<Self>) -> Option<PendingAppend> {
         let is_due = self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
         is_due.then(|| {
-            let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
-            let leaf = self.peek(|session| session.state.leaf()).flatten();
-            let mark = SnapshotMark::new(snapshot_id, leaf, SnapshotMark::REST);
-            let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
+            let records = vec![NewRecord::new(RecordBody::Rest(RestMark {}), None)];
             let (reply, result) = oneshot::channel();
             self.submit(WriteRequest {
                 change: RequestedChange::Append(records),

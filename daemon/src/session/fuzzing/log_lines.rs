@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ollm_protocol::content::{
     Close, CloseReason, Custom, LeafMove, Message, MetaPatch, ModeChange, Part, Record, RecordBody,
-    Role, SessionHeader, SnapshotMark,
+    Role, SessionHeader,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::json;
@@ -284,7 +284,7 @@ fn bodies() -> Vec<RecordBody> {
     answer.parts.push(Part::Thinking { text: "hm".into() });
     answer.parts.push(Part::ToolCall { id: "c".into(), name: "n".into(), args: json!({"x": 1.5}) });
     let mode = json!({"from": null, "to": "code", "timestamp": at(3), "trigger": "auto"});
-    let mark = json!({"snapshotId": FALLBACK_ID, "leaf": 4, "reason": SnapshotMark::REST});
+    let mark = json!({"snapshotId": FALLBACK_ID, "leaf": 4, "reason": "epoch"});
     let call = json!({"id": "c", "name": "n", "args": {}, "result": {"llmContent": "out"},
         "timestamp": at(4)});
     vec![

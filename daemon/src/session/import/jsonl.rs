@@ -5,7 +5,7 @@
 use std::io::BufRead;
 
 use memchr::memmem;
-use ollm_protocol::content::{Record, RecordBody, RecordKind, SessionHeader};
+use ollm_protocol::content::{Record, RecordBody, RecordKind, RecordScope, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;
@@ -119,6 +119,10 @@ impl JsonlReader {
         if let (Seq(0), RecordBody::Session(header)) = (seq, &body) {
             self.header = Some(header.clone());
             self.map.insert(seq, Seq(0));
+            return;
+        }
+        // A mark of another log says nothing about this one.
+        if body.kind().scope() == RecordScope::Log {
             return;
         }
         let parent = self.parent(parent);

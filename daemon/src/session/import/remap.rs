@@ -103,6 +103,7 @@ impl SeqMap {
             | RecordBody::Meta(_)
             | RecordBody::Loop(_)
             | RecordBody::PutBack(_)
+            | RecordBody::Rest(_)
             | RecordBody::Close(_) => {}
         }
         Ok(())

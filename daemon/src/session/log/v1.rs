@@ -9,9 +9,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::content::{
-    Custom, Message, Record, RecordBody, RecordKind, Role, SnapshotMark, ToolCall,
-};
+use ollm_protocol::content::{Custom, Message, Record, RecordBody, RecordKind, Role, ToolCall};
 use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
@@ -305,8 +303,6 @@ struct LineEnvelope<'a> {
     custom: Option<CustomEnvelope<'a>>,
     compaction: Option<CompactionEnvelope>,
     #[serde(borrow)]
-    snapshot: Option<SnapshotEnvelope<'a>>,
-    #[serde(borrow)]
     goal: Option<GoalEnvelope<'a>>,
 }
 
@@ -334,12 +330,6 @@ struct CustomEnvelope<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     context_text: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct SnapshotEnvelope<'a> {
-    #[serde(borrow)]
-    reason: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -379,9 +369,6 @@ impl LineEnvelope<'_> {
                 }
                 CustomEnvelope { .. } => 0,
             };
-        }
-        if self.snapshot.as_ref().is_some_and(|mark| mark.reason == SnapshotMark::REST) {
-            flags |= IndexEntry::REST_MARK;
         }
         if self.goal.as_ref().is_some_and(|goal| goal.source == "marker") {
             flags |= IndexEntry::BY_MARKER;

@@ -4,8 +4,8 @@ use ollm_protocol::content::{
     BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
     Delta, Epoch, EpochBasis, ExportFormat, GoalChange, GoalMarker, GoalSource, GoalStep, HeadItem,
     Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange, Part, Pin,
-    PutBack, Record, RecordBody, RecordKind, Retention, Role, SessionDocument, SessionHeader,
-    SnapshotMark, ToolCall, ToolResult, Usage,
+    PutBack, Record, RecordBody, RecordKind, RecordScope, RestMark, Retention, Role,
+    SessionDocument, SessionHeader, SnapshotMark, ToolCall, ToolResult, Usage,
 };
 use ollm_protocol::{GoalId, PlanId, Seq, SessionId, SnapshotId, Timestamp};
 use proptest::prelude::*;
@@ -123,7 +123,7 @@ fn header() -> impl Strategy<Value = SessionHeader> {
 /// Returns a body of any kind, which refers only to records before `before`.
 fn body(before: u64) -> BoxedStrategy<RecordBody> {
     let seq = move || (0..before.max(1)).prop_map(Seq);
-    let kinds = prop::sample::select(RecordKind::ALL.to_vec());
+    let kinds = prop::sample::select(exported_kinds());
     let small = (text(), prop::option::of(text()), value(), any::<u32>(), any::<bool>());
     let refs = (seq(), seq(), prop::option::of(seq()));
     let large = (message(), tool_call(before), mode_change(), header());
@@ -230,7 +230,14 @@ fn body_of(
         }),
         RecordKind::Close => RecordBody::Close(Close { reason: CloseReason::Client }),
         RecordKind::PutBack => RecordBody::PutBack(put_back(text)),
+        RecordKind::Rest => RecordBody::Rest(RestMark {}),
     }
+}
+
+/// Returns the kinds of records that an export can have.
+fn exported_kinds() -> Vec<RecordKind> {
+    let kinds = RecordKind::ALL.iter().copied();
+    kinds.filter(|kind| kind.scope() != RecordScope::Log).collect()
 }
 
 fn goal_change(text: String, is_marker: bool, message_seq: Option<Seq>) -> GoalChange {
