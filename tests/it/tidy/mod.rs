@@ -1,5 +1,6 @@
 //! Checks of the sources that the compiler does not make: sizes, module edges, and lists that must agree.
 
+mod dependencies;
 mod documents;
 mod files;
 mod modules;
