@@ -1,4 +1,4 @@
-//! Configuration: reloads, errors with file, line and key, `ollmctl config`, and the README's table of keys.
+//! Configuration: reloads, errors with file, line and key, `ollmctl config`, and the table of keys in CONFIG.md.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -73,16 +73,16 @@ fn config_commands_show_values_with_their_sources() {
 }
 
 #[test]
-fn readme_table_lists_every_key() {
+fn config_md_lists_every_key() {
     let sandbox = Sandbox::new();
     let shown = sandbox.ctl(["config", "show", "--json"]).json();
     let all = shown.as_object().unwrap().iter().flat_map(|(section, keys)| {
         let keys = keys.as_object().unwrap().keys();
         keys.map(move |key| format!("{section}.{key}"))
     });
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let (_, table) = readme.split_once("| key | default | what it does |").unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemon/CONFIG.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, table) = page.split_once("| key | default | what it does |").unwrap();
     let (table, _) = table.split_once("\n\n").unwrap();
     let listed = table.lines().filter_map(|line| line.strip_prefix("| `")).flat_map(|line| {
         let names = line.split(" | ").next().unwrap().split('`');
