@@ -142,7 +142,7 @@ impl Address {
         self.socket.as_deref()
     }
 
-    /// Returns what named the home and what named the socket.
+    /// Returns the sources of the home's path and of the socket's path.
     pub(crate) fn sources(&self) -> (AddressSource, AddressSource) {
         (self.home_source, self.socket_source)
     }

@@ -36,7 +36,7 @@ pub struct DaemonFile {
 
 /// Returns the id of a home from the device and the inode of its directory: `<device>:<inode>`, both decimal.
 ///
-/// It stays the same for every path of the home, and a copy of the home has another one.
+/// The id is the same for every path to the home, and a copy of the home has another one.
 #[must_use]
 pub fn home_id(device: u64, inode: u64) -> String {
     format!("{device}:{inode}")

@@ -40,7 +40,7 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         let event = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
         match event {
             Some(event) => ctx.print_text(&render(&event, &options))?,
-            // Also for an event that only a newer version can decode.
+            // An event of a kind that this version cannot decode is printed as JSON, too.
             None => ctx.print_json_line(&raw)?,
         }
         // A reader acts on each line, so no line may wait for the next.

@@ -256,7 +256,7 @@ fn watch(args: FilesWatchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
             for_people.then(|| serde_json::from_str::<FilesEvent>(raw.get()).ok()).flatten();
         match event {
             Some(event) => ctx.print_text(&render_event(&event))?,
-            // Also for an item that only a newer version can decode.
+            // An item that this version cannot decode is printed as JSON, too.
             None => ctx.print_json_line(&raw)?,
         }
         ctx.terminal.flush()?;

@@ -198,7 +198,7 @@ pub(super) fn step_with_files(
     ctx.print(&reply, |result, options| render(direction.done(), result, options))
 }
 
-/// Returns the names of the files that an undo could put back; `None` if there are none or that cannot be found out.
+/// Returns the names of the files that an undo could put back; `None` if there are none, or if the daemon cannot say.
 pub(super) fn files_to_put_back(
     session_id: SessionId,
     steps: u32,

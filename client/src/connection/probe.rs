@@ -25,7 +25,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// A connection to a daemon that belongs to this user or to root.
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
-    /// In blocking mode.
+    /// The stream, in blocking mode.
     pub(crate) stream: UnixStream,
     pub(crate) socket: PathBuf,
     /// The daemon's version, if it is known.

@@ -82,8 +82,8 @@ impl<'a> HitList<'a> {
         let _infallible = writeln!(self.text, "    {line}");
     }
 
-    /// Returns the list with what is to be said about it: that it is empty, has further pages, or may lack records of
-    /// sessions that are not indexed yet.
+    /// Returns the list with a remark if it is empty, has further pages, or may lack records of sessions that are not
+    /// indexed yet.
     pub(crate) fn finish(mut self, has_more: bool, behind: Option<u64>) -> String {
         if self.text.is_empty() {
             self.text.push_str("nothing found\n");

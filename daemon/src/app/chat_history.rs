@@ -1,7 +1,7 @@
 //! The lines that people typed in chats: the client writes them, and the daemon removes them with their session.
 //! FORMAT.md, "Directories and modes".
 //!
-//! It must not read them.
+//! The daemon must not read these files.
 
 use std::path::{Path, PathBuf};
 

@@ -104,7 +104,7 @@ impl Observer for SessionObserver {
             SessionChange::Damaged { damaged } => self.publish_damage(&core, id, *damaged),
             SessionChange::Healed { records } => {
                 tracing::info!(session = %id, records, "damaged records can be read again");
-                // What was derived without these records must not be continued.
+                // Folds that lack these records must not be continued.
                 core.cache.forget(id);
                 if self.damaged.lock().remove(&id) {
                     let data = json!({ "records": records });

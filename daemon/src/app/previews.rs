@@ -23,7 +23,7 @@ pub(crate) struct FileMove {
     pub(crate) to: Option<Seq>,
     /// The records that leave the path.
     pub(crate) removed: Vec<Seq>,
-    /// The records that come onto the path.
+    /// The records that join the path.
     pub(crate) added: Vec<Seq>,
     /// The call, as the record names it: `undo`, `redo` or `restore`.
     pub(crate) cause: &'static str,

@@ -94,7 +94,7 @@ impl<T> Default for Exclusive<T> {
 impl<T> Drop for Claim<T> {
     fn drop(&mut self) {
         let removed = self.holders.lock().remove(&self.session_id);
-        // After the lock is free: a waiter looks at the registry again.
+        // The lock must be free by now, because a waiter looks at the registry again.
         if let Some(removed) = removed {
             removed.ended.cancel();
         }

@@ -259,14 +259,14 @@ pub(crate) struct TakenSnapshot {
 /// Sessions with automatic snapshots whose files are not written yet; in memory only.
 #[derive(Default)]
 pub(crate) struct DueSnapshots {
-    /// In an order, so that a simulation makes the same changes each time.
+    /// Ordered, so that a simulation makes the same changes each time.
     state: Mutex<BTreeMap<SessionId, SessionDueSnapshots>>,
     wake: Notify,
     /// Held from the moment at which work is taken until it is done.
     writing: Mutex<()>,
 }
 
-/// What is due for the snapshots of one session.
+/// The snapshots of a session that are due.
 #[derive(Debug, Default)]
 pub(crate) struct SessionDueSnapshots {
     /// The snapshots without a file, the oldest first.

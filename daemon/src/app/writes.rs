@@ -1,7 +1,7 @@
 //! The files that tool calls wrote, as clients report them.
 //!
 //! The contents from before a call are kept as blobs of the session, within `snapshots.fileLimit` and
-//! `snapshots.fileQuota`. Nothing is read from the project: what a file had is what the client says.
+//! `snapshots.fileQuota`. Nothing is read from the project: the earlier contents come from the client.
 
 use std::collections::HashSet;
 

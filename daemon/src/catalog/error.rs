@@ -24,7 +24,7 @@ pub(crate) enum CatalogError {
     /// A newly created file could not be opened either.
     #[error("cannot open the catalog {} even after recreating it", path.display())]
     Unusable { path: PathBuf },
-    /// The file is not what was written; it is replaced.
+    /// The file is damaged; it is replaced.
     #[error("the catalog {} is damaged", path.display())]
     Damaged { path: PathBuf },
     /// A reader kept the journal from being truncated, so it still holds removed text. A retry can succeed.

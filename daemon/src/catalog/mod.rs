@@ -57,7 +57,7 @@ const CHECK_DELAY: Duration = Duration::from_millis(150);
 
 /// The longest wait of a read that found damage for the file that replaces the damaged one, or for the end of its check.
 const REPAIR_WAIT: Duration = Duration::from_secs(2);
-/// The longest wait of such a read for the new file to have all sessions, if its answer must not lack one.
+/// The longest wait of a read until the new file has all sessions, if the answer must not lack one.
 const REBUILD_WAIT: Duration = Duration::from_secs(5);
 
 /// The catalog of one home. Every call may block and belongs on a blocking thread in async code, except
@@ -101,7 +101,7 @@ impl Catalog {
 
     /// Tries again to read texts that could not be read when they were indexed, for example because a blob was missing.
     ///
-    /// A search calls this, so that it finds what was put back in the meantime. Never blocks.
+    /// A search calls this, so that it finds blobs that were put back in the meantime. Never blocks.
     pub(crate) fn retry_gaps(&self) {
         self.shared.queue.retry_gaps();
     }
@@ -140,7 +140,7 @@ impl Catalog {
         self.shared.queue.knows_all()
     }
 
-    /// Ends the current batch and closes the file. The next start finds what was not indexed.
+    /// Ends the current batch and closes the file. The next start indexes the remaining records.
     pub(crate) fn shutdown(&self) {
         self.shared.queue.close();
         let writer = self.writer.lock().take();
@@ -157,7 +157,7 @@ impl Catalog {
         self.hint_if(id, &|_| true)
     }
 
-    /// As [`Catalog::hint`], unless `is_wanted` refuses the folded state: the entries are not read then.
+    /// Returns the same as [`Catalog::hint`], or `None` if `is_wanted` refuses the folded state. Then no entry is read.
     pub(crate) fn hint_if(
         &self,
         id: SessionId,

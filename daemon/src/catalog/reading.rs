@@ -26,7 +26,7 @@ pub(super) fn session_title(
 }
 
 /// Reads the documents of candidates, with one call of the source for each session, and returns them by id. A log that
-/// cannot be read does not fail the others. `wants` is that of [`IndexSource::records`].
+/// cannot be read does not fail the others. `wants` is passed to [`IndexSource::records`].
 pub(super) fn read_documents(
     source: &dyn IndexSource,
     candidates: &[DocumentOrigin],

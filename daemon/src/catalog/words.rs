@@ -34,8 +34,8 @@ const MAX_TOKEN_BYTES: usize = 64;
 /// Maximum number of parts of a word; a word with more parts is encoded data, whose parts have no meaning.
 const MAX_PARTS: usize = 8;
 
-/// Minimum length of two parts in a row that are a token of their own, in bytes: the pieces of hexadecimal data, such as
-/// `9a3`, would fill the index.
+/// Minimum length in bytes of the token that two parts in a row make. Shorter ones, such as `9a3` of hexadecimal data,
+/// would fill the index.
 const MIN_PAIR_BYTES: usize = 4;
 
 /// The extensions that make `name.ext` a token of its own. Without that token, the search for a file would read every

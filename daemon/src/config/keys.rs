@@ -27,7 +27,7 @@ pub(super) enum KeyKind {
     Duration(u64),
     /// A number of bytes up to a bound.
     Size(u64),
-    /// One of some words.
+    /// A word from a list.
     Choice(&'static [&'static str]),
     /// A list of texts.
     List,
@@ -69,7 +69,7 @@ impl ConfigKey {
     }
 }
 
-/// One day in seconds: the upper limit of most durations, because the daemon never waits longer.
+/// A day in seconds: the upper limit of most durations, because the daemon never waits longer.
 const DAY: u64 = 86_400;
 /// The upper limit of counts: no machine has more of anything that is counted.
 const MANY: u32 = 1_000_000;

@@ -1,7 +1,7 @@
 //! The settings of file, environment and flags: merged by figment, each with its source, and checked one by one
 //! against the table of keys.
 //!
-//! Must not know what a setting means.
+//! Must not know the meaning of a setting.
 
 use std::collections::BTreeMap;
 use std::path::Path;

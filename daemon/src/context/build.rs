@@ -19,7 +19,7 @@ use super::render::note;
 use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
 
 /// Percent of the room that a conversation may have after a new head, so that the next turns fit before another head
-/// is needed. What is being answered may have more.
+/// is needed. The message that is being answered may have more.
 const DEPTH_PERCENT: u64 = 55;
 /// Percent of the room that a planner aims at: below [`DEPTH_PERCENT`] by the cost of joins and markers.
 const TARGET_PERCENT: u64 = 50;
@@ -201,7 +201,7 @@ impl Front {
         let additions = match frozen {
             Some(basis) => basis.additions.clone(),
             None => {
-                // A system message of its own would replace the one that a model comes with.
+                // A system message by the daemon would replace the default one of the model.
                 let notice = if has_notice && input.has_system() { NOTICE } else { "" };
                 let texts = [input.additions, notice];
                 texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
@@ -317,8 +317,8 @@ fn first_fitting(
     Err(overflow(input, &front.budget, room, named))
 }
 
-/// The explanation of a head's notes as an item of the head, for a conversation without a system message: one that the
-/// daemon made would replace the one that a model comes with.
+/// The explanation of a head's notes as an item of the head, for a conversation without a system message. A system
+/// message by the daemon would replace the default one of the model.
 #[derive(Default)]
 struct Notice {
     item: Option<HeadItem>,
@@ -361,7 +361,7 @@ impl Room {
         Self { available, prompt_limit, pending, others, newest }
     }
 
-    /// Returns the tokens that a head aims at, with checkpoints of some tokens and a newest unit of some tokens.
+    /// Returns the tokens that a head aims at, given those of its checkpoints and of the newest unit.
     fn aim(&self, checkpoints: u64, newest: u64) -> u64 {
         let left = self.available.saturating_sub(checkpoints);
         let mut aim = checkpoints + target_of(left);

@@ -62,7 +62,7 @@ pub(crate) struct BuildInput<'a> {
     pub model: Option<&'a str>,
     /// Tool definitions that will be sent along.
     pub tools: &'a [Value],
-    /// A user message that will follow and is not recorded.
+    /// The user message that will follow; it is not recorded yet.
     pub pending: Option<&'a str>,
     /// The size that a prompt with a new head must stay below, in tokens, because a compaction has to gain; `None` if only the
     /// window limits it.

@@ -150,7 +150,7 @@ impl FileUses {
         let (seq, at) = (record.seq, record.at);
         match record.into_body() {
             Some(RecordBody::ToolCall(call)) => self.executed(seq, at, &call),
-            // The content is one that the path knows again.
+            // The file has a content again that the path knows.
             Some(RecordBody::PutBack(record)) => {
                 for file in &record.files {
                     self.files.entry(file.path.as_str().into()).and_modify(|used| used.at = at);

@@ -36,7 +36,7 @@ const SLOW_SYNC_US: u64 = 100_000;
 /// The part of the system's watches from which on the next project may find none left, in percent.
 const MANY_WATCHES_PERCENT: u64 = 90;
 
-/// The directories to examine, one examination at a time: one that a dead disk holds up has a thread for ever.
+/// The directories to examine, one examination at a time, because a dead disk keeps its thread for ever.
 pub(super) struct ExaminedDirectories {
     private: Vec<PathBuf>,
     log: PathBuf,

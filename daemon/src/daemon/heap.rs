@@ -87,7 +87,7 @@ mod tests {
                 blocks.push(vec![1_u8; BLOCK_BYTES]);
                 live.push(Box::new(n));
             }
-            // In the middle of the work; the work that follows needs no more memory, but frees it.
+            // Pages are returned in the middle of the work: the rest of it frees memory and needs none.
             return_freed();
             let full = status_bytes("RssAnon:").expect("a size");
             drop(blocks);

@@ -24,7 +24,7 @@ pub(crate) struct Home {
     pub(super) id: String,
     /// The directory of session logs, which may be outside of the home.
     pub(crate) sessions_dir: PathBuf,
-    /// Held until the process ends; the first one is that of the home.
+    /// The locks, held until the process ends; that of the home is the first.
     pub(super) locks: Vec<InstanceLock>,
     /// The configuration that names the directories.
     pub(crate) config: Config,
@@ -36,7 +36,7 @@ impl Home {
     /// Creates the home if it is missing, and locks it before anything in it is read.
     pub(crate) fn prepare(flags: &Flags) -> Result<Self, StartError> {
         let dir = home_dir(flags)?;
-        // Before the directory is made private, which root may do to that of another user.
+        // The owner is checked first, because root could make the directory of another user private.
         check_owner(&dir, &dir)?;
         let dir = private_dir(&dir)?;
         check_files(&dir)?;

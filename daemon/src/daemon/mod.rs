@@ -64,7 +64,7 @@ pub fn run(flags: &Flags) -> ExitCode {
         // Fails only for the leader of a process group, which has no terminal.
         rustix::process::setsid().ok();
     }
-    // Before there is another thread.
+    // This must happen before there is another thread.
     heap::fix_thresholds();
     let (parts, runtime, _logging) = match prepare(flags) {
         Ok(prepared) => prepared,

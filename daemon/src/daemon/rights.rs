@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::error_chain::with_sources;
 use crate::fsutil;
 
-/// The deepest directories are `sessions/<id>.blobs`; one more for directories of people.
+/// The greatest depth of the walk. The daemon's own directories need one less; people may add a level.
 const MAX_DEPTH: usize = 4;
 
 /// The result of a walk.

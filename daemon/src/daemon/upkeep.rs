@@ -50,7 +50,7 @@ pub(super) fn spawn(tasks: &Tasks, control: &Arc<Control>) {
     until_stopped(tasks, release_idle(Arc::clone(core)));
     until_stopped(tasks, after_start(Arc::clone(control)));
     until_stopped(tasks, reload_on_signal(Arc::clone(control)));
-    // Before the daemon is announced as ready, so that no change after that is missed.
+    // The watch begins before the daemon is announced as ready, so that no later change is missed.
     let changed = Arc::new(Notify::new());
     if let Some(watcher) = watch(&control.source.file(), Arc::clone(&changed)) {
         until_stopped(tasks, follow_config(watcher, changed, Arc::clone(control)));

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::EventDraft;
 
-/// How much a ring keeps.
+/// The limits of a ring.
 #[derive(Clone, Copy)]
 pub(super) struct RingLimits {
     pub events: usize,

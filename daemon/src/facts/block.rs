@@ -25,7 +25,7 @@ pub(crate) struct FactBlock {
     pub(crate) left_out: Vec<(Seq, u32)>,
 }
 
-/// What the prompt shows besides the block.
+/// The text of the prompt besides the block.
 pub(crate) struct ShownText<'s> {
     /// The text that may say a fact in other words: the notes.
     pub(crate) notes: &'s str,

@@ -65,7 +65,7 @@ pub(super) struct SentenceReading {
     pub(super) form_score: f32,
 }
 
-/// What a sentence does.
+/// The purpose of a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SentenceSort {
     /// States a fact or a rule.
@@ -165,7 +165,7 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
     })
 }
 
-/// Adds values to the words that a sentence is about: all but the last one, which is what it says.
+/// Adds the values of a sentence to its subject, except the last one, which the sentence states.
 fn with_values(
     mut subject: Vec<u64>,
     sentence: &str,
@@ -205,7 +205,7 @@ pub(super) fn hash_of(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// The properties of a sentence that decide what it does.
+/// The properties of a sentence that decide its purpose.
 struct Classes {
     all: ClassSet,
     is_rule: bool,
@@ -345,7 +345,7 @@ fn is_own_denial(words: &[&str], at: usize) -> bool {
     is_denial && before.is_some_and(|word| ["i", "we", "they", "you", "who"].contains(&word))
 }
 
-/// Whether a sentence is a question by its end. A statement with `right?` behind it is none.
+/// Whether a sentence ends like a question. A statement with `right?` behind it is not a question.
 fn is_asked(sentence: &str, words: &[&str], begins_as_question: bool) -> bool {
     let end = sentence.trim_end_matches(|char: char| {
         char.is_whitespace() || matches!(char, '"' | ')' | '»' | '”')
@@ -403,7 +403,7 @@ fn has_content(words: &[&str], reading: &Reading, rest: &str) -> bool {
             .is_some()
 }
 
-/// Whether a word has no share in what a sentence is about.
+/// Whether a word is not a part of a sentence's subject.
 fn is_functional(classes: ClassSet) -> bool {
     use WordClass::{
         Change, Date, Filler, Function, Pronoun, Remember, Retract, Rule, Statement, Unit,

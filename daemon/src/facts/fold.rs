@@ -316,7 +316,7 @@ impl FactFold {
                 .values
                 .last()
                 .is_some_and(|old| reading.values.iter().any(|value| value.hash == old.hash));
-            // With a word such as "now", a subject with fewer words is the same; one with other words is not.
+            // With a word such as "now", a subject that lacks some of the words is the same; others are not.
             let is_part = n_common == n_all.min(n_words) && n_all.abs_diff(n_words) <= 3;
             let is_changed = reading.is_change && (is_part || names_old);
             if !is_same && !is_changed {
@@ -461,7 +461,7 @@ fn ratio(part: usize, all: usize) -> f32 {
     if all == 0 { 0.0 } else { part as f32 / all as f32 }
 }
 
-/// Whether a line at some byte of a message stands neither at its beginning nor at its end.
+/// Whether the line at a byte of a message is in the middle of the message: not near its beginning or its end.
 const fn is_in_middle(text: &str, at_byte: usize) -> bool {
     text.len() >= LONG_MESSAGE_BYTES && at_byte > END_BYTES && at_byte < text.len() - END_BYTES
 }

@@ -111,7 +111,8 @@ fn normalized(text: &str) -> String {
     normal
 }
 
-/// Returns whether a normalized line has a word or words, not as a part of longer ones unless the script joins them.
+/// Returns whether a normalized line has some words. They must not be parts of longer words, unless the script joins
+/// words.
 fn has_word(line: &str, word: &str) -> bool {
     if word.is_empty() {
         return true;

@@ -385,7 +385,7 @@ fn is_network_address(word: &str) -> bool {
         || has_port
 }
 
-/// Whether a word is a path. `and/or` and `km/h` are none.
+/// Whether a word is a path. `and/or` and `km/h` are not.
 fn is_path(word: &str, has_digit: bool) -> bool {
     let is_drive = word.as_bytes().get(1) == Some(&b':') && word.contains('\\');
     let starts = ["/", "~/", "./", "../", "\\\\"].iter().any(|start| word.starts_with(start));

@@ -199,7 +199,7 @@ impl ChangeJournal {
         self.bytes + 64 * self.n_paths
     }
 
-    /// Adds a batch, if it has a change. One that is cut makes everything before it unknown.
+    /// Adds a batch if it has a change. A batch that is cut makes everything before it unknown.
     pub(crate) fn push(&mut self, batch: ChangeSet) {
         if batch.is_empty() {
             return;

@@ -24,7 +24,7 @@ pub(crate) struct PathFilter {
 impl PathFilter {
     /// Compiles patterns in the syntax of `.gitignore`, relative to the root; an empty `include` admits everything.
     ///
-    /// **Errors**: `Pattern` names the first one that is none.
+    /// **Errors**: `Pattern` names the first invalid pattern.
     pub(crate) fn new(include: &[String], exclude: &[String]) -> Result<Self, FilesError> {
         Ok(Self {
             include: compile("include", include)?,

@@ -152,7 +152,7 @@ impl<'a> Follower<'a> {
         let mut state = self.root.state.write();
         state.phase = Phase::Ready;
         state.read_at = Instant::now();
-        // Who was told that the root is gone, or knows another directory with its name, lists again.
+        // Subscribers that saw the root vanish, or know another directory of this name, must list again.
         if std::mem::replace(&mut state.has_walked, true) {
             state.journal.resync();
         }
@@ -301,8 +301,8 @@ impl<'a> Follower<'a> {
         has_room
     }
 
-    /// Takes a directory into the tree; returns false if it has no place there. Over the limit of files only directories
-    /// have one that are in the tree already, so that those at least stay right.
+    /// Takes a directory into the tree; returns false if it has no place there. Beyond the limit of files, only those
+    /// directories are taken that are in the tree already, so that these stay right.
     fn take(
         &self,
         listing: PackedListing,
@@ -524,7 +524,7 @@ impl<'a> Follower<'a> {
         dirty
     }
 
-    /// Reads the changed directories, and what is new in them.
+    /// Reads the changed directories and their new subdirectories.
     fn read_again(&mut self, dirty: &Dirty, changes: &Mutex<ChangeSet>) {
         let jobs = {
             let state = self.root.state.read();

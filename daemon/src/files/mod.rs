@@ -429,7 +429,7 @@ fn drop_until(
     is_enough: impl Fn(&HashMap<RootKey, OpenRoot>) -> bool,
 ) {
     while !is_enough(roots) {
-        // One reference is that of the map and one that of the thread; calls and subscriptions have others.
+        // The map and the thread have a reference each; any other one belongs to a call or a subscription.
         let unused = roots.iter().filter(|(_, open)| Arc::strong_count(&open.root) <= 2);
         let oldest =
             unused.min_by_key(|(_, open)| *open.root.used_at.lock()).map(|(key, _)| key.clone());

@@ -40,7 +40,7 @@ pub(super) enum RootAge {
     Current,
     /// The root is polled, and the last walk was some time ago.
     Old,
-    /// The root is another directory, cannot be read, or a rule above it changed.
+    /// The root was replaced by another directory or cannot be read, or a rule above it changed.
     Wrong,
 }
 

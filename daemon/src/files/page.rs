@@ -248,7 +248,7 @@ pub(super) fn add_details(page: &mut FilesPage, root: &Path) {
 enum Found<T> {
     /// Something was found.
     Here(T),
-    /// Nothing is there any more, or something else.
+    /// The path is gone, or leads to something else.
     Gone,
     /// The system did not tell, for example for lack of descriptors.
     Unknown,
@@ -269,7 +269,7 @@ fn open_directory(root: &Path, dir: &[u8]) -> Found<OwnedFd> {
         .map_or_else(Found::from, Found::Here)
 }
 
-/// Returns the kind and the details of a file in a directory; a thing that is neither a file nor a symbolic link is none.
+/// Returns the kind and the details of a file in a directory; `None` for anything but a file or a symbolic link.
 fn details_of(directory: &OwnedFd, name: &[u8]) -> Found<(EntryKind, FileDetails)> {
     let found = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => found,

@@ -48,7 +48,7 @@ pub(crate) enum FollowMode {
 pub(crate) enum PollReason {
     /// The user has no watches, or no instances of inotify, left.
     NoWatches,
-    /// The files are those of another machine or program, whose changes are not reported here.
+    /// The files belong to another machine or program, whose changes are not reported here.
     RemoteFiles,
     /// The system has no watches that this program can use.
     NoSupport,

@@ -255,7 +255,7 @@ fn common_git_dir(dir: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Reads a file of patterns; one that does not exist has none.
+/// Reads a file of patterns; a missing file has no patterns.
 fn read_patterns(dir: &Path, path: &Path, warnings: &mut Vec<FileWarning>) -> Gitignore {
     let shown = path.to_string_lossy();
     let bytes = match read_file(path) {

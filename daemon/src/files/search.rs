@@ -290,7 +290,7 @@ mod tests {
         check("mod", &["src/mod.rs", "src/model.rs", "src/my_old_data.rs"], &["src/dom.rs"]);
         check("fb", &["src/foo_bar.rs", "src/fuzzbox.rs"], &[]);
         check("rpcmet", &["daemon/src/rpc/methods.rs"], &["daemon/src/rpc/streams.rs"]);
-        // Of equal matches the shorter path.
+        // The shorter path of two equal matches is the better one.
         check("main.rs", &["main.rs", "client/main.rs", "a/much/longer/main.rs"], &["main.c"]);
         // Several words in any order.
         check("log session dae", &["daemon/src/session/log.rs"], &["daemon/src/log.rs"]);

@@ -150,9 +150,9 @@ pub(crate) fn letters_of(text: &[u8]) -> u64 {
     text.iter().filter(|byte| **byte != b'/').fold(0, |set, byte| set | 1 << bit(byte))
 }
 
-/// The bit of everything that has none of its own.
+/// The bit of all characters that have no bit of their own.
 const OTHER_BIT: u8 = 39;
-/// The set of everything that has no bit of its own.
+/// The set of all characters that have no bit of their own.
 pub(crate) const OTHER_LETTERS: u64 = 1 << OTHER_BIT;
 
 /// A directory.

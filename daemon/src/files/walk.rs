@@ -184,7 +184,7 @@ impl Shared<'_> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
             Ok(fd) => fd,
-            // It vanished, or something else took its place; the directory above it changed then.
+            // The directory vanished or was replaced; its parent then changed as well.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return None,
             Err(error) => {
                 warn(format!("this directory is skipped: {error}"));

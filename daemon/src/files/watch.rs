@@ -43,7 +43,8 @@ pub(crate) struct WatchNotice {
     pub(crate) is_dir: bool,
 }
 
-/// Returns whether an error of [`DirWatcher::add`] says that the directory is gone, is none any more, or cannot be read. After all other errors, such as that of a user without further watches, its changes would be missed.
+/// Returns whether an error of [`DirWatcher::add`] says that the directory is gone, was replaced by something else, or
+/// cannot be read. After any other error, for example when the user has no more watches, its changes would be missed.
 pub(crate) fn is_harmless(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let harmless = [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::LOOP, Errno::NAMETOOLONG];
@@ -148,7 +149,7 @@ mod system {
         }
     }
 
-    /// Returns whether watches miss changes of a directory, because its file system is that of another machine.
+    /// Returns whether watches miss changes of a directory, because its file system belongs to another machine.
     pub(crate) fn misses_changes(path: &Path) -> bool {
         let Ok(found) = rustix::fs::statfs(path) else { return false };
         // The width of the field depends on the system; its values have 32 bits.

@@ -125,7 +125,7 @@ impl Dir {
         Ok(fd)
     }
 
-    /// Reads what is in a place. Never waits for a pipe.
+    /// Reads the file at a path, if there is any. Never waits for a pipe.
     pub(crate) fn find(&self, name: &str) -> io::Result<PlaceState> {
         check_read(&self.path)?;
         let mut file = match self.open_file(name) {

@@ -318,7 +318,8 @@ fn note_leftover(path: &Path) {
 
 /// Removes the temporary files in a directory that this process gave up and could not remove then.
 ///
-/// A deletion calls it, because they may hold content of what is deleted. After a restart, [`sweep_temporaries`] does.
+/// A deletion calls it, because these files may have content of the deleted session. After a restart,
+/// [`sweep_temporaries`] removes them.
 pub(crate) fn remove_leftovers(dir: &Path) -> Result<(), FsError> {
     let mut leftovers = LEFTOVERS.lock();
     while let Some(at) = leftovers.iter().position(|path| path.parent() == Some(dir)) {

@@ -66,7 +66,7 @@ pub(crate) enum FaultKind {
 /// A fault at one change, or at several in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskFault {
-    /// The number of changes, with those that failed, before the first one that fails.
+    /// The number of changes, failed ones included, before the first change that shall fail.
     pub(crate) at: usize,
     /// The number of changes that fail.
     pub(crate) count: usize,

@@ -177,7 +177,7 @@ fn is_count(before: &str, word: &str, next: &str) -> bool {
     is_number(bare) && (is_followed || is_key && is_counted(before))
 }
 
-/// Whether a word says what the number beside it counts.
+/// Whether a word is the unit or the thing that a number beside it counts.
 fn is_counted(word: &str) -> bool {
     let word = word.trim_matches(|char: char| char.is_ascii_punctuation());
     let is_in = |words: &[&str]| words.iter().any(|one| one.eq_ignore_ascii_case(word));

@@ -50,7 +50,7 @@ pub(crate) struct WarmRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThinkMode {
     Off,
-    /// As much as the model decides.
+    /// The model decides how much it thinks.
     On,
     Low,
     Medium,

@@ -259,7 +259,7 @@ impl Models {
     }
 
     /// Returns the description of a model, and whether it was requested just now; `None` if the server is down, does not
-    /// have the model or does not respond at once. For callers that can do without.
+    /// have the model or does not respond at once. Callers must be able to go on without it.
     pub(crate) async fn info_soon(&self, model: &str) -> Option<(Arc<ModelInfo>, bool)> {
         {
             let mut state = self.state();

@@ -2,7 +2,7 @@
 //!
 //! A server queues requests for a loaded model without limit and in its own order. So the daemon sends one request at a
 //! time to each model: chats first, then background calls, each in the order of arrival.
-//! Must not know what the calls are.
+//! Must not know the calls themselves.
 //!
 //! **Invariants**: one ticket per model is admitted at a time; a background call is not admitted while a chat waits; a
 //! dropped ticket, waiting or admitted, leaves the queue.

@@ -466,11 +466,11 @@ fn remove_dirs(journal: &Journal, root: &Dir, stage: &Dir) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes back what was put back, unless somebody wrote the file since, and removes the stage. Blocks on the disk.
+/// Reverses the changes of files that nobody wrote since, and removes the stage. Blocks on the disk.
 pub(crate) fn take_back(journal: &Journal) -> Result<(), FsError> {
     with_stage(journal, |root, stage| {
         let Some(ready) = read_ready(stage)? else {
-            // Nothing has changed its place, so everything here was staged, perhaps in part.
+            // No file of the project was moved yet, so the stage has only new contents, perhaps in part.
             return discard(journal, stage, &|_, _| true);
         };
         // Moving a file back twice could take one that somebody wrote meanwhile.
@@ -489,7 +489,7 @@ pub(crate) fn take_back(journal: &Journal) -> Result<(), FsError> {
                     let _is_gone = parent.remove_dir(name)?;
                 }
             }
-            // What was moved back is durable before the stage is removed.
+            // The moves are made durable before the stage is removed.
             let dirs: BTreeSet<&str> =
                 journal.changes.iter().map(|change| split(&change.path).0).collect();
             for dir in dirs {
@@ -513,7 +513,8 @@ fn with_stage(
     let root = open_project(&journal.root).map_err(fail)?;
     let name = journal.stage_name();
     let stage = match root.open_beneath(&name) {
-        // A process that was killed may have removed it in the system's cache only, and the journal goes next.
+        // A killed process may have removed the stage in the system's cache only. The journal is removed next, so the
+        // project is synced first.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return root.sync().map_err(fail),
         stage => stage.map_err(fail)?,
     };

@@ -42,7 +42,7 @@ pub(crate) struct JournaledChange {
     /// The permissions that it must have for that; absent if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expected_mode: Option<u32>,
-    /// For a file that goes: the number of its innermost directories that go with it, if they are empty then.
+    /// The number of the innermost directories that are removed with the file, if they are empty then.
     #[serde(default, skip_serializing_if = "is_no_dir")]
     pub(crate) dirs: u32,
 }

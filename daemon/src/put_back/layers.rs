@@ -33,7 +33,7 @@ struct Layer {
     call: Seq,
     /// The copies of the record of the call on other branches, as a retry writes them.
     copies: Vec<Seq>,
-    /// The identity that a copy shares with the record.
+    /// The identity of the call, which a copy of its record has as well.
     origin: CallOrigin,
     before: FileState,
     after: FileState,
@@ -61,14 +61,14 @@ pub(crate) struct LayerChange {
     pub(crate) change: Result<StateChange, LayerProblem>,
 }
 
-/// The state that a file must have, and the one that it gets. Neither is `Unknown`.
+/// The state that a file must have, and its new state. Neither is `Unknown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateChange {
     pub(crate) expected: FileState,
     pub(crate) wanted: FileState,
-    /// The permissions that it gets; `None` to keep them.
+    /// The new permissions; `None` to keep them.
     pub(crate) mode: Option<PermissionChange>,
-    /// For a file that goes: the number of its innermost directories that go with it, if they are empty then.
+    /// The number of the innermost directories that are removed with the file, if they are empty then.
     pub(crate) dirs: u32,
 }
 
@@ -143,7 +143,7 @@ impl<'a> WrittenFiles<'a> {
             for layer in &mut file.layers {
                 if put.back.contains(&layer.call) {
                     layer.in_place = false;
-                    // The permissions of a removed file are those that it comes back with.
+                    // A removed file comes back with the permissions that it had.
                     let seen = put.mode.and_then(|mode| mode.before);
                     layer.modes.after = layer.modes.after.or(seen);
                 } else if put.forward.contains(&layer.call) {

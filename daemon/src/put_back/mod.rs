@@ -1,4 +1,4 @@
-//! Putting files back: what the tool calls of a session wrote, taken out of the files again, or put in again.
+//! Putting files back: removes the changes by a session's tool calls from files, or makes them again.
 //!
 //! [`layers`] folds what a session wrote into layers for each file, [`plan`] decides from them and from what is on the
 //! disk which files can be put back, and [`apply`] does it, with a [`journal`] that a crash leaves behind.

@@ -88,7 +88,7 @@ impl FilePlanner<'_> {
         }
     }
 
-    /// Compares a change with what is on the disk. Reads the file.
+    /// Compares a change with the file on the disk, which it reads.
     fn observe(
         &self,
         root: &Dir,
@@ -183,7 +183,7 @@ pub(crate) fn open_project(root: &Path) -> io::Result<Dir> {
     Ok(dir)
 }
 
-/// Reads what is at a path; a missing directory on the way means an absent file.
+/// Reads the file at a path; a missing directory on the way means an absent file.
 pub(super) fn find_beneath(root: &Dir, path: &str) -> io::Result<PlaceState> {
     let (dir, name) = split(path);
     match root.open_beneath(dir) {
@@ -201,7 +201,7 @@ pub(super) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// Returns why a file is not what the session left, or `None` if it is.
+/// Returns how a file differs from the state in which the session left it, or `None` if it does not.
 pub(super) fn conflict_of(found: &PlaceState, expected: FileState) -> Option<String> {
     let reason = match (found, expected) {
         (PlaceState::Absent, FileState::Absent) => return None,

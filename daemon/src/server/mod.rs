@@ -156,7 +156,7 @@ async fn accept(
                         continue;
                     }
                     number += 1;
-                    // Before the connection's first call can read the count.
+                    // The connection is counted before its first call can read the count.
                     open.set(connections.len() + 1);
                     let context = context.clone();
                     connections.spawn(async move {

@@ -44,7 +44,7 @@ pub(super) enum DocumentPass {
     Done,
 }
 
-/// Counts for the metadata, which follow the lists.
+/// The counts in the metadata, which is written behind the lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DocumentTotals {
     pub user_messages: u64,

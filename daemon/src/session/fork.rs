@@ -88,8 +88,8 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Removes what a failed fork left: the log first, because it must never be there without its blobs. Blobs that cannot
-    /// be removed are marked, and the next start removes them; a log that cannot be removed is that of a whole fork.
+    /// Removes the files of a failed fork: the log first, because a log must never be without its blobs. The next start
+    /// removes blobs that cannot be removed now, which are marked. If the log cannot be removed, the whole fork stays.
     fn take_back_fork(&self, id: SessionId) -> Result<(), FsError> {
         let paths = &self.shared.paths;
         fsutil::remove_file(&paths.log(id))?;

@@ -224,7 +224,7 @@ pub(crate) struct ScannedRecord {
     pub key: Option<KeyEntry>,
     /// The body, absent if a scan was not asked for it.
     pub body: Option<RecordBody>,
-    /// Whether the fold may need the body and a blob of it is missing.
+    /// Whether the body, which the fold may need, lacks a blob.
     pub lacks_body: bool,
 }
 
@@ -294,10 +294,10 @@ pub(crate) enum UpdateScope {
 /// A log could not be read for a catalog.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SourceError {
-    /// The system could not read it; a later attempt may succeed.
+    /// The system could not read the file; a later attempt may succeed.
     #[error(transparent)]
     Unreadable(std::io::Error),
-    /// It is no log that this version can read, until somebody changes it.
+    /// The file is not a log that this version can read, and will not become one until somebody changes it.
     #[error(transparent)]
     Unusable(std::io::Error),
 }

@@ -139,7 +139,7 @@ impl NewContents {
         }
     }
 
-    /// Keeps the contents, whose records are durable.
+    /// Keeps the contents for good, once their records are durable.
     pub(super) fn keep(&mut self) {
         self.mark = None;
     }
@@ -235,7 +235,7 @@ impl<'a> BlobStore<'a> {
         let read;
         let bytes = match content {
             KeptContent::Bytes(bytes) => bytes,
-            // What is over the quota is not read into memory.
+            // A content over the quota is not read into memory.
             KeptContent::File(path) if fsutil::file_len(path).is_some_and(is_over) => {
                 return Ok(Err(NotKeptReason::FileQuota));
             }

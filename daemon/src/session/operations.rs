@@ -3,7 +3,7 @@
 //! An operation is a run of records that belong together: a message of the user up to its answer, a compaction, a change
 //! of goals, or a move of the leaf. Undo and redo work as in jj: each is a new `leaf` record, undoing again goes further
 //! back, redo goes forward, and a new operation ends the line of redo. So the two stacks are a fold like everything else.
-//! It goes on where it ended, so that an undo in a long session does not fold its whole log.
+//! The fold continues where it ended, so that an undo in a long session does not read its whole log.
 //!
 //! **Invariants**: pure; equal logs have equal operations, live and after a restart, in one go or bit by bit. A move that
 //! this fold cannot explain, of another program or behind damage, is an operation too and can be undone. FORMAT.md,
@@ -30,7 +30,7 @@ pub(crate) struct OperationSpan {
     pub(crate) before: Option<Seq>,
     /// The active leaf after it.
     pub(crate) after: Option<Seq>,
-    /// For an undo or a redo: the operation that it reversed.
+    /// The operation that an undo or a redo reversed.
     target: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ impl Operations {
         let mut start = self.folded.n_records;
         if let Some((at, leaf)) = last_jump(state, start, self.leaf) {
             *self = Self::default();
-            // What comes before several paths were joined is undone along the path that goes on.
+            // Where the leaf jumped between paths, operations before the jump are those on the path that continues.
             for seq in state.path_to(leaf) {
                 self.path_record(seq, state.entry(seq));
             }
@@ -150,7 +150,7 @@ impl Operations {
         if matches!(self.spans.get(at)?.kind, OperationKind::Undo | OperationKind::Redo) {
             return None;
         }
-        // What is undone last comes first again, so both lists are sorted.
+        // The operation that was undone last is redone first, so both lists are sorted.
         Some(if self.undo.binary_search(&at).is_ok() {
             OperationState::Applied
         } else if self.redo.binary_search_by(|(undone, _)| at.cmp(undone)).is_ok() {

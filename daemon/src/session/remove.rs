@@ -1,7 +1,7 @@
 //! The deletion of a session, in steps that a crash may interrupt at any point. FORMAT.md, "Crash cases".
 //!
 //! The log is renamed, which marks the deletion; the other files are removed and the renamed log is emptied, so that no
-//! content is left and its space is free; the caller removes what is derived from the log; the mark is removed. The
+//! content is left and its space is free; the caller removes all that is derived from the log; the mark is removed. The
 //! next start finishes a deletion whose mark it finds.
 
 use ollm_protocol::SessionId;

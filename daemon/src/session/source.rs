@@ -47,7 +47,7 @@ impl IndexSource for Sessions {
         if !self.sync_open(id)? {
             return Ok(None);
         }
-        // Those of a running write are not read.
+        // Only acknowledged records are read, not those of a running write.
         let acknowledged = self.peek(id, |session| session.state.point().bytes);
         let open_log = || {
             let log = LogReader::open(&path)?;
@@ -204,7 +204,7 @@ pub(super) fn update_of(
         });
     let (first, first_key) = if continues { (known.point.records, known.keys) } else { (0, 0) };
     Some(IndexUpdate {
-        // Without the records that reads found damaged: only the log says what a catalog may store.
+        // Records that a read found damaged are not counted here: the catalog stores only what the log itself shows.
         session: state.summary(now),
         restart: !continues || known.point.records == 0,
         entries: state.entries().get(usize::try_from(first).ok()?..)?.to_vec(),

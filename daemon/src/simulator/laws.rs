@@ -1,4 +1,4 @@
-//! What must hold after a start, whatever the disk lost: compared with the model, and by using the daemon further.
+//! The laws that hold after every start, whatever the disk lost: checked against the model, and by further calls.
 
 use std::collections::HashMap;
 use std::fs;

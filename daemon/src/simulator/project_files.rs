@@ -275,7 +275,7 @@ impl Files {
         Ok(())
     }
 
-    /// Undoes and leaves the files, which a later call then takes into account.
+    /// Undoes without putting files back; later calls must take into account that the files stayed.
     fn move_without_files(&mut self) -> Result<(), String> {
         self.begin("undo without files".to_owned());
         let params = SessionUndoParams::new(self.session, 1);

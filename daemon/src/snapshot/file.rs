@@ -35,7 +35,7 @@ pub(super) fn id_of(name: &str) -> Option<SnapshotId> {
     }))
 }
 
-/// Returns the names and sizes of all snapshot files in a directory, which may be missing. Links and pipes are none.
+/// Returns the names and sizes of all snapshot files in a directory, which may be missing. Links and pipes are skipped.
 pub(super) fn names(dir: &Path) -> Result<Vec<(String, u64)>, FsError> {
     let fail = |source| FsError::new("list", dir, source);
     let entries = match fs::read_dir(dir) {
@@ -163,7 +163,7 @@ fn current_shape(mut value: Value, session: SessionId) -> Value {
         let Some(Value::Array(messages)) = fields.get_mut(list) else { continue };
         *messages = std::mem::take(messages).into_iter().map(|one| message(one, at)).collect();
     }
-    // What another program keeps in these fields has other shapes.
+    // Another program may use other shapes in these fields.
     let own = ["goalStack", "reasoningStorage", "checkpoints", "contextEntries", "pins", "records"];
     own.iter().for_each(|name| drop(fields.remove(*name)));
     if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {

@@ -33,10 +33,10 @@ pub(crate) enum SnapshotError {
     /// There is no such file.
     #[error("there is no snapshot {id}")]
     NotFound { id: SnapshotId },
-    /// The file belongs to another session than the one that was named.
+    /// The file belongs to another session than the named one.
     #[error("snapshot {id} belongs to session {owner}")]
     OtherSession { id: SnapshotId, owner: SessionId },
-    /// The file is no snapshot, or not the one that its name says.
+    /// The file is not a snapshot, or not the snapshot of its name.
     #[error("the snapshot file {} is damaged: {reason}", path.display())]
     Damaged { path: PathBuf, reason: String },
     /// A newer version of the daemon wrote the file.
@@ -113,7 +113,7 @@ impl SnapshotStore {
 
     /// Returns the session of a snapshot with a file.
     ///
-    /// `session`: the only one that may have it.
+    /// `session`: the session that the caller expects, if it named one.
     ///
     /// **Errors**: `NotFound`, `OtherSession`, `Storage`.
     pub(crate) fn session_of(
@@ -194,7 +194,7 @@ impl SnapshotWriter<'_> {
             serde_json::to_writer(&mut *out, document).map_err(io::Error::from)
         });
         if let Err(error) = written {
-            // It may have its name already, and only the sync of that failed.
+            // The file may have its name already, if only the sync of its directory failed.
             if is_new && let Err(error) = fsutil::remove_file(&path) {
                 tracing::warn!(%session, "a part of a failed snapshot stays: {error}");
             }
@@ -256,10 +256,10 @@ impl SnapshotWriter<'_> {
             return Ok(());
         }
         fsutil::remove_leftovers(&dir.join(FILES))?;
-        // Of the map, which names all sessions.
+        // Temporary files of the map, which names all sessions, are in this directory.
         fsutil::remove_leftovers(&self.store.dir)?;
         fsutil::remove_dir_all(&dir)?;
-        // Also of an earlier attempt, which may not have synced it.
+        // The sync is repeated even if nothing was removed: an earlier attempt may have removed the files without it.
         fsutil::sync_dir(&self.store.dir)?;
         let mut map = self.store.map.lock();
         map.remove_session(session)?;

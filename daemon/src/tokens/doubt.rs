@@ -22,23 +22,23 @@ const CONFIRMATIONS: u8 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum MessageTrait {
-    /// It has no text.
+    /// The message has no text.
     Empty,
-    /// It begins or ends with ASCII white space.
+    /// The text begins or ends with ASCII white space.
     BlankEnd,
-    /// It begins or ends with other white space.
+    /// The text begins or ends with other white space.
     WideBlankEnd,
-    /// It contains the text of a special token.
+    /// The text contains that of a special token.
     SpecialToken,
-    /// It contains a tag of thinking.
+    /// The text contains a tag of thinking.
     ThinkTag,
-    /// It contains a control character.
+    /// The text contains a control character.
     Control,
-    /// It contains characters outside ASCII.
+    /// The text contains characters outside ASCII.
     NonAscii,
-    /// It has tool calls beside text.
+    /// The message has tool calls beside text.
     CallBesideText,
-    /// It has several tool calls.
+    /// The message has several tool calls.
     SeveralCalls,
 }
 
@@ -109,7 +109,7 @@ impl Doubts {
         Self(all.map(|kind| Doubt { shape: shape(kind), error, confirmed: 0 }).into())
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no doubts.
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

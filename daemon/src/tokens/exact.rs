@@ -28,7 +28,7 @@ const MAX_CACHED_COUNTS: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct CachedTokenizer {
     tokenizer: Tokenizer,
-    /// By hash of the text; locked only for one lookup or insertion.
+    /// The counts by hash of the text; locked only for one lookup or insertion.
     counts: Mutex<LruCache<[u8; 32], u32>>,
 }
 

@@ -1,7 +1,7 @@
 //! The heap from which Ollama's engine in Go takes the next pair to merge.
 //!
-//! Which of several pairs with an equal rank comes first depends on the layout of this heap, and changes the tokens of
-//! a word such as `=====`. So the heap is the same, step by step.
+//! The layout of this heap decides about the order of pairs with an equal rank, and so about the tokens of a word such
+//! as `=====`. Therefore the heap works step by step as the original does.
 //! Must not know symbols or vocabularies.
 //!
 //! **Source**: `trees/binaryheap` of `github.com/emirpasic/gods/v2`, which Ollama's `BytePairEncoding` uses with a

@@ -45,7 +45,7 @@ pub(super) struct SpecialTokens {
 enum SearchOrder {
     /// The longest token first, then by id.
     Longest,
-    /// By id.
+    /// The special tokens by id.
     Id,
 }
 

@@ -61,10 +61,10 @@ pub enum FileState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileModes {
-    /// Before the write; absent for a file that did not exist, or if it is not known.
+    /// The permissions before the write; absent for a file that did not exist, or if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u32>,
-    /// After the write; absent for a file that does not exist any more, or if it is not known.
+    /// The permissions after the write; absent for a file that does not exist any more, or if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u32>,
 }
@@ -142,7 +142,7 @@ pub struct FileWriteInput {
 named_enum! {
     /// The reason why the daemon did not keep the content of a file before a call, which therefore cannot be put back.
     pub enum NotKeptReason {
-        /// It is larger than `snapshots.fileLimit`.
+        /// The content is larger than `snapshots.fileLimit`.
         FileLimit = "fileLimit",
         /// All blobs of the session, its large texts among them, would have more than `snapshots.fileQuota`.
         FileQuota = "fileQuota",
@@ -233,7 +233,7 @@ pub struct PutBackFile {
 }
 
 named_enum! {
-    /// What a plan does with a file, or what became of it.
+    /// The planned change of a file, or its outcome.
     pub enum FileStatus {
         /// The file is put back, or was.
         PutBack = "putBack",
@@ -374,7 +374,7 @@ pub struct FilePlan {
 }
 
 named_enum! {
-    /// What `session.undo`, `session.redo` and `snapshot.restore` do with files.
+    /// The way in which `session.undo`, `session.redo` and `snapshot.restore` treat files.
     #[derive(Default)]
     pub enum FilesMode {
         /// Files are not examined.

@@ -144,7 +144,7 @@ pub enum ChatEvent {
         calls: Vec<ChatToolCall>,
         /// The time within which the turn needs the results, in milliseconds.
         timeout_ms: u64,
-        /// Who answers the calls; absent for the client.
+        /// The side that answers the calls; absent for the client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<ToolExecutor>,
     },
@@ -174,7 +174,7 @@ pub enum ChatEvent {
     },
 }
 
-/// Who answers tool calls instead of the client.
+/// The side that answers tool calls instead of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ToolExecutor {

@@ -90,7 +90,7 @@ pub struct ContextGetBuildResult {
 named_enum! {
     /// The messages that `context.recall` does not return.
     pub enum RecallExclusion {
-        /// Those that the context of the session has as they were said.
+        /// Leaves out the messages that the context of the session has verbatim.
         Shown = "shown",
     }
 }
@@ -238,7 +238,7 @@ pub struct ContextInspectParams {
     /// The id of one of the last 16 builds of the session; default a new build, which writes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
-    /// The model of a new build; default that of the session, else the configured one.
+    /// The model of a new build; default the session's model, else the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The tool definitions of a new build; default those of the last build.

@@ -306,7 +306,7 @@ named_enum! {
         Walking = "walking",
         /// Its files are known.
         Ready = "ready",
-        /// It cannot be read.
+        /// The root cannot be read.
         Gone = "gone",
     }
 }

@@ -150,7 +150,7 @@ pub struct SnapshotRestoreParams {
     /// Whether the result only describes what would change. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-    /// What to do with the files that the session wrote; default `skip`. A preview is a dry run.
+    /// The treatment of the files that the session wrote; default `skip`. A preview is a dry run.
     #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
     pub files: FilesMode,
     /// For `files: "apply"`: the plan of a preview of the same restore.

@@ -153,7 +153,7 @@ fn render_list(listed: &ContextFactsResult, options: &RenderOptions) -> String {
     table::render(options.width, &columns, rows) + &format!("{}\n", counted(listed.total, "fact"))
 }
 
-/// Returns what is special about a fact.
+/// Returns the state of a fact in words, such as `pinned, replaces #3`.
 fn state(fact: &ContextFact) -> String {
     let mut words = Vec::new();
     let mut add = |is_so: bool, word: String| words.extend(is_so.then_some(word));

@@ -147,7 +147,7 @@ fn wait_for_bytes(pipe: &impl AsFd, exited: &mut Option<PipeReader>) -> bool {
 /// The signals that matter while a command runs.
 struct CommandSignals {
     signals: Signals,
-    /// For each signal the one to send to the command, unless the command receives it anyway.
+    /// The signals to send to the command, one for each received signal; `None` if the command receives it anyway.
     pass_on: [Option<Signal>; 5],
 }
 

@@ -102,7 +102,7 @@ impl TrackedDir {
         Ok(Self { dir: dir.to_owned(), prefix, files, dirs: found.dirs })
     }
 
-    /// Returns what was written since.
+    /// Returns the files that were written since the start.
     ///
     /// **Errors**: the reason why that cannot be found out.
     pub(super) fn writes(mut self) -> Result<TrackedWrites, String> {
@@ -224,7 +224,7 @@ struct Walked {
     dirs: HashSet<PathBuf>,
 }
 
-/// Reads what is below a directory.
+/// Reads the files below a directory.
 ///
 /// **Errors**: the directory has too many files, or cannot be read.
 fn walk(root: &Path) -> Result<Walked, String> {

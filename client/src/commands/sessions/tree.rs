@@ -103,7 +103,7 @@ pub(in crate::commands) fn show(
     }
 }
 
-/// A line that is still to be drawn: a node, and what is left of it and of those behind it.
+/// A line that is not drawn yet: a node, with the beginnings of its first line and of the lines below it.
 struct PendingLine {
     at: usize,
     first: String,
@@ -151,12 +151,12 @@ fn render(
     out
 }
 
-/// The nodes to draw, with the ones that follow each.
+/// The nodes to draw, each with its children.
 struct DrawnTree<'a> {
     nodes: Vec<&'a TreeNode>,
     children: Vec<Vec<usize>>,
     roots: Vec<usize>,
-    /// The drawn node that the leaf is at or directly behind.
+    /// The drawn node of the active leaf, or the nearest one before it.
     leaf: Option<usize>,
 }
 
@@ -164,7 +164,7 @@ impl<'a> DrawnTree<'a> {
     fn new(all_nodes: &'a [TreeNode], leaf: Option<Seq>, all: bool) -> Self {
         let mut tree =
             Self { nodes: Vec::new(), children: Vec::new(), roots: Vec::new(), leaf: None };
-        // The drawn node that stands for each record: itself, or the nearest one before it.
+        // The drawn node of each record: its own, or the nearest one before it.
         let mut place: HashMap<Seq, Option<usize>> = HashMap::new();
         for node in all_nodes {
             let parent = node.parent.and_then(|parent| place.get(&parent).copied()).flatten();
@@ -185,7 +185,7 @@ impl<'a> DrawnTree<'a> {
         tree
     }
 
-    /// Adds the lines of children so that the branch that goes on is drawn last, in the column of its parent.
+    /// Adds the lines of children. The branch that continues is drawn last, in the column of its parent.
     fn push_children(&self, children: &[usize], prefix: &str, pending: &mut Vec<PendingLine>) {
         let active = children.iter().position(|at| self.nodes[*at].active);
         let Some(trunk) = active.or(children.len().checked_sub(1)) else { return };

@@ -56,7 +56,7 @@ pub(super) fn record_and_kill(home: &mut TourHome) -> CommandResult<Crash> {
         }
         let duration = started.elapsed();
         home.kill_daemon()?;
-        // Also the records that were acknowledged until the last moment.
+        // Adds the records that were acknowledged until the kill.
         texts.extend(acknowledged);
         Ok(Crash { session_id, texts, duration })
     })

@@ -1,4 +1,4 @@
-//! `session.operations`: everything that an undo can take back, and what it took back, the newest first.
+//! `session.operations`: the operations that can be undone or redone, and the undos themselves, the newest first.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -29,7 +29,7 @@ use crate::session::SessionError;
 use crate::session::index::IndexEntry;
 use crate::snapshot::SnapshotError;
 
-/// Where a snapshot leads to.
+/// The target of a restore.
 enum SnapshotTarget {
     /// The session returns to a leaf.
     Leaf(SessionId, Option<Seq>),

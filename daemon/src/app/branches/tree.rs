@@ -49,7 +49,7 @@ pub(crate) fn tree(core: &Arc<Core>, params: SessionTreeParams) -> Result<Sessio
     })?;
     let (mut n_bytes, mut reads) = (0, Vec::with_capacity(wanted.len()));
     for (node, entry) in wanted {
-        // What earlier records of the page needed decides, so a page has at least one node.
+        // The limit applies to the records before this one, so a page has at least one node.
         if n_bytes > MAX_PAGE_BYTES {
             next = Some(node.seq);
             break;

@@ -128,7 +128,7 @@ impl<'a> RecallReader<'a> {
         let limit = number(&args["limit"]).map_or(DEFAULT_HITS, |limit| {
             usize::try_from(limit).unwrap_or(MAX_HITS).clamp(1, MAX_HITS)
         });
-        // What is being answered is no answer.
+        // The message that is being answered cannot be the answer.
         let newest = self
             .path
             .items

@@ -93,7 +93,7 @@ impl Turn {
         message.model = Some(model.clone());
         message.finish_reason = Some(answer.finish_reason().to_owned());
         message.duration_ms = Some(as_ms(answer.started.elapsed()));
-        // What a model wrote is never refused; names of tools that nobody offered can have any length.
+        // The text of a model is never refused; names of tools that nobody offered can have any length.
         drop(limits::shorten_message(&mut message));
         let is_complete = is_complete(answer.finish_reason());
         let (mut drafts, _) = message_drafts(core, id, message, is_complete);

@@ -50,7 +50,7 @@ pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>)
     if turn.must_shrink {
         return Ok(true);
     }
-    // The fill is that of the last build, which may have had another window, model or tools.
+    // The fill was measured by the last build, which may have had another window, model or tools.
     let is_alike = is_like_last(core, turn.params);
     if is_alike && fill.is_some_and(|fill| !fill.reaches(compression.threshold)) {
         return Ok(false);

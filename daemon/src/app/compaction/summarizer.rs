@@ -466,7 +466,7 @@ impl<'a> Summarizer<'a> {
         }
     }
 
-    /// Returns when a turn stops to wait; never in the background.
+    /// Waits until the turn no longer waits for the summary. In the background, waits for ever.
     async fn ended(&self) {
         match self.ends {
             Some(ends) => tokio::time::sleep_until(ends).await,
@@ -474,7 +474,7 @@ impl<'a> Summarizer<'a> {
         }
     }
 
-    /// Returns when a chat needs the place of a background summary; never for others.
+    /// Waits until a chat needs the place of a background summary. For other summaries, waits for ever.
     async fn gives_way(&self, ticket: &Ticket) {
         if !self.is_background() {
             return std::future::pending().await;

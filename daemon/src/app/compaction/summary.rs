@@ -152,8 +152,9 @@ impl<'a> SummaryRange<'a> {
         }
     }
 
-    /// Returns whether requests go behind the chat's own prompt. A prompt of their own displaces that from the server's cache,
-    /// so it must need fewer requests, and in the background it is given up once no pause was long enough for it.
+    /// Returns whether requests go behind the chat's own prompt. A request with another prompt displaces it from the
+    /// server's cache. So it is chosen only if fewer requests are needed, and no longer in the background once no
+    /// pause was long enough for it.
     ///
     /// `own`: the room of requests with a prompt of their own, if they have any.
     fn prefers_chat(
@@ -189,7 +190,7 @@ impl<'a> SummaryRange<'a> {
         self.mark().await?;
         let options = SummaryOptions { target, chat, ..demands };
         let limits = SummaryLimits { replaced, target };
-        // A user waits for the oldest piece only. Pieces behind the chat's prompt are small: what is left of many waits.
+        // A user waits for the oldest piece only. Pieces behind the chat's prompt are small; after many, others wait.
         let most = match (self.in_turn, &chat) {
             (true, _) => 1,
             (false, Some(_)) => MAX_PIECES,

@@ -35,9 +35,9 @@ const NOT_DUE: &str = "notDue";
 /// The end of a compaction.
 pub(super) enum CompactionOutcome {
     Done(Box<Compacted>),
-    /// It was not due, or would have gained nothing.
+    /// The compaction was not due, or would have gained nothing.
     Skipped(&'static str, Arc<Survey>),
-    /// It failed or gave way; the context is unchanged.
+    /// The compaction failed or gave way; the context is unchanged.
     Abandoned,
 }
 

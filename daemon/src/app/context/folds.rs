@@ -428,7 +428,7 @@ mod tests {
         let at = session.position_in_log("48210");
         session.overwrite_in_log(at, "?");
         assert_eq!(lines(&seqs), [false, true, false]);
-        // What was read is not read again.
+        // Records that were read are not read again.
         let later = session.position_in_log("48211");
         session.overwrite_in_log(later, "?");
         seqs.push(session.record("user", "Port 2 is 48212.").await.seq);

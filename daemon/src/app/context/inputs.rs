@@ -46,7 +46,7 @@ pub(crate) struct Inputs {
     pub(crate) retention: Option<Retention>,
     pub(crate) build_id: String,
     folds: Folds,
-    /// What the user stated and what still holds.
+    /// The facts that the user stated and that still hold.
     pub(super) facts: SessionFacts,
     /// The end that the system message of a new epoch would have.
     additions: Additions,
@@ -223,7 +223,7 @@ impl Inputs {
 
     /// Returns the changes of goals and entries that were not sent to the model yet. Blocks on the disk.
     ///
-    /// Without an epoch there are none: its system message will contain them.
+    /// There are none without an epoch: its system message will contain them.
     pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>> {
         let has_basis = self.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
         if !has_basis {

@@ -249,7 +249,7 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     items.extend(built.items.iter().map(|piece| shown_item(inputs, piece, before)));
     let mut left_out = Vec::new();
     for omitted in &built.result.omitted {
-        // Parts of the goal and entries are no parts of a record.
+        // The goal and entries do not belong to a record.
         let shown = omitted.item_count.is_none().then(|| items[first_shown..].iter_mut());
         let mut shown = shown.into_iter().flatten();
         match shown.find(|item| item.seq == Some(omitted.seq) && item.what == "record") {

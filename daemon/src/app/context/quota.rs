@@ -12,7 +12,7 @@ use crate::tokens::Counter;
 
 /// The part of a session's prompts that one kind of text may have.
 pub(super) struct TokenQuota {
-    /// In tokens.
+    /// The limit in tokens.
     pub(super) limit: u64,
     /// The counter of the model that will read the texts.
     counter: Counter,

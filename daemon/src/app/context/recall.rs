@@ -65,7 +65,7 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
 /// The sessions that a question is asked of.
 pub(in crate::app) enum AskedSessions {
     One(SessionId),
-    /// Those of a project, by its hash.
+    /// The sessions of a project, by its hash.
     Project(String),
     All,
 }

@@ -49,12 +49,12 @@ pub(super) struct KnownModel {
     pub(super) is_name_guessed: bool,
     /// The thinking mode of the last call.
     pub(super) think: String,
-    /// By variant.
+    /// The templates by variant.
     pub(super) templates: BTreeMap<String, Arc<Template>>,
     /// The shapes of messages whose counts were found wrong.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub(super) doubts: Arc<Doubts>,
-    /// By variant: corrections of prompts that no template covers.
+    /// The corrections of prompts that no template covers, by variant.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) calibrations: BTreeMap<String, Arc<Calibration>>,
 }

@@ -37,7 +37,7 @@ pub(crate) enum WindowOrigin {
     Caller,
     Config,
     Modelfile,
-    /// Nothing names a window.
+    /// The window is a default: no setting and no model gives one.
     Default,
 }
 
@@ -45,7 +45,7 @@ impl ContextWindow {
     /// Returns the reasons for the size, as replies show them.
     pub(crate) fn limits(&self) -> WindowLimits {
         WindowLimits {
-            // A default is not a wish.
+            // Nobody asked for a default, so it is not reported as wanted.
             wanted: (self.size < self.wanted && self.origin != WindowOrigin::Default)
                 .then_some(self.wanted),
             trained: self.trained,

@@ -49,7 +49,7 @@ pub(crate) enum FilesRequest {
 }
 
 impl FilesRequest {
-    /// Returns what the params of a call ask for.
+    /// Returns the request that the params of a call make.
     ///
     /// **Errors**: `Invalid` for a plan without its application, or the other way round.
     pub(crate) fn of(files: FilesMode, plan_id: Option<PlanId>) -> Result<Self> {
@@ -190,7 +190,7 @@ fn journal(id: SessionId, plan_id: PlanId, survey: &FileSurvey) -> Journal {
     Journal::new(id, plan_id, root.into(), changes.collect())
 }
 
-/// Returns the record of what was done, or `None` if the plan has no files, and what became of each file.
+/// Returns the record of the changes, or `None` if the plan has no files, and the outcome of each file.
 fn put_back_record(
     file_move: &FileMove,
     plan_id: PlanId,
@@ -385,7 +385,7 @@ fn is_recorded(core: &Core, id: SessionId, plan_id: PlanId) -> Result<bool> {
         let records = entries.filter(|(_, entry)| entry.kind() == Some(RecordKind::PutBack));
         records.map(|(at, _)| Seq(at as u64)).collect::<Vec<_>>()
     })?;
-    // The newest one is the likeliest.
+    // Mostly the plan was recorded last, so the newest records are read first.
     for seq in records.into_iter().rev() {
         if let Some(RecordBody::PutBack(record)) = core.body(id, seq)?
             && record.plan_id == plan_id
@@ -410,7 +410,8 @@ pub(crate) fn recover(core: &Core) {
     }
 }
 
-/// Settles a session that will be deleted, as far as possible, and forgets what is left. Blocks on the disk.
+/// Finishes or reverses the interrupted changes of a session that will be deleted, as far as possible, and forgets the
+/// rest. Blocks on the disk.
 pub(crate) fn forget(core: &Core, id: SessionId) -> Result<()> {
     Ok(core.journals.remove(id)?)
 }

@@ -134,7 +134,7 @@ pub(crate) fn apply(core: &Arc<Core>) -> Result<RetentionRun> {
     }
     let mut n_deleted = 0;
     if !deleted.is_empty() {
-        // What could not be deleted is logged there and stays for the next run.
+        // A session that could not be deleted is logged there and stays for the next run.
         let failed = delete::delete_batch(core, &deleted, "retention");
         n_deleted = (deleted.len() - failed.len()) as u64;
     }

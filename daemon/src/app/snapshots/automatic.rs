@@ -54,7 +54,7 @@ pub(crate) fn write_due(core: &Arc<Core>) {
     for id in core.due_snapshots.sessions() {
         write_due_of(core, id);
     }
-    // Another thread may still write what it took before.
+    // Another thread may still write snapshots that it took before.
     drop(core.due_snapshots.lock());
     core.snapshots.save_map();
 }

@@ -1,6 +1,6 @@
 //! The content of a snapshot file: what the context of a session held at a leaf, with every message in full.
 //!
-//! It costs what that context costs and not what the session holds: records that the head left out are not read.
+//! The cost depends on the context and not on the session: records that the head left out are not read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn shown_records(inputs: &Inputs) -> (Vec<Seq>, u64) {
     if let Some((at, epoch)) = &inputs.epoch {
         let later = path.after(*at);
         let tokens = sum(later);
-        // Before a compaction, it has outgrown the window; but without builds it can grow for ever.
+        // The context may have outgrown the window before a compaction; but without builds it can grow for ever.
         if tokens <= MAX_GROWTH * window {
             let mut shown = head_records(path, &epoch.head);
             shown.insert(*at);

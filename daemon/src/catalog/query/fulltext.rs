@@ -393,7 +393,7 @@ pub(crate) fn reset(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Sets whether all segments of a shard are to be merged, because words of removed documents are still in the files
-/// or because it is full. FTS5 merges by itself what a full shard gets later.
+/// or because it is full. FTS5 itself merges the segments that a full shard gets later.
 pub(crate) fn set_unmerged(conn: &Connection, shard: i64, unmerged: bool) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE shards SET unmerged = ?2 WHERE num = ?1")?
         .execute(params![shard, unmerged])

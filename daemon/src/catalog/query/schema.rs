@@ -1,6 +1,6 @@
 //! The tables of the catalog, its version, and the settings of its connections.
 //!
-//! Must not know what the rows mean.
+//! Must not know the meaning of the rows.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ pub(crate) fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("COMMIT")
 }
 
-/// Returns whether the tables and indexes are those that [`create`] creates, and those of all shards.
+/// Returns whether exactly the tables and indexes exist that [`create`] and the shards need.
 pub(crate) fn is_complete(conn: &Connection) -> rusqlite::Result<bool> {
     let fresh = Connection::open_in_memory()?;
     create(&fresh)?;

@@ -252,7 +252,7 @@ fn wrong_row(table: &'static str) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, Type::Null, error.into())
 }
 
-/// Returns the error of a row whose content is not what was written.
+/// Returns the error of a row whose content differs from the written one.
 fn wrong_checksum(table: &'static str) -> rusqlite::Error {
     let error = format!("a row of {table} has a wrong checksum");
     rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, error.into())

@@ -33,7 +33,7 @@ const MIN_RARE_OF_SHORT: f64 = 1.0;
 /// The weight for a message in which the user states a fact: one pair of CJK characters suffices, a part of an identifier
 /// does not.
 const MIN_RARE_OF_FACT: f64 = CJK_WEIGHT;
-/// The terms of a question of which one suffices to recall a message for a prompt.
+/// Maximum number of terms of a short question, of which one term suffices to recall a message for a prompt.
 const MAX_SHORT_TERMS: usize = 2;
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
 const MAX_RANKED: usize = 1_000;
@@ -99,7 +99,7 @@ pub(crate) struct RecalledMessage {
     pub excerpt: String,
     /// Set if the excerpt has a neighboring message.
     pub has_neighbor: bool,
-    /// The excerpt without that message, if it says more than the question even so.
+    /// The excerpt without the neighboring message, if that alone says more than the question.
     pub alone: Option<String>,
     pub score: f64,
     /// The words of the question that the message contains.

@@ -49,7 +49,7 @@ pub(super) struct RecallRange {
     pub sessions: Option<FxHashSet<i64>>,
     /// About how many they are.
     pub documents: f64,
-    /// How much may be read.
+    /// The limits of the work.
     pub limits: RankingLimits,
 }
 
@@ -89,7 +89,7 @@ impl RankingLimits {
         }
     }
 
-    /// Returns the limits while a turn waits: among many documents half of them, which are those with the rarest terms.
+    /// Returns the limits while a turn waits: half of everything, unless there are few documents.
     pub(super) fn in_turn(self) -> Self {
         if self.postings == AMONG_FEW.postings {
             return self;
@@ -260,7 +260,7 @@ impl<'a> Ranking<'a> {
         best.sort_unstable_by(order);
         let n_seeds = limits.seeds.min(best.len());
         let (seeds, others) = best.split_at_mut(n_seeds);
-        // In the order of their ids, because rows beside each other lie on one page.
+        // Rows are read in the order of their ids, because neighboring rows lie on one page.
         seeds.sort_unstable_by_key(|(_, docid)| *docid);
         others.sort_unstable_by_key(|(_, docid)| *docid);
         for (_, docid) in seeds {
@@ -357,7 +357,7 @@ impl<'a> Ranking<'a> {
     }
 }
 
-/// Returns what the neighbors of a document add to its score. `rows` are of one session, in order.
+/// Returns the part of a document's score that comes from its neighbors. `rows` are of one session, in order.
 fn neighbors(rows: &[(&DocumentOrigin, f64)], at: usize) -> f64 {
     let seq = |at: usize| rows[at].0.seq.0;
     let mut sum = 0.0;

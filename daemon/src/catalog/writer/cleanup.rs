@@ -125,7 +125,7 @@ impl Cleanup {
             CleanupStep::FinishEarlierMerge => match fulltext::unmerged_shards(conn)?.first() {
                 Some(shard) if fulltext::continue_merge(conn, *shard, SLICE_PAGES)? => self.step,
                 Some(shard) => {
-                    // In the same slice, so that no other merge begins in between.
+                    // This stays in the same slice, so that no other merge begins in between.
                     fulltext::begin_merge(conn, *shard, SLICE_PAGES)?;
                     CleanupStep::Merge { shard: *shard }
                 }

@@ -339,7 +339,7 @@ impl EntryReader<'_> {
 pub(super) struct DocidAllocator {
     /// The next free id of an hour, by the first id of the hour.
     next: LruCache<i64, i64>,
-    /// For a full hour, the later hour that last had a free id.
+    /// The later hour that last had a free id, for each full hour.
     overflow: LruCache<i64, i64>,
     spill_hours: Option<i64>,
 }

@@ -108,7 +108,7 @@ impl CatalogWriter {
         self.docids = DocidAllocator::default();
     }
 
-    /// Reports to the queue what is left to clean up.
+    /// Reports to the queue how much cleanup is left.
     fn report_cleanup(&self, is_journal_stale: bool) -> Result<(), CatalogError> {
         let cleanup = database::pending_cleanup(self.conn()?, is_journal_stale)
             .map_err(|error| self.shared.database_error("read", error))?;

@@ -100,8 +100,8 @@ impl<'a> NotesChange<'a> {
         self.now.text.has(value) || self.contradicts(line, value.kind)
     }
 
-    /// Returns what the summary lost of a line of earlier notes: the line, or only the parts of it whose values nothing
-    /// contradicts; `None` if it has the line or something in its place.
+    /// Returns the part of a line of earlier notes that the summary lost: the whole line, or only the parts with values
+    /// that nothing contradicts; `None` if the summary has the line or a replacement.
     fn lost(&self, line: &NoteLine<'_>) -> Option<String> {
         let is_lost = match line.values.is_empty() {
             true => !self.now.lines.iter().any(|(_, other)| is_similar(line.text, other.text)),
@@ -164,7 +164,8 @@ pub(super) fn kept_values(earlier: &Summary, new: &Summary) -> KeptValues {
     kept
 }
 
-/// Whether two lines are about the same: one says all the words of the other, and these are two or more, or all.
+/// Whether two lines have the same subject: all words of the shorter one are in the other one, and these are at least
+/// two, or both subjects are equal.
 fn is_same_subject(one: &BTreeSet<String>, other: &BTreeSet<String>) -> bool {
     let smaller = one.len().min(other.len());
     let is_within = one.is_subset(other) || other.is_subset(one);

@@ -133,7 +133,7 @@ pub(crate) fn checkpoints_to_merge(
 }
 
 /// Returns the summary of a checkpoint as a prompt shows it: without the goal and the next steps if a newer one of `all`
-/// has them, because what was next then is done or was given up.
+/// has them, because the steps that were next at that time are done or were given up.
 pub(in crate::context) fn shown_summary(checkpoint: &Checkpoint, all: &[Checkpoint]) -> String {
     let newer = all.iter().skip_while(|one| one.id != checkpoint.id).skip(1);
     let newer: Vec<Summary> = newer.map(|one| Summary::parse(&one.summary)).collect();
@@ -151,9 +151,8 @@ pub(in crate::context) fn shown_summary(checkpoint: &Checkpoint, all: &[Checkpoi
     }
 }
 
-/// Returns several summaries as one, without a line that an earlier one has already; the goal and the next steps are those
-/// of the newest summary that has any. Returns `None` for one checkpoint, and if one is a text of another program without
-/// sections.
+/// Returns several summaries as one, each line once; the goal and the next steps come from the newest summary that has
+/// any. Returns `None` for a single checkpoint, and if a checkpoint is a text of another program without sections.
 pub(in crate::context) fn merged_summaries(checkpoints: &[Checkpoint]) -> Option<Summary> {
     let summaries = checkpoints.iter().map(|one| Summary::parse(&shown_summary(one, checkpoints)));
     let summaries: Vec<Summary> = summaries.collect();
@@ -183,7 +182,7 @@ pub(crate) fn renew(
         updated(last, new, options)
     } else if new.provisional {
         let mut created = created(new, options);
-        // What a model wrote keeps its room.
+        // A model's summary keeps its room.
         let others: u64 = checkpoints.iter().map(|one| one.current_tokens).sum();
         let left = options.bounds.total().saturating_sub(others).max(MIN_TARGET);
         shrink(&mut created, left, options);

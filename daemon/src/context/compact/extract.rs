@@ -5,8 +5,8 @@
 //! differ in numbers alone count as one, whose newest form is kept; code blocks are left out. Equal records give equal
 //! summaries.
 //!
-//! **Invariants**: the extractor's memory is bounded; the lines of the records from some record on are the same, whether
-//! the extractor began there or earlier. So one extractor goes on from compaction to compaction.
+//! **Invariants**: the extractor's memory is bounded; it finds the same lines in a record, wherever it began. So one
+//! extractor continues from compaction to compaction.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -164,7 +164,7 @@ impl Extractor {
         add(Section::Constraints, &self.demands);
         add(Section::Progress, &self.answers);
         add(Section::Decisions, &self.decisions);
-        // Where room is short the last ones stay.
+        // If the room is short, the last lines stay.
         add(Section::Critical, &self.errors);
         add(Section::Critical, &self.reports);
         add(Section::Critical, &self.values);
@@ -253,8 +253,8 @@ fn sentences(line: &str) -> Vec<&str> {
     all
 }
 
-/// Returns the first sentence of an answer. One that only announces what follows is joined with it, or left out if it is
-/// followed by code alone.
+/// Returns the first sentence of an answer. A sentence that ends with a colon is joined with the first one of the next
+/// line; without such a line, `None`.
 fn first_statement(text: &str) -> Option<String> {
     let is_prose = |line: &&str| !line.is_empty() && !is_tag(line);
     let mut lines = prose_lines(text).map(str::trim).filter(is_prose);
@@ -394,7 +394,7 @@ mod tests {
         check("1. **Read** src/lex.rs\n2. Test it", "**Read** src/lex.rs");
         let hardly_longer = format!("The lexer {}.", "is done and ".repeat(21));
         check(&hardly_longer, &hardly_longer);
-        // What an announcement says stands behind it.
+        // A sentence that ends with a colon is joined with the next line.
         check(
             "To set up a web server, follow these steps:\n\n1. Install nginx.\n2. Start it.",
             "To set up a web server, follow these steps: Install nginx.",

@@ -1,4 +1,4 @@
-//! The grounds of a summary: whether what it says is in the records that it stands for.
+//! The grounds of a summary: whether its values occur in the records that it replaces.
 //!
 //! Small models write about their task in place of the conversation, and invent names and numbers. Values are compared by
 //! their form, so the language does not matter.
@@ -117,7 +117,7 @@ mod tests {
         let true_one = "## Progress\n- the user asked about TCP slow start\n- RFC 6928 was named; 4 of 5 steps are done \
             on 2026-03-05";
         assert_eq!(invented(records, true_one), None);
-        // The chat shows what the request has shortened.
+        // The chat shows the texts whole that the request has shortened.
         let piece = TranscriptPiece { from: Seq(1), to: Seq(9), text: records.to_owned() };
         let messages = [ContextMessage::text(Role::User, made_up)];
         let chat = ChatPrompt { messages: &messages, shows: ShownRecords::Nothing };

@@ -88,7 +88,7 @@ pub(crate) fn compaction_cut(
     let room = room.min(u64::from(preserve_recent).max(left / 10));
     let units = split_units(&input.path[start..]);
     let cut = start + first_kept(&input.path[start..], &units, room);
-    // What is being answered stays whole if it fits.
+    // The message that is being answered stays whole if it fits.
     let cut = whole_newest_start(input, &front, contents)?
         .map_or(cut, |newest| cut.min(newest))
         .max(start);

@@ -66,13 +66,13 @@ pub(crate) struct ChatPrompt<'a> {
 /// The records of a summary that a prompt of the chat shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ShownRecords<'a> {
-    /// All of them except a piece.
+    /// The prompt shows all of them except a piece.
     AllBut {
         missing: Option<&'a TranscriptPiece>,
         /// Set if it shows the previous summary as well.
         has_notes: bool,
     },
-    /// None: the request has them, and the previous summary.
+    /// The prompt of the chat shows no records: the request has them, and the previous summary.
     Nothing,
 }
 
@@ -84,8 +84,8 @@ const MISSING: &str = "These earlier records of this conversation are not shown 
 
 /// Returns the messages of a request.
 ///
-/// Behind a prompt of the chat they are that prompt and one more turn of the user, so that a model server reads only the
-/// new turn.
+/// A request behind a prompt of the chat consists of that prompt and one more turn of the user, so that a model server
+/// reads only the new turn.
 pub(crate) fn summary_messages(
     request: SummaryRequest<'_>,
     options: &SummaryOptions<'_>,
@@ -158,7 +158,7 @@ const UPDATE_TASK: &str = "Write the previous notes again, with what is new in t
     what is new. Move what is done to Progress. Say nothing twice.";
 const MERGE_TASK: &str = "Write the two notes above as one. Copy their Constraints, Key decisions and Critical context \
     line by line; where they differ, the second one is right. Say nothing twice.";
-/// The tasks of requests behind a prompt of the chat: an update of notes, before and behind their place, and the first ones.
+/// The task of an update of notes behind a prompt of the chat, in two parts. One of the places below is between them.
 const UPDATE_BEHIND_CHAT: [&str; 2] = [
     "Stop here. Answer nothing and call no tool: write notes of the whole conversation, for an assistant that will go on \
     without seeing it.",
@@ -277,7 +277,7 @@ impl SummaryRequest<'_> {
     }
 }
 
-/// Returns the block of a summary that the answer takes the place of.
+/// Returns the block of the summary that the answer will replace.
 fn previous_block(summary: &Summary) -> String {
     note("previous-summary", &[], &summary.render())
 }
@@ -483,7 +483,7 @@ mod tests {
         let missing = summary_messages(request, &behind(&chat, Some(&piece)));
         assert!(missing[2].content.starts_with(MISSING), "{missing:?}");
         assert!(missing[2].content.contains("hello\n</records>\n\nStop here."), "{missing:?}");
-        // What every such request costs a server beyond the chat's own prompt.
+        // These tokens are what a server reads beyond the chat's own prompt.
         assert!(
             Counter::ESTIMATE.count_text(asked) < 450,
             "{}",

@@ -25,7 +25,7 @@ const SHARES: [(Section, u64); 6] = [
 const MIN_LINE_CHARS: usize = 24;
 /// The most digits of a number in a list.
 const MAX_NUMBER_DIGITS: usize = 3;
-/// Percent of the words of two lines of progress that both have if they say the same, and the fewest words.
+/// Two lines of progress say the same if they share this percentage of all their words, and at least this many.
 const SAME_SUBJECT_PERCENT: usize = 80;
 const MIN_SUBJECT_WORDS: usize = 3;
 /// Attempts with smaller shares, because headings and joins cost more than the lines.
@@ -371,7 +371,8 @@ fn keep_lines(lines: &[String], section: Section, counter: &Counter, tokens: u64
             order.reverse();
             false
         }
-        // A value is lost with its line, and the newest line is the one that was not contradicted yet.
+        // Lines with values come first, because a value is lost with its line; then the newest ones, which nothing
+        // contradicts yet.
         Section::Constraints | Section::Decisions | Section::Critical => {
             order.sort_by_key(|at| (has_value(&lines[*at]), *at));
             order.reverse();
@@ -438,7 +439,7 @@ fn cut_line(line: &str, counter: &Counter, tokens: u64) -> Option<String> {
     None
 }
 
-/// Returns the beginning of the first section, for a target that no shares fit.
+/// Returns the beginning of the first section, for a target that is too small for parts of all sections.
 fn shortest(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let mut least = Summary::default();
     let first = Section::ALL.into_iter().find(|section| !summary.lines(*section).is_empty());

@@ -1,4 +1,4 @@
-//! The values of notes: what has to survive word for word, and what a line says it about.
+//! The values of notes, which have to survive word for word, and the words that say what a value belongs to.
 //!
 //! Values are found as in facts, by their form alone, in any language. In a text that capitalizes many of its words, as
 //! German does, capitals say nothing, and names are not looked for.
@@ -75,8 +75,8 @@ fn value(kind: FactValueKind, text: &str) -> Option<Value> {
     Some(Value { kind, text: text.to_lowercase() })
 }
 
-/// Returns the words that say what a line is about, in lower case: all but stop words and the last value of one kind, which
-/// is what the line says. Of a script without spaces, pairs of characters take the place of words.
+/// Returns the subject of a line as words in lower case: all words except stop words and the last value of the kind
+/// `without`, which the line states. In a script without spaces, pairs of characters take the place of words.
 pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
     let values = values_of_line(line);
     let is_said = |(kind, range): &(FactValueKind, Range<usize>)| {
@@ -88,7 +88,7 @@ pub(super) fn subject(line: &str, without: FactValueKind) -> BTreeSet<String> {
     words_outside(line, left_out.collect())
 }
 
-/// Returns the words that say what a line is about, as [`subject`] does, without any value.
+/// Returns the subject of a line as [`subject`] does, without any value.
 pub(super) fn subject_words(line: &str) -> BTreeSet<String> {
     words_outside(line, values_of_line(line))
 }

@@ -53,7 +53,7 @@ pub(crate) enum RejectedSummary {
     /// The answer reached its maximum length before a section.
     #[error("the summary was too long and broke off before the section {}", section.title())]
     BrokeOff { section: Section },
-    /// The summary, as short as it can be made, is not shorter than the text that it replaces.
+    /// The shortest form of the summary is not shorter than the text that it replaces.
     #[error("the summary has {tokens} tokens in place of {replaced}")]
     Longer { tokens: u64, replaced: u64 },
 }

@@ -61,7 +61,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         turn.map_or(self.input.build.path.len(), |(at, _)| *at)
     }
 
-    /// Puts a block before the conversation if it fits. Its text, which is that of records, stays data.
+    /// Puts a block before the conversation if it fits. Its text comes from records, so it is escaped and stays data.
     pub(super) fn add_block(&mut self, topic: &str, text: &str) {
         let text = defuse_all(text);
         let cost = u64::from(self.input.build.counter.count_text(&text)) + QUOTE_TOKENS;

@@ -93,7 +93,7 @@ fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, HeadItem> {
     let mut reads: HashMap<&str, Seq> = HashMap::new();
     let mut texts: HashMap<blake3::Hash, Seq> = HashMap::new();
     let mut pruned = HashMap::new();
-    // From the newest record on, so that later reads and equal results are known.
+    // The newest record comes first, so that later reads and equal results are known.
     for at in (start..path.len()).rev() {
         let item = &path[at];
         let Some((call, text)) = result_of(input, item, &calls) else { continue };

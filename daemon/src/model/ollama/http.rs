@@ -40,16 +40,16 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The time limits of the phases of a call. A whole answer has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
-    /// Until the connection is established.
+    /// The time until the connection is established.
     pub connect: Duration,
-    /// From the request to the first line of an answer. Loading a model and reading the prompt send nothing.
+    /// The time from the request to the first line of an answer. Loading a model and reading the prompt send nothing.
     pub first_token: Duration,
     /// Between two pieces of an answer.
     pub idle: Duration,
-    /// For a whole response that is not streamed, such as the list of models.
+    /// The time for a whole response that is not streamed, such as the list of models.
     pub response: Duration,
-    /// For requests that must not block others: the version, and the running models, which a server reports only
-    /// after it has loaded a model.
+    /// The time for requests that must not block others: the version, and the running models, which a server reports
+    /// only after it has loaded a model.
     pub probe: Duration,
 }
 

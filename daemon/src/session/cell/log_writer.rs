@@ -82,7 +82,7 @@ impl SessionCell {
         }
     }
 
-    /// Prepares a write: opens an existing log, and removes what a failed write left.
+    /// Prepares a write: opens an existing log, and removes the bytes of a failed write.
     pub(super) fn open_writer(&self, writer: &mut LogWriter) -> Result<(), SessionError> {
         if writer.log.is_some() {
             return Ok(());

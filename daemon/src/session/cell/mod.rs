@@ -257,7 +257,7 @@ impl SessionCell {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.touch();
-        // What failed once may have been put back.
+        // A record that could not be read may be readable again.
         self.recheck();
         if let Some(session) = self.open.read().as_ref() {
             return Ok(read(session));

@@ -143,7 +143,7 @@ fn open(path: &Path, hint: Option<OpenHint>) -> Result<(OpenSession, ScanEnd), L
     OpenSession::open(LogFixture::id(), log, path.with_extension("blobs"), hint, 0)
 }
 
-/// Returns what a catalog stores of a log.
+/// Returns the entries of a log that a catalog stores.
 pub(crate) fn update_of_log(path: &Path) -> IndexUpdate {
     let (session, _) = open(path, None).expect("opens");
     let now = Timestamp::from_unix_ms(NOW_MS);

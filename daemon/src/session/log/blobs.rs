@@ -147,7 +147,7 @@ mod tests {
         (text, reference)
     }
 
-    /// Stores a body and returns what is read back.
+    /// Stores a body, reads it again, and returns the result.
     fn round_trip(body: &Value, dir: &Path) -> Option<Value> {
         let mut stored = body.clone();
         let hashes = store(&mut stored, dir).expect("stores");

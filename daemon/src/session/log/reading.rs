@@ -110,7 +110,7 @@ pub(crate) fn read_blob(path: &Path) -> Result<Option<Vec<u8>>, FsError> {
 /// The reason why a line is not a record.
 #[derive(Debug)]
 pub(super) enum DecodeError {
-    /// It is not one of this version, or a blob is missing or has another content.
+    /// The line is not a record of this version, or a blob is missing or has another content.
     Damaged,
     /// A blob could not be read.
     Unreadable(FsError),

@@ -49,8 +49,8 @@ pub(crate) struct ScanEnd {
     pub damaged_places: u64,
     /// The highest number that was synced when some line was written, or was known to be.
     pub vouched: Option<u64>,
-    /// The number of records at the end that were known and are missing without a trace. The opener of a session sets
-    /// it, because a scan does not know of them.
+    /// The number of known records that are missing at the end without a trace. The opener of a session sets it: a scan
+    /// does not know these records.
     pub missing_records: u64,
 }
 
@@ -306,7 +306,7 @@ mod tests {
         let mut found = Found::default();
         let from = (ScanPoint::default(), durable);
         let end = scan_lines(&reader, from, dir.path(), &mut found, max_bytes).expect("scans");
-        // What is known beforehand is compared by what follows from it.
+        // `vouched` differs between scans with and without prior knowledge; only its consequences must be equal.
         (found.0, ScanEnd { vouched: None, ..end })
     }
 

@@ -47,7 +47,7 @@ impl CallForm {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ArgumentForm {
-    /// One JSON object.
+    /// A JSON object.
     Object(JsonStyle),
     /// A list of names and values, as tags or lines.
     List(ListForm),

@@ -1,6 +1,6 @@
 //! Reads a vocabulary from the header of a GGUF file, which precedes the tensors.
 //!
-//! Must not know what the values mean.
+//! Must not know the meaning of the values.
 //!
 //! **Invariant**: memory is allocated only for bytes that were read, so a header with false lengths costs no more than
 //! the length of the file.

@@ -1,7 +1,7 @@
 //! Reads a vocabulary from the JSON of `/api/show` with `verbose: true`, one element at a time.
 //!
 //! Parsing into a `serde_json::Value` first would take many times the memory of the vocabulary.
-//! Must not know what the values mean.
+//! Must not know the meaning of the values.
 //!
 //! **Source**: the field `model_info` contains the keys of the GGUF file except `general.name` and the chat template.
 //! Without `verbose` the server reports null instead of arrays.
@@ -35,7 +35,7 @@ impl Vocabulary {
     }
 }
 
-/// Visits the response and what it contains, and passes the metadata to a builder.
+/// Visits the response with all its values, and passes the metadata to a builder.
 struct ShowVisitor<'b> {
     builder: &'b mut VocabularyBuilder,
     /// The error of the builder, if it refused a value.

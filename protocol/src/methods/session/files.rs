@@ -67,18 +67,18 @@ pub struct SessionFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum FileOnDisk {
-    /// It was not modified since.
+    /// The file was not modified since.
     Current,
-    /// It was modified since, by something else than a recorded call of the session.
+    /// The file was modified since, by something else than a recorded call of the session.
     Changed,
     /// There is no such file.
     Missing,
-    /// It was not examined: it is outside of the project, behind a link, or the disk did not answer in time.
+    /// The file was not examined: it is outside of the project, behind a link, or the disk did not answer in time.
     Unknown,
 }
 
 impl FileOnDisk {
-    /// Returns whether what the session knows of the file is no longer true.
+    /// Returns whether the session knows an outdated content of the file.
     pub const fn is_stale(self) -> bool {
         matches!(self, Self::Changed | Self::Missing)
     }

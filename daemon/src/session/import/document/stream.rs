@@ -114,7 +114,7 @@ impl DocumentContent {
     }
 }
 
-/// Reads a document; returns `None` if the file is none.
+/// Reads a document; returns `None` if the file is not a document.
 ///
 /// **Errors**: as [`super::parse`].
 pub(super) fn read(
@@ -365,7 +365,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// Returns an allowance for values of at most `max_bytes`, which begins with no limit.
+    /// Returns an allowance for values of at most `max_bytes`. It has no limit until the first value begins.
     fn new(max_bytes: usize) -> Self {
         let left = Cell::new(usize::MAX);
         Self {
