@@ -25,8 +25,8 @@ const PAGE: u32 = 10_000;
 
 /// List, search and watch the files of a directory, without those that are ignored.
 ///
-/// Ignored is what .ollmignore, .gitignore, git's exclude files and `files.ignore` say, and node_modules, .git, dist,
-/// build and target. A line `!build/` in .ollmignore brings `build` back.
+/// Files are ignored by .ollmignore, .gitignore, git's exclude files and `files.ignore`, and so are node_modules, .git,
+/// dist, build and target. A line `!build/` in .ollmignore brings `build` back.
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub(crate) enum FilesCommand {

@@ -109,7 +109,7 @@ impl PartialEq for TextLanguage {
     }
 }
 
-/// Returns the number of the language that a character above Latin stands for, 0 if it stands for none.
+/// Returns the number of the main language of a character's script; that of English for other scripts.
 fn language_of_script(char: char) -> usize {
     let code = match u32::from(char) {
         0x0370..=0x03FF => "el",

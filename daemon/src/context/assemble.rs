@@ -81,7 +81,7 @@ impl Conversation {
         })
     }
 
-    /// Returns the tokens from a record on, without what stands before it in its message.
+    /// Returns the tokens from a record on, without the texts before it in the same message.
     pub(super) fn tokens_since(&self, first: Seq) -> u64 {
         let is_later = |item: &&ShownItem| matches!(item.source, ItemSource::Record(record) if record.seq >= first);
         let Some(message) = self.items.iter().find(is_later).map(|item| item.message) else {
@@ -277,7 +277,7 @@ impl<'a> Assembler<'a, '_, '_> {
                 while let Some(gap) = gaps.next_if(|gap| gap.end <= range.start) {
                     n_missing += n_turns(&path[gap]);
                 }
-                // The notes stand for what is missing before the turns.
+                // The notes replace the records that are missing before the turns.
                 if n_missing > 0 && (has_turn || !has_opening) {
                     self.block(ItemSource::Block("leftOut".to_owned()), &left_out(n_missing));
                 }

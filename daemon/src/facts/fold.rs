@@ -30,7 +30,7 @@ const PRONOUN_MESSAGES: u32 = 3;
 const MAX_FORGOTTEN: usize = 10_000;
 /// The points of a fact that was said again, for each time up to two.
 const REPEAT_POINTS: f32 = 1.0;
-/// The points that a fact loses if it stands within a long message: what a user says stands before or after what is pasted.
+/// The points that a fact loses in the middle of a long message: users write before or after a text that they paste.
 const MIDDLE_POINTS: f32 = 1.0;
 /// Bytes of the shortest such message, and of the beginning and the end of it.
 const LONG_MESSAGE_BYTES: usize = 2000;

@@ -84,7 +84,7 @@ impl DiskFault {
 pub(crate) struct Untraced {
     /// The name of the threads that make them.
     pub(crate) thread: &'static str,
-    /// The directory that they are in, relative to that of the trace; those in its subdirectories are recorded.
+    /// The directory of these changes, relative to that of the trace. Changes in its subdirectories are recorded.
     pub(crate) dir: &'static str,
 }
 

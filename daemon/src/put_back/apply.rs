@@ -418,7 +418,7 @@ fn conflict(reason: &str) -> FileOutcome {
     FileOutcome::Left(FileStatus::Conflict, reason.to_owned())
 }
 
-/// Returns the permissions of a file after its change. Those that somebody else changed stay.
+/// Returns the permissions of a file after its change. Permissions that somebody else changed stay.
 fn mode_after(change: &JournaledChange, found: u32) -> u32 {
     match change.mode {
         Some(mode) if change.expected_mode.is_none_or(|expected| expected == found) => mode,
@@ -452,7 +452,7 @@ fn remove_dirs(journal: &Journal, root: &Dir, stage: &Dir) -> io::Result<()> {
             dirs.extend(ends.map(|(end, _)| &change.path[..end]));
         }
     }
-    // The inner ones come after the outer ones.
+    // In this order, inner directories come before outer ones.
     for dir in dirs.into_iter().rev() {
         let (parent, name) = split(dir);
         let Ok(parent) = root.open_beneath(parent) else { continue };

@@ -1,7 +1,7 @@
 //! Putting files back: removes the changes by a session's tool calls from files, or makes them again.
 //!
-//! [`layers`] folds what a session wrote into layers for each file, [`plan`] decides from them and from what is on the
-//! disk which files can be put back, and [`apply`] does it, with a [`journal`] that a crash leaves behind.
+//! [`layers`] folds the writes of a session into layers for each file. [`plan`] compares the layers with the disk and
+//! decides which files can be put back. [`apply`] puts them back, with a [`journal`] that survives a crash.
 //!
 //! **Invariants**: a file is changed only if it has exactly the bytes that the session left in it, checked again when it
 //! is changed, beneath the directory of the project and without following links. No byte of anybody else is lost:

@@ -109,7 +109,7 @@ impl IndexSource for Sessions {
     }
 }
 
-/// Converts an error of a session; `NotFound` is `false`, because a session without a log has nothing to index.
+/// Converts an error of a session; returns false for `NotFound`, because a session without a log has nothing to index.
 fn unless_missing(result: Result<(), SessionError>) -> Result<bool, SourceError> {
     match result {
         Ok(()) => Ok(true),

@@ -414,7 +414,7 @@ impl SessionState {
         path
     }
 
-    /// Returns those of some records that are on another branch than the active one.
+    /// Returns the records among `seqs` that are not on the active path.
     pub(crate) fn off_path(&self, seqs: &[Seq]) -> Vec<Seq> {
         let Some(first) = seqs.iter().min() else { return Vec::new() };
         let path = self.walk(self.carry.leaf).map(|(seq, _)| seq).take_while(|seq| seq >= first);

@@ -20,7 +20,7 @@ pub(super) type FileTree = BTreeMap<PathBuf, Option<Vec<u8>>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Survivors {
     Nothing,
-    /// After a kill, which loses what the process did not write and nothing else.
+    /// All changes survive, as after a kill, which loses only bytes that the process did not write yet.
     Everything,
     /// Each change survives with this probability, and data perhaps in part.
     Percent(usize),

@@ -5,7 +5,7 @@
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// Returns the dice for one part of what a seed decides, independent of those for other parts.
+    /// Returns the dice for one part of a simulation, independent of the dice for its other parts.
     pub(crate) fn of(seed: u64, part: u64) -> Self {
         let mixed = Self(seed).next() ^ Self(!part).next();
         Self(mixed)

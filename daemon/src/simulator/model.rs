@@ -33,7 +33,7 @@ impl Span {
     }
 }
 
-/// A value that changes: the acknowledged ones and those that were asked for.
+/// The history of a value: its acknowledged states, and the requested ones without a reply.
 #[derive(Clone, Debug)]
 pub(super) struct Register<T>(Vec<(T, Span)>);
 

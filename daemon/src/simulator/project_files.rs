@@ -394,7 +394,7 @@ fn crash(
     if !is_left {
         return Err(explain("law 44: a journal is left".to_owned()));
     }
-    // What a killed tool wrote may be in the system's cache only, and a power cut would take it.
+    // The writes of a killed tool may be in the system's cache only, and a power cut would lose them.
     let span = files.begin("sync the project".to_owned());
     sync_dirs(scratch.path());
     files.acked(found, span);

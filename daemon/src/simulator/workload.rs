@@ -123,7 +123,7 @@ impl Workload {
         (0..14).map(|_| char::from(b'a' + self.dice.below(26) as u8)).collect()
     }
 
-    /// Calls until the call succeeds; it may fail only because the disk does.
+    /// Repeats a call until it succeeds. It may fail only with errors of the disk.
     fn attempt<T>(
         &mut self,
         what: &str,

@@ -124,7 +124,7 @@ fn done(
     Ok(SnapshotRestoreResult { seq, leaf: to, saved_as, added, removed, ..result })
 }
 
-/// Finds where a snapshot leads to. Blocks on the disk.
+/// Finds the target of a restore. Blocks on the disk.
 fn find(core: &Arc<Core>, params: &SnapshotRestoreParams) -> Result<SnapshotTarget> {
     let SnapshotRestoreParams { snapshot_id, session_id, new_session, .. } = *params;
     let id = match (session_of(core, snapshot_id, session_id), session_id) {

@@ -156,7 +156,7 @@ pub(crate) struct SessionFacts {
     path: Arc<ActivePath>,
     pins: Vec<Seq>,
     fold: OnceLock<Arc<FactFold>>,
-    /// The error of a fold that failed: the head that was planned without it must not be used.
+    /// The error of the fold. If it is set, the head was planned without facts and must not be used.
     failure: Mutex<Option<AppError>>,
 }
 

@@ -264,7 +264,7 @@ fn file_plan(plan_id: PlanId, survey: &FileSurvey, mut files: Vec<PlannedFile>) 
     }
 }
 
-/// Returns the text that tells the model what happened to files; `None` if nothing did.
+/// Returns the text that reports changed files to the model; `None` if none was changed.
 fn delta_text(cause: &str, plan: &FilePlan) -> Option<String> {
     let named = |statuses: &[FileStatus]| {
         let files = plan.files.iter().filter(|file| statuses.contains(&file.status));
@@ -318,7 +318,7 @@ fn take_back(core: &Core, journal: &Journal) {
     report(journal, "files are taken back later", taken_back);
 }
 
-/// Removes what an application left. What fails is repeated later.
+/// Removes the staged files of an application. A later call repeats it if it fails.
 fn finish(core: &Core, journal: &Journal) {
     if !journal.changes.is_empty() {
         let finished =
@@ -333,7 +333,7 @@ fn report(journal: &Journal, problem: &str, done: Result<(), crate::fsutil::FsEr
     }
 }
 
-/// Finishes or takes back what a crash or an error interrupted in a session. Blocks on the disk.
+/// Finishes or reverses a change of a session's files that a crash or an error interrupted. Blocks on the disk.
 ///
 /// If the project is gone, its files wait until it is there again.
 ///

@@ -53,8 +53,8 @@ pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<Sessio
     Ok(SessionDeleteResult { session_id: id, forks, index_cleanup })
 }
 
-/// Takes files back that an interrupted call put back, while the log says whether it was interrupted. What cannot be
-/// taken back, as of a project that is gone, is forgotten with the session.
+/// Finishes or reverses an interrupted change of files, while the log still says which of both is right. If that is
+/// impossible, for example because the project is gone, the change is forgotten with the session.
 fn settle_files(core: &Core, id: SessionId) {
     if let Err(error) = put_back::settle(core, id) {
         tracing::warn!(session = %id, "an interrupted change of files is left: {error}");

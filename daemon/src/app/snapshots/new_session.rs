@@ -246,7 +246,7 @@ fn with_status(goal: &Goal) -> GoalStep {
     GoalStep::Update { goal: goal.id, description: None, priority: None, status }
 }
 
-/// Returns the source of what a model's marker made; what a client made needs none.
+/// Returns the source of a goal or decision if a model's marker made it; that of a client is the default.
 fn by_marker(source: GoalSource) -> Option<GoalSource> {
     (source == GoalSource::Marker).then_some(source)
 }

@@ -85,8 +85,8 @@ impl<'a> NotesChange<'a> {
         })
     }
 
-    /// Returns whether a line of the earlier notes that lasts says a value of exactly this subject: then the value belongs to
-    /// something else than what has a part of its words.
+    /// Returns whether a lasting line of the earlier notes states a value of exactly this subject. Then a line whose
+    /// subject has only some of the words is about something else.
     fn had_before(&self, value: &Value, about: &BTreeSet<String>) -> bool {
         self.before.lines.iter().any(|(section, line)| {
             LASTING.contains(section)

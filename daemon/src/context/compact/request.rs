@@ -227,8 +227,7 @@ const FORM: [&str; 2] = [
 const REJECTED: &str = "Your answer before could not be used";
 const RETRY: &str = "Write the notes and nothing else. Begin with the line `## Goal`.";
 
-/// Instructions in words, which an answer must not repeat: those of requests, and those of the chat's prompts, which a
-/// request can stand behind.
+/// Instructions in words, which an answer must not repeat: those of requests, and those in the chat's prompts.
 pub(super) const INSTRUCTIONS: [&str; 20] = [
     GUIDE,
     HEADINGS,

@@ -331,8 +331,8 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes user messages, except those with a text that was said; returns false as soon as there is no more room. Puts
-    /// messages that only ask for something into `plain` instead, if there is one.
+    /// Quotes user messages, except those whose text is quoted already; returns false as soon as there is no more room.
+    /// Puts messages that only ask for something into `plain` instead, if it is given.
     fn quote_all(
         &mut self,
         users: &[usize],

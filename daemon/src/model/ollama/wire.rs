@@ -209,7 +209,8 @@ impl ArchitectureNumbers<'_> {
         self.value(name)?.as_u64()
     }
 
-    /// Returns the shape of the key-value cache, or `None` if a number is missing, as those are that differ by layer.
+    /// Returns the shape of the key-value cache, or `None` if a number is missing, for example because it differs by
+    /// layer.
     fn geometry(&self) -> Option<KvGeometry> {
         let layers = self.of("block_count")?;
         let heads = self.of("attention.head_count");

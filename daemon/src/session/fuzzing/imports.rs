@@ -8,7 +8,7 @@ use ollm_protocol::content::{ExportFormat, Record};
 use crate::session::import::{ImportError, SpoolFile, read_with_limit};
 use crate::session::testing::{FALLBACK_ID, WholeImport, export, numbered};
 
-/// The two limits for one record: one that no input reaches, and one that many do.
+/// The limits for a record: no input reaches the first, and many reach the second.
 const LIMITS: [usize; 2] = [1 << 20, 200];
 
 /// Checks the import of a file.

@@ -37,7 +37,7 @@ pub(in crate::session) const fn seq_of(index: usize) -> Seq {
     Seq(index as u64 + 1)
 }
 
-/// Drops what would make an imported record lead to a write of a file: nobody here knows who wrote the file.
+/// Drops the fields by which an imported record could lead to a write of a file: nobody here knows who wrote the file.
 fn drop_writes(body: &mut RecordBody) {
     match body {
         RecordBody::ToolCall(call) => {

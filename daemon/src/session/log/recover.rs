@@ -192,8 +192,8 @@ impl LogScan<'_> {
 
     fn good(&mut self, record: ScannedRecord, durable: Option<u64>, crc: u32, line: &[u8]) {
         let seq = record.seq.0;
-        // A repeated number breaks the order of the log, so the line counts as unreadable. So does one that the bytes
-        // before it are too few for.
+        // A repeated number breaks the order of the log, so the line counts as unreadable. So does a number that is too
+        // high for the bytes before it.
         let max_seq = self.offset / MIN_LINE_BYTES + MAX_LOST_RECORDS;
         if seq < self.expected() || seq > max_seq {
             return self.bad(line);

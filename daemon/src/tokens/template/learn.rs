@@ -111,7 +111,7 @@ fn with_white_space(mut messages: Vec<ContextMessage>) -> Vec<ContextMessage> {
     messages
 }
 
-/// Learns a template from the prompts that the server rendered of the probes; `None` if it is not understood.
+/// Learns a template from the server's renderings of the probes; `None` if the template is not understood.
 ///
 /// A missing prompt (`None`) is a probe that the server refused.
 pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option<Template> {
