@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::Timestamp;
 
@@ -15,6 +16,7 @@ use crate::Timestamp;
 pub const MAX_SOCKET_PATH_BYTES: usize = 103;
 
 /// The content of `daemon.json`, which the home directory has while a daemon is running.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonFile {
@@ -22,7 +24,6 @@ pub struct DaemonFile {
     pub socket: PathBuf,
     /// The id of the home ([`home_id`]); early daemons did not write it. A copy of the file does not describe the copy
     /// of the home.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home_id: Option<String>,
     /// The process id, for display only.
     pub pid: u32,

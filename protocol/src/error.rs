@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 /// The class of an error, by who can resolve it. `ollmctl` has one exit code per class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,12 +137,12 @@ impl ErrorKind {
 /// The `data` of a JSON-RPC error.
 ///
 /// **Shape**: `{"kind":"sessionNotFound","hint":"ollmctl sessions list"}` and the fields of the kind.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorData {
     /// The kind of the error.
     pub kind: ErrorKind,
     /// A shell command that a person can run next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The fields of the kind.
     #[serde(flatten)]

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::{Seq, SessionId, Timestamp};
 
@@ -114,6 +115,7 @@ pub enum EventKind {
 /// An event.
 ///
 /// **Shape**: `{"epoch":"...","eventSeq":7,"sessionId":"...","seq":3,"kind":"message-recorded","at":"...","data":{}}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
@@ -122,10 +124,8 @@ pub struct Event {
     /// The number of the event within the epoch, from 1.
     pub event_seq: u64,
     /// The session that the event concerns, if it concerns one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The record that the event concerns, if it concerns one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The kind of the event.
     pub kind: EventKind,

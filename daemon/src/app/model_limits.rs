@@ -32,7 +32,7 @@ pub(crate) struct ModelLimits {
     /// The longest window that the model was trained for, in tokens.
     pub(crate) trained_context: Option<u32>,
     /// The window that the Modelfile sets, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) modelfile_context: Option<u32>,
     /// Whether the model reads images; `None` if the server does not report it.
     pub(crate) reads_images: Option<bool>,

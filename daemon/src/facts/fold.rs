@@ -50,7 +50,7 @@ pub(crate) struct ForgottenFact {
     /// The record that states the facts.
     pub(crate) seq: Seq,
     /// The digest of the text of one fact; absent for all facts of the record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,
     /// Whether the facts are shown again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -37,10 +37,10 @@ pub(crate) struct JournaledChange {
     pub(crate) expected: FileState,
     pub(crate) wanted: FileState,
     /// The permissions that the file gets; absent to keep them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<u32>,
     /// The permissions that it must have for that; absent if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) expected_mode: Option<u32>,
     /// The number of the innermost directories that are removed with the file, if they are empty then.
     #[serde(default, skip_serializing_if = "is_no_dir")]

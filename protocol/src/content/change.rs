@@ -8,6 +8,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::{Seq, SnapshotId, Timestamp};
 
@@ -15,35 +16,27 @@ use crate::{Seq, SnapshotId, Timestamp};
 pub type Meta = BTreeMap<String, Value>;
 
 /// Changed fields of a session; an absent field stays as it is.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetaPatch {
     /// The title; empty removes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The description; empty removes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The system prompt; empty removes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The directory of the project, as a canonical path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// Whether the session is exempt from retention and `session.cleanup`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
     /// Whether the session is archived: lists omit it unless asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived: Option<bool>,
     /// Data of clients to merge in; null removes a name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -51,11 +44,11 @@ pub struct MetaPatch {
 }
 
 /// A change of the mode.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModeChange {
     /// The mode before; absent if there was none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// The new mode.
     pub to: String,
@@ -64,15 +57,16 @@ pub struct ModeChange {
     /// The cause of the change, for example `manual` or `auto`.
     pub trigger: String,
     /// The confidence of an automatic change, from 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
 }
 
 /// A move of the active leaf to another record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeafMove {
-    /// The new leaf; absent for the position before the first record.
+    /// The new leaf; null for the position before the first record.
+    #[serialize_always]
     pub to: Option<Seq>,
     /// The cause of the move: one of the constants of this type, or that of a later version.
     pub cause: String,
@@ -96,32 +90,32 @@ impl LeafMove {
 }
 
 /// A label of a record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Label {
     /// The labeled record.
     pub target: Seq,
     /// The label; absent removes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 /// A mark of the state before a change of the context.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotMark {
     /// The id of the snapshot.
     pub snapshot_id: SnapshotId,
     /// The active leaf at that time; null before the first record.
+    #[serialize_always]
     pub leaf: Option<Seq>,
     /// The change that follows: `compaction`, `epoch`, `modeChange`, `branch`, `undo`, `redo`, `retry` or `restore`; `manual`
     /// for a request of a client, or `threshold` for a full context.
     pub reason: String,
     /// For `restore`: the snapshot to which the session returns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restores: Option<SnapshotId>,
     /// The line for people that the client gave.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// Set if the client asked for a pinned snapshot. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -170,11 +164,11 @@ impl SnapshotMark {
 }
 
 /// A detected loop, or a reset of the loop detection.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoopMark {
     /// The loop; absent for a reset.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<LoopPattern>,
 }
 
@@ -228,6 +222,7 @@ pub enum LoopKind {
 }
 
 /// A tool call, as the loop detection compares it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LoopCall {
@@ -238,7 +233,6 @@ pub struct LoopCall {
     /// A digest of the tool and its arguments: equal for equal calls.
     pub call: String,
     /// A digest of the result without numbers and white space; absent if no result was recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }
 
@@ -275,19 +269,17 @@ pub enum ContextScope {
 }
 
 /// A change of a context entry of the session.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextEntryChange {
     /// The key of the entry; an entry with the same key is replaced.
     pub key: String,
     /// The text; absent removes the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// The position among the entries: lower comes first. Default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// The origin of the entry: `hook`, `extension` or `user`. Default `user`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
@@ -338,6 +330,7 @@ impl Custom {
 }
 
 /// Data of a client, which the daemon stores without reading it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Custom {
@@ -347,6 +340,5 @@ pub struct Custom {
     #[serde(default)]
     pub data: Value,
     /// A text that enters the context as a user turn; absent to keep the record out of the context.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_text: Option<String>,
 }

@@ -4,10 +4,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{CheckpointId, Seq, SessionId, Timestamp};
 
 /// The opening of an epoch. Contexts consist of its head and of all records after it, verbatim, until the next epoch.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Epoch {
@@ -26,7 +28,6 @@ pub struct Epoch {
     pub head: Vec<HeadItem>,
     /// The basis when the epoch was opened; a build with another basis opens a new epoch. Absent in epochs of older
     /// versions and of other programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<EpochBasis>,
 }
 
@@ -51,6 +52,7 @@ pub struct EpochBasis {
 }
 
 /// An item of the head of an epoch: a reference to records, and the form in which they are sent.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "as", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum HeadItem {
@@ -94,10 +96,8 @@ pub enum HeadItem {
         /// The record.
         seq: Seq,
         /// The number of characters at the beginning; absent for the whole text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         head_chars: Option<u32>,
         /// The number of characters at the end; absent for the whole text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         tail_chars: Option<u32>,
     },
     /// A pinned record, quoted.
@@ -105,10 +105,8 @@ pub enum HeadItem {
         /// The record.
         seq: Seq,
         /// The number of characters at the beginning; absent for the whole text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         head_chars: Option<u32>,
         /// The number of characters at the end; absent for the whole text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         tail_chars: Option<u32>,
     },
     /// A text that was derived from the records, as it was sent.
@@ -121,14 +119,13 @@ pub enum HeadItem {
 }
 
 /// A compaction: a summary takes the place of a range of records in all later contexts. One record is one compaction.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Compaction {
     /// The first record of the range; absent if no range was summarized or an imported file does not name it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Seq>,
     /// The last record of the range; absent like `from`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Seq>,
     /// The summary of a compaction of another program; otherwise absent, and the summaries are in `checkpoints`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -136,30 +133,26 @@ pub struct Compaction {
     /// The tokens of the context before.
     pub tokens_before: u64,
     /// The tokens of the context after; absent if an imported file does not name them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_after: Option<u64>,
     /// The tokenizer that counted the tokens.
     pub tokenizer: String,
     /// The epoch that the compaction opens; absent for a compaction of another program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
     /// All checkpoints in force after the compaction, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
     /// The method; absent for a compaction of another program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<CompactionMethod>,
     /// The model that wrote the summary, if a model did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The numbers of important items that the new context still names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
 }
 
 /// A checkpoint: a summary that takes the place of a range of records at the beginning of every later context.
 ///
 /// Later compactions lower its level, shorten it, or merge it into another one.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checkpoint {
@@ -176,7 +169,6 @@ pub struct Checkpoint {
     /// The time of the first summary of the range.
     pub created_at: Timestamp,
     /// The time at which the summary was last shortened; absent before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compressed_at: Option<Timestamp>,
     /// The tokens of the records of the range.
     pub original_tokens: u64,
@@ -267,11 +259,11 @@ pub struct Delta {
 }
 
 /// An earlier message that a context shows again because the newest one asks for it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecalledRecord {
     /// The session, if it is another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The record.
     pub seq: Seq,
@@ -280,16 +272,15 @@ pub struct RecalledRecord {
 }
 
 /// A summary of a branch that is no longer on the active path.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BranchSummary {
     /// The leaf of the branch; absent if an imported file does not name it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Seq>,
     /// The summary.
     pub summary: String,
     /// The author of the summary; absent for an imported one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<SummaryAuthor>,
 }
 
@@ -304,11 +295,11 @@ pub enum SummaryAuthor {
 }
 
 /// The token counts of the model server for one call.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Usage {
     /// The name of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The tokens of the prompt.
     pub prompt_tokens: u64,

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::{RecalledRecord, Retention, Role, named_enum};
 use crate::{Seq, SessionId, Timestamp};
@@ -56,15 +57,14 @@ pub struct BuiltContext {
 }
 
 /// The reasons for the size of a context window.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WindowLimits {
     /// The window that the call, the session, the configuration or the Modelfile names, in tokens, if the window is
     /// smaller.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u32>,
     /// The longest window that the model was trained for, in tokens; absent if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained: Option<u32>,
     /// Whether the model server has described the model, now or earlier. Otherwise the model may have a smaller window.
     #[serde(default)]
@@ -72,6 +72,7 @@ pub struct WindowLimits {
 }
 
 /// A message, in the form that a model server accepts.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextMessage {
     /// The author.
@@ -82,10 +83,8 @@ pub struct ContextMessage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ContextToolCall>,
     /// For role `tool`: the name of the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// For role `tool`: the id of the tool call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// Images, in base64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -153,13 +152,13 @@ pub struct ContextBudget {
 }
 
 /// A record, or a run of consecutive records, that a context leaves out or shortens.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OmittedItem {
     /// The record, or the first one of a run.
     pub seq: Seq,
     /// The last record of a run; absent for a single record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through_seq: Option<Seq>,
     /// The tokens that are left out; 0 for `goal` and `contextEntry`.
     pub tokens: u64,
@@ -167,7 +166,6 @@ pub struct OmittedItem {
     /// `deferred`, `damaged`, `goal` or `contextEntry`.
     pub reason: String,
     /// For `goal` and `contextEntry`, the number of items that the system message does not show.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_count: Option<u64>,
 }
 
@@ -258,6 +256,7 @@ pub enum CompactStrategy {
 }
 
 /// An estimate of how reliable a conversation is after compactions.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reliability {
@@ -268,13 +267,10 @@ pub struct Reliability {
     /// The level as a colored symbol.
     pub icon: String,
     /// The important items that survived the last compaction, if they were measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// The retention as one number in percent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retained_percent: Option<u32>,
     /// A warning for a person about lost items. It follows from the retention and not from the score.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 

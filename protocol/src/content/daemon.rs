@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::Timestamp;
 
 /// The status of the sessions and their logs.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreStatus {
@@ -24,7 +26,6 @@ pub struct StoreStatus {
     /// The number of syncs since the start of the daemon; one sync can cover many records.
     pub syncs: u64,
     /// The newest failed write to a session since the start of the daemon. Its call failed with `storage`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failed_write: Option<FailedWrite>,
 }
 
@@ -60,22 +61,19 @@ pub struct CatalogStatus {
 }
 
 /// The status of the model server, as it was last checked.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelServerStatus {
     /// The address; empty if the configured one is invalid.
     pub host: String,
     /// Whether the server answers; absent before the first check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reachable: Option<bool>,
     /// The version of the server, if it answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The error, if the server does not answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The time of the check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked_at: Option<Timestamp>,
 }
 

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::change::{Meta, ModeChange};
 use super::message::{Part, Role, ToolResult};
@@ -37,6 +38,7 @@ pub struct SessionDocument {
 }
 
 /// A message in a session document.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentMessage {
@@ -47,26 +49,21 @@ pub struct DocumentMessage {
     /// The time of the message.
     pub timestamp: Timestamp,
     /// False for a record off the active path; otherwise absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// For role `tool`: the id of the tool call that this message answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// For role `tool`: the name of the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// For role `assistant`: the model that answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// For role `assistant`: the reason for the end of the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The time that it took to answer, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
 /// A tool call in a session document.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentToolCall {
@@ -82,17 +79,15 @@ pub struct DocumentToolCall {
     /// The time of the call.
     pub timestamp: Timestamp,
     /// False for a record off the active path; otherwise absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// The number of messages before the call. Absent in files of other programs, whose timestamps decide the order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_messages: Option<u64>,
     /// The run time, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
 /// Counts and settings in a session document.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DocumentMetadata {
@@ -103,24 +98,18 @@ pub struct DocumentMetadata {
     /// The changes of the mode on the active path, the oldest first.
     pub mode_history: Vec<ModeChange>,
     /// The title.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The description.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The directory of the project.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The time of the last message.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message_at: Option<Timestamp>,
     /// The number of messages of role `user`.
     pub user_message_count: u64,
     /// The context window, in tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u32>,
     /// Data of clients, by name.
     #[serde(rename = "client", skip_serializing_if = "Meta::is_empty")]

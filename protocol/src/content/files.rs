@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{is_zero, named_enum};
 use crate::ids::json_string;
@@ -58,20 +59,20 @@ pub enum FileState {
 }
 
 /// The permissions of a file before and after a write that changed them: nine bits, such as 420 for `rw-r--r--`.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileModes {
-    /// The permissions before the write; absent for a file that did not exist, or if it is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Before the write; absent for a file that did not exist, or if it is not known.
     pub before: Option<u32>,
-    /// The permissions after the write; absent for a file that does not exist any more, or if it is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// After the write; absent for a file that does not exist any more, or if it is not known.
     pub after: Option<u32>,
 }
 
 /// A file that a tool call wrote, created or removed.
 ///
 /// **Shape**: `{"path":"src/a.rs","before":{"hash":"..."},"after":{"hash":"..."}}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileWrite {
@@ -82,10 +83,8 @@ pub struct FileWrite {
     /// The file after the call.
     pub after: FileState,
     /// The permissions, if the call changed them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
     /// The file that the call renamed to this one, for people; the call lists it as removed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
     /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
     #[serde(default, skip_serializing_if = "is_none_created")]
@@ -119,6 +118,7 @@ pub enum FileStateInput {
 /// A file that a tool call wrote, as a client reports it.
 ///
 /// **Shape**: `{"path":"src/a.rs","before":{"text":"old\n"},"after":{"hash":"..."}}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileWriteInput {
@@ -129,10 +129,8 @@ pub struct FileWriteInput {
     /// The file after the call.
     pub after: FileStateInput,
     /// The permissions, if the call changed them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
     /// The file that the call renamed to this one, for people; the call lists it as removed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed_from: Option<String>,
     /// The number of directories that the call created for this file: the innermost ones of its path. Default 0.
     #[serde(default, skip_serializing_if = "is_none_created")]
@@ -212,6 +210,7 @@ pub struct PutBack {
 }
 
 /// A file that the daemon put back.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PutBackFile {
@@ -222,7 +221,6 @@ pub struct PutBackFile {
     /// The file after.
     pub after: FileState,
     /// The permissions, if they changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileModes>,
     /// The tool calls whose writes are not in the file any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -269,6 +267,7 @@ named_enum! {
 /// A file of a plan.
 ///
 /// **Shape**: `{"path":"src/a.rs","status":"putBack","action":"replace"}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlannedFile {
@@ -277,14 +276,13 @@ pub struct PlannedFile {
     /// The status.
     pub status: FileStatus,
     /// For `putBack`: the change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<FileAction>,
     /// For other statuses: the reason, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 /// A tool call that may have written files without saying which, so that they cannot be put back.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UnrecordedCall {
@@ -293,7 +291,6 @@ pub struct UnrecordedCall {
     /// The tool.
     pub tool: String,
     /// The number of files that the client left out; absent if the call has no list of writes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub omitted: Option<u64>,
 }
 
@@ -344,19 +341,18 @@ impl FileCounts {
 }
 
 /// A plan to put files back, or the result of one.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FilePlan {
     /// The plan, which the call that applies it names.
     pub plan_id: PlanId,
     /// The directory of the project; absent if the session has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// Whether the files were put back. Default false: nothing was changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub applied: bool,
     /// The record with the results of all files, if files were put back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The numbers of files.
     pub counts: FileCounts,

@@ -6,11 +6,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::named_enum;
 use crate::{DecisionId, GoalCheckpointId, GoalId, Seq, Timestamp};
 
 /// A goal of a session, with its progress and decisions.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Goal {
@@ -27,7 +29,6 @@ pub struct Goal {
     /// The time of creation.
     pub created_at: Timestamp,
     /// The time of completion; absent before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
     /// The steps towards the goal, in the order in which they were added.
     pub checkpoints: Vec<GoalCheckpoint>,
@@ -80,6 +81,7 @@ pub enum GoalSource {
 }
 
 /// A checkpoint of a goal: a step towards it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalCheckpoint {
@@ -92,7 +94,6 @@ pub struct GoalCheckpoint {
     /// The time of creation.
     pub created_at: Timestamp,
     /// The time of completion; absent before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
 }
 
@@ -111,13 +112,13 @@ named_enum! {
 }
 
 /// A decision of a goal.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalDecision {
     /// The id of the decision.
     pub id: DecisionId,
     /// The subject, in a word of the client, for example `architecture`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// The decision, on one line.
     pub description: String,
@@ -128,19 +129,18 @@ pub struct GoalDecision {
     /// The time of creation.
     pub created_at: Timestamp,
     /// The time of locking; absent for a decision that is not locked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_at: Option<Timestamp>,
     /// The decision that replaced it; absent while it is in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<DecisionId>,
 }
 
 /// An artifact of a goal: a file that was created, modified or deleted for it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalArtifact {
     /// The type of the artifact, in a word of the client, for example `file`.
-    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub kind: Option<String>,
     /// The path, as the client or the model gave it.
     pub path: String,
@@ -165,19 +165,20 @@ named_enum! {
 /// A change of the goals of a session: the body of a `goal` record.
 ///
 /// **Shape**: `{"source":"client","steps":[{"action":"create","id":"...","description":"...","priority":"high"}]}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalChange {
     /// The author of the change.
     pub source: GoalSource,
     /// For markers in a recorded message: the record of the message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
     /// The steps of the change, in order. A client's steps apply together or not at all, markers one by one.
     pub steps: Vec<GoalStep>,
 }
 
 /// A step of a change of the goals. Its times are those of the record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum GoalStep {
@@ -191,7 +192,6 @@ pub enum GoalStep {
         #[serde(default)]
         priority: GoalPriority,
         /// The author, if it is not that of the change: a goal that a session took over with a snapshot.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<GoalSource>,
     },
     /// Changes fields of a goal; an absent field stays as it is.
@@ -199,13 +199,10 @@ pub enum GoalStep {
         /// The goal.
         goal: GoalId,
         /// The aim.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
         /// The importance of the goal.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<GoalPriority>,
         /// The status; `active` pauses the goal that was active.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<GoalStatus>,
     },
     /// Adds a checkpoint.
@@ -227,10 +224,8 @@ pub enum GoalStep {
         /// The checkpoint.
         id: GoalCheckpointId,
         /// The task.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
         /// The progress.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<CheckpointStatus>,
     },
     /// Adds a decision.
@@ -240,7 +235,6 @@ pub enum GoalStep {
         /// The id of the new decision.
         id: DecisionId,
         /// The subject, in a word of the client.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
         /// The decision.
         description: String,
@@ -248,10 +242,8 @@ pub enum GoalStep {
         #[serde(default)]
         locked: bool,
         /// The decision that this one replaces, locked or not.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         supersedes: Option<DecisionId>,
         /// The author, if it is not that of the change, as of `create`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<GoalSource>,
     },
     /// Locks a decision.
@@ -266,7 +258,6 @@ pub enum GoalStep {
         /// The goal.
         goal: GoalId,
         /// The type of the artifact, in a word of the client.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
         /// The path.
         path: String,
@@ -314,6 +305,7 @@ impl GoalStep {
 }
 
 /// A marker, as a model wrote it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum GoalMarker {
@@ -330,7 +322,6 @@ pub enum GoalMarker {
         /// The task.
         description: String,
         /// The progress, if the marker gives it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<CheckpointStatus>,
     },
     /// `[DECISION] ... - LOCKED`: adds or locks a decision.

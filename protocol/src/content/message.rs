@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::answer_text::SplitAnswer;
 use super::files::FileWrite;
@@ -42,6 +43,7 @@ impl Role {
 /// A message.
 ///
 /// **Shape**: `{"role":"user","parts":[{"type":"text","text":"hello"}],"timestamp":"2026-01-27T10:00:00.000Z"}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Message {
@@ -52,20 +54,15 @@ pub struct Message {
     /// The time of the message, which a client can set.
     pub timestamp: Timestamp,
     /// For role `tool`: the id of the tool call that this message answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// For role `tool`: the name of the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// For role `assistant`: the model that answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// For role `assistant`: the reason for the end of the answer. `stop`, `length` or another word of the model
     /// server; `canceled`, `timeout` or `interrupted` for a partial answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The time that it took to answer, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
@@ -159,6 +156,7 @@ pub enum Part {
 /// An executed tool call with its result.
 ///
 /// **Shape**: `{"id":"call_1","name":"read_file","args":{"path":"a.rs"},"result":{"llmContent":"..."},"timestamp":"..."}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolCall {
@@ -173,16 +171,12 @@ pub struct ToolCall {
     /// The time of the call.
     pub timestamp: Timestamp,
     /// The run time, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The record of the assistant message that requested the call, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
     /// The files that the call wrote; absent if the client did not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes: Option<Vec<FileWrite>>,
     /// The directory that the paths of `writes` are relative to: the session's project when the call was recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes_root: Option<String>,
     /// The number of files that the call wrote beyond those in `writes`.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -190,22 +184,19 @@ pub struct ToolCall {
 }
 
 /// The result of a tool call.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolResult {
     /// The text that the model reads.
     pub llm_content: String,
     /// The text that a person reads, if it differs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_content: Option<String>,
     /// Whether the tool succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
     /// The reason of a failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The exit code of a command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 }
 

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{RecordKind, Role, is_zero, named_enum};
 use crate::{Seq, Timestamp};
@@ -50,6 +51,7 @@ named_enum! {
 ///
 /// **Shape**: `{"seq":4,"throughSeq":6,"kind":"turn","state":"applied","at":"...","text":"How do I ...","leafBefore":3,
 /// "leafAfter":6,"added":{"records":3,"messages":2,"tokens":120}}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
@@ -60,21 +62,16 @@ pub struct Operation {
     /// The kind.
     pub kind: OperationKind,
     /// Whether the operation can be undone or redone; absent for `undo` and `redo`, which are reversed by each other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<OperationState>,
     /// The time of the first record; absent if it is damaged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     /// A line for people: the beginning of the message, or what changed.
     pub text: String,
     /// The operation that an `undo` or a `redo` reversed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Seq>,
     /// The active leaf before the operation; absent for the position before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf_before: Option<Seq>,
     /// The active leaf after the operation; absent for the position before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf_after: Option<Seq>,
     /// The records that came onto the active path.
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
@@ -83,7 +80,6 @@ pub struct Operation {
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
     pub removed: PathRecords,
     /// The files that the tool calls of the operation wrote, or that it put back; absent if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<OperationFiles>,
 }
 
@@ -132,30 +128,26 @@ impl PathRecords {
 ///
 /// **Shape**: `{"seq":4,"parent":3,"type":"message","role":"user","at":"...","text":"How do I ...","tokens":12,
 /// "label":"before the port","active":true,"children":2}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TreeNode {
     /// The record.
     pub seq: Seq,
     /// The record before it; absent for a root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Seq>,
     /// The kind of the record.
     #[serde(rename = "type")]
     pub kind: RecordKind,
     /// The role of a message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// The time of recording; absent if the record is damaged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     /// The beginning of the content on one line; empty if the record is damaged.
     pub text: String,
     /// The tokens of the record, as counted when it was recorded; absent if it never enters a context.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
     /// The label of the record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Whether the record is on the active path.
     pub active: bool,

@@ -5,6 +5,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::change::{
     Close, ContextEntryChange, Custom, Label, LeafMove, LoopMark, Meta, MetaPatch, ModeChange, Pin,
@@ -87,13 +88,13 @@ macro_rules! record_kinds {
         /// A record: one line of a session's log, with its content in the field that `type` names.
         ///
         /// **Shape**: `{"seq":3,"parent":2,"at":"...","type":"message","tokens":12,"message":{...}}`
+        #[skip_serializing_none]
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         pub struct Record {
             /// The number of the record: its position in the log, from 0.
             pub seq: Seq,
             /// The record before it: the active leaf when it was recorded; absent if there was none.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
             pub parent: Option<Seq>,
             /// The time of recording.
             pub at: Timestamp,
@@ -104,18 +105,14 @@ macro_rules! record_kinds {
             #[serde(default = "default_active", skip_serializing_if = "is_active")]
             pub active: bool,
             /// The idempotency key that the client gave.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
             pub key: Option<String>,
             /// The tokens that the record takes in a context; absent for a record that never enters one.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
             pub tokens: Option<u32>,
             /// The size of the record in bytes of JSON, if it is too large for a page of records. The record is then
             /// without its content, which `session.getRecord` returns in parts.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
             pub size_bytes: Option<u64>,
             $(
                 $(#[$doc])*
-                #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<$body>,
             )*
         }
@@ -214,6 +211,7 @@ record_kinds! {
 }
 
 /// The header of a session: its fields at creation.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionHeader {
@@ -222,31 +220,22 @@ pub struct SessionHeader {
     /// The time of creation.
     pub start_time: Timestamp,
     /// The directory of the project, as a canonical path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The model of the session, as the model server names it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider of the model, for example `ollama`; a label of the client.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The title, if a client set one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The system prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The mode at creation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The session that this one was forked from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
     /// The source of an imported session: the format and the blake3 hash of the file, as `format:hash`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
     /// Data of clients, by name.
     #[serde(default, skip_serializing_if = "Meta::is_empty")]

@@ -2,11 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{Meta, Role};
 use crate::{Seq, SessionId, Timestamp};
 
 /// A session, without its records.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
@@ -17,25 +19,18 @@ pub struct Session {
     /// The description that a client set, else the first 200 characters of the first user message, else empty.
     pub description: String,
     /// The directory of the project, as a canonical path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// A short id of the project: the first 16 hex digits of the blake3 hash of its path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_hash: Option<String>,
     /// The name of the project: the last part of its path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_name: Option<String>,
     /// The model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The mode in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The context window to request, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The status of the session.
     pub status: SessionStatus,
@@ -55,10 +50,8 @@ pub struct Session {
     /// The number of compactions on the active path.
     pub compression_count: u64,
     /// The session that this one was forked from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
     /// The source of an imported session: the format and the blake3 hash of the file, as `format:hash`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
     /// The number of records that are damaged and skipped. Default 0.
     #[serde(default, skip_serializing_if = "super::is_zero")]
@@ -167,11 +160,11 @@ pub struct ImportReport {
 }
 
 /// A content of a file that was not imported, or only in part.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImportLoss {
     /// The line in the file, from 1; absent for a file that is one JSON document.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
     /// The lost content, for example `thinking_level_change`.
     pub what: String,

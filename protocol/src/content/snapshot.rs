@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::change::ContextEntry;
 use super::compaction::Checkpoint;
@@ -16,11 +17,11 @@ use crate::{GoalId, Seq, SessionId, SnapshotId, Timestamp};
 /// A snapshot file: everything that the context of a session held, with every message in full.
 ///
 /// Unknown fields are ignored. Only `sessionId` and `messages` are needed, so files of other programs can be read.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotDocument {
     /// The version of the file; absent in files of other programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
     /// The id of the snapshot. In files of other programs it may be any text.
     #[serde(default)]
@@ -28,7 +29,6 @@ pub struct SnapshotDocument {
     /// The session.
     pub session_id: SessionId,
     /// The time of the snapshot; absent in some files of other programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
     /// The tokens of the context.
     #[serde(default)]
@@ -48,10 +48,8 @@ pub struct SnapshotDocument {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<SnapshotToolCall>,
     /// The goals.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_stack: Option<GoalStack>,
     /// The thinking of the models, which `messages` are without.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_storage: Option<ReasoningStorage>,
     /// The checkpoints in force, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -63,7 +61,6 @@ pub struct SnapshotDocument {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pins: Vec<Seq>,
     /// The mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The other records of the context: its head, and what was sent since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -79,11 +76,11 @@ impl SnapshotDocument {
 }
 
 /// A message in a snapshot file.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotMessage {
     /// The record with the message; absent in files of other programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The message.
     #[serde(flatten)]
@@ -91,13 +88,13 @@ pub struct SnapshotMessage {
 }
 
 /// A tool call in a snapshot file.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotToolCall {
     /// The record with the tool call.
     pub seq: Seq,
     /// The message that requested the call, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
     /// The tool call.
     #[serde(flatten)]
@@ -133,6 +130,7 @@ pub struct ReasoningTrace {
 }
 
 /// Counts and settings in a snapshot file.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SnapshotMetadata {
@@ -145,7 +143,6 @@ pub struct SnapshotMetadata {
     /// The messages of the user on the active path, also those that are not in the context.
     pub total_user_messages: u64,
     /// The active goal.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub active_goal_id: Option<GoalId>,
     /// The completed goals.
     pub total_goals_completed: u64,
@@ -162,19 +159,15 @@ pub struct SnapshotMetadata {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
     /// The `snapshot` record.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The active leaf; absent before the first record.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// The system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The title of the session.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub title: String,
     /// The directory of the project.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
 }
 
@@ -182,6 +175,7 @@ pub struct SnapshotMetadata {
 ///
 /// **Shape**: `{"snapshotId":"...","sessionId":"...","timestamp":"...","reason":"manual","summary":"before the port",
 /// "tokenCount":812,"messageCount":7,"userMessageCount":3,"sizeBytes":9216}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotInfo {
@@ -210,16 +204,12 @@ pub struct SnapshotInfo {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub checkpoint_count: u64,
     /// The mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The description of the active goal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<String>,
     /// The `snapshot` record of the session; absent for a file of another program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The active leaf at that time; absent before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// The size of the file in bytes.
     pub size_bytes: u64,
@@ -238,11 +228,11 @@ pub struct SkippedSnapshot {
 }
 
 /// The state of a session's context, without its messages.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextState {
     /// The active leaf; absent before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// The tokens of the messages and tool calls on the path, as counted when they were recorded.
     pub tokens: u64,
@@ -251,7 +241,6 @@ pub struct ContextState {
     /// The checkpoints in force.
     pub checkpoints: u64,
     /// The description of the active goal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<String>,
     /// All goals.
     pub goals: u64,
@@ -260,6 +249,5 @@ pub struct ContextState {
     /// The pinned records.
     pub pins: u64,
     /// The mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::session::MessageInput;
 use crate::content::{
@@ -11,6 +12,7 @@ use crate::content::{
 use crate::{Seq, SessionId};
 
 /// The params of `chat.send`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChatSendParams {
@@ -18,10 +20,8 @@ pub struct ChatSendParams {
     pub session_id: SessionId,
     /// The user's message, which is recorded before the model is called. Absent to answer the recorded conversation,
     /// for example after a failed turn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<MessageInput>,
     /// The model; default that of the session, else the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The definitions of the tools that the client executes, in the form that the model server accepts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -30,20 +30,16 @@ pub struct ChatSendParams {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
     /// The longest answer in tokens, at least 1; default `context.answerLimit`, else the rest of the window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Whether the model thinks before it answers; default as the model does by itself. A change makes the server read
     /// the whole prompt again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think: Option<Think>,
     /// The format of the answer: `"json"` or a JSON Schema.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Value>,
     /// Whether the turn continues when the client leaves. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
     /// An idempotency key: a retry with the same key records the message only once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -91,13 +87,13 @@ pub enum ThinkLevel {
 }
 
 /// An event of a chat turn. The last one is `done` or `error`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ChatEvent {
     /// The user's message is recorded.
     Accepted {
         /// The record of the message; absent without a message.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<Seq>,
         /// Whether the key was used before, so that nothing was written. Default false.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -110,13 +106,10 @@ pub enum ChatEvent {
         /// The phase.
         name: ChatPhase,
         /// For `reading`: the tokens of the prompt that the server has to read.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens: Option<u64>,
         /// For `reading`: the expected time in milliseconds, from the speed of this model so far.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         expected_ms: Option<u64>,
         /// For `queued`: the number of calls ahead in the queue of the model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         ahead: Option<u64>,
     },
     /// The model is shown a part of a record that it has to answer, because the record does not fit. Sent once for each
@@ -129,10 +122,8 @@ pub enum ChatEvent {
     /// A piece of the answer: either text or thinking.
     Delta {
         /// A piece of the text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
         /// A piece of the thinking.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         thinking: Option<String>,
     },
     /// The model requests tool calls. The client executes them and calls `chat.submitToolResults`, unless the daemon
@@ -144,8 +135,7 @@ pub enum ChatEvent {
         calls: Vec<ChatToolCall>,
         /// The time within which the turn needs the results, in milliseconds.
         timeout_ms: u64,
-        /// The side that answers the calls; absent for the client.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Who answers the calls; absent for the client.
         by: Option<ToolExecutor>,
     },
     /// A call to the model ended.
@@ -160,7 +150,6 @@ pub enum ChatEvent {
         /// The reason for the end of the answer, as the model server names it: `stop` or `length`.
         finish_reason: String,
         /// The usage of the last call to the model; absent if the model was not called.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<ChatUsage>,
     },
     /// The turn failed or was canceled. The last event. The partial answer, if there is one, is recorded.
@@ -211,29 +200,27 @@ pub struct ChatToolCall {
 }
 
 /// The tokens and times of one call to a model.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatUsage {
     /// The tokens of the prompt, as the server counted; absent if it does not report them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
     /// The tokens of the prompt that the server had cached; absent if it does not report them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u64>,
     /// The tokens of the answer with its thinking; absent if the server does not report them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_tokens: Option<u64>,
     /// The number of compactions on the active path. Default 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub compression_count: u64,
     /// The reliability of the conversation; absent without a compaction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<Reliability>,
     /// The tokens of the prompt, as the daemon counted.
     pub context_tokens: u64,
     /// The most tokens that the prompt may have.
     pub prompt_limit: u64,
     /// The accuracy of `contextTokens`.
+    #[serialize_always]
     pub count_kind: Option<CountKind>,
     /// The earlier messages of the session that the user's message brought back into the prompt; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -242,27 +229,20 @@ pub struct ChatUsage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalled_elsewhere: Vec<RecalledRecord>,
     /// The longest answer that the call allowed, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_limit: Option<u32>,
     /// The limit that cut the answer; absent for an answer that the model ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_by: Option<AnswerCut>,
     /// The context window of the request, in tokens.
     pub requested_context: u32,
     /// The longest window that the model was trained for, in tokens; absent if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
     /// The window that the server uses, in tokens; absent if it does not report it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_context: Option<u32>,
     /// The time to load the model, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_ms: Option<u64>,
     /// The time to read the prompt, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading_ms: Option<u64>,
     /// The time to generate the answer, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answering_ms: Option<u64>,
 }
 
@@ -289,6 +269,7 @@ pub struct ChatSubmitToolResultsParams {
 }
 
 /// The result of one tool call of a turn.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChatToolResult {
@@ -297,10 +278,8 @@ pub struct ChatToolResult {
     /// The result.
     pub result: ToolResult,
     /// The run time, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The files that the call wrote, an empty list if none; absent if the client does not know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes: Option<Vec<FileWriteInput>>,
     /// The number of files that the call wrote beyond those in `writes`. Default 0.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -308,6 +287,7 @@ pub struct ChatToolResult {
 }
 
 /// The result of `chat.submitToolResults`: the tool results are on disk.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatSubmitToolResultsResult {
@@ -316,7 +296,6 @@ pub struct ChatSubmitToolResultsResult {
     /// The ids of the calls whose results are still missing.
     pub missing: Vec<String>,
     /// The files whose content before a call was not kept, so that they cannot be put back; absent if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_kept: Option<NotKept>,
 }
 

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::content::{
     BuiltContext, Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextEntry,
@@ -12,6 +13,7 @@ use crate::content::{
 use crate::{CheckpointId, Seq, SessionId, Timestamp};
 
 /// The params of `context.build`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextBuildParams {
@@ -19,19 +21,15 @@ pub struct ContextBuildParams {
     pub session_id: SessionId,
     /// The context window in tokens, at least 2048; default that of the session, else the configured one, else that of
     /// the Modelfile, else 8192. At most the window that the model was trained for is used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The model; default that of the session, else the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The name of a strategy; default the first one that fits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
     /// The tool definitions that will be sent too, in the form that the model server accepts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
     /// A user message that will follow and is not recorded yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
     /// Whether the build may record a new plan; default `never`.
     #[serde(default)]
@@ -75,13 +73,13 @@ pub struct ContextGetBuildParams {
 }
 
 /// The result of `context.getBuild`: a part of the JSON of the result of `context.build` or `context.inspect`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextGetBuildResult {
     /// The part. All parts, joined, are the JSON of the result.
     pub data: String,
     /// The `offset` of the next part; absent for the last part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
     /// The size of the whole JSON in bytes.
     pub size_bytes: u64,
@@ -96,32 +94,28 @@ named_enum! {
 }
 
 /// The params of `context.recall`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextRecallParams {
     /// The question, in plain words. One without any word to search for finds nothing.
     pub query: String,
     /// The session that is asked, or that the scope is relative to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The project that is asked; not together with `sessionId`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The sessions that are asked; default the narrowest one that is named: `session`, `project`, else `all`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<RecallScope>,
     /// The maximum number of messages; default 8, at most 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The maximum number of tokens that all excerpts may have together; default no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// The messages that are not returned; default none. Needs `sessionId`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude: Option<RecallExclusion>,
 }
 
 /// The result of `context.recall`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextRecallResult {
@@ -130,11 +124,11 @@ pub struct ContextRecallResult {
     /// The tokens of all excerpts.
     pub tokens: u64,
     /// The number of sessions whose newest records are not indexed yet; absent if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<u64>,
 }
 
 /// The params of `context.compact`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextCompactParams {
@@ -144,10 +138,8 @@ pub struct ContextCompactParams {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
     /// The strategy; default the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<CompactStrategy>,
     /// The user's instructions for the summary, at most 2000 characters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
     /// The tool definitions that later contexts are sent with; default those of the last build.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -162,6 +154,7 @@ impl ContextCompactParams {
 }
 
 /// The result of `context.compact`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextCompactResult {
@@ -169,21 +162,16 @@ pub struct ContextCompactResult {
     pub compacted: bool,
     /// The reason if it was not: `dryRun`, `nothing` (there is nothing to compact), or `unchanged` (the context would
     /// not have become shorter).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The record of the compaction, if it was recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The method; absent if the session was not compacted and this is no dry run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<CompactionMethod>,
     /// The strategy that was used.
     pub strategy: CompactStrategy,
     /// The first record that a new summary stands for, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Seq>,
     /// The last record that a new summary stands for, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Seq>,
     /// The number of messages from `from` to `to`.
     pub summarized_message_count: u64,
@@ -196,19 +184,17 @@ pub struct ContextCompactResult {
     /// The difference between `tokensBefore` and `tokensAfter`.
     pub freed_tokens: u64,
     /// The model that wrote the summary, if a model did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The checkpoints in force, the oldest first.
     pub checkpoints: Vec<Checkpoint>,
     /// The numbers of important items that the new context still names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// The reliability of the conversation; absent without a compaction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<Reliability>,
 }
 
 /// The result of `context.checkpoints`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextCheckpointsResult {
@@ -225,28 +211,26 @@ pub struct ContextCheckpointsResult {
     /// The most checkpoints in this tier; beyond it the oldest ones are merged.
     pub limit: u64,
     /// The reliability of the conversation; absent without a compaction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<Reliability>,
 }
 
 /// The params of `context.inspect`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextInspectParams {
     /// The session.
     pub session_id: SessionId,
     /// The id of one of the last 16 builds of the session; default a new build, which writes nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
-    /// The model of a new build; default the session's model, else the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The model of a new build; default that of the session, else the configured one.
     pub model: Option<String>,
     /// The tool definitions of a new build; default those of the last build.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<Value>>,
 }
 
 /// The result of `context.inspect`: a context, with everything in it and everything left out.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextInspectResult {
@@ -257,7 +241,6 @@ pub struct ContextInspectResult {
     /// The items in the context, in order, then those that are left out.
     pub items: Vec<ContextItem>,
     /// The epoch in force; absent if the context has all records verbatim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochSummary>,
     /// Whether the system prompt, the configuration or the tokenizer changed since the build `buildId`, so that this
     /// context differs from it. Default false.
@@ -268,6 +251,7 @@ pub struct ContextInspectResult {
 /// An item that a context contains or leaves out.
 ///
 /// **Shape**: `{"what":"record","seq":12,"kind":"message","role":"user","form":"whole","tokens":40,"message":3}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextItem {
@@ -276,19 +260,14 @@ pub struct ContextItem {
     /// `build.omitted` counts them).
     pub what: String,
     /// For a record its number; for a run of records and for a checkpoint the number of the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// For a run of records and for a checkpoint: the number of the last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through_seq: Option<Seq>,
     /// For a checkpoint: its id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_id: Option<CheckpointId>,
     /// For a record in the context: its kind.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<RecordKind>,
     /// For a message in the context: its author.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// The form of the item: `whole`, `cut`, `stub` (one line in place of a tool result), `quoted`, `pinned`, or
     /// `out` if it is left out.
@@ -301,13 +280,11 @@ pub struct ContextItem {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
     /// The reasons why the item is not whole or is left out: those of `omitted`, separated by commas.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The tokens of the item, or those that are saved if it is left out. Tokens around the text of a record count
     /// only in `messageTokens`.
     pub tokens: u64,
     /// The position of its message in `build.messages`, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<u32>,
     /// For the block of facts: the facts in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -315,6 +292,7 @@ pub struct ContextItem {
 }
 
 /// A fact in a context.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FactRef {
@@ -323,7 +301,6 @@ pub struct FactRef {
     /// The number of the fact among those of its record, from 0.
     pub index: u32,
     /// The record whose fact this one replaced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Seq>,
 }
 
@@ -342,6 +319,7 @@ pub struct EpochSummary {
 }
 
 /// The params of `context.status`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextStatusParams {
@@ -349,16 +327,15 @@ pub struct ContextStatusParams {
     pub session_id: SessionId,
     /// The context window in tokens, at least 2048; default that of the session, else the configured one, else that of
     /// the Modelfile, else 8192. At most the window that the model was trained for is used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
 }
 
 /// The result of `context.status`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextStatusResult {
     /// The model that the tokens are counted for, if one is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The whole window, in tokens.
     pub num_ctx: u32,
@@ -384,14 +361,12 @@ pub struct ContextStatusResult {
     /// The strategy in force.
     pub strategy: String,
     /// The epoch in force; absent if the context has all records verbatim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochSummary>,
     /// The number of compactions on the active path.
     pub compression_count: u64,
     /// The number of checkpoints in force.
     pub checkpoint_count: u64,
     /// The reliability of the conversation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<Reliability>,
 }
 
@@ -407,27 +382,23 @@ pub struct ContextPart {
 }
 
 /// The params of `context.addEntry`. They name a session, a project, or the scope `global`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextAddEntryParams {
     /// The session that the entry applies to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The directory of the project that the entry applies to; must exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The scope: `global` for an entry of all sessions; otherwise optional, as it follows from the other params.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ContextScope>,
     /// The key, 1 to 256 bytes on one line. An entry with the same key and scope is replaced.
     pub key: String,
     /// The text; must not be empty.
     pub content: String,
     /// The position among the entries: lower comes first. Default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// The origin of the entry; default `user`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ContextSource>,
 }
 
@@ -458,17 +429,15 @@ pub struct ContextAddEntryResult {
 }
 
 /// The params of `context.removeEntry`. They name a session, a project, or the scope `global`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextRemoveEntryParams {
     /// The session that the entry applies to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The directory of the project that the entry applies to; must exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The scope: `global` for an entry of all sessions; otherwise optional, as it follows from the other params.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ContextScope>,
     /// The key of the entry.
     pub key: String,
@@ -486,14 +455,13 @@ pub struct ContextRemoveEntryResult {
 ///
 /// With a session: its entries in force, including those of its project and global ones. With a project: its entries
 /// and global ones. Without both: global ones.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextListEntriesParams {
     /// The session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The directory of the project; must exist. Not together with `sessionId`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
 }
 
@@ -512,6 +480,7 @@ pub struct ContextListEntriesResult {
 }
 
 /// The params of `context.facts`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextFactsParams {
@@ -521,10 +490,8 @@ pub struct ContextFactsParams {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub include_forgotten: bool,
     /// The most facts of the page, 1 to 500; default 100. A page also ends at 6 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
@@ -537,6 +504,7 @@ impl ContextFactsParams {
 }
 
 /// The result of `context.facts`: a page of facts.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextFactsResult {
@@ -545,7 +513,6 @@ pub struct ContextFactsResult {
     /// The number of facts on all pages.
     pub total: u64,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
@@ -562,6 +529,7 @@ named_enum! {
 /// A fact: something that the user stated, and that nothing said later replaced.
 ///
 /// **Shape**: `{"seq":12,"index":0,"at":"...","text":"The staging port is 48213.","values":["48213"],"score":3.7,"source":"message"}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextFact {
@@ -584,7 +552,6 @@ pub struct ContextFact {
     /// The origin.
     pub source: FactOrigin,
     /// The key of the context entry that states it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_key: Option<String>,
     /// Whether its record is pinned. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -593,7 +560,6 @@ pub struct ContextFact {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u32,
     /// The record whose fact this one replaced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Seq>,
     /// Whether it was suppressed by `context.forgetFact`. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -609,6 +575,7 @@ const fn is_zero(count: &u32) -> bool {
 }
 
 /// The params of `context.forgetFact`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextForgetFactParams {
@@ -617,13 +584,11 @@ pub struct ContextForgetFactParams {
     /// The record that states the fact.
     pub seq: Seq,
     /// The number of the fact among those of its record, from 0; default all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
     /// Whether to undo the suppression. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restore: bool,
     /// An idempotency key: a retry with the same key changes nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 

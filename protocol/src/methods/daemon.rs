@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::Timestamp;
 use crate::content::{CatalogStatus, ModelServerStatus, StoreStatus, named_enum};
@@ -29,6 +30,7 @@ pub struct DaemonHelloParams {
 }
 
 /// The result of `daemon.hello`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonHelloResult {
@@ -43,7 +45,6 @@ pub struct DaemonHelloResult {
     /// The id of this run of the daemon. The numbers of events are valid within one epoch only.
     pub epoch: String,
     /// The id of the home that the daemon serves: the device and the inode of its directory as `<device>:<inode>`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home_id: Option<String>,
     /// The limits of one connection and of the fields of its calls.
     pub limits: Limits,
@@ -67,6 +68,7 @@ pub struct Limits {
 }
 
 /// The result of `daemon.status`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonStatusResult {
@@ -95,7 +97,6 @@ pub struct DaemonStatusResult {
     /// The number of subscriptions to events.
     pub subscriptions: u64,
     /// The resident memory of the process, in bytes; absent if the system does not report it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Settings that changed since the start and take effect only after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -106,6 +107,7 @@ pub struct DaemonStatusResult {
 }
 
 /// The result of `daemon.doctor`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonDoctorResult {
@@ -116,17 +118,15 @@ pub struct DaemonDoctorResult {
     /// The home, and the directory of the sessions if it is elsewhere.
     pub directories: Vec<DirectoryHealth>,
     /// The newest file of the daemon's own log; absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogHealth>,
     /// The watches of directories; absent on systems without inotify.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inotify: Option<InotifyUse>,
     /// The work of the limits for sessions since the daemon started; absent if they archived and deleted none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionWork>,
 }
 
 /// A fact that a person should know, with what to do about it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DoctorFinding {
@@ -137,7 +137,6 @@ pub struct DoctorFinding {
     /// A sentence for a person.
     pub text: String,
     /// A command that may help.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
@@ -153,36 +152,32 @@ named_enum! {
 }
 
 /// The state of a directory of the daemon. A field is absent if the system did not tell in time.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryHealth {
     /// The directory.
     pub path: PathBuf,
     /// The rights, in octal digits, such as `700`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The id of the user that owns it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
     /// The bytes that this user can still write.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
     /// The time of an append with `fdatasync` in it: the median of five, in microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_us: Option<u64>,
     /// The error of the system.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 /// The newest file of the daemon's own log.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LogHealth {
     /// The file.
     pub path: PathBuf,
     /// The newest line of the level `ERROR` near its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
 

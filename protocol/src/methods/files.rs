@@ -5,18 +5,19 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::Timestamp;
 use crate::content::named_enum;
 
 /// The params of `files.discover`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FilesDiscoverParams {
     /// The directory, an absolute path.
     pub root: String,
     /// The depth of the deepest files: those of the root have depth 1. Default `files.maxDepth`, which it cannot exceed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_depth: Option<u32>,
     /// Only files that match one of these patterns, or are in a directory that does: at most 1,000 patterns in the syntax
     /// of `.gitignore`, relative to the root. Default all.
@@ -29,13 +30,10 @@ pub struct FilesDiscoverParams {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
     /// Whether size and time are returned, for which each file of the page is looked up. Default true.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<bool>,
     /// The most files of the page, 1 to 10,000; default 1,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// Set to walk the root again although its changes are followed, and to try again to watch one that is polled.
     /// Default false.
@@ -44,6 +42,7 @@ pub struct FilesDiscoverParams {
 }
 
 /// The result of `files.discover`: a page of files.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FilesDiscoverResult {
@@ -56,11 +55,11 @@ pub struct FilesDiscoverResult {
     /// The generation of the root before the page was made: `files.watch` continues after it.
     pub generation: u64,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// A file or a symbolic link of a workspace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceFile {
@@ -71,21 +70,19 @@ pub struct WorkspaceFile {
     pub kind: WorkspaceFileKind,
     /// The size in bytes; that of a link is the length of its target. Absent without `details`, and if the file cannot be
     /// looked up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// The time of the last change of the content. Absent as `size` is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at: Option<Timestamp>,
 }
 
 /// The path of a file, relative to its root.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspacePath {
     /// The path as text.
     pub path: String,
     /// The bytes of the path in Base64 (RFC 4648, section 4, with padding); only if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
 }
 
@@ -110,6 +107,7 @@ pub struct WorkspaceWarning {
 }
 
 /// The params of `files.search`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FilesSearchParams {
@@ -128,7 +126,6 @@ pub struct FilesSearchParams {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
     /// The most files, 1 to 1,000; default 50.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
@@ -163,6 +160,7 @@ pub struct WorkspaceHit {
 }
 
 /// The params of `files.watch`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FilesWatchParams {
@@ -179,7 +177,6 @@ pub struct FilesWatchParams {
     pub hidden: bool,
     /// The last generation that the client knows: the changes after it come first, or `resync` if they are not known any
     /// more. Default: only new changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
 }
 
@@ -260,6 +257,7 @@ pub struct FilesStatusResult {
 }
 
 /// A root in memory.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceRoot {
@@ -269,12 +267,10 @@ pub struct WorkspaceRoot {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
     /// The depth of its deepest files; absent without a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_depth: Option<u32>,
     /// The stage.
     pub state: WorkspaceState,
     /// The reason why it cannot be read; only in the state `gone`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The way in which changes are noticed.
     pub mode: WatchMode,

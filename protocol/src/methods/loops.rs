@@ -2,17 +2,18 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::content::{LoopCall, LoopPattern};
 
 /// The result of `loop.status` and `loop.reset`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LoopStatusResult {
     /// Whether the configuration enables loop detection.
     pub enabled: bool,
     /// The loop in force, until a reset or a user message; absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected: Option<LoopPattern>,
     /// The number of model calls since the last user message or reset.
     pub turns_since_user: u32,

@@ -3,44 +3,42 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::content::{ContextMessage, CountKind};
 
 /// The params of `model.show`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelShowParams {
     /// The name of the model; default the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
 
 /// The params of `model.warm`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelWarmParams {
     /// The name of the model; default the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The context window in tokens, at least 2048; default the configured one, else that of the Modelfile, else 8192.
     /// At most the window that the model was trained for is used; a larger window in force for the model stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
 }
 
 /// The params of `model.countTokens`, with either `text` or `messages`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelCountTokensParams {
     /// The name of the model; default the configured one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// A text, which is counted by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// A conversation, as `context.build` returns it. It is counted as a whole prompt, with everything that the
     /// template and the model add.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ContextMessage>>,
     /// The tool definitions that are sent with the messages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -72,6 +70,7 @@ pub struct ModelListResult {
 }
 
 /// A model that the server has.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelSummary {
@@ -82,25 +81,19 @@ pub struct ModelSummary {
     /// The size on disk, in bytes.
     pub size_bytes: u64,
     /// The time of the last change, as the server writes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at: Option<String>,
     /// The family of the architecture.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
     /// The number of parameters, as the server writes it, for example `8.0B`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_size: Option<String>,
     /// The quantization of the weights, for example `Q4_K_M`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
     /// The longest window that the model was trained for, in tokens; absent if the server did not report it in time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
     /// The capabilities, for example `tools`; empty if the server did not report them in time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
     /// The host that runs the model, if the server only forwards to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_host: Option<String>,
 }
 
@@ -115,61 +108,47 @@ pub struct ModelShowResult {
 }
 
 /// The details of a model.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelDetails {
     /// The name, as it was requested.
     pub model: String,
     /// The digest of the model's files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// The architecture.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     /// The family of the architecture.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
     /// The number of parameters, as the server writes it, for example `8.0B`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_size: Option<String>,
     /// The number of parameters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_count: Option<u64>,
     /// The quantization of the weights, for example `Q4_K_M`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
     /// The longest window that the model was trained for, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
     /// The window that the Modelfile sets with `num_ctx`, in tokens; absent if it sets none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelfile_context: Option<u32>,
     /// The window of sessions that name none, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_context: Option<u32>,
     /// The origin of `defaultContext`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_context_from: Option<DefaultWindowSource>,
     /// The window that all requests to the model name, in tokens; absent before the first request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_context: Option<u32>,
     /// An upper bound of the memory per token of the window, in bytes; absent if it is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_bytes_per_token: Option<u64>,
     /// The capabilities, for example `tools`; only from newer servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
     /// The system message that the server adds to conversations without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The number of messages that the server puts before every conversation. Default 0.
     #[serde(default, skip_serializing_if = "crate::content::is_zero")]
     pub hidden_messages: u64,
     /// The template that turns messages into a prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// The host that runs the model, if the server only forwards to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_host: Option<String>,
 }
 
@@ -196,6 +175,7 @@ pub struct ModelRunningResult {
 }
 
 /// A model in the memory of the server.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningModelSummary {
@@ -208,10 +188,8 @@ pub struct RunningModelSummary {
     /// The part of that memory on the graphics processor, in bytes.
     pub size_vram_bytes: u64,
     /// The window that the server uses, in tokens; only from newer servers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_context: Option<u32>,
     /// The time at which an unused model is unloaded, as the server writes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     /// Warnings for a person, for example about a model that does not fit into the graphics processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -219,6 +197,7 @@ pub struct RunningModelSummary {
 }
 
 /// The result of `model.warm`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelWarmResult {
@@ -229,19 +208,14 @@ pub struct ModelWarmResult {
     /// The window that was requested and that all later requests name, in tokens.
     pub requested_context: u32,
     /// The window that the call asked for, in tokens, if another one was requested; a warning says why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_context: Option<u32>,
     /// The longest window that the model was trained for, in tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
     /// The window that the server uses, in tokens; only from newer servers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_context: Option<u32>,
     /// The memory of the model with its window, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// The part of that memory on the graphics processor, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_vram_bytes: Option<u64>,
     /// The time of the call, in milliseconds.
     pub duration_ms: u64,

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::content::{
     ContextState, FilePlan, FilesMode, PathRecords, Session, SkippedSnapshot, SnapshotDocument,
@@ -10,22 +11,20 @@ use crate::content::{
 use crate::{PlanId, Seq, SessionId, SnapshotId};
 
 /// The params of `snapshot.create`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotCreateParams {
     /// The session.
     pub session_id: SessionId,
     /// The reason, a word of at most 64 bytes that is none of the daemon's own; default `manual`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Whether the snapshot is pinned. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
     /// A line for people, at most 4 KiB; default the last message of the user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// An idempotency key: a retry with the same key returns the same snapshot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -38,21 +37,20 @@ pub struct SnapshotResult {
 }
 
 /// The params of `snapshot.list`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotListParams {
     /// Restricts the list to one session, whose log may be lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The most snapshots of the page, 1 to 1000; default 50.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `snapshot.list`: a page of snapshots.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotListResult {
@@ -62,66 +60,60 @@ pub struct SnapshotListResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedSnapshot>,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// The params of `snapshot.get`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotGetParams {
     /// The snapshot.
     pub snapshot_id: SnapshotId,
     /// The session; default the one that has the snapshot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The position of a part in the JSON of the document, in bytes, for a document that is larger than a response.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
 }
 
 /// The result of `snapshot.get`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotGetResult {
     /// The snapshot.
     pub snapshot: SnapshotInfo,
     /// The content of its file; absent if an `offset` was given, or if it is larger than a response.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Box<SnapshotDocument>>,
     /// A part of the JSON of the content, in place of `document`. All parts, joined, are the whole.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
     /// The `offset` of the next part; absent for the last part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
 }
 
 /// The params of `snapshot.update`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotUpdateParams {
     /// The snapshot.
     pub snapshot_id: SnapshotId,
     /// The session; default the one that has the snapshot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// Whether the snapshot is exempt from the cleanup of automatic ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
     /// The line for people, at most 4 KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }
 
 /// The params of `snapshot.delete`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotDeleteParams {
     /// The snapshot.
     pub snapshot_id: SnapshotId,
     /// The session; default the one that has the snapshot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
 
@@ -136,13 +128,13 @@ pub struct SnapshotDeleteResult {
 }
 
 /// The params of `snapshot.restore`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotRestoreParams {
     /// The snapshot.
     pub snapshot_id: SnapshotId,
     /// The session; default the one that has the snapshot. With it, also a snapshot without a file can be restored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// Whether the file becomes a new session even if its own session could return to the snapshot. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -154,10 +146,8 @@ pub struct SnapshotRestoreParams {
     #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
     pub files: FilesMode,
     /// For `files: "apply"`: the plan of a preview of the same restore.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_id: Option<PlanId>,
     /// An idempotency key: a retry with the same key restores nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -172,6 +162,7 @@ impl SnapshotRestoreParams {
 }
 
 /// The result of `snapshot.restore`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotRestoreResult {
@@ -180,26 +171,20 @@ pub struct SnapshotRestoreResult {
     /// The session that was restored, or the new one; of a dry run, the one that would be restored.
     pub session_id: SessionId,
     /// The new session; absent if the session returned to the snapshot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
     /// Whether a new session is needed, because the log of the session is lost or does not have the snapshot. Default
     /// false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub new_session: bool,
     /// The record of the move; absent for a dry run, for a new session, and if the session is at the snapshot already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The active leaf after the move; absent for a new session and for the position before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// The snapshot that was taken before the move, which restores what is now undone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_as: Option<SnapshotId>,
     /// The context before; absent for a new session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<ContextState>,
     /// The context after; absent for a new session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<ContextState>,
     /// The records that come onto the active path.
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
@@ -208,7 +193,6 @@ pub struct SnapshotRestoreResult {
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
     pub removed: PathRecords,
     /// The plan of a preview, or what became of the files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilePlan>,
     /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

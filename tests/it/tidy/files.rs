@@ -166,3 +166,28 @@ fn every_type_name_is_used_once() {
     assert!(definitions.len() > 500, "only {} types were found", definitions.len());
     report(&problems);
 }
+
+/// A type without the attribute would send `null` for an absent value, which the protocol omits.
+#[test]
+fn types_of_the_protocol_with_optional_fields_omit_absent_values() {
+    let mut problems = Vec::new();
+    let mut n_types = 0;
+    for path in sources().into_iter().filter(|path| path.starts_with(root().join("protocol"))) {
+        let text = read(&path);
+        let mut before = "";
+        for part in production_code(&text).split("#[derive(") {
+            let derives = part.lines().next().is_some_and(|list| list.contains("Serialize"));
+            let mut fields = part.lines().take_while(|line| line.trim() != "}");
+            if derives && !before.is_empty() && fields.any(|line| line.contains(": Option<")) {
+                n_types += 1;
+                if !before.trim_end().ends_with("#[skip_serializing_none]") {
+                    let name = part.lines().find(|line| line.ends_with('{')).unwrap_or(part);
+                    problems.push(format!("{}: `{}`", path.display(), name.trim()));
+                }
+            }
+            before = part;
+        }
+    }
+    assert!(n_types > 100, "only {n_types} types were found");
+    report(&problems);
+}

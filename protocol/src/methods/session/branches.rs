@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::content::{
     FilePlan, FilesMode, Operation, PathRecords, Session, SummaryAuthor, TreeCounts, TreeNode,
@@ -10,19 +11,20 @@ use crate::content::{
 use crate::{PlanId, Seq, SessionId};
 
 /// The params of `session.branch`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionBranchParams {
     /// The session.
     pub session_id: SessionId,
     /// The record after which the conversation continues; null for the position before the first record.
+    #[serialize_always]
     #[serde(deserialize_with = "required")]
     pub to_seq: Option<Seq>,
     /// Whether a summary of the records that leave the path is recorded after the move. Default false.
     #[serde(default)]
     pub summarize: bool,
     /// An idempotency key: a retry with the same key moves nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -32,24 +34,21 @@ fn required<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Seq>, D::Error
 }
 
 /// The result of `session.branch`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionBranchResult {
     /// The record that the leaf moved to, without the summary; absent for the position before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// Whether the leaf is not `toSeq` but the end of its unit: a message with its tool calls and results. Default
     /// false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moved_to_unit_end: bool,
     /// The record of the move; absent if the leaf was there already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The record with the summary of the branch that was left.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_seq: Option<Seq>,
     /// The author of the summary; absent without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_by: Option<SummaryAuthor>,
     /// The records that came onto the active path.
     #[serde(default, skip_serializing_if = "PathRecords::is_empty")]
@@ -63,36 +62,35 @@ pub struct SessionBranchResult {
 }
 
 /// The params of `session.tree`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionTreeParams {
     /// The session.
     pub session_id: SessionId,
     /// The most nodes of the page, 1 to 1000; default 200. A page also ends when it has read 6 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `session.tree`: a page of nodes.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionTreeResult {
     /// The nodes in the order of the log, so that a parent comes before its children.
     pub data: Vec<TreeNode>,
     /// The active leaf; absent for the position before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// The counts of the whole tree.
     pub counts: TreeCounts,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// The params of `session.label`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionLabelParams {
@@ -101,44 +99,40 @@ pub struct SessionLabelParams {
     /// The record to label.
     pub seq: Seq,
     /// The label, at most 512 bytes; absent or empty to remove it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
 
 /// The result of `session.label`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionLabelResult {
     /// The labeled record.
     pub seq: Seq,
     /// Its label; absent if it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Whether the label changed.
     pub changed: bool,
 }
 
 /// The params of `session.undo` and `session.redo`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionUndoParams {
     /// The session.
     pub session_id: SessionId,
     /// The number of operations, 1 to 1000; default 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
     /// The first operation to undo or redo, by its first record; default the next one when the call arrives. If another one
     /// comes first when the leaf moves, the call is refused with `leafMoved`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<Seq>,
     /// What to do with the files that the operations wrote; default `skip`.
     #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
     pub files: FilesMode,
     /// For `files: "apply"`: the plan of a preview with the same steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_id: Option<PlanId>,
     /// An idempotency key: a retry with the same key moves nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -152,11 +146,11 @@ impl SessionUndoParams {
 }
 
 /// The result of `session.undo` and `session.redo`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionUndoResult {
     /// The active leaf now, for a preview after the call; absent for the position before the first record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<Seq>,
     /// The operations that were undone or redone, or would be, in the order in which that happens.
     pub operations: Vec<Operation>,
@@ -165,7 +159,6 @@ pub struct SessionUndoResult {
     /// The number of operations that can be redone now.
     pub redoable: u64,
     /// The plan of a preview, or what became of the files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilePlan>,
     /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -173,20 +166,20 @@ pub struct SessionUndoResult {
 }
 
 /// The params of `session.operations`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionOperationsParams {
     /// The session.
     pub session_id: SessionId,
     /// The most operations of the page, 1 to 1000; default 50.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `session.operations`: a page of operations.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionOperationsResult {
@@ -197,24 +190,21 @@ pub struct SessionOperationsResult {
     /// The number of operations that can be redone.
     pub redoable: u64,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// The params of `session.fork`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionForkParams {
     /// The session to copy.
     pub session_id: SessionId,
     /// The last record to copy, with the rest of its unit; default the active leaf.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_seq: Option<Seq>,
     /// The title of the new session, at most 4 KiB; default that of the copied one with `(fork N)`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// An idempotency key: a retry with the same key returns the same session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 

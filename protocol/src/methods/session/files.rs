@@ -2,10 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{Seq, SessionId, Timestamp};
 
 /// The params of `session.files`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionFilesParams {
@@ -15,19 +17,17 @@ pub struct SessionFilesParams {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
     /// The most files of the page, 1 to 1000; default 200.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `session.files`: a page of files, those that were used last first.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionFilesResult {
     /// The project of the session, which relative paths belong to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// The files.
     pub data: Vec<SessionFile>,
@@ -36,26 +36,23 @@ pub struct SessionFilesResult {
     /// Other files of the project that were modified after the newest record of the session, at most 200, in the order of
     /// their names; on the first page. Absent if the daemon does not follow the project: it does during `files.watch`, and
     /// for ten minutes after `files.discover` and `files.search`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_later: Option<Vec<String>>,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// A file that tool calls of a session read or changed.
 ///
 /// **Shape**: `{"path":"src/a.rs","readSeq":12,"at":"...","onDisk":"changed"}`
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionFile {
     /// The path: relative to the project if the file is in it, else as the tool was given it.
     pub path: String,
     /// The newest record of a call that read it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_seq: Option<Seq>,
     /// The newest record of a call that changed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_seq: Option<Seq>,
     /// The time of the newer of the two.
     pub at: Timestamp,

@@ -7,6 +7,7 @@ pub mod files;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::content::{
     CountKind, ExportFormat, FileWriteInput, ImportReport, LoopPattern, Meta, NotKept, Part,
@@ -15,35 +16,27 @@ use crate::content::{
 use crate::{Seq, SessionId, Timestamp};
 
 /// The params of `session.create`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionCreateParams {
     /// The directory of the project; must exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The model, as the model server names it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider of the model; a label of the client.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The title, at most 4 KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The system prompt, at most 1 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens; at least 2048.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Data of clients, by name; at most 256 KiB of JSON.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Meta>,
     /// An idempotency key: a retry with the same key returns the same session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -72,26 +65,27 @@ pub struct SessionCurrentParams {
 }
 
 /// The result of `session.current` and `session.setCurrent`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCurrentResult {
     /// The current session of the project; absent if it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
 }
 
 /// The params of `session.setCurrent`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSetCurrentParams {
     /// The directory of the project; must exist.
     pub project_path: String,
     /// The new current session; absent clears it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
 
 /// The params of `session.setMode`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSetModeParams {
@@ -100,45 +94,35 @@ pub struct SessionSetModeParams {
     /// The new mode.
     pub mode: String,
     /// The cause of the change; default `manual`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
     /// The confidence of an automatic change, from 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
 }
 
 /// The params of `session.update`, with at least one field to change. An absent field stays as it is.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionUpdateParams {
     /// The session.
     pub session_id: SessionId,
     /// The title, at most 4 KiB; empty restores the beginning of the first user message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The description, at most 4 KiB; empty restores the beginning of the first user message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The system prompt, at most 1 MiB; empty removes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens; at least 2048.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The directory of the project; must exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// Whether the session is exempt from retention and `session.cleanup`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
     /// Data of clients to merge in, in all at most 256 KiB of JSON; null removes a name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Meta>,
 }
 
@@ -162,6 +146,7 @@ impl SessionUpdateParams {
 }
 
 /// The result of `session.delete`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionDeleteResult {
@@ -171,7 +156,6 @@ pub struct SessionDeleteResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forks: Vec<SessionId>,
     /// `pending` if words of the session may still be in the files of the search index; absent if nothing is left.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_cleanup: Option<IndexCleanup>,
 }
 
@@ -243,6 +227,7 @@ pub struct SessionSaveResult {
 }
 
 /// The params of `session.record`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRecordParams {
@@ -251,39 +236,31 @@ pub struct SessionRecordParams {
     /// The message.
     pub message: MessageInput,
     /// An idempotency key: a retry with the same key records nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 /// A message from a client, with either `parts` or `content`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MessageInput {
     /// The author.
     pub role: Role,
     /// The content, in order.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<Part>>,
     /// The content as a text, short for one text part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// The time of the message; default now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
     /// For role `tool`: the id of the tool call that this message answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// For role `tool`: the name of the tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
     /// For role `assistant`: the model that answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// For role `assistant`: the reason for the end of the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The time that it took to answer, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
@@ -306,6 +283,7 @@ impl MessageInput {
 }
 
 /// The params of `session.recordToolCall`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRecordToolCallParams {
@@ -314,11 +292,11 @@ pub struct SessionRecordToolCallParams {
     /// The tool call.
     pub tool_call: ToolCallInput,
     /// An idempotency key: a retry with the same key records nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 /// An executed tool call from a client.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolCallInput {
@@ -332,16 +310,12 @@ pub struct ToolCallInput {
     /// The result.
     pub result: ToolResult,
     /// The time of the call; default now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
     /// The run time, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The record of the assistant message that requested the call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
     /// The files that the call wrote, an empty list if none; absent if the client does not know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes: Option<Vec<FileWriteInput>>,
     /// The number of files that the call wrote beyond those in `writes`. Default 0.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -349,6 +323,7 @@ pub struct ToolCallInput {
 }
 
 /// The params of `session.recordCustom`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRecordCustomParams {
@@ -360,14 +335,13 @@ pub struct SessionRecordCustomParams {
     #[serde(default)]
     pub data: Value,
     /// A text that enters the context as a user turn; absent to keep the record out of the context.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_text: Option<String>,
     /// An idempotency key: a retry with the same key records nothing again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 /// The result of methods that record something: the record is on disk.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRecordResult {
@@ -385,25 +359,22 @@ pub struct SessionRecordResult {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
     /// The loop that keeps the session from calling its model; absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#loop: Option<LoopPattern>,
     /// The files of a tool call whose content before the call was not kept, so that they cannot be put back; absent if
     /// there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_kept: Option<NotKept>,
 }
 
 /// The params of `session.get`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionGetParams {
     /// The session.
     pub session_id: SessionId,
     /// The first record of the page; default 0. A negative number counts from the end, those of `branch` only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<i64>,
     /// The most records of the page, 1 to 1000; default 100. A page also ends at 6 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The branches to read; default `all`.
     #[serde(default)]
@@ -422,6 +393,7 @@ pub enum BranchFilter {
 }
 
 /// The result of `session.get` and `session.resume`: a page of records.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionGetResult {
@@ -430,7 +402,6 @@ pub struct SessionGetResult {
     /// The records in the order of the log, without damaged ones.
     pub records: Vec<Record>,
     /// The first record of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_from: Option<i64>,
 }
 
@@ -448,47 +419,43 @@ pub struct SessionGetRecordParams {
 }
 
 /// The result of `session.getRecord`: a part of the JSON of a record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionGetRecordResult {
     /// The part. All parts, joined, are the JSON of the record.
     pub data: String,
     /// The `offset` of the next part; absent for the last part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
     /// The size of the whole JSON in bytes.
     pub size_bytes: u64,
 }
 
 /// The params of `session.list`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionListParams {
     /// Restricts the list to the project in this directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// Restricts the list to one status; default all except `archived`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
     /// Restricts the list to ids that begin with this text; case and hyphens are ignored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id_prefix: Option<String>,
     /// The most sessions of the page, 1 to 1000; default 25.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `session.list`: a page of sessions.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionListResult {
     /// The sessions, the most recently active first.
     pub data: Vec<Session>,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
     /// Whether the catalog is being rebuilt, so that sessions may be missing. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -501,63 +468,57 @@ pub struct SessionListResult {
 /// by single dots or hyphens (`os.path`, `2024-06-01`). `word*` matches words that begin so, from three letters on.
 /// Names like `foo_bar` and `camelCase` match as a whole and by their parts, and `UserName` matches every name with
 /// these parts in a row, such as `getUserName` and `user_name`; Chinese, Japanese and Korean texts match by any substring.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSearchParams {
     /// The words to search for, at most 4096 bytes.
     pub query: String,
     /// Restricts the search to one session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// Restricts the search to the project in this directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// Restricts the search to texts of one role.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// Restricts the search to texts of this time or later.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Restricts the search to texts before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// The order of the hits; default `newest`.
     #[serde(default)]
     pub sort: SearchSort,
     /// The most hits of the page, 1 to 200; default 25.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `session.search`: a page of hits.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSearchResult {
     /// The hits.
     pub data: Vec<SearchHit>,
     /// The cursor of the next page; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
     /// The number of sessions whose newest records are not searched yet; absent if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<u64>,
 }
 
 /// The params of `session.resume`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionResumeParams {
     /// The session.
     pub session_id: SessionId,
     /// The most records of the page, 1 to 1000; default 50.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
 /// The params of `session.export`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionExportParams {
@@ -567,23 +528,21 @@ pub struct SessionExportParams {
     pub format: ExportFormat,
     /// The branches to export; default `all` for `json` and `jsonl`, and `active` for `markdown` and `html`. All chunks
     /// have those of the first one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<BranchFilter>,
     /// The `nextCursor` of the chunk before; absent for the first chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 /// The result of `session.export`: a chunk of the file.
 ///
 /// All chunks cover the records that the session had at the first one.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionExportResult {
     /// The text to append to the file.
     pub data: String,
     /// The cursor of the next chunk; absent at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
     /// The number of records that this pass has written. A format can need several passes over the records.
     pub done_records: u64,
@@ -592,18 +551,17 @@ pub struct SessionExportResult {
 }
 
 /// The params of `session.import`: a chunk of a file. The daemon detects the format from the content.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionImportParams {
     /// The `uploadId` of the first chunk's result; absent for the first chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
     /// The text of the chunk.
     pub data: String,
     /// Whether this is the last chunk, with which the file is imported.
     pub last: bool,
     /// The directory of the project; default that of the file. Must exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// Whether to return the report without importing the file. Default false.
     #[serde(default)]
@@ -611,16 +569,14 @@ pub struct SessionImportParams {
 }
 
 /// The result of `session.import`: an upload to continue, or the imported session.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionImportResult {
     /// The id of the upload; absent after the last chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
     /// The imported session; absent before the last chunk, and for a dry run of a new session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
     /// The report; absent before the last chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ImportReport>,
 }
