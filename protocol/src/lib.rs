@@ -30,7 +30,7 @@ pub use ids::{
     CheckpointId, DecisionId, GoalCheckpointId, GoalId, InvalidId, PlanId, Seq, SessionId,
     SnapshotId,
 };
-pub use method::{Class, METHODS, Method, MethodInfo};
+pub use method::{Effect, Life, METHODS, Method, MethodInfo};
 pub use time::Timestamp;
 
 /// The version of the protocol. It changes only with a change that breaks old clients.

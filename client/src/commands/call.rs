@@ -2,7 +2,7 @@
 
 use clap::Args;
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete};
-use ollm_protocol::{Class, ErrorKind, METHODS, Method as _};
+use ollm_protocol::{ErrorKind, Life, METHODS, Method as _};
 use serde_json::Value;
 use strsim::levenshtein;
 
@@ -39,7 +39,7 @@ pub(crate) struct CallArgs {
 
 pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let known = METHODS.iter().find(|method| method.name == args.method);
-    if known.is_some_and(|method| method.class == Class::Stream) {
+    if known.is_some_and(|method| method.life == Life::Stream) {
         return Err(CommandError::usage(
             format!("{} is a subscription", args.method),
             "ollmctl events",

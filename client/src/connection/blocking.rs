@@ -17,7 +17,7 @@ use ollm_protocol::method::{
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::files::{FilesEvent, FilesWatchParams};
-use ollm_protocol::{Class, Event, METHODS, Method, SessionId};
+use ollm_protocol::{Effect, Event, METHODS, Method, SessionId};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -187,7 +187,7 @@ impl BlockingClient {
         }
     }
 
-    /// Calls a method, and once more if it only reads and the daemon closed the connection.
+    /// Calls a method, and once more if it is safe and the daemon closed the connection.
     fn call_reconnecting(
         &mut self,
         method: &str,
@@ -195,10 +195,11 @@ impl BlockingClient {
     ) -> Result<Box<RawValue>, ClientError> {
         let reply = self.call_once(method, params);
         let Some(connector) = self.reconnect.take() else { return reply };
-        // A daemon that was just killed may still accept a connection to which it never replies. A reading call can be
-        // repeated; a writing one may have been carried out.
-        let reads = METHODS.iter().any(|known| known.name == method && known.class == Class::Read);
-        if !(reads && matches!(reply, Err(ClientError::Closed { .. }))) {
+        // A daemon that was just killed may still accept a connection to which it never replies. A safe call can be
+        // repeated; another one may have been carried out.
+        let is_safe =
+            METHODS.iter().any(|known| known.name == method && known.effect == Effect::Safe);
+        if !(is_safe && matches!(reply, Err(ClientError::Closed { .. }))) {
             return reply;
         }
         let (timeout, started) = (self.timeout, self.started);

@@ -1,11 +1,11 @@
-//! Isolates calls: a panic fails only its own call, and a write continues when its client leaves.
+//! Isolates calls: a panic fails only its own call, and a call that completes continues when its client leaves.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::Poll;
 
-use ollm_protocol::Class;
+use ollm_protocol::Life;
 
 use super::error::RpcError;
 use crate::shutdown::Tasks;
@@ -15,17 +15,17 @@ type RunningHandler<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send
 
 /// Runs a handler; a panic in it becomes an `internal` error.
 ///
-/// The handler is polled in place first, so that calls start in the order in which they are polled. A write that is
-/// not done by then continues as a task of its own until the daemon stops.
+/// The handler is polled in place first, so that calls start in the order in which they are polled. A call that
+/// completes and is not done by then continues as a task of its own until the daemon stops.
 ///
-/// **Cancel safety**: dropping the future drops a read, and leaves a write running.
+/// **Cancel safety**: dropping the future drops the handler, and leaves one of life [`Life::Completes`] running.
 pub(super) async fn run<T: Send + 'static>(
     tasks: &Tasks,
-    class: Class,
+    life: Life,
     handler: impl Future<Output = Result<T, RpcError>> + Send + 'static,
 ) -> Result<T, RpcError> {
     let mut work: RunningHandler<T> = Box::pin(guard(handler));
-    if class != Class::Write {
+    if life != Life::Completes {
         return work.await;
     }
     match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
@@ -66,18 +66,18 @@ mod tests {
 
     #[tokio::test]
     async fn panic_is_an_internal_error() {
-        for class in [Class::Read, Class::Write] {
-            let result = run::<()>(&Tasks::new(), class, async { panic!("on purpose") }).await;
+        for life in [Life::Canceled, Life::Completes] {
+            let result = run::<()>(&Tasks::new(), life, async { panic!("on purpose") }).await;
             assert_eq!(result.expect_err("fails").kind, ErrorKind::Internal);
         }
     }
 
     /// Polls a call once, drops it, and returns whether its handler survived.
-    async fn survives(class: Class) -> bool {
+    async fn survives(life: Life) -> bool {
         let (go, wait) = oneshot::channel::<()>();
         let (done, finished) = oneshot::channel::<()>();
         let tasks = Tasks::new();
-        let mut call = Box::pin(run(&tasks, class, async move {
+        let mut call = Box::pin(run(&tasks, life, async move {
             wait.await.expect("the sender lives");
             done.send(()).map_err(|()| RpcError::internal())
         }));
@@ -90,8 +90,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn write_outlives_its_call_and_read_does_not() {
-        assert!(survives(Class::Write).await);
-        assert!(!survives(Class::Read).await);
+    async fn call_outlives_its_client_only_if_it_completes() {
+        assert!(survives(Life::Completes).await);
+        assert!(!survives(Life::Canceled).await);
     }
 }

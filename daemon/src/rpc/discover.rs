@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use ollm_protocol::method::{MethodInfo, STREAMS};
-use ollm_protocol::{Class, ErrorKind, METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
+use ollm_protocol::{Effect, ErrorKind, Life, METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -60,13 +60,10 @@ fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
         "paramStructure": "by-name",
         "params": params,
         "errors": error_links(),
-        "x-class": match method.class {
-            Class::Read => "read",
-            Class::Write => "write",
-            Class::Stream => "stream",
-        },
+        "x-life": method.life.as_str(),
+        "x-effect": method.effect.as_str(),
     });
-    if method.class == Class::Stream {
+    if method.life == Life::Stream {
         described["result"] = json!({ "name": "subscription", "schema": { "type": "integer" } });
         if let Some(stream) = STREAMS.iter().find(|stream| stream.method == method.name) {
             described["x-notification"] =
@@ -113,7 +110,8 @@ fn unsubscribe(name: &str, of: &str) -> Value {
         "params": [{ "name": "subscription", "required": true, "schema": { "type": "integer" } }],
         "result": { "name": "ended", "schema": { "type": "boolean" } },
         "errors": error_links(),
-        "x-class": "read",
+        "x-life": Life::Completes.as_str(),
+        "x-effect": Effect::Changes.as_str(),
     })
 }
 

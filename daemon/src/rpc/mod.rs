@@ -38,7 +38,7 @@ use crate::shutdown::Tasks;
 /// The handles that all methods use.
 pub(crate) struct Handles {
     pub(crate) core: Arc<Core>,
-    /// Ends the daemon, and keeps writes running when their client leaves.
+    /// Ends the daemon, and keeps calls that complete running when their client leaves.
     pub(crate) shutdown: Tasks,
     pub(crate) control: Arc<dyn DaemonControl>,
     /// The id of the home, as `daemon.hello` reports it.
@@ -156,7 +156,7 @@ impl Registry {
                 let result = match decoded {
                     Ok(params) => {
                         let work = handler(Arc::clone(&handles), params);
-                        barrier::run(&handles.shutdown, M::CLASS, work.in_current_span()).await
+                        barrier::run(&handles.shutdown, M::LIFE, work.in_current_span()).await
                     }
                     Err(error) => Err(error),
                 };

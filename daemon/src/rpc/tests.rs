@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ollm_protocol::content::{CatalogStatus, ModelServerStatus, StoreStatus};
 use ollm_protocol::methods::daemon::NoParams;
-use ollm_protocol::{Class, METHODS, Timestamp};
+use ollm_protocol::{Effect, Life, METHODS, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serializer};
 use serde_json::{Value, json};
@@ -139,7 +139,8 @@ struct ThreadMethod;
 
 impl Method for ThreadMethod {
     const NAME: &'static str = "test.thread";
-    const CLASS: Class = Class::Read;
+    const LIFE: Life = Life::Canceled;
+    const EFFECT: Effect = Effect::Safe;
     type Params = NoParams;
     type Result = ThreadResult;
 }

@@ -3,15 +3,16 @@
 //! Each call is polled once where it arrives and becomes a task only if it is not done by then. So a short call costs
 //! no task, and a handler that queues its work before its first await keeps the order of arrival.
 //!
-//! The size of a read's response is known only when the read is done, and the response takes memory until the client reads
-//! it. A connection therefore starts with few concurrent reads, and gets more as their responses prove small. Writes
-//! have short responses and may wait for each other, so they are not limited in this way.
+//! A read is a call of a safe method. The size of its response is known only when the read is done, and the response
+//! takes memory until the client reads it. A connection therefore starts with few concurrent reads, and gets more as
+//! their responses prove small. Other calls have short responses and may wait for each other, so they are not limited in
+//! this way.
 //!
 //! A large frame needs a place among those of all connections before it is read, see [`super::memory`].
 //!
 //! **Invariants**: no further frame is examined while the running calls, their request bytes or the waiting responses
 //! reach a limit, so a client that sends too much or does not read slows down only itself; an error in one frame does
-//! not affect the others; reads are canceled with the connection.
+//! not affect the others; calls that do not complete without their client are canceled with the connection.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -315,8 +316,8 @@ impl Connection {
             FrameTask::Done(Some(response)) => {
                 self.start_call(std::future::ready(Some(response)), 0, false, place).await;
             }
-            FrameTask::Write(pending) => self.start_call(pending, bytes, false, place).await,
-            FrameTask::Read(pending) => {
+            FrameTask::Change(pending) => self.start_call(pending, bytes, false, place).await,
+            FrameTask::Safe(pending) => {
                 while self.reads.running >= self.reads.limit {
                     tokio::select! {
                         Some(finished) = self.calls.join_next() => self.end_call(finished),

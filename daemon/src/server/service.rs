@@ -22,7 +22,7 @@ use jsonrpsee::{
 use ollm_protocol::frame::{Frame, partial_id};
 use ollm_protocol::limits::MAX_ID_BYTES;
 use ollm_protocol::methods::daemon::Limits;
-use ollm_protocol::{Class, ErrorKind, METHODS};
+use ollm_protocol::{Effect, ErrorKind, METHODS};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -40,18 +40,19 @@ pub(super) type PendingResponse = Pin<Box<dyn Future<Output = RpcResponse> + Sen
 /// The work that a frame requests.
 pub(super) enum FrameTask {
     Done(RpcResponse),
-    /// A call that changes something. It runs concurrently with others.
-    Write(PendingResponse),
-    /// A call that reads, or a batch. Only a few run concurrently, because the response may be large.
-    Read(PendingResponse),
+    /// A call that can change something. It runs concurrently with others.
+    Change(PendingResponse),
+    /// A safe call, or a batch. Only a few run concurrently, because the response may be large.
+    Safe(PendingResponse),
     /// A subscription. No further frame may be examined before it is done: the client would miss events that its
     /// later frames cause.
     Subscribe(PendingResponse),
 }
 
-/// The names of the methods that read.
-static READS: LazyLock<FxHashSet<&str>> = LazyLock::new(|| {
-    METHODS.iter().filter(|method| method.class == Class::Read).map(|method| method.name).collect()
+/// The names of the safe methods.
+static SAFE_METHODS: LazyLock<FxHashSet<&str>> = LazyLock::new(|| {
+    let safe = METHODS.iter().filter(|method| method.effect == Effect::Safe);
+    safe.map(|method| method.name).collect()
 });
 
 /// Gives subscriptions their ids: integers, small enough for every JSON parser.
@@ -152,10 +153,10 @@ impl RpcService {
                     let response = limit_response(response.await, &id, max_bytes);
                     (!is_notification).then_some(response)
                 });
-                return if READS.contains(&*method) {
-                    FrameTask::Read(pending)
+                return if SAFE_METHODS.contains(&*method) {
+                    FrameTask::Safe(pending)
                 } else {
-                    FrameTask::Write(pending)
+                    FrameTask::Change(pending)
                 };
             }
             // Without a response, the client would not know the id with which to end the subscription.
@@ -217,7 +218,7 @@ impl RpcService {
             return refuse(None, error.with_field("limit", limit));
         }
         let calls = requests.iter().map(|request| self.batch_call(request.get())).collect();
-        FrameTask::Read(Box::pin(run_batch(calls, self.max_bytes())))
+        FrameTask::Safe(Box::pin(run_batch(calls, self.max_bytes())))
     }
 
     fn batch_call(&self, text: &str) -> FrameTask {
@@ -248,7 +249,7 @@ async fn run_batch(calls: Vec<FrameTask>, max_bytes: usize) -> RpcResponse {
         let mut n_reads = 0;
         let group = std::iter::from_fn(|| {
             let call = calls.next_if(|_| n_reads < BATCH_READS)?;
-            n_reads += usize::from(matches!(call, FrameTask::Read(_)));
+            n_reads += usize::from(matches!(call, FrameTask::Safe(_)));
             Some(call)
         });
         for mut response in run_concurrently(group.collect()).await.into_iter().flatten() {
@@ -275,8 +276,8 @@ async fn run_concurrently(calls: Vec<FrameTask>) -> Vec<RpcResponse> {
                 started.push(Some(response));
                 continue;
             }
-            FrameTask::Write(pending)
-            | FrameTask::Read(pending)
+            FrameTask::Change(pending)
+            | FrameTask::Safe(pending)
             | FrameTask::Subscribe(pending) => pending,
         };
         match poll_fn(|context| Poll::Ready(pending.as_mut().poll(context))).await {

@@ -12,13 +12,17 @@ use crate::harness::{files_under, fixture_path};
 fn every_method_error_and_event_has_a_row_in_protocol_md() {
     let text = read(&root().join("protocol/PROTOCOL.md"));
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
-    let has_row = |name: &str| rows.iter().any(|row| row.contains(&format!("`{name}`")));
-    let methods = METHODS.iter().map(|method| method.name.to_owned());
-    let errors = ErrorKind::ALL.iter().map(|kind| kind.as_str().to_owned());
-    let names = methods.chain(errors).chain(event_kinds());
-    let problems: Vec<String> = names
-        .filter(|name| !has_row(name))
-        .map(|name| format!("`{name}` has no row in protocol/PROTOCOL.md"))
+    let has_row = |start: &str| rows.iter().any(|row| row.contains(&format!("`{start}")));
+    let methods = METHODS.iter().map(|method| {
+        format!("{}` | {} | {} |", method.name, method.life.as_str(), method.effect.as_str())
+    });
+    let errors = ErrorKind::ALL.iter().map(|kind| format!("{}`", kind.as_str()));
+    let events = event_kinds().into_iter().map(|kind| format!("{kind}`"));
+    let problems: Vec<String> = methods
+        .chain(errors)
+        .chain(events)
+        .filter(|start| !has_row(start))
+        .map(|start| format!("no row of protocol/PROTOCOL.md has `{start}"))
         .collect();
     report(&problems);
 }
