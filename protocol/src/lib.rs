@@ -2,7 +2,7 @@
 //!
 //! - [`method`]: the one list of methods. [`methods`]: their params and results.
 //! - [`content`]: the types that both the wire and the stored files use, and those that several results share.
-//! - [`event`]: the kinds of events. [`error`]: the kinds of errors.
+//! - [`event`]: the kinds of events and their data. [`error`]: the kinds of errors.
 //! - [`frame`]: bytes to frames and back, in both framings. [`address`]: the paths of the socket.
 //! - [`limits`]: the limits of the fields that clients and files set.
 //! - [`sanitize`]: text from models, tools and files made safe to show.
@@ -25,7 +25,7 @@ pub mod sanitize;
 pub mod time;
 
 pub use error::{ErrorClass, ErrorData, ErrorKind};
-pub use event::{Event, EventKind};
+pub use event::{Event, EventData, EventKind};
 pub use ids::{
     CheckpointId, DecisionId, GoalCheckpointId, GoalId, InvalidId, PlanId, Seq, SessionId,
     SnapshotId,

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{RecordBody, Session};
-use ollm_protocol::{EventKind, Seq, SessionId, Timestamp};
+use ollm_protocol::{EventData, Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, RwLock};
-use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::cache::SessionCache;
@@ -176,9 +175,8 @@ impl Core {
     }
 
     /// Publishes an event about a session.
-    pub(crate) fn publish(&self, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
-        let (session_id, at) = (Some(id), self.clock.now());
-        self.events.publish(EventDraft { session_id, seq, kind, at, data });
+    pub(crate) fn publish(&self, id: SessionId, seq: Option<Seq>, data: &impl EventData) {
+        self.events.publish(EventDraft::new(Some(id), seq, self.clock.now(), data));
     }
 
     /// Reads one record; returns `None` for a damaged one. Blocks on the disk.

@@ -6,12 +6,15 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 
-use ollm_protocol::content::{
-    GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody, RecordScope,
+use ollm_protocol::content::{LeafMove, LoopMark, MetaPatch, RecordBody, RecordScope};
+use ollm_protocol::event::{
+    BranchChangedData, FilesPutBackData, GoalUpdatedData, LoopDetectedData, MessageRecordedData,
+    ModeChangedData, SessionClosedData, SessionCreatedData, SessionDamagedData, SessionHealedData,
+    SessionUpdatedData, ToolCallRecordedData,
 };
-use ollm_protocol::{EventKind, SessionId};
+use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::core::Core;
 use super::sessions::retention::RetentionTask;
@@ -49,8 +52,7 @@ impl SessionObserver {
             known.clear();
         }
         if damaged > 0 && known.insert(id) {
-            let data = json!({ "damagedRecords": damaged });
-            core.publish(id, None, EventKind::SessionDamaged, data);
+            core.publish(id, None, &SessionDamagedData { damaged_records: damaged });
         }
     }
 }
@@ -69,13 +71,9 @@ impl Observer for SessionObserver {
         match change {
             SessionChange::Created(session) => {
                 self.retention.request();
-                core.events.publish(EventDraft {
-                    session_id: Some(id),
-                    seq: None,
-                    kind: EventKind::SessionCreated,
-                    at: session.start_time,
-                    data: json!({ "title": session.title }),
-                });
+                let data = SessionCreatedData { title: session.title.clone() };
+                let draft = EventDraft::new(Some(id), None, session.start_time, &data);
+                core.events.publish(draft);
             }
             // A mark of a resting session changes nothing that clients see.
             SessionChange::Recorded { seq, body, .. }
@@ -88,9 +86,8 @@ impl Observer for SessionObserver {
                 if matches!(body, RecordBody::Close(_)) {
                     self.retention.request();
                 }
-                if let Some((kind, data)) = event_of(body, *tokens) {
-                    let (session_id, seq) = (Some(id), Some(*seq));
-                    core.events.publish(EventDraft { session_id, seq, kind, at: *at, data });
+                if let Some(draft) = event_of(id, *seq, *at, body, *tokens) {
+                    core.events.publish(draft);
                 }
                 core.due_documents.mark(id);
                 loops::follow(&core, id, *seq, body);
@@ -107,8 +104,7 @@ impl Observer for SessionObserver {
                 // Folds that lack these records must not be continued.
                 core.cache.forget(id);
                 if self.damaged.lock().remove(&id) {
-                    let data = json!({ "records": records });
-                    core.publish(id, None, EventKind::SessionHealed, data);
+                    core.publish(id, None, &SessionHealedData { records: *records });
                 }
             }
         }
@@ -116,57 +112,65 @@ impl Observer for SessionObserver {
 }
 
 /// Returns the event of a record, or `None` for kinds that subscribers do not need.
-fn event_of(body: &RecordBody, tokens: u32) -> Option<(EventKind, Value)> {
+fn event_of(
+    id: SessionId,
+    seq: Seq,
+    at: Timestamp,
+    body: &RecordBody,
+    tokens: u32,
+) -> Option<EventDraft> {
+    macro_rules! draft {
+        ($data:expr) => {
+            EventDraft::new(Some(id), Some(seq), at, &$data)
+        };
+    }
     Some(match body {
         RecordBody::Message(message) => {
-            (EventKind::MessageRecorded, json!({ "role": message.role, "tokens": tokens }))
+            draft!(MessageRecordedData { role: message.role, tokens })
         }
         RecordBody::ToolCall(call) => {
-            (EventKind::ToolCallRecorded, json!({ "name": call.name, "tokens": tokens }))
+            draft!(ToolCallRecordedData { name: call.name.clone(), tokens })
         }
-        RecordBody::Meta(patch) => meta_event(patch)?,
-        RecordBody::ModeChange(change) => (
-            EventKind::ModeChanged,
-            json!({ "from": change.from, "to": change.to, "trigger": change.trigger }),
-        ),
+        RecordBody::Meta(patch) => {
+            draft!(SessionUpdatedData { fields: changed_fields(patch)?, target: None })
+        }
+        RecordBody::ModeChange(change) => draft!(ModeChangedData {
+            from: change.from.clone(),
+            to: change.to.clone(),
+            trigger: change.trigger.clone(),
+        }),
         RecordBody::Leaf(LeafMove { to, cause }) => {
-            (EventKind::BranchChanged, json!({ "to": to, "cause": cause }))
+            draft!(BranchChangedData { to: *to, cause: cause.clone() })
         }
-        RecordBody::PutBack(record) => {
-            let (put_back, left) = (record.files.len(), record.left.len());
-            let data = json!({ "cause": record.cause, "putBack": put_back, "left": left });
-            (EventKind::FilesPutBack, data)
-        }
+        RecordBody::PutBack(record) => draft!(FilesPutBackData {
+            cause: record.cause.clone(),
+            put_back: record.files.len(),
+            left: record.left.len(),
+        }),
         RecordBody::Label(label) => {
-            (EventKind::SessionUpdated, json!({ "fields": ["labels"], "target": label.target }))
+            let fields = vec!["labels".to_owned()];
+            draft!(SessionUpdatedData { fields, target: Some(label.target) })
         }
         RecordBody::Loop(LoopMark { pattern: Some(pattern) }) => {
-            (EventKind::LoopDetected, json!({ "pattern": pattern }))
+            draft!(LoopDetectedData { pattern: pattern.clone() })
         }
-        RecordBody::Goal(change) => (EventKind::GoalUpdated, goal_data(change)),
-        RecordBody::Close(close) => (EventKind::SessionClosed, json!({ "reason": close.reason })),
+        RecordBody::Goal(change) => draft!(GoalUpdatedData {
+            source: change.source,
+            actions: change.steps.iter().map(|step| step.action().to_owned()).collect(),
+            message_seq: change.message_seq,
+        }),
+        RecordBody::Close(close) => draft!(SessionClosedData { reason: close.reason }),
         _ => return None,
     })
 }
 
-/// Returns which parts of a goal changed, without their texts.
-fn goal_data(change: &GoalChange) -> Value {
-    let actions: Vec<_> = change.steps.iter().map(GoalStep::action).collect();
-    let mut data = json!({ "source": change.source, "actions": actions });
-    if let Some(seq) = change.message_seq {
-        data["messageSeq"] = json!(seq);
-    }
-    data
-}
-
 /// Returns the names of the changed fields. Archiving is announced by its caller, with a reason that is not recorded.
-fn meta_event(patch: &MetaPatch) -> Option<(EventKind, Value)> {
+fn changed_fields(patch: &MetaPatch) -> Option<Vec<String>> {
     if patch.archived == Some(true) {
         return None;
     }
     let Ok(Value::Object(fields)) = serde_json::to_value(patch) else { return None };
-    let names: Vec<&String> = fields.keys().collect();
-    Some((EventKind::SessionUpdated, json!({ "fields": names })))
+    Some(fields.keys().cloned().collect())
 }
 
 #[cfg(test)]

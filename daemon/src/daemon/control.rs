@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ollm_protocol::ErrorKind;
 use ollm_protocol::address::DaemonFile;
 use ollm_protocol::content::ModelServerStatus;
+use ollm_protocol::event::ConfigReloadedData;
 use ollm_protocol::methods::daemon::{DaemonDoctorResult, DaemonReloadResult, DaemonStatusResult};
-use ollm_protocol::{ErrorKind, EventKind};
 
 use parking_lot::Mutex;
 
@@ -95,13 +96,11 @@ impl Control {
         *self.restart_needed.lock() = config.diff(&self.at_start).restart_needed;
         self.retention.request();
         if !applied.is_empty() || !restart_needed.is_empty() {
-            self.core.events.publish(EventDraft {
-                session_id: None,
-                seq: None,
-                kind: EventKind::ConfigReloaded,
-                at: self.core.clock.now(),
-                data: serde_json::json!({ "applied": applied, "restartNeeded": restart_needed }),
-            });
+            let data = ConfigReloadedData {
+                applied: applied.clone(),
+                restart_needed: restart_needed.clone(),
+            };
+            self.core.events.publish(EventDraft::new(None, None, self.core.clock.now(), &data));
         }
         Ok(DaemonReloadResult { applied, restart_needed, warnings })
     }

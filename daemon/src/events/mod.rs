@@ -17,11 +17,11 @@ mod thresholds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ollm_protocol::event::EventCursor;
+use ollm_protocol::event::{EventCursor, LaggedData, NoData, ResyncData};
 use ollm_protocol::limits::{MAX_DATA_BYTES, shorten_value};
-use ollm_protocol::{Event, EventKind, Seq, SessionId, Timestamp};
+use ollm_protocol::{Event, EventData, EventKind, Seq, SessionId, Timestamp};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use self::packed::{PackedEvents, RingLimits};
@@ -41,8 +41,20 @@ pub(crate) struct EventDraft {
     pub seq: Option<Seq>,
     pub kind: EventKind,
     pub at: Timestamp,
-    /// The data of the kind (PROTOCOL.md).
     pub data: Value,
+}
+
+impl EventDraft {
+    /// Returns an event of the kind of its data.
+    pub(crate) fn new<D: EventData>(
+        session_id: Option<SessionId>,
+        seq: Option<Seq>,
+        at: Timestamp,
+        data: &D,
+    ) -> Self {
+        let data = serde_json::to_value(data).expect("the data of events are plain JSON");
+        Self { session_id, seq, kind: D::KIND, at, data }
+    }
 }
 
 /// The events that a subscriber receives, besides `Lagged` and `Resync`.
@@ -187,9 +199,8 @@ impl RingShared {
     }
 
     /// Returns an event that only one subscriber receives.
-    fn notice(&self, kind: EventKind, event_seq: u64, data: Value) -> Event {
-        let (epoch, at) = (self.epoch.clone(), self.clock.now());
-        Event { epoch, event_seq, session_id: None, seq: None, kind, at, data }
+    fn notice(&self, event_seq: u64, data: &impl EventData) -> Event {
+        self.numbered(EventDraft::new(None, None, self.clock.now(), data), event_seq)
     }
 }
 
@@ -224,7 +235,7 @@ impl EventSubscription {
     /// Returns the next event that is already in the ring, without waiting.
     pub(crate) fn take(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.resync) {
-            return Some(self.shared.notice(EventKind::Resync, self.next - 1, Value::Null));
+            return Some(self.shared.notice(self.next - 1, &ResyncData(NoData)));
         }
         let ring = self.shared.state.lock();
         let oldest = ring.oldest();
@@ -232,8 +243,7 @@ impl EventSubscription {
             let missed = oldest - self.next;
             self.next = oldest;
             drop(ring);
-            let data = json!({ "missed": missed });
-            return Some(self.shared.notice(EventKind::Lagged, oldest - 1, data));
+            return Some(self.shared.notice(oldest - 1, &LaggedData { missed }));
         }
         let skipped = usize::try_from(self.next - oldest).unwrap_or(usize::MAX);
         for at in skipped..ring.events.len() {

@@ -1,6 +1,7 @@
 //! The events that a subscriber receives, by its position, its speed and its filter.
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 

@@ -1,7 +1,8 @@
-//! The OpenRPC document: every method with its params, result and errors, from the Rust types.
+//! The OpenRPC document: every method with its params, result and errors, and every event, from the Rust types.
 
 use std::sync::OnceLock;
 
+use ollm_protocol::event::EVENTS;
 use ollm_protocol::method::{MethodInfo, STREAMS};
 use ollm_protocol::{Effect, ErrorKind, Life, METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
 use schemars::SchemaGenerator;
@@ -37,6 +38,14 @@ fn build() -> Value {
             (kind.as_str().to_owned(), error)
         })
         .collect();
+    let events: Map<String, Value> = EVENTS
+        .iter()
+        .map(|event| {
+            let name = json!(event.kind).as_str().unwrap_or_default().to_owned();
+            let data = (event.data)(&mut generator).to_value();
+            (name, json!({ "summary": event.summary.trim(), "data": data }))
+        })
+        .collect();
     json!({
         "openrpc": OPENRPC_VERSION,
         "info": {
@@ -47,6 +56,7 @@ fn build() -> Value {
             "x-schema-revision": SCHEMA_REVISION,
         },
         "methods": methods,
+        "x-events": events,
         "components": { "schemas": generator.take_definitions(true), "errors": errors },
     })
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use ollm_protocol::{ErrorKind, EventKind, METHODS};
-use serde_json::Value;
+use ollm_protocol::{ErrorKind, METHODS};
 
 use super::{read, report, root};
 use crate::harness::{files_under, fixture_path};
 
 #[test]
-fn every_method_error_and_event_has_a_row_in_protocol_md() {
+fn every_method_and_error_has_a_row_in_protocol_md() {
     let text = read(&root().join("protocol/PROTOCOL.md"));
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
     let has_row = |start: &str| rows.iter().any(|row| row.contains(&format!("`{start}")));
@@ -17,10 +16,8 @@ fn every_method_error_and_event_has_a_row_in_protocol_md() {
         format!("{}` | {} | {} |", method.name, method.life.as_str(), method.effect.as_str())
     });
     let errors = ErrorKind::ALL.iter().map(|kind| format!("{}`", kind.as_str()));
-    let events = event_kinds().into_iter().map(|kind| format!("{kind}`"));
     let problems: Vec<String> = methods
         .chain(errors)
-        .chain(events)
         .filter(|start| !has_row(start))
         .map(|start| format!("no row of protocol/PROTOCOL.md has `{start}"))
         .collect();
@@ -45,30 +42,6 @@ fn every_method_is_in_the_overview_of_protocol_md() {
         })
         .collect();
     report(&problems);
-}
-
-/// Returns the names of all event kinds, read from the source of the enum.
-fn event_kinds() -> Vec<String> {
-    let source = read(&root().join("protocol/src/event.rs"));
-    let body = source.split("pub enum EventKind {").nth(1).unwrap().split("\n}").next().unwrap();
-    let variants = body.lines().map(str::trim).filter(|line| line.starts_with(char::is_uppercase));
-    let kinds: Vec<String> = variants.map(|name| kebab_case(name.trim_end_matches(','))).collect();
-    for kind in &kinds {
-        let parsed: Result<EventKind, _> = serde_json::from_value(Value::String(kind.clone()));
-        assert!(parsed.is_ok(), "{kind} is not an event kind");
-    }
-    kinds
-}
-
-fn kebab_case(name: &str) -> String {
-    let mut kebab = String::new();
-    for char in name.chars() {
-        if char.is_uppercase() && !kebab.is_empty() {
-            kebab.push('-');
-        }
-        kebab.extend(char.to_lowercase());
-    }
-    kebab
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use ollm_protocol::content::{
     LeafMove, PathRecords, RecordBody, RecordKind, SnapshotDocument, SnapshotMark,
 };
+use ollm_protocol::event::SnapshotRestoredData;
 use ollm_protocol::methods::snapshot::{SnapshotRestoreParams, SnapshotRestoreResult};
-use ollm_protocol::{EventKind, Seq, SessionId, SnapshotId, method};
-use serde_json::json;
+use ollm_protocol::{Seq, SessionId, SnapshotId, method};
 
 use super::count_change;
 use super::leaf_move::{MoveCall, Moved, PlannedMove, RecordedMove, carry_out};
@@ -85,8 +85,7 @@ pub(crate) async fn restore(
             let result = SnapshotRestoreResult { files, duplicate, ..result };
             let result = blocking(&core, move |core| done(core, id, first, result)).await?;
             if !duplicate {
-                let data = json!({ "snapshotId": snapshot_id, "from": null });
-                core.publish(id, result.seq, EventKind::SnapshotRestored, data);
+                core.publish(id, result.seq, &SnapshotRestoredData { snapshot_id, from: None });
             }
             Ok(result)
         }

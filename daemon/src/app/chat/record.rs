@@ -7,8 +7,9 @@ use std::time::Duration;
 use ollm_protocol::content::{
     CountKind, Message, Part, RecalledRecord, RecordBody, Retention, Role, Usage,
 };
+use ollm_protocol::event::{CountMismatchData, ServerTruncatedData};
 use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ChatUsage};
-use ollm_protocol::{EventKind, Seq, limits};
+use ollm_protocol::{Seq, limits};
 use serde_json::json;
 
 use super::answer::{AnswerStop, is_complete};
@@ -17,6 +18,7 @@ use super::turn::{Turn, as_ms};
 use crate::app::cache::CachedSession;
 use crate::app::context::facts::retention_in;
 use crate::app::core::blocking;
+use crate::app::counts::CountMismatch;
 use crate::app::drafts::{message_drafts, uncounted};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::learning;
@@ -151,14 +153,16 @@ impl Turn {
         let model = self.request.model.clone();
         if let Some(mismatch) = learning::contradict(&self.core, request, read).await {
             tracing::warn!(model, sent, read, ?mismatch, "a count differs from the server's");
-            let mut data = json!(mismatch);
-            data["model"] = json!(model);
-            data["readTokens"] = json!(read);
-            self.publish(EventKind::CountMismatch, partial, data);
+            let CountMismatch { counted: counted_tokens, cause, shapes } = mismatch;
+            let shapes = shapes.iter().map(|shape| json!(shape)).collect();
+            let data =
+                CountMismatchData { counted_tokens, cause, shapes, model, read_tokens: read };
+            self.publish(partial, &data);
             return Ok(());
         }
-        let data = json!({ "model": model, "sentTokens": sent, "readTokens": read });
-        self.publish(EventKind::ServerTruncated, partial, data);
+        let data =
+            ServerTruncatedData { model: model.clone(), sent_tokens: sent, read_tokens: read };
+        self.publish(partial, &data);
         Err(ChatError::Truncated { model, sent, read, partial }.into())
     }
 }

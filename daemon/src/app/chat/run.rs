@@ -9,10 +9,10 @@
 
 use std::num::NonZeroU32;
 
+use ollm_protocol::Seq;
 use ollm_protocol::content::RecalledRecord;
+use ollm_protocol::event::{TurnEndedData, TurnStartedData};
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatToolCall};
-use ollm_protocol::{EventKind, Seq};
-use serde_json::{Value, json};
 
 use super::answer::AnswerStop;
 use super::model_call::{ModelCall, RequiredShrink, ShownInTurn};
@@ -50,20 +50,17 @@ impl Turn {
     /// Runs the turn and reports how it ended.
     pub(super) async fn run(self, accepted: AcceptedMessage) {
         let model = self.request.model.clone();
-        self.publish(EventKind::TurnStarted, accepted.seq, json!({ "model": model }));
+        self.publish(accepted.seq, &TurnStartedData { model: model.clone() });
         let last = self.answer(accepted).await;
-        let (seq, data) = match &last {
+        let (seq, finish_reason) = match &last {
             Ok(ChatEvent::Done { seq, finish_reason, .. }) => {
-                (Some(*seq), json!({ "model": model, "finishReason": finish_reason }))
+                (Some(*seq), Some(finish_reason.clone()))
             }
-            Ok(_) => (None, Value::Null),
-            Err(error) => {
-                let partial =
-                    if let AppError::Chat(error) = error { error.partial() } else { None };
-                (partial, json!({ "model": model, "error": error.to_string() }))
-            }
+            Err(AppError::Chat(error)) => (error.partial(), None),
+            _ => (None, None),
         };
-        self.publish(EventKind::TurnEnded, seq, data);
+        let error = last.as_ref().err().map(ToString::to_string);
+        self.publish(seq, &TurnEndedData { model, finish_reason, error });
         let Self { core, request, claim, events, .. } = self;
         // A client that reads the last event may start the next turn.
         drop(claim);

@@ -10,7 +10,7 @@ use ollm_protocol::content::RecalledRecord;
 use ollm_protocol::methods::chat::{
     AnswerCut, ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
 };
-use ollm_protocol::{EventKind, Seq, SessionId};
+use ollm_protocol::{EventData, Seq, SessionId};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -86,8 +86,8 @@ impl Turn {
     }
 
     /// Publishes an event about the session to all subscribers.
-    pub(super) fn publish(&self, kind: EventKind, seq: Option<Seq>, data: Value) {
-        self.core.publish(self.request.id, seq, kind, data);
+    pub(super) fn publish(&self, seq: Option<Seq>, data: &impl EventData) {
+        self.core.publish(self.request.id, seq, data);
     }
 
     /// Runs `work` unless the turn is canceled or the daemon shuts down first.

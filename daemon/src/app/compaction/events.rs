@@ -1,8 +1,13 @@
 //! The events of compactions, and of contexts that reach a threshold.
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactionMethod;
-use ollm_protocol::{EventKind, SessionId};
-use serde_json::{Value, json};
+use ollm_protocol::event::{
+    AutoSummaryCreatedData, BeforeOverflowData, CheckpointAgedData, CheckpointCreatedData,
+    CompressedData, CompressionErrorData, CompressionProgressData, CompressionSkippedData,
+    CompressionStep, ContextThresholdData, RolloverCompleteData, Tier1CompressedData,
+    Tier2CompressedData, Tier3CompressedData, Tier4CompressedData, Tier5CompressedData,
+};
 
 use super::commit::Compacted;
 use crate::app::cache::ContextFill;
@@ -27,63 +32,73 @@ pub(super) fn compacted(
     let tier = tier(after.num_ctx);
     let cut = head.cut.as_ref();
     let freed = before.tokens.saturating_sub(after.tokens_used);
-    let publish = |kind, data| core.publish(id, *seq, kind, data);
     let n_compactions = core.sessions.peek(id, |live| live.state().compression_count());
     let n_compactions = u32::try_from(n_compactions.unwrap_or(1)).unwrap_or(u32::MAX);
-    let data = json!({
-        "method": head.method, "from": cut.map(|cut| cut.from), "to": cut.map(|cut| cut.to),
-        "tokensBefore": before.tokens, "tokensAfter": after.tokens_used, "freedTokens": freed,
-        "automatic": trigger.is_automatic(), "tier": tier.number, "tierName": tier.name,
-        "retention": retention, "retainedPercent": retained_percent(retention),
-        "warning": retention_warning(retention, n_compactions),
-    });
-    publish(EventKind::Compressed, data);
+    let data = CompressedData {
+        method: head.method,
+        from: cut.map(|cut| cut.from),
+        to: cut.map(|cut| cut.to),
+        tokens_before: before.tokens,
+        tokens_after: after.tokens_used,
+        freed_tokens: freed,
+        automatic: trigger.is_automatic(),
+        tier: tier.number,
+        tier_name: tier.name.to_owned(),
+        retention: *retention,
+        retained_percent: retained_percent(retention),
+        warning: retention_warning(retention, n_compactions),
+    };
+    core.publish(id, *seq, &data);
     for checkpoint in &head.checkpoints {
-        let data = json!({
-            "checkpointId": checkpoint.id, "level": checkpoint.level, "from": checkpoint.from,
-            "to": checkpoint.to, "tokens": checkpoint.current_tokens, "provisional": checkpoint.provisional,
-        });
+        let data = CheckpointCreatedData {
+            checkpoint_id: checkpoint.id,
+            level: checkpoint.level,
+            from: checkpoint.from,
+            to: checkpoint.to,
+            tokens: checkpoint.current_tokens,
+            provisional: checkpoint.provisional,
+        };
         if head.created == Some(checkpoint.id) {
-            publish(EventKind::CheckpointCreated, data);
+            core.publish(id, *seq, &data);
         } else if head.aged.contains(&checkpoint.id) {
-            publish(EventKind::CheckpointAged, data);
+            core.publish(id, *seq, &CheckpointAgedData(data));
         }
     }
     if head.method == CompactionMethod::Summarized && trigger.is_automatic() {
-        let data = json!({ "checkpointId": head.created, "model": head.model });
-        publish(EventKind::AutoSummaryCreated, data);
+        let (checkpoint_id, model) = (head.created, head.model.clone());
+        core.publish(id, *seq, &AutoSummaryCreatedData { checkpoint_id, model });
     }
-    let kind = match tier.number {
-        1 => EventKind::Tier1Compressed,
-        2 => EventKind::Tier2Compressed,
-        3 => EventKind::Tier3Compressed,
-        4 => EventKind::Tier4Compressed,
-        _ => EventKind::Tier5Compressed,
-    };
-    publish(kind, json!({ "method": head.method, "tierName": tier.name }));
-    if tier.number == 1 {
-        publish(EventKind::RolloverComplete, json!({ "tokensAfter": after.tokens_used }));
+    let data = Tier1CompressedData { method: head.method, tier_name: tier.name.to_owned() };
+    match tier.number {
+        1 => {
+            core.publish(id, *seq, &data);
+            let tokens_after = after.tokens_used;
+            core.publish(id, *seq, &RolloverCompleteData { tokens_after });
+        }
+        2 => core.publish(id, *seq, &Tier2CompressedData(data)),
+        3 => core.publish(id, *seq, &Tier3CompressedData(data)),
+        4 => core.publish(id, *seq, &Tier4CompressedData(data)),
+        _ => core.publish(id, *seq, &Tier5CompressedData(data)),
     }
     // Measures the smaller context, so that its thresholds can be passed again.
     report_fill(core, id);
 }
 
 /// Publishes that a compaction reached a step.
-pub(super) fn step(core: &Core, id: SessionId, data: Value) {
-    core.publish(id, None, EventKind::CompressionProgress, data);
+pub(super) fn step(core: &Core, id: SessionId, step: CompressionStep) {
+    let data = CompressionProgressData { step, piece: None, pieces: None, from: None, to: None };
+    core.publish(id, None, &data);
 }
 
 /// Publishes that a due compaction was skipped.
 pub(super) fn skipped(core: &Core, id: SessionId, reason: &str) {
-    core.publish(id, None, EventKind::CompressionSkipped, json!({ "reason": reason }));
+    core.publish(id, None, &CompressionSkippedData { reason: reason.to_owned() });
 }
 
 /// Publishes that a compaction failed. `provisional`: an extracted summary takes the place of the model's.
 pub(super) fn failed(core: &Core, id: SessionId, error: &CompactError, provisional: bool) {
-    let data = json!({
-        "reason": error.reason(), "error": error.to_string(), "provisional": provisional,
-    });
-    core.publish(id, None, EventKind::CompressionError, data);
+    let (reason, error) = (error.reason().to_owned(), error.to_string());
+    core.publish(id, None, &CompressionErrorData { reason, error, provisional });
 }
 
 /// Returns how full the next context of a session is, and publishes each threshold that it passed upwards since the
@@ -101,16 +116,16 @@ pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
         return Some(fill);
     }
     follow_fill(core, id, before, share);
-    let publish_if_passed = |kind, at: f64| {
-        if before < at && share >= at {
-            let limit = fill.prompt_limit;
-            let data = json!({ "usedTokens": used, "promptLimit": limit, "threshold": at });
-            core.publish(id, None, kind, data);
-        }
+    let passed = |threshold: f64| {
+        let is_passed = before < threshold && share >= threshold;
+        let (used_tokens, prompt_limit) = (used, fill.prompt_limit);
+        is_passed.then_some(ContextThresholdData { used_tokens, prompt_limit, threshold })
     };
-    for at in core.events.thresholds() {
-        publish_if_passed(EventKind::ContextThreshold, at);
+    for data in core.events.thresholds().into_iter().filter_map(passed) {
+        core.publish(id, None, &data);
     }
-    publish_if_passed(EventKind::BeforeOverflow, BEFORE_OVERFLOW);
+    if let Some(data) = passed(BEFORE_OVERFLOW) {
+        core.publish(id, None, &BeforeOverflowData(data));
+    }
     Some(fill)
 }

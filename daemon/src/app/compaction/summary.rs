@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{CompactionMethod, ContextMessage};
+use ollm_protocol::event::{CompressionProgressData, CompressionStep};
 use ollm_protocol::{CheckpointId, Seq, SessionId};
-use serde_json::json;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -320,11 +320,14 @@ impl<'a> SummaryRange<'a> {
         let mut first_done = None;
         for (at, piece) in pieces.iter().enumerate() {
             let summarizer = if n_done > 0 { &impatient } else { summarizer };
-            let step = json!({
-                "step": "summarizing", "piece": at + 1, "pieces": pieces.len(),
-                "from": piece.from, "to": piece.to,
-            });
-            events::step(self.core, id, step);
+            let step = CompressionProgressData {
+                step: CompressionStep::Summarizing,
+                piece: Some(at + 1),
+                pieces: Some(pieces.len()),
+                from: Some(piece.from),
+                to: Some(piece.to),
+            };
+            self.core.publish(id, None, &step);
             let before = summary.as_ref();
             let next = match self.with_piece(before, summarizer, piece, options, limits).await {
                 Err(error @ AppError::Compact(_)) if summarizer.is_background() && n_done > 0 => {
@@ -409,7 +412,7 @@ impl<'a> SummaryRange<'a> {
         options: SummaryOptions<'_>,
     ) -> Option<Summary> {
         let (older, newer) = checkpoints_to_merge(&self.survey.inputs.checkpoints, limit)?;
-        events::step(self.core, self.survey.inputs.id, json!({ "step": "merging" }));
+        events::step(self.core, self.survey.inputs.id, CompressionStep::Merging);
         let replaced = older.current_tokens + newer.current_tokens;
         let target = self.bounds().target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));

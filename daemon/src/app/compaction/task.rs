@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactionMethod;
-use serde_json::json;
+use ollm_protocol::event::CompressionStep;
 use tokio_util::sync::CancellationToken;
 
 use super::commit::{CommitOutcome, Compacted, NewHead, commit, snapshot_before};
@@ -132,7 +132,7 @@ impl CompactionTask<'_> {
                 ControlFlow::Continue(head) => head,
                 ControlFlow::Break(outcome) => return Ok(outcome),
             };
-            events::step(self.core, id, json!({ "step": "writing" }));
+            events::step(self.core, id, CompressionStep::Writing);
             match commit(self.core, &self.request, Arc::clone(&survey), head).await {
                 Ok(CommitOutcome::Done(done)) => return Ok(CompactionOutcome::Done(done)),
                 Ok(CommitOutcome::Superseded(now)) => survey = now,
@@ -160,7 +160,7 @@ impl CompactionTask<'_> {
         if let Some(reason) = self.objection(survey, must_extract) {
             return skip(reason);
         }
-        events::step(self.core, self.id(), json!({ "step": "planning" }));
+        events::step(self.core, self.id(), CompressionStep::Planning);
         let head = match plan_head(self.core, &self.request, survey).await? {
             HeadPlan::Nothing => return skip("nothing"),
             HeadPlan::WithoutSummary(method) => {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::ContextMessage;
+use ollm_protocol::event::MismatchCause;
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
@@ -84,26 +84,13 @@ pub(crate) struct LearnedVocabulary {
 /// three special tokens. A margin is twice as large.
 const GUESSED_NAME_TOKENS: u64 = 6;
 
-/// A difference between an exact count and the server's. Its serialized form is part of the event `count-mismatch`.
-#[derive(Debug, Serialize)]
+/// A difference between an exact count and the server's.
+#[derive(Debug)]
 pub(crate) struct CountMismatch {
-    #[serde(rename = "countedTokens")]
     pub(crate) counted: u64,
     pub(crate) cause: MismatchCause,
     /// The shapes of messages whose counts are in doubt from now on.
     pub(crate) shapes: Vec<MessageShape>,
-}
-
-/// The reason for which an exact count was wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum MismatchCause {
-    /// The server tokenizes with another engine than its version and the model suggest.
-    Engine,
-    /// The server renders messages differently.
-    Template,
-    /// The server finds other tokens in the same prompt.
-    Tokens,
 }
 
 /// Names a template of a model: its thinking mode and its tools.

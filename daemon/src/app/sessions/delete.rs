@@ -8,14 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::event::SessionDeletedData;
 use ollm_protocol::limits::{MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::session::{
     CleanupFailure, IndexCleanup, SessionCleanupParams, SessionCleanupResult, SessionClearParams,
     SessionDeleteResult, SessionIdParams,
 };
-use ollm_protocol::{EventKind, SessionId};
-use serde_json::json;
 
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, limit_page};
@@ -101,7 +101,7 @@ fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str, rows: DeletedRo
     if rows == DeletedRows::Removed {
         core.sessions.finish_delete(id)?;
     }
-    core.publish(id, None, EventKind::SessionDeleted, json!({ "reason": reason }));
+    core.publish(id, None, &SessionDeletedData { reason: reason.to_owned() });
     Ok(())
 }
 

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::ExportFormat;
+use ollm_protocol::event::SessionSavedData;
 use ollm_protocol::methods::session::{BranchFilter, SessionIdParams, SessionSaveResult};
-use ollm_protocol::{EventKind, SessionId};
-use serde_json::json;
 
 use super::export::ExportProgress;
 use crate::app::core::{Core, blocking};
@@ -99,7 +99,7 @@ pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult
     written.map_err(|error| unreadable.take().unwrap_or(AppError::Storage(error)))?;
     core.due_documents.note_written(id, log_bytes);
     let size_bytes = fsutil::file_len(&path).unwrap_or_default();
-    core.publish(id, None, EventKind::SessionSaved, json!({ "sizeBytes": size_bytes }));
+    core.publish(id, None, &SessionSavedData { size_bytes });
     Ok(SessionSaveResult { path: path.to_string_lossy().into_owned(), size_bytes })
 }
 

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ollm_protocol::content::{Record, Session};
+use ollm_protocol::event::{NoData, SessionResumedData};
 use ollm_protocol::limits::{MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::session::{
     BranchFilter, SessionGetParams, SessionGetRecordParams, SessionGetRecordResult,
     SessionGetResult, SessionResumeParams,
 };
-use ollm_protocol::{EventKind, Seq, SessionId};
-use serde_json::Value;
+use ollm_protocol::{Seq, SessionId};
 
 use crate::app::core::Core;
 use crate::app::error::{AppError, JsonPart, Result, json_part, page_limit};
@@ -44,7 +44,7 @@ pub(crate) fn resume(core: &Arc<Core>, params: SessionResumeParams) -> Result<Se
     let (from, branch) = (Some(-i64::from(limit)), BranchFilter::All);
     let page = SessionGetParams { session_id, from, limit: Some(limit), branch };
     let found = get(core, page)?;
-    core.publish(session_id, None, EventKind::SessionResumed, Value::Null);
+    core.publish(session_id, None, &SessionResumedData(NoData));
     Ok(found)
 }
 

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{
     Close, CloseReason, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
 };
+use ollm_protocol::event::SessionArchivedData;
 use ollm_protocol::limits::{self, BoundedField};
 use ollm_protocol::methods::session::{
     SessionIdParams, SessionResult, SessionSetModeParams, SessionUpdateParams,
 };
-use ollm_protocol::{EventKind, SessionId};
-use serde_json::json;
 
 use super::documents;
 use crate::app::change::{View, change};
@@ -78,7 +78,7 @@ pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<
 pub(super) fn archive_for(core: &Core, id: SessionId, reason: &'static str) -> Result<()> {
     let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
     core.sessions.append(id, vec![uncounted(RecordBody::Meta(patch))], None)?.wait()?;
-    core.publish(id, None, EventKind::SessionArchived, json!({ "reason": reason }));
+    core.publish(id, None, &SessionArchivedData { reason: reason.to_owned() });
     Ok(())
 }
 

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{SnapshotInfo, SnapshotMark};
-use ollm_protocol::{EventKind, SessionId, SnapshotId};
-use serde_json::json;
+use ollm_protocol::event::{
+    AutoSnapshotCreatedData, SnapshotCreatedData, SnapshotDeletedData, SnapshotErrorData,
+};
+use ollm_protocol::{SessionId, SnapshotId};
 
 use super::content::document;
 use crate::app::core::Core;
@@ -60,19 +62,18 @@ fn write(core: &Arc<Core>, id: SessionId, taken: &TakenSnapshot) -> Result<(Snap
 
 pub(super) fn announce(core: &Core, id: SessionId, taken: &TakenSnapshot, file: bool) {
     let SnapshotMark { snapshot_id, leaf, reason, .. } = &taken.mark;
-    let kind = match SnapshotMark::is_requested(reason) {
-        true => EventKind::SnapshotCreated,
-        false => EventKind::AutoSnapshotCreated,
-    };
-    let data = json!({ "snapshotId": snapshot_id, "reason": reason, "leaf": leaf, "file": file });
-    core.publish(id, Some(taken.seq), kind, data);
+    let (snapshot_id, leaf) = (*snapshot_id, *leaf);
+    let data = SnapshotCreatedData { snapshot_id, reason: reason.clone(), leaf, file };
+    match SnapshotMark::is_requested(reason) {
+        true => core.publish(id, Some(taken.seq), &data),
+        false => core.publish(id, Some(taken.seq), &AutoSnapshotCreatedData(data)),
+    }
 }
 
 pub(super) fn publish_error(core: &Core, id: SessionId, snapshot_id: SnapshotId, error: &AppError) {
     let error = with_sources(error);
     tracing::warn!(session = %id, snapshot = %snapshot_id, "a snapshot failed: {error}");
-    let data = json!({ "snapshotId": snapshot_id, "error": error });
-    core.publish(id, None, EventKind::SnapshotError, data);
+    core.publish(id, None, &SnapshotErrorData { snapshot_id, error });
 }
 
 /// Announces that the disk refused the record of a snapshot. Other errors are no failure of the snapshot.
@@ -115,6 +116,6 @@ pub(super) fn clean_up(core: &Core, id: SessionId, target: Option<SnapshotId>) {
 }
 
 pub(super) fn publish_deleted(core: &Core, id: SessionId, snapshot_id: SnapshotId, reason: &str) {
-    let data = json!({ "snapshotId": snapshot_id, "reason": reason });
-    core.publish(id, None, EventKind::SnapshotDeleted, data);
+    let reason = reason.to_owned();
+    core.publish(id, None, &SnapshotDeletedData { snapshot_id, reason });
 }

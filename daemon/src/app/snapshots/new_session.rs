@@ -10,10 +10,10 @@ use ollm_protocol::content::{
     GoalStep, Message, Part, PathRecords, Pin, RecordBody, Role, Session, SessionHeader,
     SnapshotDocument, SnapshotMessage, SnapshotToolCall, ToolCall,
 };
+use ollm_protocol::event::SnapshotRestoredData;
 use ollm_protocol::limits::shorten_header;
 use ollm_protocol::methods::snapshot::SnapshotRestoreResult;
-use ollm_protocol::{EventKind, Seq, SessionId, SnapshotId, Timestamp};
-use serde_json::json;
+use ollm_protocol::{Seq, SessionId, SnapshotId, Timestamp};
 
 use crate::app::core::Core;
 use crate::app::drafts::uncounted;
@@ -67,8 +67,7 @@ pub(in crate::app) fn restore(
         return Ok(result(session.session_id, Some(session), true));
     }
     let id = create(core, snapshot_id, document, key)?;
-    let data = json!({ "snapshotId": snapshot_id, "from": from });
-    core.publish(id, None, EventKind::SnapshotRestored, data);
+    core.publish(id, None, &SnapshotRestoredData { snapshot_id, from: Some(from) });
     Ok(result(id, Some(core.summary(id)?), false))
 }
 
