@@ -109,6 +109,16 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     })
 }
 
+/// Parses a command without the name of the program and without global flags; a flag that is repeated counts once, with
+/// its last value.
+pub(crate) fn parse_command(
+    words: impl Iterator<Item = String>,
+) -> Result<CliCommand, clap::Error> {
+    let root = Command::new("ollmctl").no_binary_name(true).args_override_self(true);
+    let matches = CliCommand::augment_subcommands(root).try_get_matches_from(words)?;
+    CliCommand::from_arg_matches(&matches)
+}
+
 /// Returns the definitions of all commands with their arguments.
 pub(crate) fn whole_command() -> Command {
     let mut command = Cli::command();

@@ -36,6 +36,8 @@ const CATALOG_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct CommandContext<'a> {
     pub(crate) terminal: &'a mut Terminal,
     pub(crate) environment: &'a Environment,
+    /// Whether the command was typed in a chat, where commands begin with a slash.
+    pub(crate) in_chat: bool,
     connector: Connector,
     client: Option<BlockingClient>,
     json: bool,
@@ -76,6 +78,7 @@ impl<'a> CommandContext<'a> {
         Ok(Self {
             terminal,
             environment,
+            in_chat: false,
             connector,
             client: None,
             json: global.json,

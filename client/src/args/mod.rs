@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ColorChoice};
+use ollm_protocol::Seq;
 use ollm_protocol::content::Role;
 use serde::Deserialize;
 use serde::de::value::{Error, StringDeserializer};
@@ -80,6 +81,11 @@ where
 /// Returns the parser of a role.
 pub(crate) fn role_parser() -> impl TypedValueParser<Value = Role> {
     wire_enum(&["Instructions to the model", "The user", "The model", "The output of a tool"])
+}
+
+/// Parses the number of a record, with or without `#`.
+pub(crate) fn parse_seq(text: &str) -> Result<Seq, &'static str> {
+    text.trim_start_matches('#').parse().map(Seq).map_err(|_| "write the number of a record")
 }
 
 /// Parses a number of seconds above 0.

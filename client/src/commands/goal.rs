@@ -17,7 +17,6 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project::session_or_current;
 use crate::render::Style;
-use crate::render::units::counted;
 
 const STATUS_HELP: [&str; 3] =
     ["The session works on the goal", "The goal waits", "The goal is achieved"];
@@ -327,10 +326,7 @@ fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
 }
 
 /// Returns every goal of a session, oldest first.
-pub(super) fn goals(
-    session_id: SessionId,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<Vec<Goal>> {
+fn goals(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Goal>> {
     let mut all = Vec::new();
     let mut cursor = None;
     loop {
@@ -356,7 +352,7 @@ fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> CommandResult<&'a
 }
 
 /// Returns the active goal in full, then the others on one line each. The goals are in the order of their numbers.
-pub(super) fn render_list(goals: &[Goal]) -> String {
+fn render_list(goals: &[Goal]) -> String {
     let is_active = |goal: &Goal| goal.status == GoalStatus::Active;
     let mut text = match goals.iter().find(|goal| is_active(goal)) {
         Some(goal) => render_goal(goal),
@@ -369,17 +365,6 @@ pub(super) fn render_list(goals: &[Goal]) -> String {
     });
     push_section(&mut text, "other goals", others);
     text
-}
-
-/// Returns a goal on one line, for a chat.
-pub(super) fn summary(goal: &Goal) -> String {
-    let steps = &goal.checkpoints;
-    let done = steps.iter().filter(|step| step.status == CheckpointStatus::Completed).count();
-    let steps = match steps.len() as u64 {
-        0 => String::new(),
-        all => format!(" ({done} of {} done)", counted(all, "step")),
-    };
-    format!("goal: {}{steps}", sanitize::one_line(&goal.description))
 }
 
 /// Returns a goal with its steps, its decisions in force, its files and its plan.
@@ -485,6 +470,5 @@ other goals
 "
         );
         assert_eq!(render_list(&[]), "no active goal\n");
-        assert_eq!(summary(&goal("active")), "goal: Ship it (1 of 3 steps done)");
     }
 }

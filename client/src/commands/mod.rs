@@ -95,7 +95,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Undo(args) => undo::undo(&args, ctx),
         CliCommand::Redo(args) => undo::redo(&args, ctx),
         CliCommand::Record(args) => record::run(args, ctx),
-        CliCommand::Remember(args) => remember::run(args, ctx),
+        CliCommand::Remember(args) => remember::run(&args, ctx),
         CliCommand::Recall(args) => recall::run(&args, ctx),
         CliCommand::Context(command) => context::run(command, ctx),
         CliCommand::Goal(args) => goal::run(args, ctx),
@@ -123,10 +123,8 @@ fn report_parse_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
     }
     let hint = sessions_hint(error);
     if arguments.iter().any(|argument| argument == "--json") {
-        let text = error.to_string();
-        let message = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         let hint = hint.unwrap_or_else(|| "ollmctl --help".to_owned());
-        let json = CommandError::usage(sanitize::one_line(message), &hint).to_json();
+        let json = CommandError::usage(parse_error_message(error), &hint).to_json();
         Terminal::of_process(ColorChoice::Never).eprintln(&json);
         return Exit::Usage;
     }
@@ -136,6 +134,13 @@ fn report_parse_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
         Terminal::of_process(ColorChoice::Auto).eprintln(&text);
     }
     Exit::Usage
+}
+
+/// Returns the first paragraph of an error of the command line, on one line.
+fn parse_error_message(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let message = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    sanitize::one_line(message)
 }
 
 /// Returns a hint for an unknown command that is a subcommand of `sessions`.

@@ -54,12 +54,6 @@ pub(crate) fn run(args: &RecallArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     ctx.show::<ContextRecall>(&params, render)
 }
 
-/// Shows what was said about a question in all sessions.
-pub(crate) fn recall(question: String, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let params = ContextRecallParams { query: question, ..ContextRecallParams::default() };
-    ctx.show::<ContextRecall>(&params, render)
-}
-
 /// Returns the place and the excerpt of each message.
 fn render(result: &ContextRecallResult, options: &RenderOptions) -> String {
     let mut list = HitList::new(options);

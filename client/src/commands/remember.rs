@@ -2,16 +2,16 @@
 
 use clap::Args;
 use ollm_protocol::content::ContextScope;
-use ollm_protocol::method::{ContextAddEntry, ContextListEntries};
+use ollm_protocol::method::ContextAddEntry;
 use ollm_protocol::methods::context::{
-    ContextAddEntryParams, ContextAddEntryResult, ContextListEntriesParams, ContextSource,
+    ContextAddEntryParams, ContextAddEntryResult, ContextSource,
 };
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::sanitize;
 
 use crate::args::text_or_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::commands::context::entries::{budget_line, render_list};
+use crate::commands::context::entries::budget_line;
 use crate::completion;
 use crate::project::{self, session_or_current};
 
@@ -48,73 +48,30 @@ pub(crate) struct RememberArgs {
     global: bool,
 }
 
-/// Where a text is remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RememberScope {
-    /// One session.
-    Session,
-    /// The project of the current directory.
-    Project,
-    /// All sessions.
-    Global,
-}
-
-pub(crate) fn run(args: RememberArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+pub(crate) fn run(args: &RememberArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let example = "ollmctl remember 'The staging port is 48213.'";
     let text = text_or_stdin(args.text.as_deref(), "remember", example)?;
-    let scope = match (args.project, args.global) {
-        (true, _) => RememberScope::Project,
-        (_, true) => RememberScope::Global,
-        _ => RememberScope::Session,
-    };
-    let session = match scope {
-        RememberScope::Session => {
-            Some(session_or_current(args.session.as_deref(), "remember TEXT", ctx)?)
-        }
-        _ => None,
-    };
-    remember(text.trim(), scope, session, ctx)
-}
-
-/// Shows the entries in force in a scope; without a session, those of all sessions.
-pub(crate) fn show_entries(
-    scope: RememberScope,
-    session_id: Option<SessionId>,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let project_path = match scope {
-        RememberScope::Project => Some(project::of_current_directory("remember TEXT")?),
-        _ => None,
-    };
-    let params = ContextListEntriesParams { session_id, project_path };
-    ctx.show::<ContextListEntries>(&params, render_list)
-}
-
-/// Remembers a text, and says how to list and remove it.
-pub(crate) fn remember(
-    text: &str,
-    scope: RememberScope,
-    session_id: Option<SessionId>,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let project_path = match scope {
-        RememberScope::Project => Some(project::of_current_directory("remember TEXT")?),
-        _ => None,
+    let text = text.trim();
+    let (mut session_id, mut project_path, mut scope) = (None, None, None);
+    let flag = if args.global {
+        scope = Some(ContextScope::Global);
+        "--global".to_owned()
+    } else if args.project {
+        project_path = Some(project::of_current_directory("remember TEXT")?);
+        "--project .".to_owned()
+    } else {
+        let id = session_or_current(args.session.as_deref(), "remember TEXT", ctx)?;
+        session_id = Some(id);
+        format!("--session {id}")
     };
     let params = ContextAddEntryParams {
-        session_id: session_id.filter(|_| scope == RememberScope::Session),
-        project_path: project_path.clone(),
-        scope: (scope == RememberScope::Global).then_some(ContextScope::Global),
+        session_id,
+        project_path,
+        scope,
         key: key_of(text),
         content: text.to_owned(),
         priority: None,
         source: Some(ContextSource::User),
-    };
-    let flag = match (scope, session_id) {
-        (RememberScope::Global, _) => "--global".to_owned(),
-        (RememberScope::Project, _) => "--project .".to_owned(),
-        (RememberScope::Session, Some(id)) => format!("--session {id}"),
-        (RememberScope::Session, None) => String::new(),
     };
     ctx.show::<ContextAddEntry>(&params, |added, _| render_remembered(added, &flag))
 }

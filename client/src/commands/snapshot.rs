@@ -1,14 +1,14 @@
 //! `ollmctl snapshot`: takes, shows, restores, pins and deletes snapshots of a session's context.
 
 use clap::{Args, Subcommand};
-use ollm_protocol::content::{ContextState, FilesMode, SkippedSnapshot, SnapshotInfo};
+use ollm_protocol::content::{ContextState, FilesMode, Session, SkippedSnapshot, SnapshotInfo};
 use ollm_protocol::method::{
     SnapshotCreate, SnapshotDelete, SnapshotGet, SnapshotList, SnapshotRestore, SnapshotUpdate,
 };
 use ollm_protocol::methods::snapshot::{
     SnapshotCreateParams, SnapshotDeleteParams, SnapshotGetParams, SnapshotGetResult,
     SnapshotListParams, SnapshotListResult, SnapshotRestoreParams, SnapshotRestoreResult,
-    SnapshotResult, SnapshotUpdateParams,
+    SnapshotUpdateParams,
 };
 use ollm_protocol::{SessionId, SnapshotId, sanitize};
 use serde_json::Value;
@@ -154,7 +154,7 @@ pub(crate) struct SnapshotDeleteArgs {
 // Without a doc comment: clap would print it instead of the help of the command that contains the struct.
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotArg {
-    #[arg(value_name = "SNAPSHOT", help = SNAPSHOT_HELP, add = completion::snapshots())]
+    #[arg(value_name = "SNAPSHOT", default_value = "last", help = SNAPSHOT_HELP, add = completion::snapshots())]
     id: String,
     #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
     session: Option<String>,
@@ -166,15 +166,21 @@ type FoundSnapshot = (SnapshotId, Option<SessionId>);
 pub(super) fn run(command: SnapshotCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         SnapshotCommand::Create(args) => {
-            let id = session_or_current(args.session.as_deref(), "snapshot create", ctx)?;
-            take(id, args.summary, ctx)
+            let session_id = session_or_current(args.session.as_deref(), "snapshot create", ctx)?;
+            let params = SnapshotCreateParams {
+                session_id,
+                reason: None,
+                pinned: false,
+                summary: args.summary,
+                key: None,
+            };
+            ctx.show::<SnapshotCreate>(&params, |result, options| {
+                line("snapshot", &result.snapshot, options)
+            })
         }
         SnapshotCommand::List(args) => list(&args, ctx),
         SnapshotCommand::Show(args) => show(&args.snapshot, ctx),
-        SnapshotCommand::Restore(args) => {
-            let found = find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
-            restore(found, &args, ctx)
-        }
+        SnapshotCommand::Restore(args) => restore(&args, ctx).map(drop),
         SnapshotCommand::Pin(args) => {
             let (snapshot_id, session_id) =
                 find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
@@ -189,31 +195,12 @@ pub(super) fn run(command: SnapshotCommand, ctx: &mut CommandContext<'_>) -> Com
     }
 }
 
-/// Takes a snapshot and prints it.
-pub(super) fn take(
-    session_id: SessionId,
-    summary: Option<String>,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let params =
-        SnapshotCreateParams { session_id, reason: None, pinned: false, summary, key: None };
-    ctx.show::<SnapshotCreate>(&params, |result: &SnapshotResult, options| {
-        line("snapshot", &result.snapshot, options)
-    })
-}
-
-/// Prints the snapshots of a session.
-pub(super) fn list_of(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let params = list_params(Some(session_id), None);
-    ctx.show::<SnapshotList>(&params, render_list)
-}
-
 fn list(args: &SnapshotListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    if args.all {
-        let params = list_params(None, None);
-        return ctx.show::<SnapshotList>(&params, render_list);
-    }
-    list_of(session_or_current(args.session.given(), "snapshot list", ctx)?, ctx)
+    let session_id = match args.all {
+        true => None,
+        false => Some(session_or_current(args.session.given(), "snapshot list", ctx)?),
+    };
+    ctx.show::<SnapshotList>(&list_params(session_id, None), render_list)
 }
 
 const fn list_params(session_id: Option<SessionId>, cursor: Option<String>) -> SnapshotListParams {
@@ -281,11 +268,12 @@ fn show(args: &SnapshotArg, ctx: &mut CommandContext<'_>) -> CommandResult {
     ctx.show::<SnapshotGet>(&params, render_snapshot)
 }
 
-fn restore(
-    (snapshot_id, session_id): FoundSnapshot,
+/// Restores a snapshot, after asking, and returns the new session if one was made.
+pub(super) fn restore(
     args: &SnapshotRestoreArgs,
     ctx: &mut CommandContext<'_>,
-) -> CommandResult {
+) -> CommandResult<Option<Session>> {
+    let (snapshot_id, session_id) = find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
     let new_session = args.new_session;
     let params = SnapshotRestoreParams {
         session_id,
@@ -295,28 +283,13 @@ fn restore(
     let with_files = args.files.is_some();
     if args.dry_run || args.files.as_deref() == Some("preview") {
         let params = preview_of(&params);
-        return ctx.show::<SnapshotRestore>(&params, |result, _| render_plan(result, with_files));
+        ctx.show::<SnapshotRestore>(&params, |result, _| render_plan(result, with_files))?;
+        return Ok(None);
     }
-    match confirmed(params, with_files, args.yes, ctx)? {
-        Some(params) => ctx.show::<SnapshotRestore>(&params, |result, _| render_restored(result)),
-        None => Ok(()),
-    }
-}
-
-/// Restores a snapshot of a session after asking, or the newest one, and returns the new session if one was made.
-pub(super) fn restore_in_chat(
-    session: SessionId,
-    text: Option<&str>,
-    with_files: bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<Option<ollm_protocol::content::Session>> {
-    let own = session.to_string();
-    let (snapshot_id, session_id) = find(text.unwrap_or("last"), Some(&own), ctx)?;
-    let params = SnapshotRestoreParams { session_id, ..SnapshotRestoreParams::new(snapshot_id) };
-    let Some(params) = confirmed(params, with_files, false, ctx)? else { return Ok(None) };
-    let restored = ctx.call::<SnapshotRestore>(&params)?.value;
-    ctx.print_text(&render_restored(&restored))?;
-    Ok(restored.session)
+    let Some(params) = confirmed(params, with_files, args.yes, ctx)? else { return Ok(None) };
+    let reply = ctx.call::<SnapshotRestore>(&params)?;
+    ctx.print(&reply, |result, _| render_restored(result))?;
+    Ok(reply.value.session)
 }
 
 /// Returns the params that only describe what a restore would change, in the conversation and in files.

@@ -74,7 +74,7 @@ struct StepArgs {
 
 /// A direction along the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StepDirection {
+enum StepDirection {
     Back,
     Forward,
 }
@@ -133,30 +133,26 @@ fn step_without_files(
         StepDirection::Back => files_to_put_back(session_id, steps, ctx),
         StepDirection::Forward => None,
     };
-    step(session_id, steps, direction, ctx)?;
+    let reply = direction.call(&SessionUndoParams::new(session_id, steps), ctx)?;
+    ctx.print(&reply, |result, options| render(direction.done(), result, options))?;
     if let Some(names) = stay {
-        let (redo, undo) = ("ollmctl redo", "ollmctl undo");
-        let target = format!("{steps} --session {session_id}");
+        let (prefix, session) = if ctx.in_chat {
+            ("/", String::new())
+        } else {
+            ("ollmctl ", format!(" --session {session_id}"))
+        };
+        let command = |name| format!("{prefix}{name} {steps}{session}");
         ctx.terminal.eprintln(&format!(
-            "these files stayed as they are: {names}\nto put them back: {redo} {target} && {undo} {target} --files"
+            "these files stayed as they are: {names}\nto put them back: {}, then {} --files",
+            command("redo"),
+            command("undo")
         ));
     }
     Ok(())
 }
 
-/// Undoes or redoes operations, and prints them.
-pub(super) fn step(
-    session_id: SessionId,
-    steps: u32,
-    direction: StepDirection,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let reply = direction.call(&SessionUndoParams::new(session_id, steps), ctx)?;
-    ctx.print(&reply, |result, options| render(direction.done(), result, options))
-}
-
 /// Shows what would happen to files, asks, and undoes or redoes operations with their files.
-pub(super) fn step_with_files(
+fn step_with_files(
     session_id: SessionId,
     steps: u32,
     direction: StepDirection,
@@ -198,8 +194,8 @@ pub(super) fn step_with_files(
     ctx.print(&reply, |result, options| render(direction.done(), result, options))
 }
 
-/// Returns the names of the files that an undo could put back; `None` if there are none, or if the daemon cannot say.
-pub(super) fn files_to_put_back(
+/// Returns the names of the files that an undo could put back; `None` if there are none or that cannot be found out.
+fn files_to_put_back(
     session_id: SessionId,
     steps: u32,
     ctx: &mut CommandContext<'_>,

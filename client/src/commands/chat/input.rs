@@ -13,7 +13,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper};
 
 use super::history::LineHistory;
-use super::slash::{COMMANDS, command_name};
+use super::slash::SlashCommand;
 use crate::command_error::{CommandError, CommandResult};
 use crate::render::Style;
 
@@ -171,9 +171,11 @@ impl Completer for EditorHelper {
         _: &Context<'_>,
     ) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..at];
-        let names = COMMANDS.iter().map(|(usage, _)| command_name(usage));
+        let names = SlashCommand::all().map(|command| command.name());
         let matches = |name: &&str| typed.starts_with('/') && name.starts_with(typed);
-        Ok((0, names.filter(matches).map(str::to_owned).collect()))
+        let mut found: Vec<String> = names.filter(matches).map(str::to_owned).collect();
+        found.dedup();
+        Ok((0, found))
     }
 }
 

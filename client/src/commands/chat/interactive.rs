@@ -1,48 +1,40 @@
 //! A chat on a terminal: reads lines and runs them as messages or commands until the user leaves.
 
-use ollm_protocol::content::{GoalPriority, Record, RecordKind};
-use ollm_protocol::method::{ContextInspect, GoalCreate, ModelList, SessionFork};
+use ollm_protocol::content::{Record, RecordKind};
+use ollm_protocol::method::ModelList;
 use ollm_protocol::methods::chat::Think;
 use ollm_protocol::methods::daemon::NoParams;
-use ollm_protocol::methods::goal::GoalCreateParams;
-use ollm_protocol::methods::session::branches::SessionForkParams;
-use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
+use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use super::history::LineHistory;
 use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
 use super::session::{ChatSession, last_on_branch, last_records, think_word};
-use super::slash::{self, COMMANDS, ChatInput, SessionInput};
+use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
 use super::turn::{TurnEnd, TurnRunner, canceled};
+use crate::cli::CliCommand;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::context::compact::compact_in_chat;
-use crate::commands::context::set_pin;
-use crate::commands::context::window::{
-    inspect_params, render_items, render_messages, show_status,
-};
-use crate::commands::recall::recall;
-use crate::commands::remember::{RememberScope, remember, show_entries};
-use crate::commands::sessions::export::{self, ExportArgs};
-use crate::commands::sessions::list::{self, ListArgs};
-use crate::commands::sessions::{branches, tree};
-use crate::commands::undo::StepDirection;
-use crate::commands::{goal, sessions, snapshot, undo};
+use crate::commands::context::ContextCommand;
+use crate::commands::context::compact::compact;
+use crate::commands::sessions::SessionsCommand;
+use crate::commands::sessions::branches::fork;
+use crate::commands::snapshot::SnapshotCommand;
+use crate::commands::{dispatch, parse_error_message, snapshot};
 use crate::error::ClientError;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
 use crate::render::{Style, table};
 
-/// Files that are named after an undo that leaves them as they are.
 /// Messages shown of a session that is continued: enough to remember its subject.
 const SHOWN_MESSAGES: u32 = 4;
-/// Sessions listed by `/sessions`.
-const LISTED_SESSIONS: u32 = 10;
 
 struct InteractiveChat<'a, 'ctx> {
     session: ChatSession,
     turns: TurnRunner,
     ctx: &'a mut CommandContext<'ctx>,
+    /// Set by `/exit`.
+    is_left: bool,
 }
 
 pub(super) fn run(
@@ -52,7 +44,8 @@ pub(super) fn run(
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let history = keeps_history.then(|| LineHistory::new(ctx.connector().address().home()));
-    let mut chat = InteractiveChat { session, turns, ctx };
+    ctx.in_chat = true;
+    let mut chat = InteractiveChat { session, turns, ctx, is_left: false };
     let has_color = chat.ctx.terminal.has_color();
     let mut editor = LineEditor::new(history, chat.session_id(), has_color)?;
     chat.greet()?;
@@ -75,14 +68,11 @@ pub(super) fn run(
             }
         };
         interrupted_before = false;
-        let input = ChatInput::parse(&line);
         editor.keep_lines(chat.session_id());
-        if input == ChatInput::Exit {
-            return Ok(());
-        }
-        let result = chat.run_input(input);
+        let result = chat.run_input(ChatInput::parse(&line));
         editor.keep_lines(chat.session_id());
         match result {
+            Ok(()) if chat.is_left => return Ok(()),
             Ok(()) => {}
             Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
                 return Err(error);
@@ -118,119 +108,102 @@ impl InteractiveChat<'_, '_> {
 
     fn run_input(&mut self, input: ChatInput) -> CommandResult {
         match input {
-            ChatInput::Empty | ChatInput::Exit => {}
-            ChatInput::Message(text) => self.ask(Some(&text))?,
-            ChatInput::Help => self.help()?,
-            ChatInput::Model(None) => self.list_models()?,
-            ChatInput::Model(Some(name)) => {
+            ChatInput::Empty => Ok(()),
+            ChatInput::Message(text) => self.ask(Some(&text)),
+            ChatInput::Command(command, words) => self.run_command(command, words),
+            ChatInput::Unknown { text, suggestion } => {
+                let text = sanitize::one_line(&text);
+                Err(CommandError::usage(
+                    format!("{text} is not a command; // begins a message with a slash"),
+                    suggestion.unwrap_or("/help"),
+                ))
+            }
+        }
+    }
+
+    /// Runs a command of `ollmctl` for the session of this chat, or one that only a chat has.
+    fn run_command(&mut self, command: SlashCommand, words: Vec<String>) -> CommandResult {
+        let session = match self.session_id() {
+            _ if !command.needs_session(&words) => None,
+            None if command.starts_session() => Some(self.session.id(self.ctx)?),
+            None => return self.no_messages(),
+            id => id,
+        };
+        match command.parse(words, session) {
+            Ok(ParsedCommand::Own(own)) => self.run_own(own),
+            Ok(ParsedCommand::OfOllmctl(line)) => {
+                self.run_line(line)?;
+                if session.is_some() && command.starts_session() {
+                    self.session.message_accepted(self.ctx);
+                }
+                Ok(())
+            }
+            Err(error) if !error.use_stderr() => self.ctx.print_text(&error.to_string()),
+            Err(error) => {
+                let problem = format!("{}: {}", command.name(), parse_error_message(&error));
+                Err(CommandError::usage(problem, command.usage))
+            }
+        }
+    }
+
+    /// Runs a command of `ollmctl`; the chat follows one that makes or archives a session.
+    fn run_line(&mut self, command: CliCommand) -> CommandResult {
+        match command {
+            CliCommand::Context(ContextCommand::Compact(args)) => {
+                let is_done = self
+                    .turns
+                    .run_interruptible(self.ctx, |ctx, is_wanted| compact(args, is_wanted, ctx))?;
+                if !is_done {
+                    self.remark("canceled; the context is unchanged");
+                }
+            }
+            CliCommand::Sessions(SessionsCommand::Fork(args)) => {
+                self.session = self.session.continued_in(fork(args, self.ctx)?);
+            }
+            CliCommand::Snapshot(SnapshotCommand::Restore(args)) => {
+                if let Some(session) = snapshot::restore(&args, self.ctx)? {
+                    self.session = self.session.continued_in(session);
+                }
+            }
+            command @ CliCommand::Sessions(SessionsCommand::Archive(_)) => {
+                dispatch(command, self.ctx)?;
+                self.start_draft();
+            }
+            command => dispatch(command, self.ctx)?,
+        }
+        Ok(())
+    }
+
+    fn run_own(&mut self, command: OwnCommand) -> CommandResult {
+        match (command, self.session_id()) {
+            (OwnCommand::Help, _) => self.help()?,
+            (OwnCommand::Model { name: None }, _) => self.list_models()?,
+            (OwnCommand::Model { name: Some(name) }, _) => {
                 self.session.set_model(name, self.ctx)?;
                 let model = self.session.model().map(sanitize::one_line).unwrap_or_default();
                 self.remark(&format!("the model is {model} from now on"));
             }
-            ChatInput::Think(think) => self.think(think),
-            ChatInput::Sessions => list::run(&ListArgs::latest(LISTED_SESSIONS), self.ctx)?,
-            ChatInput::Goal(text) => self.goal(text)?,
-            ChatInput::Remember(scope, text) => self.remember(scope, text)?,
-            ChatInput::Recall(question) => recall(question, self.ctx)?,
-            ChatInput::New => self.start_draft(),
-            ChatInput::Unknown { text, suggestion } => {
-                if let Some((usage, description)) = slash::without_argument(&text) {
-                    let problem = format!("{} needs an argument: {description}", text.trim());
-                    return Err(CommandError::usage(problem, usage));
-                }
-                let text = sanitize::one_line(&text);
-                return Err(CommandError::usage(
-                    format!("{text} is not a command; // begins a message with a slash"),
-                    suggestion.as_deref().unwrap_or("/help"),
-                ));
-            }
-            ChatInput::OnSession(input) => match self.session.session() {
-                Some(session) => self.run_on_session(session.session_id, input)?,
-                None => self.remark("there are no messages yet"),
-            },
-        }
-        Ok(())
-    }
-
-    /// Runs a command that needs a session with messages.
-    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> CommandResult {
-        match input {
-            SessionInput::Retry => self.ask(None),
-            SessionInput::Undo(steps, files) => self.step(id, steps, StepDirection::Back, files),
-            SessionInput::Redo(steps, files) => self.step(id, steps, StepDirection::Forward, files),
-            SessionInput::Tree => tree::show(id, false, self.ctx),
-            SessionInput::Branch(to) => {
-                branches::move_leaf(id, branches::BranchTarget(to), false, self.ctx)
-            }
-            SessionInput::Fork(at) => self.fork(id, at),
-            SessionInput::History(number) => {
+            (OwnCommand::Think { level }, _) => self.think(level),
+            (OwnCommand::New, _) => self.start_draft(),
+            (OwnCommand::Exit, _) => self.is_left = true,
+            (_, None) => self.no_messages()?,
+            (OwnCommand::Retry, Some(_)) => self.ask(None)?,
+            (OwnCommand::History { number }, Some(id)) => {
                 let text = self.last_messages(id, number)?;
-                self.ctx.print_text(&text)
+                self.ctx.print_text(&text)?;
             }
-            SessionInput::Context => show_status(id, None, self.ctx),
-            SessionInput::Snapshot(summary) => snapshot::take(id, summary, self.ctx),
-            SessionInput::Snapshots => snapshot::list_of(id, self.ctx),
-            SessionInput::Restore(text, files) => {
-                let made = snapshot::restore_in_chat(id, text.as_deref(), files, self.ctx)?;
-                if let Some(session) = made {
-                    self.session = self.session.continued_in(session);
-                }
-                Ok(())
-            }
-            SessionInput::DebugContext => {
-                let inspected = self.ctx.call::<ContextInspect>(&inspect_params(id))?.value;
-                let messages = render_messages(&inspected.build.messages);
-                let items = render_items(&inspected, &self.ctx.render_options());
-                self.ctx.print_text(&format!("{messages}\n{items}"))
-            }
-            SessionInput::Pin(seq) => self.pin(id, seq, true),
-            SessionInput::Unpin(seq) => self.pin(id, seq, false),
-            SessionInput::Compact { apply } => self.compact(id, apply),
-            SessionInput::Info => {
+            (OwnCommand::Info, Some(id)) => {
                 let session = last_records(id, 1, self.ctx)?.session;
                 let text = heading(&session, &self.ctx.render_options());
-                self.ctx.print_text(&text)
+                self.ctx.print_text(&text)?;
             }
-            SessionInput::Export(output) => export::run(&ExportArgs::of(id, output), self.ctx),
-            SessionInput::Archive => {
-                sessions::archive(id, self.ctx)?;
-                self.start_draft();
-                Ok(())
-            }
-        }
-    }
-
-    /// Undoes or redoes operations, with or without their files. Without, it says which files could be put back.
-    fn step(
-        &mut self,
-        id: SessionId,
-        steps: u32,
-        direction: StepDirection,
-        with_files: bool,
-    ) -> CommandResult {
-        if with_files {
-            return undo::step_with_files(id, steps, direction, false, self.ctx);
-        }
-        let stay = match direction {
-            StepDirection::Back => undo::files_to_put_back(id, steps, self.ctx),
-            StepDirection::Forward => None,
-        };
-        undo::step(id, steps, direction, self.ctx)?;
-        if let Some(names) = stay {
-            self.remark(&format!(
-                "these files could be put back: {names}; do it with /redo {steps}, then /undo {steps} --files"
-            ));
         }
         Ok(())
     }
 
-    /// Continues in a fork of the session.
-    fn fork(&mut self, session_id: SessionId, at_seq: Option<Seq>) -> CommandResult {
-        let params = SessionForkParams { session_id, at_seq, title: None, key: None };
-        let forked = self.ctx.call::<SessionFork>(&params)?.value;
-        let text = branches::render_fork(&forked);
-        self.session = self.session.continued_in(forked.session);
-        self.ctx.print_text(&text)
+    fn no_messages(&mut self) -> CommandResult {
+        self.remark("there are no messages yet");
+        Ok(())
     }
 
     /// Lets the model answer a message, or the last message again.
@@ -270,7 +243,7 @@ impl InteractiveChat<'_, '_> {
 
     fn help(&mut self) -> CommandResult {
         let rows: Vec<_> =
-            COMMANDS.iter().map(|(usage, help)| (*usage, (*help).to_owned())).collect();
+            SlashCommand::all().map(|command| (command.usage, command.help.to_owned())).collect();
         let keys = "\nA backslash at the end of a line continues it on the next line.\n\
                     // begins a message with a slash. Ctrl-C cancels an answer.\n";
         self.ctx.print_text(&(table::fields(&rows) + keys))
@@ -292,65 +265,6 @@ impl InteractiveChat<'_, '_> {
         self.ctx.print_text(&text)
     }
 
-    /// Shows the goals of the session, or creates one, also in a draft.
-    fn goal(&mut self, text: Option<String>) -> CommandResult {
-        let Some(description) = text else {
-            let goals = match self.session.session().map(|session| session.session_id) {
-                Some(id) => goal::goals(id, self.ctx)?,
-                None => Vec::new(),
-            };
-            return self.ctx.print_text(&goal::render_list(&goals));
-        };
-        let params = GoalCreateParams {
-            session_id: self.session.id(self.ctx)?,
-            description,
-            priority: GoalPriority::default(),
-            checkpoints: Vec::new(),
-            key: None,
-        };
-        let created = self.ctx.call::<GoalCreate>(&params)?.value.goal;
-        self.session.message_accepted(self.ctx);
-        self.ctx.print_text(&format!("{}\n", goal::summary(&created)))
-    }
-
-    /// Remembers a text; without one, shows the entries in force.
-    fn remember(&mut self, scope: RememberScope, text: Option<String>) -> CommandResult {
-        let session = match (scope, &text) {
-            (RememberScope::Session, Some(_)) => Some(self.session.id(self.ctx)?),
-            (RememberScope::Session, None) => self.session.session().map(|one| one.session_id),
-            _ => None,
-        };
-        let Some(text) = text else {
-            return show_entries(scope, session, self.ctx);
-        };
-        remember(&text, scope, session, self.ctx)?;
-        if scope == RememberScope::Session {
-            self.session.message_accepted(self.ctx);
-        }
-        Ok(())
-    }
-
-    /// Pins or unpins a record; without a number the last message.
-    fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> CommandResult {
-        match seq.map_or_else(|| self.last_message(id), |seq| Ok(Some(seq)))? {
-            Some(seq) => set_pin(id, seq, pinned, self.ctx),
-            None => {
-                self.remark("there are no messages yet");
-                Ok(())
-            }
-        }
-    }
-
-    fn compact(&mut self, id: SessionId, apply: bool) -> CommandResult {
-        let done = self.turns.run_interruptible(self.ctx, |ctx, is_wanted| {
-            compact_in_chat(id, apply, is_wanted, ctx)
-        })?;
-        if !done {
-            self.remark("canceled; the context is unchanged");
-        }
-        Ok(())
-    }
-
     fn start_draft(&mut self) {
         self.session = self.session.new_draft();
         self.remark("the next message starts a new session");
@@ -365,13 +279,6 @@ impl InteractiveChat<'_, '_> {
         let options = self.ctx.render_options();
         let mut transcript = Transcript::new(&options);
         Ok(records.into_iter().skip(skipped).map(|record| transcript.record(record)).collect())
-    }
-
-    /// Returns the number of the last message on the active branch.
-    fn last_message(&mut self, id: SessionId) -> CommandResult<Option<Seq>> {
-        let is_message = |record: &Record| record.kind == RecordKind::Message;
-        let records = last_on_branch(id, 1, is_message, self.ctx)?;
-        Ok(records.iter().rev().find(|record| is_message(record)).map(|record| record.seq))
     }
 
     /// Reports an error; the chat continues.

@@ -9,13 +9,12 @@ mod history;
 mod input;
 mod interactive;
 mod screen;
-mod session;
+pub(super) mod session;
 mod slash;
 mod turn;
 
 use std::io::IsTerminal as _;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 use ollm_protocol::methods::chat::Think;
 use serde_json::json;
@@ -25,7 +24,7 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use screen::{JsonLines, Screen};
-use session::{ChatSession, THINK_LEVELS, parse_think};
+use session::{ChatSession, think_parser};
 use turn::{TurnEnd, TurnRunner, canceled};
 
 /// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
@@ -79,8 +78,7 @@ pub(crate) struct ChatArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "on",
-        value_parser = PossibleValuesParser::new(THINK_LEVELS.map(|(word, _)| word))
-            .map(|word| parse_think(&word).unwrap_or(Think::Flag(true))),
+        value_parser = think_parser(),
         hide_possible_values = true
     )]
     think: Option<Think>,

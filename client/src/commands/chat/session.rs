@@ -3,6 +3,7 @@
 
 use std::io::BufRead as _;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ollm_protocol::content::{Record, Role, Session};
 use ollm_protocol::method::{ModelList, SessionCreate, SessionGet, SessionResume, SessionUpdate};
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
@@ -31,7 +32,7 @@ const MAX_PAGE_RECORDS: u32 = 1000;
 const FIRST_MODEL: &str = "qwen3:0.6b";
 
 /// The levels of thinking, with the words for them.
-pub(super) const THINK_LEVELS: [(&str, Think); 6] = [
+const THINK_LEVELS: [(&str, Think); 6] = [
     ("on", Think::Flag(true)),
     ("off", Think::Flag(false)),
     ("low", Think::Level(ThinkLevel::Low)),
@@ -40,9 +41,12 @@ pub(super) const THINK_LEVELS: [(&str, Think); 6] = [
     ("max", Think::Level(ThinkLevel::Max)),
 ];
 
-/// Parses the word for how much a model thinks.
-pub(super) fn parse_think(word: &str) -> Option<Think> {
-    THINK_LEVELS.iter().find(|(known, _)| *known == word).map(|(_, think)| *think)
+/// Returns the parser of the words for how much a model thinks.
+pub(super) fn think_parser() -> impl TypedValueParser<Value = Think> {
+    PossibleValuesParser::new(THINK_LEVELS.map(|(word, _)| word)).map(|word| {
+        let level = THINK_LEVELS.iter().find(|(known, _)| *known == word);
+        level.map_or(Think::Flag(true), |(_, think)| *think)
+    })
 }
 
 /// Returns the word for how much a model thinks.
@@ -255,7 +259,7 @@ pub(super) fn last_records(
 
 /// Returns the newest records on the active branch, the oldest first, of which at least `n_wanted` are wanted if there are
 /// so many. Undone records can lie between them, and a record of each undo.
-pub(super) fn last_on_branch(
+pub(in crate::commands) fn last_on_branch(
     session_id: SessionId,
     n_wanted: usize,
     is_wanted: impl Fn(&Record) -> bool,

@@ -1,58 +1,93 @@
-//! The commands of a chat, which begin with a slash.
+//! The commands of a chat, which begin with a slash: most are commands of `ollmctl`, with the same flags and output.
+//!
+//! Arguments are split as a shell does it, except for a text, which is written without quotes. That needs to know where
+//! in the line each word begins, so no crate does it.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
 
-use ollm_protocol::Seq;
+use clap::{Command, Parser};
+use ollm_protocol::SessionId;
 use ollm_protocol::methods::chat::Think;
 use strsim::levenshtein;
 
-use super::session::parse_think;
-use crate::commands::remember::RememberScope;
+use super::session::think_parser;
+use crate::cli::{self, CliCommand};
 
 /// The maximum number of edits between an unknown command and a suggestion.
 const MAX_EDITS: usize = 3;
-/// Messages that `/history` shows without a number.
-const HISTORY_MESSAGES: u32 = 10;
+/// Stands for the id of the chat's session in the line of a command.
+const SESSION: &str = "{}";
+/// Flags with which a command concerns something else than the chat's session.
+const OTHER_SCOPES: [&str; 3] = ["--project", "--global", "--session"];
 
-/// Every command with its arguments and its help.
-pub(super) const COMMANDS: &[(&str, &str)] = &[
-    ("/help", "list the commands"),
-    ("/model [NAME]", "show the models, or use another one from now on"),
-    ("/think [LEVEL]", "show or set how the model thinks: on, off, low, medium, high or max"),
-    ("/retry", "ask for an answer to the last message again"),
-    ("/history [N]", "show the last messages of this session"),
+/// Every command in the order of `/help`: its usual form, the command of `ollmctl` (empty for an [`OwnCommand`]), and
+/// its help. Of two with the same name, the first takes no arguments.
+const ROWS: &[(&str, &str, &str)] = &[
+    ("/help", "", "list the commands"),
+    ("/model [NAME]", "", "show the models, or use another one from now on"),
+    ("/think [LEVEL]", "", "show or set how the model thinks: on, off, low, medium, high or max"),
+    ("/retry", "", "ask for an answer to the last message again"),
+    ("/history [N]", "", "show the last messages of this session"),
     (
         "/undo [N] [--files]",
+        "undo --session {}",
         "undo the last turn or change, or N of them; with --files, put files back too",
     ),
-    ("/redo [N] [--files]", "redo what was undone"),
-    ("/tree", "show all branches of this session"),
+    ("/redo [N] [--files]", "redo --session {}", "redo what was undone"),
+    ("/tree", "sessions tree {}", "show all branches of this session"),
     (
         "/branch N",
+        "sessions branch {}",
         "continue after record N, or from the beginning with `start`; /tree shows the numbers",
     ),
-    ("/fork [N]", "continue in a new session that begins as this one does, up to record N"),
-    ("/goal [TEXT]", "show the goals of this session, or set a new one"),
-    ("/remember [--project | --global] [TEXT]", "keep a text in every context, or show such texts"),
-    ("/recall QUESTION", "find what was said about a question, in all sessions"),
-    ("/pin [N]", "keep the last message, or record N, in every later context"),
-    ("/unpin [N]", "unpin the last message, or record N"),
-    ("/context", "show how full the model's window is, part by part"),
-    ("/context snapshot [TEXT]", "take a snapshot of this session"),
-    ("/context snapshots", "list the snapshots of this session"),
+    (
+        "/fork [--at N]",
+        "sessions fork {}",
+        "continue in a new session that begins as this one does, up to record N",
+    ),
+    ("/goal", "goal --session {}", "show the goals of this session"),
+    ("/goal TEXT", "goal create --session {}", "set a new goal"),
+    ("/remember", "context entries --session {}", "show the texts that every context contains"),
+    (
+        "/remember [--project | --global] TEXT",
+        "remember --session {}",
+        "keep a text in every context",
+    ),
+    ("/recall QUESTION", "recall", "find what was said about a question, in all sessions"),
+    (
+        "/pin [N]",
+        "context pin --session {}",
+        "keep the last message, or record N, in every later context",
+    ),
+    ("/unpin [N]", "context unpin --session {}", "unpin the last message, or record N"),
+    ("/context", "context status {}", "show how full the model's window is, part by part"),
+    ("/context snapshot [TEXT]", "snapshot create --session {}", "take a snapshot of this session"),
+    ("/context snapshots", "snapshot list {}", "list the snapshots of this session"),
     (
         "/context restore [ID] [--files]",
+        "snapshot restore --session {}",
         "return to the newest snapshot, or to another one, after asking; with --files, put files back too",
     ),
-    ("/compact [--apply]", "show the effect of a compaction; with --apply, compact"),
-    ("/debug context", "show the messages that the model is sent now, and the parts left out"),
-    ("/sessions", "list the latest sessions"),
-    ("/session info", "show the title, the id and the size of this session"),
-    ("/session export [FILE]", "write this session as Markdown, JSON or HTML, by FILE's extension"),
-    ("/session archive", "archive this session and start a new one"),
-    ("/new", "start a new session"),
-    ("/exit", "leave, like Ctrl-D"),
+    (
+        "/compact [--dry-run]",
+        "context compact {}",
+        "shorten the context; with --dry-run, only show the effect",
+    ),
+    (
+        "/debug context",
+        "context inspect {} --messages",
+        "show the messages that the model is sent now, and the parts left out",
+    ),
+    ("/sessions", "sessions list --limit 10", "list the latest sessions"),
+    ("/session info", "", "show the title, the id and the size of this session"),
+    (
+        "/session export [--output FILE]",
+        "sessions export {}",
+        "write this session as Markdown, JSON or HTML, by FILE's extension",
+    ),
+    ("/session archive", "sessions archive {}", "archive this session and start a new one"),
+    ("/new", "", "start a new session"),
+    ("/exit", "", "leave, like Ctrl-D"),
 ];
 
 /// A typed line.
@@ -60,173 +95,198 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
 pub(super) enum ChatInput {
     Empty,
     Message(String),
-    Help,
-    Model(Option<String>),
-    Think(Option<Think>),
-    Goal(Option<String>),
-    /// A text to remember; without one, the entries in force are shown.
-    Remember(RememberScope, Option<String>),
-    /// A question about what was said.
-    Recall(String),
-    Sessions,
-    New,
-    Exit,
-    /// A command that needs a session with messages.
-    OnSession(SessionInput),
+    Command(SlashCommand, Vec<String>),
     Unknown {
         text: String,
         /// A similar command without its arguments.
-        suggestion: Option<String>,
+        suggestion: Option<&'static str>,
     },
 }
 
-/// A command that needs a session with messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SessionInput {
-    Retry,
-    /// Operations to undo, with or without their files.
-    Undo(u32, bool),
-    Redo(u32, bool),
-    Tree,
-    /// The record to continue after; `None` for the beginning.
-    Branch(Option<Seq>),
-    Fork(Option<Seq>),
-    History(u32),
-    Context,
-    /// Takes a snapshot, with a line that says what it is for.
-    Snapshot(Option<String>),
-    Snapshots,
-    /// The snapshot to return to, `None` for the newest, with or without files.
-    Restore(Option<String>, bool),
-    Pin(Option<Seq>),
-    Unpin(Option<Seq>),
-    Compact {
-        apply: bool,
+/// A command of a chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlashCommand {
+    /// The name and the usual arguments.
+    pub(super) usage: &'static str,
+    pub(super) help: &'static str,
+    line: &'static str,
+}
+
+/// The commands that only a chat has.
+#[derive(Debug, PartialEq, Eq, Parser)]
+#[command(no_binary_name = true, disable_help_subcommand = true)]
+pub(super) enum OwnCommand {
+    Help,
+    Model {
+        name: Option<String>,
     },
-    DebugContext,
+    Think {
+        #[arg(value_parser = think_parser())]
+        level: Option<Think>,
+    },
+    Retry,
+    History {
+        #[arg(value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        number: u32,
+    },
     Info,
-    Export(Option<PathBuf>),
-    Archive,
+    New,
+    Exit,
+}
+
+/// A command with its parsed arguments.
+#[derive(Debug)]
+pub(super) enum ParsedCommand {
+    Own(OwnCommand),
+    OfOllmctl(CliCommand),
 }
 
 impl ChatInput {
     /// Parses a line. Two slashes begin a message with one slash.
     pub(super) fn parse(line: &str) -> Self {
         let text = line.trim();
-        if text.is_empty() {
-            return Self::Empty;
+        match text {
+            "" => return Self::Empty,
+            "/?" => return Self::parse("/help"),
+            "/quit" => return Self::parse("/exit"),
+            _ if text.starts_with("//") => return Self::Message(text[1..].to_owned()),
+            _ if !text.starts_with('/') => return Self::Message(line.trim_end().to_owned()),
+            _ => {}
         }
-        if text.starts_with("//") {
-            return Self::Message(text[1..].to_owned());
+        let arguments = |command: &SlashCommand| arguments_after(command.name(), text);
+        let found = SlashCommand::all().filter_map(|command| Some((command, arguments(&command)?)));
+        // The longest name is meant, and of two commands with one name the second if there are arguments.
+        let found = found.max_by_key(|(command, typed)| {
+            let takes_arguments = command.name() != command.usage;
+            (command.name().len(), takes_arguments != typed.is_empty())
+        });
+        match found {
+            Some((command, typed)) => Self::Command(command, command.split(typed)),
+            None => Self::Unknown { text: text.to_owned(), suggestion: suggestion(text) },
         }
-        if !text.starts_with('/') {
-            return Self::Message(line.trim_end().to_owned());
-        }
-        Self::parse_command(text).unwrap_or_else(|| Self::unknown(text))
-    }
-
-    /// Parses a command; `None` for an unknown one or wrong arguments.
-    fn parse_command(text: &str) -> Option<Self> {
-        let words: Vec<&str> = text.split_whitespace().collect();
-        // Returns the text after the first words, with its own white space.
-        let rest = |n_words: usize| {
-            let skipped = words[..n_words]
-                .iter()
-                .fold(text, |rest, word| rest.trim_start().strip_prefix(word).unwrap_or_default());
-            Some(skipped.trim()).filter(|rest| !rest.is_empty()).map(str::to_owned)
-        };
-        let record = |number: &str| number.trim_start_matches('#').parse().ok().map(Seq);
-        let steps = |number: &str| number.parse().ok().filter(|number| (1..=1000).contains(number));
-        let on_session = match words.as_slice() {
-            ["/help" | "/?"] => return Some(Self::Help),
-            ["/model"] | ["/model", _] => return Some(Self::Model(rest(1))),
-            ["/think"] => return Some(Self::Think(None)),
-            ["/think", word] => return Some(Self::Think(Some(parse_think(word)?))),
-            ["/goal", ..] => return Some(Self::Goal(rest(1))),
-            ["/remember", flag @ ("--project" | "--global"), ..] => {
-                let is_global = *flag == "--global";
-                let scope = if is_global { RememberScope::Global } else { RememberScope::Project };
-                return Some(Self::Remember(scope, rest(2)));
-            }
-            ["/remember", ..] => return Some(Self::Remember(RememberScope::Session, rest(1))),
-            ["/recall", _, ..] => return rest(1).map(Self::Recall),
-            ["/sessions"] => return Some(Self::Sessions),
-            ["/new"] => return Some(Self::New),
-            ["/exit" | "/quit"] => return Some(Self::Exit),
-            ["/retry"] => SessionInput::Retry,
-            ["/undo"] => SessionInput::Undo(1, false),
-            ["/undo", "--files"] => SessionInput::Undo(1, true),
-            ["/undo", number] => SessionInput::Undo(steps(number)?, false),
-            ["/undo", number, "--files"] => SessionInput::Undo(steps(number)?, true),
-            ["/redo"] => SessionInput::Redo(1, false),
-            ["/redo", "--files"] => SessionInput::Redo(1, true),
-            ["/redo", number] => SessionInput::Redo(steps(number)?, false),
-            ["/redo", number, "--files"] => SessionInput::Redo(steps(number)?, true),
-            ["/tree"] => SessionInput::Tree,
-            ["/branch", "start"] => SessionInput::Branch(None),
-            ["/branch", number] => SessionInput::Branch(Some(record(number)?)),
-            ["/fork"] => SessionInput::Fork(None),
-            ["/fork", number] => SessionInput::Fork(Some(record(number)?)),
-            ["/history"] => SessionInput::History(HISTORY_MESSAGES),
-            ["/history", number] => {
-                let number = number.parse().ok();
-                SessionInput::History(number.filter(|number| (1..=1000).contains(number))?)
-            }
-            ["/context"] => SessionInput::Context,
-            ["/context", "snapshot", ..] => SessionInput::Snapshot(rest(2)),
-            ["/context", "snapshots"] => SessionInput::Snapshots,
-            ["/context", "restore"] => SessionInput::Restore(None, false),
-            ["/context", "restore", "--files"] => SessionInput::Restore(None, true),
-            ["/context", "restore", id] => SessionInput::Restore(Some((*id).to_owned()), false),
-            ["/context", "restore", id, "--files"] => {
-                SessionInput::Restore(Some((*id).to_owned()), true)
-            }
-            ["/pin"] => SessionInput::Pin(None),
-            ["/pin", number] => SessionInput::Pin(Some(record(number)?)),
-            ["/unpin"] => SessionInput::Unpin(None),
-            ["/unpin", number] => SessionInput::Unpin(Some(record(number)?)),
-            ["/compact"] => SessionInput::Compact { apply: false },
-            ["/compact", "--apply"] => SessionInput::Compact { apply: true },
-            ["/debug", "context"] => SessionInput::DebugContext,
-            ["/session", "info"] => SessionInput::Info,
-            ["/session", "export", ..] => SessionInput::Export(rest(2).map(PathBuf::from)),
-            ["/session", "archive"] => SessionInput::Archive,
-            _ => return None,
-        };
-        Some(Self::OnSession(on_session))
-    }
-
-    fn unknown(text: &str) -> Self {
-        let lower = text.to_lowercase();
-        let typed: Vec<&str> = lower.split_whitespace().collect();
-        let suggestion = COMMANDS
-            .iter()
-            .enumerate()
-            .map(|(at, (usage, _))| {
-                let name = command_name(usage);
-                let n_words = name.split_whitespace().count();
-                let beginning = typed[..n_words.min(typed.len())].join(" ");
-                let takes_arguments = name.len() < usage.len();
-                let extra = if takes_arguments { 0 } else { typed.len().saturating_sub(n_words) };
-                let edits = extra * MAX_EDITS
-                    + if name.starts_with(&beginning) { 0 } else { levenshtein(&beginning, name) };
-                // Of two equally similar commands the longer one explains more of the text.
-                (edits, Reverse(n_words), at, name)
-            })
-            .filter(|(edits, n_words, ..)| *edits <= max_edits(&typed, n_words.0))
-            .min();
-        let suggestion = suggestion.map(|(.., name)| name.to_owned());
-        Self::Unknown { text: text.to_owned(), suggestion }
     }
 }
 
-/// Returns the usage and the description of a command that was typed without the argument that it needs.
-pub(super) fn without_argument(text: &str) -> Option<(&'static str, &'static str)> {
-    let needs_one = |usage: &str| {
-        let argument = usage.strip_prefix(text.trim()).and_then(|rest| rest.strip_prefix(' '));
-        argument.is_some_and(is_placeholder)
-    };
-    COMMANDS.iter().find(|(usage, _)| needs_one(usage)).copied()
+impl SlashCommand {
+    /// Returns every command.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        ROWS.iter().map(|&(usage, line, help)| Self { usage, help, line })
+    }
+
+    /// Returns the command without its arguments.
+    pub(super) fn name(&self) -> &'static str {
+        let is_argument = |word: &str| word.starts_with('[') || is_placeholder(word);
+        let argument = self.usage.split(' ').find(|word| is_argument(word));
+        let end = argument.and_then(|word| self.usage.find(word)).unwrap_or(self.usage.len());
+        self.usage[..end].trim_end()
+    }
+
+    /// Returns whether the command needs the chat's session.
+    pub(super) fn needs_session(&self, words: &[String]) -> bool {
+        self.line.contains(SESSION)
+            && !words.iter().any(|word| OTHER_SCOPES.contains(&word.as_str()))
+    }
+
+    /// Returns whether the command records a text, so that it starts the session of a draft.
+    pub(super) fn starts_session(&self) -> bool {
+        self.usage.ends_with(" TEXT")
+    }
+
+    /// Parses the arguments; `session` is the chat's session if it is needed.
+    pub(super) fn parse(
+        &self,
+        words: Vec<String>,
+        session: Option<SessionId>,
+    ) -> Result<ParsedCommand, clap::Error> {
+        if self.line.is_empty() {
+            let name = self.name().trim_start_matches("/session ").trim_start_matches('/');
+            let own = OwnCommand::try_parse_from([name.to_owned()].into_iter().chain(words))?;
+            return Ok(ParsedCommand::Own(own));
+        }
+        let line = match session {
+            Some(id) => self.line.replace(SESSION, &id.to_string()),
+            None => self.line.replace("--session {}", ""),
+        };
+        let line = line.split_whitespace().map(str::to_owned);
+        cli::parse_command(line.chain(words)).map(ParsedCommand::OfOllmctl)
+    }
+
+    /// Splits arguments as a shell does; TEXT and QUESTION are the rest of the line as it was typed.
+    fn split(&self, typed: &str) -> Vec<String> {
+        let usage = self.usage.trim_end_matches(']');
+        let takes_text = usage.ends_with("TEXT") || usage.ends_with("QUESTION");
+        let definition = takes_text.then(|| self.definition());
+        let mut words: Vec<String> = Vec::new();
+        let mut rest = typed;
+        while !rest.is_empty() {
+            let is_value = |definition: &Command| {
+                let flag = words.last().and_then(|word| word.strip_prefix("--"));
+                let mut flags = definition.get_arguments().filter(|arg| arg.get_long().is_some());
+                let found = flags.find(|arg| arg.get_long() == flag);
+                found.is_some_and(|arg| arg.get_action().takes_values())
+            };
+            if !rest.starts_with("--") && definition.as_ref().is_some_and(|own| !is_value(own)) {
+                words.extend(["--".to_owned(), rest.to_owned()]);
+                break;
+            }
+            let (word, after) = first_word(rest);
+            words.push(word);
+            rest = after;
+        }
+        words
+    }
+
+    /// Returns the definition of the command of `ollmctl`.
+    fn definition(&self) -> Command {
+        let words = self.line.split(' ').take_while(|word| !word.starts_with('-'));
+        words.fold(cli::whole_command(), |command, word| {
+            command.find_subcommand(word).cloned().unwrap_or(command)
+        })
+    }
+}
+
+/// Returns the rest of a line that begins with a command; `None` if it begins with something else.
+fn arguments_after<'a>(name: &str, line: &'a str) -> Option<&'a str> {
+    let rest = name.split(' ').try_fold(line, |rest, word| {
+        let after = rest.trim_start().strip_prefix(word)?;
+        (after.is_empty() || after.starts_with(char::is_whitespace)).then_some(after)
+    });
+    rest.map(str::trim_start)
+}
+
+/// Returns the first word of a line as a shell reads it, and the rest. A quote that nothing closes is a letter.
+fn first_word(line: &str) -> (String, &str) {
+    let (mut word, mut open) = (String::new(), None);
+    for (at, char) in line.char_indices() {
+        match char {
+            _ if open == Some(char) => open = None,
+            '\'' | '"' if open.is_none() && line[at + 1..].contains(char) => open = Some(char),
+            _ if open.is_none() && char.is_whitespace() => return (word, line[at..].trim_start()),
+            _ => word.push(char),
+        }
+    }
+    (word, "")
+}
+
+/// Returns the command that is most similar to a text.
+fn suggestion(text: &str) -> Option<&'static str> {
+    let lower = text.to_lowercase();
+    let typed: Vec<&str> = lower.split_whitespace().collect();
+    let similar = SlashCommand::all().enumerate().map(|(at, command)| {
+        let name = command.name();
+        let n_words = name.split(' ').count();
+        let beginning = typed[..n_words.min(typed.len())].join(" ");
+        let takes_arguments = name != command.usage;
+        let extra = if takes_arguments { 0 } else { typed.len().saturating_sub(n_words) };
+        let edits = extra * MAX_EDITS
+            + if name.starts_with(&beginning) { 0 } else { levenshtein(&beginning, name) };
+        // Of two equally similar commands the longer one explains more of the text.
+        (edits, Reverse(n_words), at, name)
+    });
+    similar
+        .filter(|(edits, n_words, ..)| *edits <= max_edits(&typed, n_words.0))
+        .min()
+        .map(|(.., name)| name)
 }
 
 /// Returns the most edits between the first typed words and a command that is still similar: half of the letters, so
@@ -237,14 +297,6 @@ fn max_edits(typed: &[&str], n_words: usize) -> usize {
     (letters.sum::<usize>() / 2).clamp(1, MAX_EDITS)
 }
 
-/// Returns a command without its arguments.
-pub(super) fn command_name(usage: &str) -> &str {
-    let is_argument = |word: &str| word.starts_with(['[', '-']) || is_placeholder(word);
-    let argument = usage.split(' ').find(|word| is_argument(word));
-    let end = argument.and_then(|word| usage.find(word)).unwrap_or(usage.len());
-    usage[..end].trim_end()
-}
-
 /// Returns whether a word of a usage stands for an argument, as `N` does.
 fn is_placeholder(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|char| char.is_ascii_uppercase())
@@ -253,56 +305,87 @@ fn is_placeholder(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::SESSION_ID;
+
+    /// Returns the chosen usage and the words, separated by bars.
+    fn parsed(line: &str) -> Option<(&'static str, String)> {
+        match ChatInput::parse(line) {
+            ChatInput::Command(command, words) => Some((command.usage, words.join("|"))),
+            _ => None,
+        }
+    }
 
     #[test]
     fn line_is_a_message_or_a_command() {
-        let on_session = ChatInput::OnSession;
         let check =
             |line: &str, expect: ChatInput| assert_eq!(ChatInput::parse(line), expect, "{line:?}");
         check("  ", ChatInput::Empty);
         check("hello ", ChatInput::Message("hello".into()));
         check("  indented\nlines\n", ChatInput::Message("  indented\nlines".into()));
         check("//etc is a path", ChatInput::Message("/etc is a path".into()));
-        check("/help", ChatInput::Help);
-        check("/model", ChatInput::Model(None));
-        check("/model qwen3:8b", ChatInput::Model(Some("qwen3:8b".into())));
-        check("/think", ChatInput::Think(None));
-        check("/think off", ChatInput::Think(Some(Think::Flag(false))));
-        check("/history 3", on_session(SessionInput::History(3)));
+        let check = |line: &str, usage: &'static str, words: &str| {
+            assert_eq!(parsed(line), Some((usage, words.to_owned())), "{line:?}");
+        };
+        check("/?", "/help", "");
+        check("/quit", "/exit", "");
+        check("/model qwen3:8b", "/model [NAME]", "qwen3:8b");
         check(
-            "/session export a file.md",
-            on_session(SessionInput::Export(Some("a file.md".into()))),
+            "/session  export --output 'a file.md'",
+            "/session export [--output FILE]",
+            "--output|a file.md",
         );
-        check("/session  export", on_session(SessionInput::Export(None)));
-        check("/goal", ChatInput::Goal(None));
-        check("/goal  Ship it, then rest", ChatInput::Goal(Some("Ship it, then rest".into())));
-        let remember = |scope, text: &str| ChatInput::Remember(scope, Some(text.to_owned()));
-        check("/remember", ChatInput::Remember(RememberScope::Session, None));
-        check("/remember  The port is 6100", remember(RememberScope::Session, "The port is 6100"));
-        check("/remember --global Be brief", remember(RememberScope::Global, "Be brief"));
-        check("/remember --project", ChatInput::Remember(RememberScope::Project, None));
-        check("/recall which port?", ChatInput::Recall("which port?".to_owned()));
-        check("/pin", on_session(SessionInput::Pin(None)));
-        check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
-        check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));
-        check("/undo", on_session(SessionInput::Undo(1, false)));
-        check("/undo 2 --files", on_session(SessionInput::Undo(2, true)));
-        check("/redo 3", on_session(SessionInput::Redo(3, false)));
-        check("/branch #7", on_session(SessionInput::Branch(Some(Seq(7)))));
-        assert!(matches!(ChatInput::parse("/branch"), ChatInput::Unknown { .. }));
-        assert_eq!(without_argument("/branch").expect("needs one").0, "/branch N");
-        assert_eq!(without_argument("/undo"), None);
-        check("/branch start", on_session(SessionInput::Branch(None)));
-        check("/fork", on_session(SessionInput::Fork(None)));
-        check("/debug context", on_session(SessionInput::DebugContext));
-        let before = Some("before it".to_owned());
-        check("/context snapshot before it", on_session(SessionInput::Snapshot(before)));
-        check("/context restore", on_session(SessionInput::Restore(None, false)));
-        let abcd = Some("abcd".to_owned());
-        check("/context restore abcd --files", on_session(SessionInput::Restore(abcd, true)));
-        check("/compact", on_session(SessionInput::Compact { apply: false }));
-        check("/compact  --apply", on_session(SessionInput::Compact { apply: true }));
-        check("/quit", ChatInput::Exit);
+        check("/goal", "/goal", "");
+        check("/goal  Ship it,\n  then rest", "/goal TEXT", "--|Ship it,\n  then rest");
+        let step = "--step|Write the notes|--|It's -- \"done\"";
+        check("/goal --step 'Write the notes' It's -- \"done\"", "/goal TEXT", step);
+        check("/remember", "/remember", "");
+        let remember = "/remember [--project | --global] TEXT";
+        check("/remember -5 is cold", remember, "--|-5 is cold");
+        check("/remember --global  Be brief", remember, "--global|--|Be brief");
+        check("/recall --limit 3 which port?", "/recall QUESTION", "--limit|3|--|which port?");
+        check("/context", "/context", "");
+        let snapshot = "/context snapshot [TEXT]";
+        check("/context snapshot before it", snapshot, "--|before it");
+        check("/undo 2  --files", "/undo [N] [--files]", "2|--files");
+    }
+
+    /// Parses a line for the session of the tests, and returns the debug form of the result.
+    fn run(line: &str) -> Result<String, String> {
+        let ChatInput::Command(command, words) = ChatInput::parse(line) else { panic!("{line}") };
+        let needs = command.needs_session(&words);
+        let session = needs.then(|| SESSION_ID.parse().unwrap());
+        let parsed = command.parse(words, session);
+        parsed.map(|parsed| format!("{parsed:?}")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_are_those_of_the_commands() {
+        let check = |line: &str, expect: &str| {
+            let text = run(line).expect(line);
+            assert!(text.contains(expect), "{line}: {text}");
+        };
+        check("/think off", "Think { level: Some(Flag(false)) }");
+        check("/history", "History { number: 10 }");
+        check("/undo 2 --files", "steps: 2");
+        check("/undo", SESSION_ID);
+        check("/branch #7 --summarize", "to: BranchTarget(Some(Seq(7))), summarize: true");
+        check("/branch start", "to: BranchTarget(None)");
+        check("/goal --priority high Ship it", "text: \"Ship it\", priority: High");
+        check("/remember --global Be brief", "session: None, project: false, global: true");
+        check("/pin", "seq: None");
+        check("/unpin #12", "seq: Some(Seq(12))");
+        check("/context restore abcd --files", "id: \"abcd\"");
+        check("/context restore", "id: \"last\"");
+        check("/sessions --limit 3", "limit: 3");
+        let refused = |line: &str, expect: &str| {
+            let text = run(line).expect_err(line);
+            assert!(text.contains(expect), "{line}: {text}");
+        };
+        refused("/branch", "<N|start>");
+        refused("/think hard", "[possible values: on, off, low, medium, high, max]");
+        refused("/history many", "invalid value");
+        refused("/undo --json", "unexpected argument");
+        refused("/retry now", "unexpected argument");
     }
 
     #[test]
@@ -311,15 +394,13 @@ mod tests {
             let ChatInput::Unknown { suggestion, .. } = ChatInput::parse(line) else {
                 panic!("{line}")
             };
-            assert_eq!(suggestion.as_deref(), expect, "{line}");
+            assert_eq!(suggestion, expect, "{line}");
         };
         check("/hlep", Some("/help"));
         check("/session inof", Some("/session info"));
         check("/sesion inf", Some("/session info"));
         check("/session", Some("/session info"));
         check("/debug", Some("/debug context"));
-        check("/think hard", Some("/think"));
-        check("/history many", Some("/history"));
         check("/exti", Some("/exit"));
         check("/h", Some("/help"));
         check("/frobnicate", None);
@@ -330,10 +411,14 @@ mod tests {
 
     #[test]
     fn every_listed_command_parses() {
-        for (usage, _) in COMMANDS {
-            let name = command_name(usage);
-            let is_known = !matches!(ChatInput::parse(name), ChatInput::Unknown { .. });
-            assert!(is_known != without_argument(name).is_some(), "{usage}");
+        for command in SlashCommand::all() {
+            let typed = match command.usage.rsplit_once(' ') {
+                Some((_, argument)) if is_placeholder(argument) => {
+                    format!("{} 1", command.name())
+                }
+                _ => command.name().to_owned(),
+            };
+            run(&typed).unwrap_or_else(|error| panic!("{typed}: {error}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `ollmctl context compact` and `context checkpoints`, and `/compact` in a chat.
+//! `ollmctl context compact` and `context checkpoints`.
 
 use clap::Args;
 use ollm_protocol::content::{
@@ -10,7 +10,7 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::SessionIdParams;
-use ollm_protocol::{Event, EventKind, Method as _, SessionId, sanitize};
+use ollm_protocol::{Event, EventKind, Method as _, sanitize};
 use serde_json::Value;
 
 use crate::args::session::OptionalSessionArg;
@@ -67,7 +67,12 @@ pub(crate) struct CheckpointsArgs {
     summaries: bool,
 }
 
-pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+/// Compacts a session, or shows what that would do; returns false if `is_wanted` ended it.
+pub(in crate::commands) fn compact(
+    args: CompactArgs,
+    is_wanted: &dyn Fn() -> bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<bool> {
     let session_id = session_or_current(args.session.given(), "context compact", ctx)?;
     let params = ContextCompactParams {
         dry_run: args.dry_run,
@@ -75,17 +80,6 @@ pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> Comman
         instructions: args.instructions,
         ..ContextCompactParams::new(session_id)
     };
-    run(&params, &|| true, ctx).map(drop)
-}
-
-/// Compacts the session of a chat, or shows what that would do; returns false if `is_wanted` ended it.
-pub(in crate::commands) fn compact_in_chat(
-    session_id: SessionId,
-    apply: bool,
-    is_wanted: &dyn Fn() -> bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<bool> {
-    let params = ContextCompactParams { dry_run: !apply, ..ContextCompactParams::new(session_id) };
     run(&params, is_wanted, ctx)
 }
 

@@ -139,7 +139,7 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     }
 }
 
-pub(crate) fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> String {
+fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> String {
     if listed.data.is_empty() {
         return "no entries\n".to_owned();
     }

@@ -8,13 +8,16 @@ mod facts;
 pub(super) mod window;
 
 use clap::{Args, Subcommand};
+use ollm_protocol::content::{Record, RecordKind};
 use ollm_protocol::method::{ContextPin, ContextUnpin};
 use ollm_protocol::methods::context::{ContextPinParams, ContextPinResult};
 use ollm_protocol::{Seq, SessionId};
 
+use crate::args::parse_seq;
 use crate::args::session::OPTIONAL_SESSION_HELP;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_error::{CommandError, CommandResult};
+use crate::commands::chat::session::last_on_branch;
 use crate::completion;
 use crate::project::session_or_current;
 use crate::render::RenderOptions;
@@ -32,7 +35,7 @@ pub(crate) enum ContextCommand {
     /// Keep a message or a tool call in every later context.
     #[command(after_help = "\
 Examples:
-  ollmctl context pin 12
+  ollmctl context pin
   ollmctl context pin 12 --session last")]
     Pin(PinArgs),
     /// Unpin a message or a tool call.
@@ -46,9 +49,9 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
-    /// The number of the record, as in `sessions view`.
-    #[arg(value_name = "N")]
-    seq: u64,
+    /// The number of the record, as in `sessions view` [default: that of the last message].
+    #[arg(value_name = "N", value_parser = parse_seq)]
+    seq: Option<Seq>,
     #[arg(
         long,
         value_name = "SESSION",
@@ -67,7 +70,7 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
         ContextCommand::Facts(args) => facts::run(args, ctx),
         ContextCommand::Pin(args) => pin(&args, true, ctx),
         ContextCommand::Unpin(args) => pin(&args, false, ctx),
-        ContextCommand::Compact(args) => compact::compact(args, ctx),
+        ContextCommand::Compact(args) => compact::compact(args, &|| true, ctx).map(drop),
         ContextCommand::Checkpoints(args) => compact::checkpoints(&args, ctx),
     }
 }
@@ -75,22 +78,21 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
 fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let example = if pinned { "context pin N" } else { "context unpin N" };
     let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
-    set_pin(session_id, Seq(args.seq), pinned, ctx)
-}
-
-/// Pins or unpins a record, and prints all pins.
-pub(super) fn set_pin(
-    session_id: SessionId,
-    seq: Seq,
-    pinned: bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
+    let seq = args.seq.map_or_else(|| last_message(session_id, ctx), Ok)?;
     let params = ContextPinParams { session_id, seq };
     if pinned {
         ctx.show::<ContextPin>(&params, render_pins)
     } else {
         ctx.show::<ContextUnpin>(&params, render_pins)
     }
+}
+
+/// Returns the number of the last message on the active branch.
+fn last_message(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult<Seq> {
+    let is_message = |record: &Record| record.kind == RecordKind::Message;
+    let records = last_on_branch(session_id, 1, is_message, ctx)?;
+    let last = records.iter().rev().find(|record| is_message(record)).map(|record| record.seq);
+    last.ok_or_else(|| CommandError::not_found("there are no messages yet", "ollmctl chat"))
 }
 
 /// Returns the numbers of the pinned records.

@@ -8,7 +8,7 @@ use ollm_protocol::methods::context::{
     ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
     ContextStatusResult,
 };
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::sanitize;
 
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
@@ -57,22 +57,14 @@ pub(crate) struct InspectArgs {
 
 pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context status", ctx)?;
-    show_status(session_id, args.size, ctx)
-}
-
-/// Shows how full the context window of a session is, or a window of another size.
-pub(in crate::commands) fn show_status(
-    session_id: SessionId,
-    context_size: Option<u32>,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let params = ContextStatusParams { session_id, context_size };
+    let params = ContextStatusParams { session_id, context_size: args.size };
     ctx.show::<ContextStatus>(&params, render_status)
 }
 
 pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context inspect", ctx)?;
-    let params = ContextInspectParams { build_id: args.build, ..inspect_params(session_id) };
+    let build_id = args.build;
+    let params = ContextInspectParams { session_id, build_id, model: None, tools: None };
     ctx.show::<ContextInspect>(&params, |inspected, options| {
         let mut text = render_items(inspected, options);
         if args.messages {
@@ -80,11 +72,6 @@ pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> Comman
         }
         text
     })
-}
-
-/// Returns the params that inspect the context that a model would be sent now.
-pub(in crate::commands) fn inspect_params(session_id: SessionId) -> ContextInspectParams {
-    ContextInspectParams { session_id, build_id: None, model: None, tools: None }
 }
 
 /// Returns how full a context is: a headline, the bar, its legend, and further properties.
@@ -205,10 +192,7 @@ pub(super) fn window_note(size: u32, limits: &WindowLimits) -> Option<String> {
 }
 
 /// Returns everything in a context and everything left out, one line each.
-pub(in crate::commands) fn render_items(
-    inspected: &ContextInspectResult,
-    options: &RenderOptions,
-) -> String {
+fn render_items(inspected: &ContextInspectResult, options: &RenderOptions) -> String {
     let columns = [
         ("MESSAGE", Number),
         ("CONTENT", Word),
@@ -309,7 +293,7 @@ fn percent(tokens: u64, window: u64) -> String {
 }
 
 /// Returns the messages as they are sent to a model.
-pub(in crate::commands) fn render_messages(messages: &[ContextMessage]) -> String {
+pub(super) fn render_messages(messages: &[ContextMessage]) -> String {
     let mut text = String::new();
     for message in messages {
         let mut author = message.role.as_str().to_owned();

@@ -1,14 +1,15 @@
 //! `ollmctl sessions branch`, `fork` and `operations`.
 
 use clap::Args;
-use ollm_protocol::content::PathRecords;
+use ollm_protocol::Seq;
+use ollm_protocol::content::{PathRecords, Session};
 use ollm_protocol::method::{SessionBranch, SessionFork, SessionOperations};
 use ollm_protocol::methods::session::branches::{
     SessionBranchParams, SessionBranchResult, SessionForkParams, SessionForkResult,
     SessionOperationsParams, SessionOperationsResult, SummaryAuthor,
 };
-use ollm_protocol::{Seq, SessionId};
 
+use crate::args::parse_seq;
 use crate::args::session::{OptionalSessionArg, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
@@ -40,17 +41,14 @@ pub(crate) struct BranchArgs {
 
 /// A record to continue after; `None` for the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BranchTarget(pub(crate) Option<Seq>);
+struct BranchTarget(Option<Seq>);
 
 /// Parses the number of a record, with or without `#`, or `start`.
-pub(crate) fn parse_target(text: &str) -> Result<BranchTarget, String> {
-    if text == "start" {
-        return Ok(BranchTarget(None));
+fn parse_target(text: &str) -> Result<BranchTarget, &'static str> {
+    match text {
+        "start" => Ok(BranchTarget(None)),
+        number => parse_seq(number).map(|seq| BranchTarget(Some(seq))),
     }
-    let number = text.trim_start_matches('#').parse();
-    number
-        .map(|number| BranchTarget(Some(Seq(number))))
-        .map_err(|_| "write the number of a record, or `start`".to_owned())
 }
 
 /// Create a session that begins as another one does, and is independent of it.
@@ -63,8 +61,8 @@ pub(crate) struct ForkArgs {
     #[command(flatten)]
     session: OptionalSessionArg,
     /// The number of the last record to copy [default: the end of the active branch].
-    #[arg(long, value_name = "N")]
-    at: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = parse_seq)]
+    at: Option<Seq>,
     /// The title of the new session [default: the same, with `(fork N)`].
     #[arg(long)]
     title: Option<String>,
@@ -88,17 +86,8 @@ pub(crate) struct OperationsArgs {
 
 pub(super) fn branch(args: &BranchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = ctx.session(&args.session.id)?;
-    move_leaf(session_id, args.to, args.summarize, ctx)
-}
-
-/// Moves the active leaf and prints what changed.
-pub(in crate::commands) fn move_leaf(
-    session_id: SessionId,
-    to: BranchTarget,
-    summarize: bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let params = SessionBranchParams { session_id, to_seq: to.0, summarize, key: None };
+    let (to_seq, summarize) = (args.to.0, args.summarize);
+    let params = SessionBranchParams { session_id, to_seq, summarize, key: None };
     ctx.show::<SessionBranch>(&params, render_branch)
 }
 
@@ -153,15 +142,20 @@ pub(in crate::commands) fn path_records(records: &PathRecords) -> String {
     if parts.is_empty() { counted(records.records, "record") } else { parts.join(", ") }
 }
 
-pub(super) fn fork(args: &ForkArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+/// Forks a session and returns the new one.
+pub(in crate::commands) fn fork(
+    args: ForkArgs,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<Session> {
     let session_id = session_or_current(args.session.given(), "sessions fork", ctx)?;
-    let (at_seq, title) = (args.at.map(Seq), args.title.clone());
-    let params = SessionForkParams { session_id, at_seq, title, key: None };
-    ctx.show::<SessionFork>(&params, |result, _| render_fork(result))
+    let params = SessionForkParams { session_id, at_seq: args.at, title: args.title, key: None };
+    let reply = ctx.call::<SessionFork>(&params)?;
+    ctx.print(&reply, |result, _| render_fork(result))?;
+    Ok(reply.value.session)
 }
 
 /// Returns the new session and the record that it continues after.
-pub(in crate::commands) fn render_fork(result: &SessionForkResult) -> String {
+fn render_fork(result: &SessionForkResult) -> String {
     let line = outcome_line("forked", &result.session);
     format!("{line}  it continues after #{}\n", result.leaf)
 }

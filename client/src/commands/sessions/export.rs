@@ -50,19 +50,13 @@ pub(crate) struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// Returns the arguments that export a session in the default format.
-    pub(in crate::commands) fn of(session_id: SessionId, output: Option<PathBuf>) -> Self {
-        let session = SessionArg { id: session_id.to_string() };
-        Self { session, format: None, branch: None, output }
-    }
-
     /// Returns the output file; `None` for stdout.
     fn file(&self) -> Option<&Path> {
         self.output.as_deref().filter(|path| *path != Path::new("-"))
     }
 }
 
-pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+pub(super) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let format = format(args, ctx.json())?;
     let session_id = ctx.session(&args.session.id)?;
     let Some(path) = args.file() else {

@@ -43,14 +43,7 @@ pub(crate) struct ListArgs {
     limit: u32,
 }
 
-impl ListArgs {
-    /// Returns the arguments that list the latest sessions.
-    pub(in crate::commands) fn latest(limit: u32) -> Self {
-        Self { project: None, all: false, status: None, limit }
-    }
-}
-
-pub(in crate::commands) fn run(args: &ListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+pub(super) fn run(args: &ListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let params = SessionListParams {
         project_path: project::filter_path(args.project.as_deref())?,
         status: args.status,

@@ -2,12 +2,12 @@
 
 pub(super) mod branches;
 mod delete;
-pub(super) mod export;
+mod export;
 mod files;
 mod import;
-pub(super) mod list;
+mod list;
 mod search;
-pub(super) mod tree;
+mod tree;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Import(args) => import::run(&args, ctx),
         SessionsCommand::Tree(args) => tree::run(&args, ctx),
         SessionsCommand::Branch(args) => branches::branch(&args, ctx),
-        SessionsCommand::Fork(args) => branches::fork(&args, ctx),
+        SessionsCommand::Fork(args) => branches::fork(args, ctx).map(drop),
         SessionsCommand::Label(args) => tree::label(&args, ctx),
         SessionsCommand::Operations(args) => branches::operations(&args, ctx),
         SessionsCommand::Files(args) => files::run(&args, ctx),
@@ -99,7 +99,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),
         SessionsCommand::Archive(args) => {
             let session_id = ctx.session(&args.id)?;
-            archive(session_id, ctx)
+            change::<SessionArchive>(session_id, "archived", ctx)
         }
         SessionsCommand::Unarchive { id } => {
             let session_id = ctx.session(&id)?;
@@ -113,10 +113,6 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Resume(args) => resume(&args, ctx),
         SessionsCommand::Current { project } => current(project.as_deref(), ctx),
     }
-}
-
-pub(super) fn archive(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
-    change::<SessionArchive>(session_id, "archived", ctx)
 }
 
 fn change<M>(session_id: SessionId, done: &str, ctx: &mut CommandContext<'_>) -> CommandResult

@@ -8,7 +8,7 @@ use ollm_protocol::method::{SessionLabel, SessionTree};
 use ollm_protocol::methods::session::branches::{
     SessionLabelParams, SessionLabelResult, SessionTreeParams,
 };
-use ollm_protocol::{Seq, SessionId, sanitize};
+use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
 use crate::args::session::{OptionalSessionArg, SessionArg};
@@ -56,30 +56,6 @@ pub(crate) struct LabelArgs {
 
 pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "sessions tree", ctx)?;
-    show(session_id, args.all, ctx)
-}
-
-pub(super) fn label(args: &LabelArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
-    let (seq, label) = (Seq(args.seq), Some(args.name.clone()));
-    ctx.show::<SessionLabel>(&SessionLabelParams { session_id, seq, label }, render_label)
-}
-
-fn render_label(result: &SessionLabelResult, _: &RenderOptions) -> String {
-    let SessionLabelResult { seq, label, changed } = result;
-    let already = if *changed { "" } else { " already" };
-    match label.as_deref().map(sanitize::one_line) {
-        Some(label) => format!("#{seq} is named{already}: {label}\n"),
-        None => format!("#{seq} has no name{already}\n"),
-    }
-}
-
-/// Prints the tree of a session.
-pub(in crate::commands) fn show(
-    session_id: SessionId,
-    all: bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
     let mut params = SessionTreeParams { session_id, limit: Some(PAGE_NODES), cursor: None };
     let (mut nodes, mut joined): (Vec<TreeNode>, Vec<Value>) = (Vec::new(), Vec::new());
     loop {
@@ -98,12 +74,27 @@ pub(in crate::commands) fn show(
             json["data"] = Value::Array(joined);
             return ctx.print_json(&json);
         }
-        let text = render(&nodes, page.leaf, &page.counts, all, &ctx.render_options());
+        let text = render(&nodes, page.leaf, &page.counts, args.all, &ctx.render_options());
         return ctx.print_text(&text);
     }
 }
 
-/// A line that is not drawn yet: a node, with the beginnings of its first line and of the lines below it.
+pub(super) fn label(args: &LabelArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    let (seq, label) = (Seq(args.seq), Some(args.name.clone()));
+    ctx.show::<SessionLabel>(&SessionLabelParams { session_id, seq, label }, render_label)
+}
+
+fn render_label(result: &SessionLabelResult, _: &RenderOptions) -> String {
+    let SessionLabelResult { seq, label, changed } = result;
+    let already = if *changed { "" } else { " already" };
+    match label.as_deref().map(sanitize::one_line) {
+        Some(label) => format!("#{seq} is named{already}: {label}\n"),
+        None => format!("#{seq} has no name{already}\n"),
+    }
+}
+
+/// A line that is still to be drawn: a node, and what is left of it and of those behind it.
 struct PendingLine {
     at: usize,
     first: String,

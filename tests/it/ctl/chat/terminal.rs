@@ -126,7 +126,7 @@ fn goal_and_pin_commands_change_the_session() {
     let mut terminal = fixture.terminal(&["--no-history"]);
     terminal.expect("> ");
     terminal.send("/goal Reverse a list\r");
-    terminal.expect("goal: Reverse a list");
+    terminal.expect("medium priority");
     terminal.send("Begin.\r");
     terminal.expect("Context: ");
     terminal.send("/pin\r");
@@ -335,7 +335,7 @@ fn ctrl_c_cancels_a_compaction_and_not_the_chat() {
     terminal.expect("> ");
     fake.script_summaries(Answer::text("## Goal\n- never used"));
     fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
-    terminal.send("/compact --apply\r");
+    terminal.send("/compact\r");
     terminal.expect("summarizing #1 to #");
     terminal.send("\u{3}");
     terminal.expect("canceled; the context is unchanged");
@@ -394,7 +394,7 @@ fn chat_undoes_branches_and_forks() {
     terminal.expect("answer in the fork");
     terminal.expect("Context: ");
     terminal.send("/branch\r");
-    terminal.expect("/branch needs an argument");
+    terminal.expect("/branch: the following required arguments");
     terminal.send("/branch start\r");
     terminal.expect("continues after the beginning");
     terminal.send("/exit\r");
