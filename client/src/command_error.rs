@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ollm_protocol::content::Session;
-use ollm_protocol::{ErrorKind, sanitize};
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
@@ -253,10 +253,9 @@ impl CommandError {
             let hint = sanitize::text(&hint);
             text.push_str(&format!("\n  {} {hint}", Style::Strong.paint("try:")));
         }
-        if self.kind() == ErrorKind::ModelUnavailable.as_str() {
-            text.push_str(
-                "\n  or:  OLLAMA_HOST=HOST:PORT, or ollama.host in the file of `ollmctl config path`",
-            );
+        let address = self.rpc_failure().and_then(|failure| failure.fields.get("address"));
+        if let Some(address) = address.and_then(Value::as_str) {
+            text.push_str(&format!("\n  or:  {}", sanitize::text(address)));
         }
         text
     }

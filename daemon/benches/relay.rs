@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     }
     let host = serve(router())?;
     let home = Home::new()?;
-    home.write_config(&format!("ollama: {{ host: '{host}', model: tiny }}\n"))?;
+    home.write_config(&format!("ollama: {{ host: '{host}' }}\nmodels: {{ default: tiny }}\n"))?;
     let daemon = Daemon::start(&home)?;
     let report = Report::new("relay", &json!({ "turns": TURNS, "tokens": TOKENS }));
     let (mut direct, mut relayed) = (Delays::default(), Delays::default());

@@ -207,7 +207,7 @@ fn server_is_that_of_the_environment_until_the_file_names_one() {
     assert_eq!(wire.ok("model.list", json!({}))["host"], second.url());
     assert_eq!(wire.model_server()["version"], "0.24.0");
     let error = wire.refused("model.warm", json!({}), "invalidParams");
-    assert!(error["message"].as_str().unwrap().contains("ollama.model"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("models.default"), "{error}");
     sandbox.write_config("ollama: { host: 'ftp://user:hunter3@box' }\n");
     wire.events_until("config-reloaded");
     let error = wire.refused("model.list", json!({}), "config");
@@ -225,7 +225,7 @@ fn other_http_server_is_not_taken_for_a_model_server() {
     assert!(status["error"].as_str().unwrap().contains("is not an Ollama server"), "{status}");
     fake.inject("/api/tags", &[Fault::Page]);
     let error = wire.refused("model.list", json!({}), "modelUnavailable");
-    assert_eq!(error["data"]["reason"], "notOllama", "{error}");
+    assert_eq!(error["data"]["reason"], "otherServer", "{error}");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn other_server_is_named_and_not_asked_for_a_missing_model() {
         ("model.running", json!({})),
     ] {
         let error = wire.refused(method, params, "modelUnavailable");
-        assert_eq!(error["data"]["reason"], "notOllama", "{method}: {error}");
+        assert_eq!(error["data"]["reason"], "otherServer", "{method}: {error}");
         let message = error["message"].as_str().unwrap();
         assert!(
             message.contains("is not an Ollama server: llama-server answers there"),

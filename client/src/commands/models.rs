@@ -111,7 +111,8 @@ pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResu
 fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
     if result.data.is_empty() {
         let host = sanitize::one_line(&result.host);
-        return format!("{host} has no models; try: ollama pull qwen3:4b\n");
+        let command = sanitize::one_line(&result.get_small_model);
+        return format!("{host} has no models; try: {command}\n");
     }
     let columns = [
         ("MODEL", Word),
@@ -265,10 +266,11 @@ qwen3:8b    5.0 GiB        8.2B  40,960  tools, thinking
 old:latest  1.0 KiB
 "
         );
-        let none = ModelListResult { host: "http://h:1".to_owned(), data: vec![] };
+        let (host, get_small_model) = ("http://h:1".to_owned(), "get small".to_owned());
+        let none = ModelListResult { host, get_small_model, data: vec![] };
         assert_eq!(
             render_list(&none, &render_options(80)),
-            "http://h:1 has no models; try: ollama pull qwen3:4b\n"
+            "http://h:1 has no models; try: get small\n"
         );
     }
 

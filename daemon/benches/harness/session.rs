@@ -12,7 +12,7 @@ pub(crate) const MODEL: &str = "scripted:latest";
 pub(crate) fn home(host: &str, more: &str) -> Result<Home> {
     let home = Home::in_memory()?;
     home.write_config(&format!(
-        "loopDetection: {{ enabled: false }}\nollama: {{ host: '{host}', model: '{MODEL}' }}\n{more}"
+        "loopDetection: {{ enabled: false }}\nollama: {{ host: '{host}' }}\nmodels: {{ default: '{MODEL}' }}\n{more}"
     ))?;
     Ok(home)
 }

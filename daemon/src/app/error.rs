@@ -20,7 +20,7 @@ use crate::context::compact::RejectedSummary;
 use crate::files::FilesError;
 use crate::fsutil::FsError;
 use crate::goal::GoalError;
-use crate::model::ModelError;
+use crate::model::{ModelError, ServerAdvice};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -201,7 +201,12 @@ pub(crate) enum ChatError {
     ToolTimeout { missing: Vec<String>, after: Duration },
     /// The user's message has images, and the model reads none. `readers` are installed models that do.
     #[error("{model} does not read images; {}", Readers(.readers))]
-    NoVision { model: String, host: String, readers: Vec<String> },
+    NoVision {
+        model: String,
+        host: String,
+        readers: Vec<String>,
+        advice: Option<&'static ServerAdvice>,
+    },
     /// The model called a tool although the client offered none.
     #[error("{model} called {name}, and no tool was offered to it")]
     UnexpectedCall { model: String, name: String, partial: Seq },

@@ -19,9 +19,9 @@ use super::sessions::{self, input};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
 use crate::model::{
-    AnswerCall, AnswerStream, Backend, BackendFuture, CallTarget, ChatDelta, ChatEnd, ChatItem,
-    ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount, RunningModel,
-    Version, WarmRequest,
+    ADVICE, AnswerCall, AnswerStream, Backend, BackendFuture, CallTarget, ChatDelta, ChatEnd,
+    ChatItem, ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount,
+    RunningModel, ServerAdvice, Version, WarmRequest,
 };
 use crate::session::OpenSession;
 use crate::shutdown::Tasks;
@@ -67,7 +67,7 @@ impl TestSession {
 
     /// Creates a session whose model is `m` of a scripted server.
     pub(crate) fn with_model(settings: &[(&str, &str)]) -> (Self, Arc<ScriptedBackend>) {
-        let settings = [&[("ollama.model", "m")], settings].concat();
+        let settings = [&[("models.default", "m")], settings].concat();
         let session = Self::new(&settings);
         let backend = Arc::new(ScriptedBackend::default());
         session.core.models.set_backend(Arc::<ScriptedBackend>::clone(&backend));
@@ -206,14 +206,23 @@ impl ScriptedBackend {
         self.resumed.notify_one();
     }
 
+    /// Returns the target of a call.
+    pub(crate) fn of_model() -> CallTarget {
+        let (host, model) = ("scripted".to_owned(), Some("m".to_owned()));
+        CallTarget { host, model, advice: &ADVICE }
+    }
+
     /// Returns an error of the server in the middle of an answer.
     pub(crate) fn broken() -> ModelError {
-        let to = CallTarget { host: "scripted".to_owned(), model: Some("m".to_owned()) };
-        ModelError::BrokeOff { to, message: "on purpose".to_owned() }
+        ModelError::BrokeOff { to: Self::of_model(), message: "on purpose".to_owned() }
     }
 }
 
 impl Backend for ScriptedBackend {
+    fn advice(&self) -> &'static ServerAdvice {
+        &ADVICE
+    }
+
     fn host(&self) -> String {
         "scripted".to_owned()
     }

@@ -84,13 +84,13 @@ const MAX_WINDOW: u32 = 16_777_216;
 /// All keys, ordered by section.
 pub(super) const KEYS: &[ConfigKey] = &[
     key("ollama", "host", KeyKind::Text, ""),
-    key("ollama", "model", KeyKind::Text, ""),
     key("ollama", "keepAlive", KeyKind::Duration(30 * DAY), "5m"),
     key("ollama", "connectTimeout", KeyKind::Duration(DAY), "5s"),
     key("ollama", "firstTokenTimeout", KeyKind::Duration(DAY), "10m"),
     key("ollama", "idleTimeout", KeyKind::Duration(DAY), "2m"),
+    key("models", "default", KeyKind::Text, ""),
     // A build or a test run takes minutes, and a person may be asked first.
-    key("ollama", "toolTimeout", KeyKind::Duration(DAY), "30m"),
+    key("chat", "toolTimeout", KeyKind::Duration(DAY), "30m"),
     // The logs are in this directory, which is locked at the start.
     key("sessions", "dataDir", KeyKind::Path, "").at_start(),
     key("sessions", "maxSessions", KeyKind::Count(0, MANY), "100"),

@@ -23,10 +23,10 @@ pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::keys::{ConfigKey, KEYS};
 use self::raw::{ConfigFile, Settings};
 pub(crate) use self::sections::{
-    ApiKey, CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE,
-    EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
-    OllamaConfig, OnLimit, RecallConfig, RecallSetting, RecallTools, SessionsConfig,
-    SnapshotsConfig,
+    ApiKey, ChatConfig, CompressionConfig, CompressionStrategy, ContextConfig,
+    DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig,
+    LoopDetectionConfig, ModelsConfig, ModesConfig, OllamaConfig, OnLimit, RecallConfig,
+    RecallSetting, RecallTools, SessionsConfig, SnapshotsConfig,
 };
 use crate::fsutil;
 
@@ -44,6 +44,8 @@ pub(crate) struct FlagOverrides(pub Vec<(String, String)>);
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Config {
     pub(crate) ollama: OllamaConfig,
+    pub(crate) models: ModelsConfig,
+    pub(crate) chat: ChatConfig,
     pub(crate) sessions: SessionsConfig,
     pub(crate) snapshots: SnapshotsConfig,
     pub(crate) compression: CompressionConfig,

@@ -16,7 +16,7 @@ use super::keys::{parse_duration, parse_size};
 /// common size for local models.
 pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 
-/// The model server.
+/// The server that `ollama` names.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OllamaConfig {
@@ -26,8 +26,6 @@ pub(crate) struct OllamaConfig {
     /// The server's API key, from `OLLAMA_API_KEY`. Never shown.
     #[serde(skip)]
     pub api_key: Option<ApiKey>,
-    /// The model of sessions that name none.
-    pub model: Option<String>,
     /// Directories on this machine that may hold the server's models: `OLLAMA_MODELS`, then the usual one.
     #[serde(skip)]
     pub models_dirs: Vec<PathBuf>,
@@ -42,6 +40,19 @@ pub(crate) struct OllamaConfig {
     /// The longest wait between two tokens.
     #[serde(deserialize_with = "duration")]
     pub idle_timeout: Duration,
+}
+
+/// The choice of models.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ModelsConfig {
+    /// The model of sessions that name none.
+    pub default: Option<String>,
+}
+
+/// Chat turns.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ChatConfig {
     /// The longest wait for the results of tools that a client runs.
     #[serde(deserialize_with = "duration")]
     pub tool_timeout: Duration,

@@ -131,7 +131,7 @@ fn flags_override_variables_and_variables_override_the_file() {
         ("OLLM_LOG__KEEP_DAYS", "8"),
         ("OLLM_LOOP_DETECTION__enabled", "false"),
         ("OLLM_ENVIRONMENT__DENY", "X, Y"),
-        ("OLLM_OLLAMA__MODEL", "7"),
+        ("OLLM_MODELS__DEFAULT", "7"),
         ("OLLM_HOME", "/x"),
         ("PATH", "/bin"),
     ];
@@ -143,7 +143,7 @@ fn flags_override_variables_and_variables_override_the_file() {
     assert!(!config.loop_detection.enabled);
     assert_eq!(config.environment.allow, ["A", "B"]);
     assert_eq!(config.environment.deny, ["X", "Y"]);
-    assert_eq!(config.ollama.model.as_deref(), Some("7"));
+    assert_eq!(config.models.default.as_deref(), Some("7"));
     assert_eq!(config.modes.texts["developer"], "be brief");
     let json = config.to_json();
     let source = |section: &str, key: &str| json[section][key]["source"].as_str().expect("named");

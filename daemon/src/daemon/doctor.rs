@@ -74,11 +74,13 @@ impl ExaminedDirectories {
     }
 }
 
-/// Examines the daemon and its machine, but not the work of retention; `roots` are the workspaces in memory.
+/// Examines the daemon and its machine, but not the work of retention; `roots` are the workspaces in memory, and
+/// `start_server` is the command that starts the model server.
 pub(super) async fn examine(
     directories: &Arc<ExaminedDirectories>,
     status: DaemonStatusResult,
     roots: &[RootReport],
+    start_server: Option<&str>,
 ) -> DaemonDoctorResult {
     let (directories, log) = directories.examine().await;
     let watched = roots.iter().filter(|root| root.mode == FollowMode::Watch);
@@ -91,7 +93,7 @@ pub(super) async fn examine(
         inotify,
         retention: None,
     };
-    result.findings = findings(&result);
+    result.findings = findings(&result, start_server);
     result
 }
 
@@ -166,12 +168,12 @@ fn inotify_use(watches: u64) -> Option<InotifyUse> {
 }
 
 /// Returns what a person should know or do, problems first.
-fn findings(found: &DaemonDoctorResult) -> Vec<DoctorFinding> {
+fn findings(found: &DaemonDoctorResult, start_server: Option<&str>) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     for directory in &found.directories {
         judge_directory(directory, &mut findings);
     }
-    judge_status(&found.status, &mut findings);
+    judge_status(&found.status, start_server, &mut findings);
     if let Some(inotify) = found.inotify
         && inotify.watches * 100 >= inotify.max_watches * MANY_WATCHES_PERCENT
     {
@@ -216,7 +218,11 @@ fn judge_directory(directory: &DirectoryHealth, findings: &mut Vec<DoctorFinding
     }
 }
 
-fn judge_status(status: &DaemonStatusResult, findings: &mut Vec<DoctorFinding>) {
+fn judge_status(
+    status: &DaemonStatusResult,
+    start_server: Option<&str>,
+    findings: &mut Vec<DoctorFinding>,
+) {
     let catalog = &status.catalog;
     match catalog.state.as_str() {
         "unavailable" => {
@@ -244,7 +250,7 @@ fn judge_status(status: &DaemonStatusResult, findings: &mut Vec<DoctorFinding>) 
     if server.reachable == Some(false) {
         let silent = || format!("the model server at {} does not answer", server.host);
         let text = server.error.clone().unwrap_or_else(silent);
-        findings.push(problem("modelServer", text, Some("ollama serve".to_owned())));
+        findings.push(problem("modelServer", text, start_server.map(str::to_owned)));
     }
     for setting in &status.restart_needed {
         let text = format!("the setting {setting} changed and takes effect after a restart");
@@ -310,11 +316,11 @@ mod tests {
 
     #[test]
     fn each_fault_is_one_finding_and_health_is_none() {
-        assert_eq!(findings(&healthy()), []);
+        assert_eq!(findings(&healthy(), None), []);
         let check = |break_it: fn(&mut DaemonDoctorResult), level, part: &str| {
             let mut broken = healthy();
             break_it(&mut broken);
-            let found = findings(&broken);
+            let found = findings(&broken, None);
             let [one] = &found[..] else { panic!("{part}: {found:?}") };
             assert_eq!(one.level, level, "{part}");
             assert!(one.text.contains(part), "{part}: {}", one.text);
@@ -349,7 +355,8 @@ mod tests {
         broken.status.warnings = vec!["odd".to_owned()];
         broken.directories[0].mode = Some("755".to_owned());
         broken.status.model_server.reachable = Some(false);
-        let levels: Vec<FindingLevel> = findings(&broken).iter().map(|one| one.level).collect();
+        let levels: Vec<FindingLevel> =
+            findings(&broken, None).iter().map(|one| one.level).collect();
         assert_eq!(levels, [FindingLevel::Problem, FindingLevel::Warning, FindingLevel::Warning]);
     }
 

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use super::chat::{ChatItem, ChatRequest, WarmRequest};
-use super::error::ModelError;
+use super::error::{CallTarget, ModelError, ServerAdvice};
 use super::info::{ModelInfo, Version};
 use super::listed::{ListedModel, RunningModel};
 
@@ -20,6 +20,15 @@ pub(crate) type BackendFuture<'a, T> =
 pub(crate) trait Backend: Send + Sync {
     /// Returns the address of the server.
     fn host(&self) -> String;
+
+    /// Returns what a person types when this kind of server fails.
+    fn advice(&self) -> &'static ServerAdvice;
+
+    /// Returns the server, or a model on it, for an error.
+    fn target(&self, model: Option<&str>) -> CallTarget {
+        let (host, model) = (self.host(), model.map(str::to_owned));
+        CallTarget { host, model, advice: self.advice() }
+    }
 
     /// Asks the server for its version. Tries once, because status reports must not wait for a server that is not there.
     fn version(&self) -> BackendFuture<'_, Version>;

@@ -21,6 +21,24 @@ pub(crate) struct CallTarget {
     /// The address of the server, as returned by [`super::backend::Backend::host`].
     pub host: String,
     pub model: Option<String>,
+    pub advice: &'static ServerAdvice,
+}
+
+/// What a person types when a kind of server fails. Each text is a command, except [`Self::address`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ServerAdvice {
+    /// The kind of server, with its article.
+    pub kind: &'static str,
+    /// Starts the server on this machine.
+    pub start: &'static str,
+    /// Gets the model whose name follows.
+    pub get_model: &'static str,
+    /// Gets a model that is small enough for any machine.
+    pub get_small_model: &'static str,
+    /// Gets a model that reads images.
+    pub get_image_reader: &'static str,
+    /// The settings of the server's address.
+    pub address: &'static str,
 }
 
 impl fmt::Display for CallTarget {
@@ -129,8 +147,8 @@ pub(crate) enum ModelError {
     #[error("{to} requires a valid API key: {message}")]
     Unauthorized { to: CallTarget, message: String },
     /// The address belongs to another kind of server.
-    #[error("{to} is not an Ollama server: {found}; set ollama.host or OLLAMA_HOST to one")]
-    NotOllama { to: CallTarget, found: String },
+    #[error("{to} is not {}: {found}", to.advice.kind)]
+    OtherServer { to: CallTarget, found: String },
     /// A part of the answer is not valid.
     #[error("{to} sent an invalid answer: {problem}")]
     Garbage { to: CallTarget, problem: String },
@@ -171,7 +189,7 @@ impl ModelError {
             Self::Disconnected { .. } => "disconnected",
             Self::ForbiddenHost { .. } => "forbiddenHost",
             Self::Unauthorized { .. } => "unauthorized",
-            Self::NotOllama { .. } => "notOllama",
+            Self::OtherServer { .. } => "otherServer",
             Self::Garbage { .. } => "garbage",
             Self::TooDeep { .. } => "tooDeep",
             Self::TooLarge { .. } => "tooLarge",
@@ -211,7 +229,7 @@ impl ModelError {
             | Self::Disconnected { to, .. }
             | Self::ForbiddenHost { to }
             | Self::Unauthorized { to, .. }
-            | Self::NotOllama { to, .. }
+            | Self::OtherServer { to, .. }
             | Self::Garbage { to, .. }
             | Self::TooDeep { to }
             | Self::TooLarge { to, .. }
@@ -263,10 +281,16 @@ pub(super) fn sanitized(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ollama::ADVICE;
 
     #[test]
     fn error_text_names_server_model_and_numbers() {
-        let to = CallTarget { host: "http://h:1".to_owned(), model: Some("m:7b".to_owned()) };
+        let target = |model: Option<&str>| CallTarget {
+            host: "http://h:1".to_owned(),
+            model: model.map(str::to_owned),
+            advice: &ADVICE,
+        };
+        let to = target(Some("m:7b"));
         let check = |error: ModelError, expect: &str| assert_eq!(error.to_string(), expect);
         check(
             ModelError::Overflow { to: to.clone(), needed: Some(309), window: Some(256) },
@@ -287,7 +311,7 @@ mod tests {
             "no further token from model m:7b at http://h:1 within 1.5 s",
         );
         check(ModelError::NotFound { to }, "there is no model m:7b at http://h:1");
-        let to = CallTarget { host: "http://h:1".to_owned(), model: None };
+        let to = target(None);
         check(
             ModelError::Unreachable { to, reason: "connection refused".to_owned() },
             "cannot reach the model server at http://h:1: connection refused",

@@ -30,10 +30,14 @@ pub(crate) use chat::{
     AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, LengthCause, PromptCount,
     Sampling, ThinkMode,
 };
-pub(crate) use error::{CallPhase, CallTarget, Capability, ModelError};
+#[cfg(test)]
+pub(crate) use error::CallTarget;
+pub(crate) use error::{CallPhase, Capability, ModelError, ServerAdvice};
 pub(crate) use info::{KvGeometry, ModelInfo, Version, canonical_name};
 pub(crate) use listed::{ListedModel, RunningModel};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
+#[cfg(test)]
+pub(crate) use ollama::ADVICE;
 pub(crate) use ollama::Timeouts;
 pub(crate) use queue::{Priority, Ticket};
 pub(crate) use window::{advise, cap_num_predict, clamp_window};

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::backend::Backend;
 use super::chat::WarmRequest;
-use super::error::{CallPhase, CallTarget, ModelError};
+use super::error::{CallPhase, ModelError, ServerAdvice};
 use super::host::{Host, InvalidHost};
 use super::info::{ModelInfo, canonical_name};
 use super::listed::{ListedModel, RunningModel};
@@ -166,6 +166,11 @@ impl Models {
     /// Returns the address of the server; empty if the configured one is invalid.
     pub(crate) fn host(&self) -> String {
         unknown_status(&self.state()).host
+    }
+
+    /// Returns what a person types when the server fails; `None` if the configured address is invalid.
+    pub(crate) fn advice(&self) -> Option<&'static ServerAdvice> {
+        self.backend().ok().map(|backend| backend.advice())
     }
 
     /// Replaces the server in use until the settings change.
@@ -371,9 +376,9 @@ impl Models {
             Some(Ok(version)) => status.version = Some(version.to_string()),
             Some(Err(error)) => status.error = Some(error),
             None => {
-                let to = CallTarget { host: status.host.clone(), model: None };
                 let phase = CallPhase::Response;
-                status.error = Some(ModelError::Timeout { to, phase, after: limit });
+                let timeout = |to| ModelError::Timeout { to, phase, after: limit };
+                status.error = backend.ok().map(|backend| timeout(backend.target(None)));
             }
         }
         state.status = Some((status, Instant::now()));

@@ -277,11 +277,13 @@ impl From<ModelError> for RpcError {
         let model = error.target().and_then(|to| to.model.clone());
         let (kind, hint) = match &error {
             ModelError::InvalidHost(_) => (ErrorKind::Config, Some("ollmctl config show")),
-            ModelError::Unreachable { .. } => (ErrorKind::ModelUnavailable, Some("ollama serve")),
+            ModelError::Unreachable { to, .. } => {
+                (ErrorKind::ModelUnavailable, Some(to.advice.start))
+            }
             ModelError::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
             | ModelError::ForbiddenHost { .. }
             | ModelError::Unauthorized { .. }
-            | ModelError::NotOllama { .. }
+            | ModelError::OtherServer { .. }
             | ModelError::Redirected { .. }
             | ModelError::Client { .. } => {
                 (ErrorKind::ModelUnavailable, Some("ollmctl config show"))
@@ -307,14 +309,17 @@ impl From<ModelError> for RpcError {
             }
         };
         let mut reply = Self::new(kind, error.to_string()).with_field("reason", error.reason());
-        reply.hint = match &model {
-            Some(model) if kind == ErrorKind::ModelNotFound && is_shell_safe(model) => {
-                Some(format!("ollama pull {model}"))
-            }
-            _ => hint.map(str::to_owned),
-        };
+        reply.hint = hint.map(str::to_owned);
+        if let ModelError::NotFound { to } = &error
+            && let Some(model) = model.as_ref().filter(|model| is_shell_safe(model))
+        {
+            reply.hint = Some(format!("{} {model}", to.advice.get_model));
+        }
         if let Some(to) = error.target() {
             reply = reply.with_field("host", to.host.clone());
+            if kind == ErrorKind::ModelUnavailable {
+                reply = reply.with_field("address", to.advice.address);
+            }
         }
         if let Some(model) = model {
             reply = reply.with_field("model", model);
@@ -369,13 +374,13 @@ impl From<ChatError> for RpcError {
             ChatError::ToolTimeout { missing, .. } => reply(ErrorKind::Cancelled)
                 .with_field("reason", "toolTimeout")
                 .with_field("missing", missing),
-            ChatError::NoVision { model, host, readers } => reply(ErrorKind::ModelRefused)
-                .with_hint(match readers.first() {
-                    Some(reader) if is_shell_safe(reader) => {
+            ChatError::NoVision { model, host, readers, advice } => reply(ErrorKind::ModelRefused)
+                .with_hint(match (readers.first(), advice) {
+                    (Some(reader), _) if is_shell_safe(reader) => {
                         format!("ollmctl models show {reader}")
                     }
-                    Some(_) => "ollmctl models list".to_owned(),
-                    None => "ollama pull qwen3-vl:4b".to_owned(),
+                    (None, Some(advice)) => advice.get_image_reader.to_owned(),
+                    _ => "ollmctl models list".to_owned(),
                 })
                 .with_field("reason", "noVision")
                 .with_field("host", host)

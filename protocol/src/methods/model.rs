@@ -65,6 +65,8 @@ pub struct ModelCountTokensResult {
 pub struct ModelListResult {
     /// The address of the model server.
     pub host: String,
+    /// A command that gets a model which is small enough for any machine.
+    pub get_small_model: String,
     /// The models, in the order of the server.
     pub data: Vec<ModelSummary>,
 }

@@ -91,7 +91,8 @@ fn failed_turn_keeps_message_and_partial_answer_and_can_be_repeated() {
 
 #[test]
 fn turn_without_model_server_keeps_message_and_has_hint() {
-    let mut chat = ModelSession::with_config("ollama:\n  host: 127.0.0.1:9\n  model: tiny\n");
+    let mut chat =
+        ModelSession::with_config("ollama:\n  host: 127.0.0.1:9\nmodels:\n  default: tiny\n");
     let error = chat.failed_turn("anybody there?", "modelUnavailable");
     assert_eq!(error["data"]["hint"], "ollama serve");
     assert_eq!(error["data"]["host"], "http://127.0.0.1:9");

@@ -131,7 +131,8 @@ fn model_calls_of_a_turn_are_limited() {
 fn missing_tool_results_end_the_turn_after_the_configured_time() {
     let fake = FakeOllama::new();
     fake.script(read_call(json!({ "path": "a" })));
-    let mut chat = ModelSession::with_config(&(fake.config("tiny") + "  toolTimeout: 150ms\n"));
+    let mut chat =
+        ModelSession::with_config(&(fake.config("tiny") + "chat:\n  toolTimeout: 150ms\n"));
     send_with_tool(&mut chat, "what is in a?");
     let event = chat.events_until("toolCalls").pop().unwrap();
     assert_eq!(event["timeoutMs"], 150);

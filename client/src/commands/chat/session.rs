@@ -28,8 +28,6 @@ const OFFERED_SESSIONS: u32 = 10;
 const RECORDS_PER_MESSAGE: usize = 4;
 /// The maximum number of records of one page.
 const MAX_PAGE_RECORDS: u32 = 1000;
-/// The model suggested to a user who has none: small enough for any machine.
-const FIRST_MODEL: &str = "qwen3:0.6b";
 
 /// The levels of thinking, with the words for them.
 const THINK_LEVELS: [(&str, Think); 6] = [
@@ -228,7 +226,7 @@ impl ChatSession {
         match models.as_slice() {
             [] => Err(CommandError::not_found(
                 format!("{host} has no model that can chat"),
-                format!("ollama pull {FIRST_MODEL}"),
+                list.get_small_model,
             )),
             [only] => {
                 if !ctx.json() {
@@ -348,7 +346,7 @@ fn ask_for_model(
     if !ctx.terminal.can_ask() || ctx.json() {
         return Err(CommandError::usage(
             format!("{message}\n  {}", shown.join("\n  ")),
-            &format!("ollmctl chat --model {}  # or set ollama.model", shown[0]),
+            &format!("ollmctl chat --model {}  # or set models.default", shown[0]),
         ));
     }
     ctx.terminal.eprintln(&message);

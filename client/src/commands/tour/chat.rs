@@ -61,14 +61,14 @@ pub(super) fn chat(home: &mut TourHome) -> CommandResult<StepReport> {
     let list = match client.call::<ModelList>(&NoParams {}) {
         Ok(list) => list,
         Err(error) => {
-            let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
-            let (hint, reason) = (one_line(&hint), message_of(error));
-            return Ok(skipped(&format!("{reason} (try: {hint})")));
+            let hint = error.hint().map(|hint| format!(" (try: {})", one_line(&hint)));
+            return Ok(skipped(&(message_of(error) + &hint.unwrap_or_default())));
         }
     };
     let host = one_line(&list.host);
     let Some(model) = smallest(&list.data) else {
-        return Ok(skipped(&format!("{host} has no model (try: ollama pull qwen3:0.6b)")));
+        let command = one_line(&list.get_small_model);
+        return Ok(skipped(&format!("{host} has no model (try: {command})")));
     };
     let name = one_line(&model.model);
     let created = client.call::<SessionCreate>(&SessionCreateParams::default())?;
@@ -113,7 +113,7 @@ fn answered(name: &str, answer: &TourAnswer) -> StepReport {
 
 fn skipped(reason: &str) -> StepReport {
     let text = format!(
-        "skipped: {reason}\nwith Ollama and a model this step shows an answer; `ollama.host` or OLLAMA_HOST sets the address"
+        "skipped: {reason}\nwith a model server and a model this step shows an answer; `ollmctl config list` names the settings"
     );
     (text, json!({ "skipped": reason }))
 }

@@ -47,7 +47,7 @@ const SEARCHED_WORD: &str = "AgentSession";
 #[command(after_help = "\
 Imports a real session, records more, kills the daemon while it writes and shows that no acknowledged record is \
 missing, builds and compacts a context, undoes that and redoes it, restores a snapshot, forks the session, searches, \
-exports, lets the smallest model of a reachable Ollama answer, and cleans up, also after Ctrl-C. Your own sessions are \
+exports, lets the smallest model of a reachable model server answer, and cleans up, also after Ctrl-C. Your own sessions are \
 not touched.
 
 Examples:

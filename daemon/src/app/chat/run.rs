@@ -22,7 +22,7 @@ use crate::app::compaction;
 use crate::app::error::{AppError, ChatError, Result, SpentTokens};
 use crate::app::loops::may_call_model;
 use crate::app::models::window::describe;
-use crate::model::{CallTarget, Capability, ChatEnd, ModelError, ModelInfo};
+use crate::model::{Capability, ChatEnd, ModelError, ModelInfo};
 
 /// The utilization in percent from which shrinking the context is worth it: a compaction leaves at most 55, and a few
 /// more tokens would not make room for an answer.
@@ -115,8 +115,7 @@ impl Turn {
         if self.request.tools.is_empty() || info.can("tools") != Some(false) {
             return Ok(());
         }
-        let host = self.core.models.backend()?.host();
-        let to = CallTarget { host, model: Some(self.request.model.clone()) };
+        let to = self.core.models.backend()?.target(Some(&self.request.model));
         Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
     }
 
@@ -129,7 +128,7 @@ impl Turn {
         }
         let pending = &self.claim.value.pending_calls;
         pending.begin(seq, calls.clone());
-        let after = self.core.config().ollama.tool_timeout;
+        let after = self.core.config().chat.tool_timeout;
         let timeout_ms = as_ms(after);
         self.report(ChatEvent::ToolCalls { seq, calls, timeout_ms, by: None }).await;
         let waited = self.unless_ended(tokio::time::timeout(after, pending.complete())).await;

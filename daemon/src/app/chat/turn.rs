@@ -172,7 +172,8 @@ impl TurnRequest {
             return Ok(());
         }
         let (model, host) = (self.model.clone(), core.models.host());
-        Err(ChatError::NoVision { model, host, readers: image_readers(core).await }.into())
+        let advice = core.models.advice();
+        Err(ChatError::NoVision { model, host, readers: image_readers(core).await, advice }.into())
     }
 }
 

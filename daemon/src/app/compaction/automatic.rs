@@ -157,7 +157,7 @@ fn tokens_recorded(core: &Core, id: SessionId) -> u64 {
 fn has_model(core: &Core, id: SessionId) -> bool {
     let config = core.config();
     let own = core.sessions.peek(id, |live| live.state().model().is_some());
-    config.ollama.model.is_some() || config.compression.model.is_some() || own == Some(true)
+    config.models.default.is_some() || config.compression.model.is_some() || own == Some(true)
 }
 
 /// Compacts sessions when they are due, several at a time and each one once at a time; never returns.

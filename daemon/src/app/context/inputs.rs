@@ -93,7 +93,8 @@ pub(crate) fn load(
         (path, SessionSettings::of(state), mode)
     })?;
     let config = core.config();
-    let model = params.model.as_ref().or(settings.model.as_ref()).or(config.ollama.model.as_ref());
+    let model =
+        params.model.as_ref().or(settings.model.as_ref()).or(config.models.default.as_ref());
     let model = model.cloned();
     let counter =
         counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &params.tools));

@@ -24,7 +24,7 @@ impl TokenQuota {
     pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
         let own = id.map(|id| core.settings(id)).transpose()?.unwrap_or_default();
         let config = core.config();
-        let model = own.model.or_else(|| config.ollama.model.clone());
+        let model = own.model.or_else(|| config.models.default.clone());
         let window = window_of(core, model.as_deref(), own.context_size);
         let limit = prompt_limit(window.size, config.context.answer_reserve) * percent / 100;
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
@@ -57,7 +57,7 @@ pub(crate) fn check_system_prompt(
 ) -> Result<()> {
     let config = core.config();
     let Some(prompt) = prompt.filter(|prompt| !prompt.is_empty()) else { return Ok(()) };
-    let model = model.or(config.ollama.model.as_deref());
+    let model = model.or(config.models.default.as_deref());
     let window = window_of(core, model, size);
     if !window.is_named() && window.trained.is_none() {
         return Ok(());

@@ -45,7 +45,7 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
     })?;
     let config = core.config();
     let model = own.map(|id| core.settings(id)).transpose()?.and_then(|settings| settings.model);
-    let model = model.or_else(|| config.ollama.model.clone());
+    let model = model.or_else(|| config.models.default.clone());
     let counter = core.counts.load(model.as_deref(), None, &[]);
     let mut tokens = 0;
     let mut data = Vec::with_capacity(page.messages.len());

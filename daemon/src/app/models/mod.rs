@@ -36,9 +36,10 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 
 /// Lists the models of the server (`model.list`).
 pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
-    let host = core.models.backend()?.host();
+    let backend = core.models.backend()?;
+    let get_small_model = backend.advice().get_small_model.to_owned();
     let data = core.models.list().await?.into_iter().map(summary).collect();
-    Ok(ModelListResult { host, data })
+    Ok(ModelListResult { host: backend.host(), get_small_model, data })
 }
 
 /// Returns the names of the models of the server that read images; none if it does not list them.
@@ -209,9 +210,9 @@ pub(super) async fn choose_window(core: &Core, model: &str, size: Option<u32>) -
 ///
 /// **Errors**: `Invalid` without either, or for a text that is no model name.
 pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String> {
-    let model = model.or_else(|| core.config().ollama.model.clone());
+    let model = model.or_else(|| core.config().models.default.clone());
     match model {
-        None => Err(AppError::invalid("model", "name a model, or set ollama.model")),
+        None => Err(AppError::invalid("model", "name a model, or set models.default")),
         Some(model) if model.trim().is_empty() => Err(AppError::invalid("model", "is empty")),
         Some(model) if model.len() > MAX_NAME_BYTES || model.chars().any(char::is_control) => {
             Err(AppError::invalid("model", "is not a model name"))

@@ -92,13 +92,13 @@ fn without_error_text(to: CallTarget, status: u16, is_html: bool, body: &[u8]) -
     }
     if is_html {
         let found = format!("it returns a page with status {status}");
-        return ModelError::NotOllama { to, found };
+        return ModelError::OtherServer { to, found };
     }
     from_status(to, status, &String::from_utf8_lossy(body))
 }
 
 fn no_such_path(to: CallTarget, status: u16) -> ModelError {
-    ModelError::NotOllama { to, found: format!("it returns status {status}") }
+    ModelError::OtherServer { to, found: format!("it returns status {status}") }
 }
 
 /// Converts a response by its status.
@@ -167,7 +167,8 @@ mod tests {
     use super::*;
 
     fn to() -> CallTarget {
-        CallTarget { host: "http://h:1".to_owned(), model: Some("m".to_owned()) }
+        let (host, model) = ("http://h:1".to_owned(), Some("m".to_owned()));
+        CallTarget { host, model, advice: &super::super::ADVICE }
     }
 
     fn error(text: &str) -> String {
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn other_server_is_recognized_by_its_response() {
         check(403, "", ModelError::ForbiddenHost { to: to() });
-        let found = |text: &str| ModelError::NotOllama { to: to(), found: text.to_owned() };
+        let found = |text: &str| ModelError::OtherServer { to: to(), found: text.to_owned() };
         check(404, "404 page not found", found("it returns status 404"));
         check(405, "", found("it returns status 405"));
         check(400, "<html>no</html>", found("it returns a page with status 400"));

@@ -17,6 +17,7 @@ use reqwest::header::{
 use reqwest::{Client, Method, Response, redirect};
 use tokio::time::{Instant, timeout_at};
 
+use super::ADVICE;
 use super::error_response::from_response;
 use crate::clock::Clock;
 use crate::config::ApiKey;
@@ -213,7 +214,7 @@ impl Http {
 
     /// Requests a path once; returns `None` if no response arrives soon.
     pub(super) async fn probe(&self, path: &str) -> Option<ProbeResponse> {
-        let to = CallTarget { host: self.host.to_string(), model: None };
+        let to = CallTarget { host: self.host.to_string(), model: None, advice: &ADVICE };
         let deadline = Deadline::new(CallPhase::Response, self.timeouts.probe);
         let request = self.client(&to).ok()?.get(self.host.url(path));
         let response = deadline.limit(&to, request.send()).await.ok()?.ok()?;
@@ -240,7 +241,7 @@ impl Http {
         }
         if is_not_http(error) {
             let found = "it does not speak HTTP".to_owned();
-            return (ModelError::NotOllama { to, found }, false);
+            return (ModelError::OtherServer { to, found }, false);
         }
         (ModelError::Disconnected { to, reason }, false)
     }

@@ -22,7 +22,7 @@ use self::stream::OllamaStream;
 use self::wire::ModelsBody;
 use super::backend::{AnswerStream, Backend, BackendFuture};
 use super::chat::{ChatRequest, WarmRequest};
-use super::error::{CallPhase, CallTarget, ModelError};
+use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice};
 use super::host::Host;
 use super::info::{ModelInfo, Version, canonical_name};
 use super::listed::{ListedModel, RunningModel};
@@ -31,6 +31,16 @@ use crate::config::ApiKey;
 
 /// Maximum size of a response that is not streamed. A vocabulary with its scores has about 13 MB.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
+
+/// What a person types when Ollama fails.
+pub(crate) static ADVICE: ServerAdvice = ServerAdvice {
+    kind: "an Ollama server",
+    start: "ollama serve",
+    get_model: "ollama pull",
+    get_small_model: "ollama pull qwen3:0.6b",
+    get_image_reader: "ollama pull qwen3-vl:4b",
+    address: "OLLAMA_HOST=HOST:PORT, or ollama.host in the file of `ollmctl config path`",
+};
 
 /// An Ollama server.
 pub(super) struct Ollama {
@@ -67,10 +77,6 @@ impl Ollama {
         Ok(version)
     }
 
-    fn target(&self, model: Option<&str>) -> CallTarget {
-        CallTarget { host: self.http.host.to_string(), model: model.map(str::to_owned) }
-    }
-
     /// Clears the cached version if the server may have been replaced.
     fn note_failure(&self, error: &ModelError) {
         if matches!(error, ModelError::Unreachable { .. } | ModelError::Disconnected { .. }) {
@@ -87,7 +93,7 @@ impl Ollama {
         let may_be_other = matches!(
             error,
             ModelError::NotFound { .. }
-                | ModelError::NotOllama { .. }
+                | ModelError::OtherServer { .. }
                 | ModelError::Refused { .. }
                 | ModelError::Failed { .. }
                 | ModelError::Garbage { .. }
@@ -101,9 +107,9 @@ impl Ollama {
         Err(match (identify(&self.http).await, no_version) {
             (ServerKind::Other(name), _) => {
                 let found = format!("{name} answers there");
-                ModelError::NotOllama { to: self.target(None), found }
+                ModelError::OtherServer { to: self.target(None), found }
             }
-            (ServerKind::Unknown, no_version @ ModelError::NotOllama { .. }) => no_version,
+            (ServerKind::Unknown, no_version @ ModelError::OtherServer { .. }) => no_version,
             (ServerKind::Unknown | ServerKind::Ollama, _) => error,
         })
     }
@@ -156,6 +162,10 @@ impl Ollama {
 impl Backend for Ollama {
     fn host(&self) -> String {
         self.http.host.to_string()
+    }
+
+    fn advice(&self) -> &'static ServerAdvice {
+        &ADVICE
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
@@ -267,6 +277,6 @@ fn decode<T: DeserializeOwned>(to: &CallTarget, path: &str, body: &[u8]) -> Resu
             None => "nothing",
             Some(_) => "something other than JSON",
         };
-        ModelError::NotOllama { to: to.clone(), found: format!("{path} returns {kind}") }
+        ModelError::OtherServer { to: to.clone(), found: format!("{path} returns {kind}") }
     })
 }

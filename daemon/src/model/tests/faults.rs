@@ -209,11 +209,11 @@ async fn other_errors_are_not_retried() {
     check(response(401, "", "{\"error\":\"unauthorized\"}"), "unauthorized").await;
     check(response(429, "", "{\"error\":\"slow down\"}"), "busy").await;
     check(response(307, "Location: http://127.0.0.1:9/\r\n", ""), "redirected").await;
-    check(response(404, "Content-Type: text/html\r\n", "<html></html>"), "notOllama").await;
+    check(response(404, "Content-Type: text/html\r\n", "<html></html>"), "otherServer").await;
     check(vec![ScriptStep::Close], "disconnected").await;
     check(
         vec![ScriptStep::Raw(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), ScriptStep::Hang],
-        "notOllama",
+        "otherServer",
     )
     .await;
 }
@@ -264,7 +264,7 @@ async fn other_server_is_recognized_by_its_version_response() {
     let check = async |steps: Vec<ScriptStep>, found: &str| {
         let server = ScriptedServer::new("", steps);
         let error = connect(&server, PATIENT).version().await.expect_err("is another server");
-        let ModelError::NotOllama { found: reported, .. } = &error else { panic!("{error}") };
+        let ModelError::OtherServer { found: reported, .. } = &error else { panic!("{error}") };
         assert_eq!(reported, found);
     };
     check(response(200, "", "<html></html>"), "/api/version returns a page").await;
@@ -294,7 +294,7 @@ async fn other_server_is_named_instead_of_a_missing_model() {
             ollama.stream(&request()).await.map(drop),
         ];
         for error in errors.map(|result| result.expect_err("is another server")) {
-            let ModelError::NotOllama { to, found: reported } = &error else { panic!("{error}") };
+            let ModelError::OtherServer { to, found: reported } = &error else { panic!("{error}") };
             assert_eq!((reported.as_str(), &to.model), (found, &None));
         }
     };

@@ -16,7 +16,7 @@ use super::{StartedTurn, cancel, start, submit_tool_results};
 use crate::app::context::goals;
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
-use crate::model::{CallTarget, DoneReason, ModelError};
+use crate::model::{DoneReason, ModelError};
 use crate::shutdown::Tasks;
 
 use AnswerStep::{Call, End, Fail, Pause, Text, Thinking};
@@ -290,7 +290,7 @@ async fn refused_request_records_no_answer() {
 #[tokio::test]
 async fn overflow_that_compaction_cannot_cure_ends_the_turn() {
     let chat = ChatFixture::new();
-    let to = CallTarget { host: "scripted".to_owned(), model: Some("m".to_owned()) };
+    let to = ScriptedBackend::of_model();
     chat.backend.refuse(ModelError::Overflow { to, needed: None, window: None });
     let (events, end) = chat.run(Some("hi"), json!({})).await;
     assert_eq!(kinds(&events), ["accepted", "loading", "reading", "loading", "compacting"]);
@@ -385,7 +385,7 @@ async fn window_that_shrank_is_compacted_with_a_summary() {
     let (events, end) = chat.run(Some("go on"), json!({})).await;
     end.expect("is answered");
     assert!(!kinds(&events).contains(&"compacting"), "there is room");
-    chat.session.configure(&[("ollama.model", "m"), ("context.size", "2048")]);
+    chat.session.configure(&[("models.default", "m"), ("context.size", "2048")]);
     let (events, end) = chat.run(Some("and now?"), json!({})).await;
     end.expect("is answered");
     assert!(kinds(&events).contains(&"compacting"), "{events:?}");

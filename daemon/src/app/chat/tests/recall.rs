@@ -173,7 +173,7 @@ async fn nothing_is_recalled_where_it_is_off_or_nothing_fits_the_question() {
         chat.run(Some(question), json!({})).await.1.expect("answers");
     }
     chat.session.configure(&[
-        ("ollama.model", "m"),
+        ("models.default", "m"),
         ("context.size", "2048"),
         ("recall.scope", "off"),
     ]);
@@ -238,7 +238,7 @@ async fn compaction_before_a_turn_has_its_model_recalls_what_it_dropped() {
 async fn turn_with_a_new_head_has_one_block_of_recalled_messages() {
     for settings in [&SMALL[..], &[SMALL[0], ("compression.enabled", "false")]] {
         let chat = ChatFixture::with_forgotten_fact().await;
-        chat.session.configure(&[&[("ollama.model", "m")], settings].concat());
+        chat.session.configure(&[&[("models.default", "m")], settings].concat());
         chat.fill().await;
         chat.wait_for_catalog();
         chat.backend.answer_text("48213");

@@ -321,7 +321,7 @@ async fn background_keeps_the_summary_of_the_pieces_before_one_that_gives_way() 
 #[tokio::test]
 async fn merge_of_old_notes_that_gives_way_to_a_chat_keeps_the_new_summary() {
     let session = LongSession::new().await;
-    session.test.configure(&[("ollama.model", "m"), ("context.size", "16384")]);
+    session.test.configure(&[("models.default", "m"), ("context.size", "16384")]);
     session.record_exchanges(40).await;
     let limit = tier(session.survey().await.inputs.window.size).limit;
     for _ in 0..limit {
@@ -423,7 +423,7 @@ async fn summary_for_a_message_without_room_is_requested_behind_the_prompt_befor
 #[tokio::test]
 async fn many_decisions_leave_room_for_a_summary() {
     let session = LongSession::new().await;
-    session.test.configure(&[("ollama.model", "m"), ("context.size", "4096")]);
+    session.test.configure(&[("models.default", "m"), ("context.size", "4096")]);
     let markers: String = (0..150)
         .map(|n| {
             format!("[DECISION] the module number {n} keeps its own table of names - LOCKED\n")

@@ -523,7 +523,7 @@ async fn pieces_go_behind_the_chat_only_if_that_spares_its_prompt() {
 #[tokio::test]
 async fn turn_waits_for_a_place_at_another_model_for_a_limited_time() {
     let session = LongSession::new().await;
-    session.test.configure(&[("ollama.model", "m"), ("compression.model", "busy")]);
+    session.test.configure(&[("models.default", "m"), ("compression.model", "busy")]);
     let other = session.core.models.queues().enter("busy", Priority::Chat);
     other.admitted().await;
     let out_of_time = async {
@@ -544,14 +544,14 @@ async fn turn_waits_for_a_place_at_another_model_for_a_limited_time() {
 #[tokio::test]
 async fn update_of_notes_that_the_context_does_not_show_has_them() {
     let session = LongSession::new().await;
-    session.test.configure(&[("ollama.model", "m"), ("context.size", "2048")]);
+    session.test.configure(&[("models.default", "m"), ("context.size", "2048")]);
     for _ in 0..32 {
         session.backend.answer_text(SUMMARY);
     }
     session.summarize().await.expect("compacts");
     let n_asked = session.backend.requests().len();
     // A larger window shows the whole history, without notes.
-    session.test.configure(&[("ollama.model", "m"), ("context.size", "8192")]);
+    session.test.configure(&[("models.default", "m"), ("context.size", "8192")]);
     let built = session.build_for_chat(None).await;
     assert!(!built.messages.iter().any(|message| message.content.contains("<memory>")));
     while !matches!(session.compact_in_pause().await, CompactionOutcome::Done(_)) {
