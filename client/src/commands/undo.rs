@@ -186,6 +186,7 @@ fn step_with_files(
         }
     }
     let params = SessionUndoParams {
+        operation: preview.operations.first().map(|operation| operation.seq),
         files: FilesMode::Apply,
         plan_id: Some(plan.plan_id),
         ..SessionUndoParams::new(session_id, steps)

@@ -2,11 +2,11 @@
 
 use clap::Args;
 use ollm_protocol::Seq;
-use ollm_protocol::content::{PathRecords, Session};
+use ollm_protocol::content::{PathRecords, Session, SummaryAuthor};
 use ollm_protocol::method::{SessionBranch, SessionFork, SessionOperations};
 use ollm_protocol::methods::session::branches::{
     SessionBranchParams, SessionBranchResult, SessionForkParams, SessionForkResult,
-    SessionOperationsParams, SessionOperationsResult, SummaryAuthor,
+    SessionOperationsParams, SessionOperationsResult,
 };
 
 use crate::args::parse_seq;

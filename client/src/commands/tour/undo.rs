@@ -2,7 +2,7 @@
 //! state, and a copy of it changes alone.
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{BuiltContext, FilesMode, Role};
+use ollm_protocol::content::{BuiltContext, Role};
 use ollm_protocol::method::{
     ContextBuild, SessionFork, SessionRecord, SessionRedo, SessionUndo, SnapshotCreate,
     SnapshotRestore,
@@ -32,13 +32,7 @@ const STEPS: u32 = 2;
 pub(super) fn undo(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     record(client, id, HASTY_MESSAGE)?;
     let before = build(client, id)?;
-    let params = SessionUndoParams {
-        session_id: id,
-        steps: Some(STEPS),
-        files: FilesMode::Skip,
-        plan_id: None,
-        key: None,
-    };
+    let params = SessionUndoParams::new(id, STEPS);
     let undone = client.call::<SessionUndo>(&params)?.operations.len();
     let without = build(client, id)?;
     check(!has_message(&without, HASTY_MESSAGE), "the context shows a message that was undone")?;
