@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ollm_protocol::methods::chat::{ChatToolCall, ChatToolResult};
 use ollm_protocol::{Seq, SessionId, Timestamp};
@@ -109,8 +108,6 @@ pub(crate) struct RunningTurn {
     pub(crate) cancel: CancellationToken,
     /// The tool calls whose results the turn waits for.
     pub(crate) pending_calls: PendingCalls,
-    /// The turn has waited for a summary, and does not wait for another one.
-    pub(crate) has_summarized: AtomicBool,
 }
 
 /// A compaction that is running.
@@ -127,9 +124,20 @@ pub(crate) enum CompactionTrigger {
     /// `context.compact`.
     Client,
     /// A chat turn that is about to call its model.
-    ChatTurn,
+    ChatTurn(CompactionCause),
     /// The background task.
     Background,
+}
+
+/// The cause for which the context of a turn is too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CompactionCause {
+    /// More records than before.
+    Growth,
+    /// Another window, another model or other tools.
+    NewForm,
+    /// A refusal by the model: the context must become smaller even if the counts say that it fits.
+    Refusal,
 }
 
 impl CompactionTrigger {
@@ -137,7 +145,7 @@ impl CompactionTrigger {
     pub(crate) const fn holder(self) -> &'static str {
         match self {
             Self::Client => "context.compact",
-            Self::ChatTurn => "chat.send",
+            Self::ChatTurn(_) => "chat.send",
             Self::Background => "the daemon",
         }
     }

@@ -17,8 +17,6 @@ use tokio::time::Instant;
 const FIRST_RETRY_WAIT: Duration = Duration::from_secs(30);
 /// The longest wait after failed compactions.
 const LONGEST_RETRY_WAIT: Duration = Duration::from_secs(1800);
-/// The longest pause for which a summary waits, well below the limit of the wait itself.
-pub(crate) const LONGEST_NEEDED_PAUSE: Duration = Duration::from_secs(600);
 /// The most sessions whose documents, pauses and reports are remembered. A forgotten session only tries again sooner, and
 /// its document counts with its size on disk.
 const MAX_REMEMBERED: usize = 512;
@@ -120,20 +118,58 @@ pub(crate) struct DueCompactions {
 #[derive(Default)]
 struct CompactionState {
     due: HashSet<SessionId>,
-    sessions: HashMap<SessionId, SessionCompactions>,
+    sessions: HashMap<SessionId, CompactionHistory>,
 }
 
-#[derive(Default)]
-struct SessionCompactions {
-    n_failures: u32,
+/// What earlier compactions of a session left behind for the decisions of the next one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CompactionHistory {
+    /// The compactions that failed in a row.
+    pub(crate) n_failures: u32,
     /// The moment at which automatic compactions ask a model again, after a failure.
     retry_at: Option<Instant>,
     /// Set if a summary failed or gave way to a chat, until one succeeds or lines are extracted in its place.
-    are_notes_missing: bool,
-    /// The pause for which a request with a prompt of its own waits, after shorter ones did not suffice.
-    needed_pause: Duration,
+    pub(crate) are_notes_missing: bool,
+    /// The running turn has waited for a summary.
+    pub(crate) has_waited: bool,
+    /// The pause for which a request with a prompt of its own waits, after shorter ones did not suffice. A success leaves
+    /// it: behind the chat's prompt, shorter ones suffice.
+    pub(crate) needed_pause: Duration,
     /// The reason of the last skipped compaction that was reported, and the newest compaction then.
     skipped: Option<(&'static str, Option<Seq>)>,
+}
+
+impl CompactionHistory {
+    /// Adds a failed compaction, so that automatic ones wait before they ask a model again.
+    pub(crate) fn fail(&mut self) {
+        let factor = 1 << self.n_failures.min(10);
+        let wait = FIRST_RETRY_WAIT.saturating_mul(factor).min(LONGEST_RETRY_WAIT);
+        self.n_failures += 1;
+        self.retry_at = Some(Instant::now() + wait);
+    }
+
+    /// Adds the summary of a model, and forgets what failures left behind.
+    pub(crate) fn succeed(&mut self) {
+        let Self { has_waited, needed_pause, .. } = *self;
+        *self = Self { has_waited, needed_pause, ..Self::default() };
+    }
+
+    /// Adds a time without chats. If it was as long as the needed pause, none is needed any more.
+    pub(crate) fn add_quiet(&mut self, quiet: Duration) {
+        if quiet >= self.needed_pause {
+            self.needed_pause = Duration::ZERO;
+        }
+    }
+
+    /// Returns whether automatic compactions wait before they ask a model again, after a failure.
+    pub(crate) fn awaits_retry(&self) -> bool {
+        self.retry_at.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Adds a skipped compaction; returns whether that was not reported to subscribers yet.
+    pub(crate) fn skip(&mut self, reason: &'static str, at: Option<Seq>) -> bool {
+        self.skipped.replace((reason, at)) != Some((reason, at))
+    }
 }
 
 impl DueCompactions {
@@ -161,75 +197,29 @@ impl DueCompactions {
         }
     }
 
-    /// Notes that a compaction failed, so that automatic ones wait before they ask a model again.
-    pub(crate) fn note_failure(&self, id: SessionId) {
-        self.with(id, |session| {
-            let factor = 1 << session.n_failures.min(10);
-            let wait = FIRST_RETRY_WAIT.saturating_mul(factor).min(LONGEST_RETRY_WAIT);
-            session.n_failures += 1;
-            session.retry_at = Some(Instant::now() + wait);
-        });
+    /// Returns what earlier compactions of a session left behind.
+    pub(crate) fn history(&self, id: SessionId) -> CompactionHistory {
+        self.state.lock().sessions.get(&id).copied().unwrap_or_default()
     }
 
-    /// Notes that a model wrote a summary, and forgets what failures left behind. The pause for which the next request with
-    /// a prompt of its own waits stays: behind the chat's prompt, shorter ones suffice.
-    pub(crate) fn note_success(&self, id: SessionId) {
-        self.with(id, |session| {
-            let needed_pause = session.needed_pause;
-            *session = SessionCompactions { needed_pause, ..SessionCompactions::default() };
-        });
+    /// Changes what compactions of a session leave behind.
+    pub(crate) fn change<T>(
+        &self,
+        id: SessionId,
+        change: impl FnOnce(&mut CompactionHistory) -> T,
+    ) -> T {
+        let mut state = self.state.lock();
+        if state.sessions.len() >= MAX_REMEMBERED && !state.sessions.contains_key(&id) {
+            state.sessions.clear();
+        }
+        change(state.sessions.entry(id).or_default())
     }
 
-    /// Notes that a summary failed or gave way to a chat.
-    pub(crate) fn mark_notes_missing(&self, id: SessionId) {
-        self.with(id, |session| session.are_notes_missing = true);
-    }
-
-    /// Returns whether a summary failed or gave way to a chat, and nothing took its place since.
-    pub(crate) fn are_notes_missing(&self, id: SessionId) -> bool {
-        self.state.lock().sessions.get(&id).is_some_and(|session| session.are_notes_missing)
-    }
-
-    /// Notes that extracted lines take the place of a summary that failed or gave way.
-    pub(crate) fn unmark_notes_missing(&self, id: SessionId) {
-        self.with(id, |session| session.are_notes_missing = false);
-    }
-
-    /// Notes the pause for which the next request with a prompt of its own waits: at most [`LONGEST_NEEDED_PAUSE`].
-    pub(crate) fn note_needed_pause(&self, id: SessionId, pause: Duration) {
-        let pause = pause.min(LONGEST_NEEDED_PAUSE);
-        self.with(id, |session| session.needed_pause = pause);
-    }
-
-    /// Notes that no chat came for some time. If that was as long as the needed pause, none is needed any more.
-    pub(crate) fn note_quiet(&self, id: SessionId, quiet: Duration) {
-        self.with(id, |session| {
-            if quiet >= session.needed_pause {
-                session.needed_pause = Duration::ZERO;
-            }
-        });
-    }
-
-    /// Returns the pause for which a request with a prompt of its own waits at least.
-    pub(crate) fn needed_pause(&self, id: SessionId) -> Duration {
-        self.state.lock().sessions.get(&id).map_or(Duration::ZERO, |session| session.needed_pause)
-    }
-
-    /// Returns how many compactions of a session failed in a row.
-    pub(crate) fn n_failures(&self, id: SessionId) -> u32 {
-        self.state.lock().sessions.get(&id).map_or(0, |session| session.n_failures)
-    }
-
-    /// Returns whether automatic compactions of a session wait before they ask a model again, after a failure.
-    pub(crate) fn awaits_retry(&self, id: SessionId) -> bool {
-        let state = self.state.lock();
-        let until = state.sessions.get(&id).and_then(|session| session.retry_at);
-        until.is_some_and(|until| Instant::now() < until)
-    }
-
-    /// Notes that a compaction was skipped; returns whether that was not reported to subscribers yet.
-    pub(crate) fn note_skip(&self, id: SessionId, reason: &'static str, at: Option<Seq>) -> bool {
-        self.with(id, |session| session.skipped.replace((reason, at)) != Some((reason, at)))
+    /// Forgets that the running turn of a session has waited for a summary, because the turn ended.
+    pub(crate) fn end_turn(&self, id: SessionId) {
+        if let Some(history) = self.state.lock().sessions.get_mut(&id) {
+            history.has_waited = false;
+        }
     }
 
     /// Forgets a deleted session.
@@ -237,14 +227,6 @@ impl DueCompactions {
         let mut state = self.state.lock();
         state.due.remove(&id);
         state.sessions.remove(&id);
-    }
-
-    fn with<T>(&self, id: SessionId, change: impl FnOnce(&mut SessionCompactions) -> T) -> T {
-        let mut state = self.state.lock();
-        if state.sessions.len() >= MAX_REMEMBERED && !state.sessions.contains_key(&id) {
-            state.sessions.clear();
-        }
-        change(state.sessions.entry(id).or_default())
     }
 }
 
@@ -361,29 +343,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_compactions_pause_for_doubling_times() {
-        let compactions = DueCompactions::default();
+        let mut history = CompactionHistory::default();
         for expected in [30, 60, 120] {
-            compactions.note_failure(id(1));
+            history.fail();
             tokio::time::advance(Duration::from_secs(expected - 1)).await;
-            assert!(compactions.awaits_retry(id(1)));
+            assert!(history.awaits_retry());
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(!compactions.awaits_retry(id(1)));
+            assert!(!history.awaits_retry());
         }
-        compactions.note_failure(id(1));
-        compactions.note_success(id(1));
-        assert!(!compactions.awaits_retry(id(1)) && !compactions.awaits_retry(id(2)));
+        history.fail();
+        history.succeed();
+        assert!(!history.awaits_retry() && history.n_failures == 0);
     }
 
     #[test]
-    fn needed_pause_is_limited_and_ends_with_a_pause_as_long() {
+    fn needed_pause_ends_with_a_pause_as_long() {
+        let needed_pause = Duration::from_secs(600);
+        let mut history = CompactionHistory { needed_pause, ..CompactionHistory::default() };
+        history.succeed();
+        history.add_quiet(needed_pause / 2);
+        assert_eq!(history.needed_pause, needed_pause, "no such pause yet");
+        history.add_quiet(needed_pause);
+        assert!(history.needed_pause.is_zero());
+    }
+
+    #[test]
+    fn turn_has_waited_until_it_ends() {
         let compactions = DueCompactions::default();
-        compactions.note_needed_pause(id(1), Duration::MAX);
-        assert_eq!(compactions.needed_pause(id(1)), LONGEST_NEEDED_PAUSE);
-        compactions.note_success(id(1));
-        compactions.note_quiet(id(1), LONGEST_NEEDED_PAUSE / 2);
-        assert_eq!(compactions.needed_pause(id(1)), LONGEST_NEEDED_PAUSE, "no such pause yet");
-        compactions.note_quiet(id(1), LONGEST_NEEDED_PAUSE);
-        assert!(compactions.needed_pause(id(1)).is_zero());
+        compactions.change(id(1), |history| history.has_waited = true);
+        compactions.change(id(1), CompactionHistory::succeed);
+        assert!(compactions.history(id(1)).has_waited && !compactions.history(id(2)).has_waited);
+        compactions.end_turn(id(1));
+        assert!(!compactions.history(id(1)).has_waited);
     }
 
     #[tokio::test]
@@ -397,14 +388,14 @@ mod tests {
 
     #[test]
     fn skip_is_new_once_per_reason_and_compaction() {
-        let compactions = DueCompactions::default();
+        let mut history = CompactionHistory::default();
         for (reason, at, is_new) in [
             ("recent", None, true),
             ("recent", None, false),
             ("paused", None, true),
             ("recent", Some(Seq(3)), true),
         ] {
-            assert_eq!(compactions.note_skip(id(1), reason, at), is_new, "{reason} {at:?}");
+            assert_eq!(history.skip(reason, at), is_new, "{reason} {at:?}");
         }
     }
 }

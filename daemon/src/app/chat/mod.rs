@@ -16,7 +16,6 @@ mod run;
 mod turn;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ollm_protocol::content::{
     Delta, NotKept, Part, RecalledRecord, RecordBody, RecordKind, Role, ToolCall,
@@ -187,7 +186,6 @@ fn claim(core: &Core, id: SessionId, model: &str) -> Result<Claim<RunningTurn>, 
         started: core.clock.now(),
         cancel: CancellationToken::new(),
         pending_calls: PendingCalls::default(),
-        has_summarized: AtomicBool::new(false),
     };
     core.turns.claim(id, turn).map_err(|holder| {
         let (model, since) = (holder.value.model.clone(), holder.value.started);

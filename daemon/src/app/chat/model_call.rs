@@ -12,7 +12,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, TurnRequest, as_ms, phase};
 use crate::app::cache::LastChat;
-use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
+use crate::app::compaction::{CompactionInTurn, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::context::turn_recall::recall_after_compaction;
 use crate::app::core::Core;
@@ -243,22 +243,19 @@ impl Turn {
     ) -> Result<AdmittedCall> {
         let core = &self.core;
         let params = ContextBuildParams { compact: CompactMode::Never, ..admitted.params.clone() };
-        let (params, counter) = (&params, &admitted.counter.clone());
-        let turn = |ticket| CompactionInTurn { params, counter, ticket, must_shrink };
-        let due = is_due(core, turn(Some(&admitted.ticket)));
-        if !self.or_log(self.unless_ended(due).await?) {
+        let due = CompactionInTurn::due(core, params, admitted.counter.clone(), must_shrink);
+        let Some(compaction) = self.or_log(self.unless_ended(due).await?).flatten() else {
             return Ok(admitted);
-        }
+        };
         self.report(phase(ChatPhase::Compacting)).await;
         if summarizes_itself(core, &self.request.model) {
-            let compaction = compact_in_turn(core, turn(Some(&admitted.ticket)));
-            self.or_log(self.unless_ended(compaction).await?);
+            let compacted = self.unless_ended(compaction.run(core, Some(&admitted.ticket)));
+            self.or_log(compacted.await?);
             return Ok(admitted);
         }
         // Frees the place first: two turns that each hold the place of the other's summarizer would wait for ever.
         drop(admitted);
-        let turn = CompactionInTurn { params, counter, ticket: None, must_shrink };
-        self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);
+        self.or_log(self.unless_ended(compaction.run(core, None)).await?);
         self.admit(info).await
     }
 
@@ -273,12 +270,10 @@ impl Turn {
         }))
     }
 
-    /// Returns the result of a step of a compaction; logs an error, which counts as false.
-    fn or_log(&self, step: Result<bool>) -> bool {
-        step.unwrap_or_else(|error| {
-            tracing::info!(session = %self.request.id, "not compacted: {error}");
-            false
-        })
+    /// Returns the result of a step of a compaction, or logs its error.
+    fn or_log<T>(&self, step: Result<T>) -> Option<T> {
+        let log = |error: &_| tracing::info!(session = %self.request.id, "not compacted: {error}");
+        step.inspect_err(log).ok()
     }
 
     async fn report_reading(&self, built: &BuiltContext, is_loaded: bool) {

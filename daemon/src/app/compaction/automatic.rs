@@ -10,52 +10,69 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use tokio::task::JoinSet;
 
 use super::events;
-use super::read_ahead::{is_reading_noticed, read_ahead};
-use super::summarizer::QueuePlace;
-use super::survey::{CompactionRequest, NEARLY_FULL_SHARE, PAUSE_SHARE, survey};
-use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
+use super::policy::{CompactionNeed, Fullness, may_overflow};
+use super::read_ahead::{NextReader, read_ahead};
+use super::survey::{CompactionRequest, survey};
+use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::cache::{CachedSession, ContextFill};
 use crate::app::context::inputs::params_like_last;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
-use crate::app::running::CompactionTrigger;
-use crate::model::{Priority, Ticket};
+use crate::app::running::{CompactionCause, CompactionTrigger};
+use crate::app::schedule::CompactionHistory;
+use crate::model::Ticket;
 use crate::tokens::Counter;
 
-/// The state of a chat turn that is about to call its model.
-pub(in crate::app) struct CompactionInTurn<'a> {
-    /// The context that the turn will build.
-    pub(in crate::app) params: &'a ContextBuildParams,
-    pub(in crate::app) counter: &'a Counter,
-    /// The turn's place at its model, if that model also summarizes.
-    pub(in crate::app) ticket: Option<&'a Ticket>,
-    /// The model refused the context, or had no room to answer.
-    pub(in crate::app) must_shrink: bool,
+/// A compaction that is due before a chat turn calls its model.
+pub(in crate::app) struct CompactionInTurn {
+    request: CompactionRequest,
+    cause: CompactionCause,
 }
 
-impl CompactionInTurn<'_> {
-    fn request(&self, core: &Core) -> CompactionRequest {
-        CompactionRequest::configured(core, self.params.clone(), Some(self.counter.clone()))
+impl CompactionInTurn {
+    /// Returns the compaction before a call with this context, if the context does not fit. A context that still fits is
+    /// compacted in the pause after the answer. Cheap as long as the context is far from full.
+    ///
+    /// `must_shrink`: the model refused the context, or had no room to answer.
+    pub(in crate::app) async fn due(
+        core: &Arc<Core>,
+        params: ContextBuildParams,
+        counter: Counter,
+        must_shrink: bool,
+    ) -> Result<Option<Self>> {
+        if !core.config().compression.enabled {
+            return Ok(None);
+        }
+        let fullness =
+            events::report_fill(core, params.session_id).map(|fill| fullness(core, fill));
+        // The fullness is that of the last build, which may have had another window, model or tools.
+        let is_like_last = is_like_last(core, &params);
+        let cause = match is_like_last {
+            _ if must_shrink => CompactionCause::Refusal,
+            true => CompactionCause::Growth,
+            false => CompactionCause::NewForm,
+        };
+        let request = CompactionRequest::configured(core, params, Some(counter));
+        let is_due = must_shrink
+            || may_overflow(fullness, is_like_last) && !survey(core, &request).await?.before.fits();
+        Ok(is_due.then_some(Self { request, cause }))
     }
-}
 
-/// Returns whether a chat turn has to compact before it calls its model: only if its prompt does not fit. What still
-/// fits is compacted in the pause after the answer. Cheap as long as the context is far from full.
-pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>) -> Result<bool> {
-    let compression = core.config().compression.clone();
-    if !compression.enabled {
-        return Ok(false);
+    /// Compacts.
+    ///
+    /// `ticket`: the turn's place at its model, if that model also summarizes.
+    pub(in crate::app) async fn run(self, core: &Arc<Core>, ticket: Option<&Ticket>) -> Result<()> {
+        let Self { request, cause } = self;
+        let (id, trigger) = (request.params.session_id, CompactionTrigger::ChatTurn(cause));
+        match (CompactionTask { core, request, trigger, ticket }).run().await {
+            // The result of the compaction that is running serves as well.
+            Err(AppError::Compact(CompactError::Conflict { .. })) => {
+                core.compactions.wait_until_free(id).await;
+                Ok(())
+            }
+            outcome => outcome.map(drop),
+        }
     }
-    let fill = events::report_fill(core, turn.params.session_id);
-    if turn.must_shrink {
-        return Ok(true);
-    }
-    // The fill was measured by the last build, which may have had another window, model or tools.
-    let is_alike = is_like_last(core, turn.params);
-    if is_alike && fill.is_some_and(|fill| !fill.reaches(compression.threshold)) {
-        return Ok(false);
-    }
-    Ok(!survey(core, &turn.request(core)).await?.before.fits)
 }
 
 /// Returns whether a build would have the window, the model and the tools of the last one.
@@ -70,87 +87,74 @@ fn is_like_last(core: &Core, params: &ContextBuildParams) -> bool {
     cached.unwrap_or(false)
 }
 
-/// Compacts before a chat turn calls its model; returns whether the context is smaller now.
-pub(in crate::app) async fn compact_in_turn(
-    core: &Arc<Core>,
-    turn: CompactionInTurn<'_>,
-) -> Result<bool> {
-    let cause = match is_like_last(core, turn.params) {
-        _ if turn.must_shrink => CompactionCause::Refusal,
-        true => CompactionCause::Growth,
-        false => CompactionCause::NewForm,
-    };
-    let request = turn.request(core);
-    let place = turn.ticket.map_or(QueuePlace::Own(Priority::Chat), QueuePlace::Held);
-    let trigger = CompactionTrigger::ChatTurn;
-    match (CompactionTask { core, request, trigger, place, cause }).run().await {
-        Ok(outcome) => Ok(matches!(outcome, CompactionOutcome::Done(_))),
-        // The result of the compaction that is running serves as well.
-        Err(AppError::Compact(CompactError::Conflict { .. })) => {
-            core.compactions.wait_until_free(turn.params.session_id).await;
-            Ok(true)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// Publishes the thresholds that a session passed with its newest record, and marks the session if a compaction is
 /// due. Called by the observer; never blocks.
 pub(crate) fn follow(core: &Core, id: SessionId) {
-    let fill = events::report_fill(core, id);
-    mark_if_due(core, id, fill);
+    mark_if_due(core, id);
 }
 
-fn mark_if_due(core: &Core, id: SessionId, fill: Option<ContextFill>) {
-    let compression = &core.config().compression;
-    let is_full = || match fill {
-        Some(fill) => fill.reaches(compression.threshold * PAUSE_SHARE),
+/// Marks a session if a compaction is due, and returns its need for one.
+fn mark_if_due(core: &Core, id: SessionId) -> CompactionNeed {
+    let fill = events::report_fill(core, id);
+    let recorded = || core.sessions.peek(id, |live| live.state().usage().token_count);
+    let is_half_recorded = || recorded().unwrap_or_default() >= u64::from(MIN_CONTEXT_SIZE) / 2;
+    let fullness = match fill {
+        Some(fill) => fullness(core, fill),
         // No context was built since the start: the stored counts show whether one could be too large.
-        None => tokens_recorded(core, id) >= u64::from(MIN_CONTEXT_SIZE) / 2,
+        None if is_half_recorded() => Fullness::DueInPause,
+        None => Fullness::Low,
     };
-    if compression.enabled
-        && (is_full() || has_provisional(core, id))
-        && !core.turns.is_running(id)
-        && has_model(core, id)
-        && (!core.due_compactions.awaits_retry(id) || needs_extraction(core, id, fill))
-    {
+    let available = fill.map_or(0, |fill| fill.available);
+    let need = need_of(core, id, fullness, has_provisional(core, id), available);
+    let can_run = || !core.turns.is_running(id) && has_model(core, id);
+    if core.config().compression.enabled && need.is_due() && can_run() {
         core.due_compactions.mark(id);
     }
+    need
 }
 
 /// Follows the end of a turn: does what [`follow`] does, and cancels a background compaction that still waits for its
 /// summary if lines must be extracted before the next message, because only a new compaction extracts.
 pub(crate) fn follow_turn(core: &Core, id: SessionId) {
-    let fill = events::report_fill(core, id);
-    mark_if_due(core, id, fill);
+    core.due_compactions.end_turn(id);
+    let need = mark_if_due(core, id);
     if let Some(compaction) = core.compactions.get(id)
         && compaction.trigger == CompactionTrigger::Background
-        && needs_extraction(core, id, fill)
+        && need.is_urgent()
     {
         compaction.cancel.cancel();
     }
 }
 
-/// Returns whether a summary failed or gave way, the next message probably does not fit, and its user would wait until the
-/// model has read the new context.
-fn needs_extraction(core: &Core, id: SessionId, fill: Option<ContextFill>) -> bool {
-    let share = core.config().compression.threshold.max(NEARLY_FULL_SHARE);
-    let is_nearly_full =
-        |fill: ContextFill| fill.reaches(share) && is_reading_noticed(core, id, fill.available);
-    core.due_compactions.are_notes_missing(id) && fill.is_some_and(is_nearly_full)
+fn fullness(core: &Core, fill: ContextFill) -> Fullness {
+    Fullness::of_fitting(core.config().compression.threshold, |share| fill.reaches(share))
+}
+
+/// Gathers what is known of the need for a compaction without the log.
+///
+/// `available`: the tokens that the conversation may have.
+pub(super) fn need_of(
+    core: &Core,
+    id: SessionId,
+    fullness: Fullness,
+    has_provisional: bool,
+    available: u64,
+) -> CompactionNeed {
+    let history = core.due_compactions.history(id);
+    // A new context has about half of the tokens that are available.
+    let reading = || NextReader::of(core, id, available / 2).map(|reader| reader.reading);
+    let missing_notes = history.are_notes_missing.then(|| reading().unwrap_or_default());
+    let awaits_retry = history.awaits_retry();
+    CompactionNeed { fullness, has_provisional, awaits_retry, missing_notes }
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.
 fn has_provisional(core: &Core, id: SessionId) -> bool {
-    let checkpoints = |session: &mut CachedSession| match &session.head.compaction {
-        Some((_, compaction)) => compaction.checkpoints.iter().any(|one| one.provisional),
-        None => false,
+    let provisional = |session: &mut CachedSession| {
+        let compaction = session.head.compaction.as_ref();
+        compaction.is_some_and(|(_, one)| one.checkpoints.iter().any(|one| one.provisional))
     };
-    core.cache.peek(id, checkpoints).unwrap_or_default()
-}
-
-fn tokens_recorded(core: &Core, id: SessionId) -> u64 {
-    core.sessions.peek(id, |live| live.state().usage().token_count).unwrap_or_default()
+    core.cache.peek(id, provisional).unwrap_or_default()
 }
 
 /// Returns whether a model is known that the session's context could be sent to.
@@ -186,17 +190,14 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// Compacts a session in the background and returns its id.
 pub(super) async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
     let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
-    let place = QueuePlace::Own(Priority::Background);
     let trigger = CompactionTrigger::Background;
-    let cause = CompactionCause::Growth;
-    let task = CompactionTask { core: &core, request, trigger, place, cause };
-    match task.run().await {
+    match (CompactionTask { core: &core, request, trigger, ticket: None }).run().await {
         Ok(CompactionOutcome::Done(compacted)) => {
             read_ahead(&core, id, compacted.after.tokens_used).await;
         }
         Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}
         Err(error) => {
-            core.due_compactions.note_failure(id);
+            core.due_compactions.change(id, CompactionHistory::fail);
             tracing::info!(session = %id, "not compacted: {error}");
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{RecordKind, Role, SummaryAuthor};
 use ollm_protocol::{Seq, SessionId};
 
-use super::summarizer::{QueuePlace, RequestRoom, Summarizer, SummaryAnswer};
+use super::summarizer::{QueuePlace, RequestRoom, Summarizer};
 use super::summary::{extract_range, range_pieces};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::session_counter;
@@ -82,7 +82,7 @@ async fn by_model(core: &Arc<Core>, branch: &AbandonedBranch) -> Result<Summary>
     let place = QueuePlace::Own(Priority::Chat);
     let summarizer = Summarizer::new(core, branch.id, &model, place, true, branch.window).await?;
     let wanted = SummaryOptions { target: branch.target, ..SummaryOptions::default() };
-    let RequestRoom { target, records: room } = summarizer.room(&wanted)?;
+    let RequestRoom { target, records: room } = summarizer.own_room(&wanted)?;
     let options = SummaryOptions { target, ..wanted };
     let limits = SummaryLimits { replaced: branch.tokens, target };
     let (records, counter) = (branch.records.clone(), &summarizer.counter);
@@ -93,19 +93,12 @@ async fn by_model(core: &Arc<Core>, branch: &AbandonedBranch) -> Result<Summary>
         None => None,
     };
     for piece in pieces {
-        let request = match &summary {
-            None => SummaryRequest::First(piece),
-            Some(summary) => SummaryRequest::Update(summary, piece),
+        let lines = async || {
+            let part = piece.from..=piece.to;
+            Ok(vec![extracted(core, branch, part, summary.clone()).await?])
         };
-        let next = match summarizer.ask(request, options, limits).await? {
-            SummaryAnswer::Whole(next) => next,
-            SummaryAnswer::Beginning(begun) => {
-                let part = piece.from..=piece.to;
-                let lines = extracted(core, branch, part, summary.clone()).await?;
-                summarizer.completed(&begun, &[&lines], request, limits)?
-            }
-        };
-        summary = Some(next);
+        let request = SummaryRequest::of_piece(summary.as_ref(), piece);
+        summary = Some(summarizer.ask(request, options, limits, lines).await?);
     }
     summary.ok_or_else(|| AppError::invalid("summarize", "the branch has no readable record"))
 }

@@ -97,18 +97,6 @@ pub(super) async fn snapshot_before(
     .await
 }
 
-/// Plans the head and returns the result without writing it.
-pub(super) async fn preview(
-    core: &Arc<Core>,
-    request: &CompactionRequest,
-    survey: Arc<Survey>,
-    head: NewHead,
-) -> Result<Compacted> {
-    let (built, retention) = plan(core, request, &survey, &head).await?;
-    let (before, after) = (survey.before, built.result);
-    Ok(Compacted { seq: None, head, before, after, retention, survey })
-}
-
 /// Plans the head and records the compaction.
 ///
 /// **Errors**: `BranchMoved` if the session moved to another branch; `NoGain` if the context would not be smaller.
@@ -144,7 +132,9 @@ pub(super) async fn commit(
 }
 
 /// Plans the head for the records of a survey, and measures the retention.
-async fn plan(
+///
+/// **Errors**: `NoGain` if the context would not be smaller.
+pub(super) async fn plan(
     core: &Arc<Core>,
     request: &CompactionRequest,
     survey: &Arc<Survey>,

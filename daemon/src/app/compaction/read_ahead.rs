@@ -8,17 +8,17 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactMode;
 use ollm_protocol::methods::context::ContextBuildParams;
 
+use super::policy::is_noticed;
 use super::summarizer::{QueuePlace, Summarizer, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::model::{Priority, ThinkMode};
 
-/// The shortest reading that is worth a request. Users hardly notice a shorter wait.
-const LEAST_READING: Duration = Duration::from_secs(1);
-
-/// The model of a session's last chat, if it is so slow that its reading of a new context is worth a request.
-struct SlowReader {
+/// The model of a session's last chat, to which the next chat certainly sends the context, and from the beginning.
+pub(super) struct NextReader {
+    /// The expected time in which it reads the context.
+    pub(super) reading: Duration,
     model: String,
     window: u32,
     /// The params of the last build of the chat.
@@ -26,40 +26,12 @@ struct SlowReader {
     think: Option<ThinkMode>,
 }
 
-/// Returns whether the user of the next message would notice that the model of the last chat reads a new context, which
-/// has about half of the tokens that are available.
-pub(super) fn is_reading_noticed(core: &Core, id: SessionId, available: u64) -> bool {
-    slow_reader(core, id, available / 2).is_some()
-}
-
-/// Returns the model of the session's last chat if it needs a noticeable time to read some tokens, and if the next chat
-/// certainly sends it this context. Never blocks.
-fn slow_reader(core: &Core, id: SessionId, tokens: u64) -> Option<SlowReader> {
-    let last = core.cache.peek(id, |session| {
-        let recipe = session.builds.recipe(None)?;
-        Some((Arc::clone(&recipe.params), session.last_chat?))
-    });
-    let (params, chat) = last.flatten()?;
-    // A chat names both. Other clients may send their contexts elsewhere.
-    let (model, window) = (params.model.clone()?, params.context_size?);
-    let measured = core.speeds.get(&model);
-    let keep_alive = core.config().ollama.keep_alive;
-    let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
-    let is_slow = measured.reading_or_guess(tokens).is_some_and(|reading| reading >= LEAST_READING);
-    // A different model that writes the summaries may have displaced this one from the server's memory.
-    (is_loaded && is_slow && summarizes_itself(core, &model)).then_some(SlowReader {
-        model,
-        window,
-        params,
-        think: chat.think,
-    })
-}
-
 /// Sends the new context of a session to the model of its last chat, if the model is slow. Gives way to chats.
 ///
 /// `tokens`: those of the context.
 pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId, tokens: u64) {
-    let Some(reader) = slow_reader(core, id, tokens) else { return };
+    let reader = NextReader::of(core, id, tokens).filter(|reader| is_noticed(reader.reading));
+    let Some(reader) = reader else { return };
     match reader.read(core, id).await {
         Ok(true) => tracing::debug!(session = %id, "the model has read the new context"),
         Ok(false) => {}
@@ -67,10 +39,33 @@ pub(super) async fn read_ahead(core: &Arc<Core>, id: SessionId, tokens: u64) {
     }
 }
 
-impl SlowReader {
+impl NextReader {
+    /// Returns the reader of a context of some tokens, if its speed is known. Never blocks.
+    pub(super) fn of(core: &Core, id: SessionId, tokens: u64) -> Option<Self> {
+        let last = core.cache.peek(id, |session| {
+            let recipe = session.builds.recipe(None)?;
+            Some((Arc::clone(&recipe.params), session.last_chat?))
+        });
+        let (params, chat) = last.flatten()?;
+        // A chat names both. Other clients may send their contexts elsewhere.
+        let (model, window) = (params.model.clone()?, params.context_size?);
+        let measured = core.speeds.get(&model);
+        let keep_alive = core.config().ollama.keep_alive;
+        let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
+        let reading = measured.reading_or_guess(tokens)?;
+        // A different model that writes the summaries may have displaced this one from the server's memory.
+        (is_loaded && summarizes_itself(core, &model)).then_some(Self {
+            reading,
+            model,
+            window,
+            params,
+            think: chat.think,
+        })
+    }
+
     /// Returns whether the model read the whole context.
     async fn read(self, core: &Arc<Core>, id: SessionId) -> Result<bool> {
-        let Self { model, window, params, think } = self;
+        let Self { model, window, params, think, .. } = self;
         let place = QueuePlace::Own(Priority::Background);
         let requests = Summarizer::new(core, id, &model, place, false, window).await?;
         let ticket = core.models.queues().enter(&model, Priority::Background);

@@ -9,18 +9,17 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::methods::session::SessionIdParams;
 
-use super::commit::{Compacted, NewHead, preview};
-use super::summarizer::QueuePlace;
+use super::commit::{Compacted, NewHead, plan};
+use super::policy::SkipReason;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
-use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
+use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::inputs::params_like_last;
 use crate::app::context::inspect;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
 use crate::context::compact::tier;
-use crate::model::Priority;
 
 /// The longest instructions in characters; every request for a summary repeats them.
 const MAX_INSTRUCTIONS: usize = 2000;
@@ -45,19 +44,11 @@ pub(crate) async fn compact(
     let outcome = match dry_run {
         true => preview_outcome(&core, request).await?,
         false => {
-            let (place, trigger) = (QueuePlace::Own(Priority::Chat), CompactionTrigger::Client);
-            let cause = CompactionCause::Growth;
-            CompactionTask { core: &core, request, trigger, place, cause }.run().await?
+            let trigger = CompactionTrigger::Client;
+            CompactionTask { core: &core, request, trigger, ticket: None }.run().await?
         }
     };
-    match outcome {
-        CompactionOutcome::Done(compacted) => result(&core, id, strategy, *compacted).await,
-        CompactionOutcome::Skipped(reason, survey) => {
-            Ok(unchanged(&core, id, strategy, reason, &survey).await)
-        }
-        // Only the deletion of its session abandons a client's compaction.
-        CompactionOutcome::Abandoned => Err(CompactError::BranchMoved { id }.into()),
-    }
+    result(&core, id, strategy, outcome).await
 }
 
 /// Lists the checkpoints in force (`context.checkpoints`).
@@ -91,81 +82,66 @@ async fn preview_outcome(
 ) -> Result<CompactionOutcome> {
     let survey = survey(core, &request).await?;
     let head = match plan_head(core, &request, &survey).await? {
-        HeadPlan::Nothing => return Ok(CompactionOutcome::Skipped("nothing", survey)),
+        HeadPlan::Nothing => return Ok(CompactionOutcome::Skipped(SkipReason::Nothing, survey)),
         HeadPlan::WithoutSummary(method) => {
             NewHead::without_summary(method, &survey.inputs.checkpoints)
         }
         HeadPlan::Summary(cut) => {
-            SummaryRange::new(core, &request, &survey, &cut, false).preview().await?
+            SummaryRange::new(core, &request, &survey, &cut).preview().await?
         }
     };
-    match preview(core, &request, Arc::clone(&survey), head).await {
-        Ok(compacted) => Ok(CompactionOutcome::Done(Box::new(compacted))),
+    let (built, retention) = match plan(core, &request, &survey, &head).await {
         Err(AppError::Compact(CompactError::NoGain { .. })) => {
-            Ok(CompactionOutcome::Skipped("unchanged", survey))
+            return Ok(CompactionOutcome::Skipped(SkipReason::Unchanged, survey));
         }
-        Err(error) => Err(error),
-    }
+        planned => planned?,
+    };
+    let (before, after) = (survey.before, built.result);
+    let previewed = Compacted { seq: None, head, before, after, retention, survey };
+    Ok(CompactionOutcome::Done(Box::new(previewed)))
 }
 
 async fn result(
     core: &Arc<Core>,
     id: SessionId,
     strategy: CompactStrategy,
-    compacted: Compacted,
+    outcome: CompactionOutcome,
 ) -> Result<ContextCompactResult> {
-    let Compacted { seq, head, before, after, retention, survey } = compacted;
-    let compression_count = core.summary(id)?.compression_count;
-    let (count_kind, retention) = (after.count_kind, Some(retention));
-    let cut = head.cut.as_ref();
+    let (reason, survey, done) = match outcome {
+        CompactionOutcome::Done(done) => {
+            let reason = done.seq.is_none().then_some("dryRun");
+            (reason, Arc::clone(&done.survey), Some(done))
+        }
+        CompactionOutcome::Skipped(reason, survey) => (Some(reason.name()), survey, None),
+        // Only the deletion of its session abandons a client's compaction.
+        CompactionOutcome::Abandoned => return Err(CompactError::BranchMoved { id }.into()),
+    };
+    let (done, before) = (done.as_deref(), &survey.before);
+    let (head, after) = (done.map(|done| &done.head), done.map(|done| &done.after));
+    let cut = head.and_then(|head| head.cut.as_ref());
+    let checkpoints = head.map_or(&survey.inputs.checkpoints, |head| &head.checkpoints).clone();
+    let tokens_after = after.map_or(before.tokens, |after| after.tokens_used);
+    let count_kind = after.map_or(before.count_kind, |after| after.count_kind);
+    let retention = done.map(|done| done.retention);
+    let n_compactions = core.summary(id)?.compression_count;
     Ok(ContextCompactResult {
-        compacted: seq.is_some(),
-        reason: seq.is_none().then(|| "dryRun".to_owned()),
-        seq,
-        method: Some(head.method),
+        compacted: reason.is_none(),
+        reason: reason.map(str::to_owned),
+        seq: done.and_then(|done| done.seq),
+        method: head.map(|head| head.method),
         strategy,
         from: cut.map(|cut| cut.from),
         to: cut.map(|cut| cut.to),
         summarized_message_count: cut.map_or(0, |cut| cut.n_messages),
-        kept_message_count: after.included_message_count,
+        kept_message_count: after.map_or(before.n_messages, |after| after.included_message_count),
         tokens_before: before.tokens,
-        tokens_after: after.tokens_used,
-        freed_tokens: before.tokens.saturating_sub(after.tokens_used),
-        model: head.model,
-        checkpoints: head.checkpoints,
-        reliability: reliability(core, &survey, compression_count, count_kind, retention).await,
+        tokens_after,
+        freed_tokens: before.tokens.saturating_sub(tokens_after),
+        model: head.and_then(|head| head.model.clone()),
+        checkpoints,
+        reliability: reliability(core, &survey, n_compactions, count_kind, retention).await,
         retention,
     })
-}
-
-/// Returns the result for a context that stayed as it was.
-async fn unchanged(
-    core: &Arc<Core>,
-    id: SessionId,
-    strategy: CompactStrategy,
-    reason: &str,
-    survey: &Survey,
-) -> ContextCompactResult {
-    let before = &survey.before;
-    let n_compactions = core.summary(id).map_or(0, |session| session.compression_count);
-    ContextCompactResult {
-        compacted: false,
-        reason: Some(reason.to_owned()),
-        seq: None,
-        method: None,
-        strategy,
-        from: None,
-        to: None,
-        summarized_message_count: 0,
-        kept_message_count: before.n_messages,
-        tokens_before: before.tokens,
-        tokens_after: before.tokens,
-        freed_tokens: 0,
-        model: None,
-        checkpoints: survey.inputs.checkpoints.clone(),
-        retention: None,
-        reliability: reliability(core, survey, n_compactions, before.count_kind, None).await,
-    }
 }
 
 async fn reliability(

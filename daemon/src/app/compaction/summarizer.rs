@@ -12,16 +12,15 @@ use ollm_protocol::{Seq, SessionId};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::policy::{first_pause, next_pause};
 use crate::app::core::Core;
-use crate::app::error::CompactError;
+use crate::app::error::{CompactError, Result};
 use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::describe;
-use crate::app::schedule::LONGEST_NEEDED_PAUSE;
 use crate::context::compact::{
-    ChatPrompt, RejectedSummary, ShownRecords, Summary, SummaryLimits, SummaryOptions,
-    SummaryRequest, TranscriptPiece, complete_summary, partial_summary, summary_messages,
-    verify_summary,
+    RejectedSummary, ShownRecords, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
+    TranscriptPiece, complete_summary, partial_summary, summary_messages, verify_summary,
 };
 use crate::model::{
     ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, Priority, Sampling, ThinkMode, Ticket,
@@ -41,7 +40,7 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 pub(super) const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// The time after which a turn asks for no second summary in place of a refused one.
 const RETRY_LIMIT: Duration = Duration::from_secs(20);
-/// The least room for records that is worth a call, in tokens.
+/// The least room for records in a request with a prompt of its own, in tokens.
 const MIN_ROOM: u64 = 96;
 /// The least room for records in a request behind the chat's prompt, in tokens: smaller pieces would need too many
 /// requests.
@@ -49,10 +48,10 @@ const MIN_ROOM_BEHIND: u64 = 384;
 /// The tokens by which a retry, and the task of an update, can be longer than a first request.
 const RETRY_TOKENS: u64 = 160;
 /// The smallest summary that is asked for, in tokens.
-const MIN_TARGET: u64 = 128;
+pub(super) const MIN_TARGET: u64 = 64;
 
 /// The records of a request whose other parts are counted.
-static NO_RECORDS: TranscriptPiece =
+pub(super) static NO_RECORDS: TranscriptPiece =
     TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
 
 /// The summarizer's place in the queue of its model.
@@ -75,8 +74,6 @@ pub(super) struct Summarizer<'a> {
     pub(super) model: String,
     num_ctx: u32,
     pub(super) counter: Counter,
-    /// The longest summary in tokens.
-    max_tokens: u32,
     /// The tools of the chat behind whose prompt summaries are requested: a template puts them before everything else.
     /// `None` for requests with a prompt of their own.
     chat_tools: Option<Vec<Value>>,
@@ -93,13 +90,6 @@ pub(super) struct RequestRoom {
     pub target: u64,
     /// The records of a request.
     pub records: u64,
-}
-
-/// The verified answer of a summarizer.
-pub(super) enum SummaryAnswer {
-    Whole(Summary),
-    /// The beginning of a summary that ran into its limit.
-    Beginning(Summary),
 }
 
 /// Returns whether the model of a chat also writes its summaries.
@@ -120,26 +110,21 @@ impl<'a> Summarizer<'a> {
     ) -> Result<Self, CompactError> {
         let ends = in_turn.then(|| Instant::now() + TURN_LIMIT);
         let info = describe(core, model).await.map_err(CompactError::Model)?;
-        let num_ctx = choose_window(core, model, Some(context_size)).await;
-        let max_tokens = core.config().compression.summary_max_tokens;
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
-        let (model, chat_tools, is_patient) = (prompts.model, None, true);
-        let think = info.can("thinking").unwrap_or(false).then_some(ThinkMode::Off);
         Ok(Self {
             core,
             id,
             place,
             ends,
-            model,
-            num_ctx,
+            num_ctx: choose_window(core, &prompts.model, Some(context_size)).await,
+            model: prompts.model,
             counter,
-            max_tokens,
-            chat_tools,
-            think,
-            is_patient,
+            chat_tools: None,
+            think: info.can("thinking").unwrap_or(false).then_some(ThinkMode::Off),
+            is_patient: true,
         })
     }
 
@@ -168,54 +153,32 @@ impl<'a> Summarizer<'a> {
         matches!(self.place, QueuePlace::Own(Priority::Background))
     }
 
-    /// Returns the largest target up to `options.target` for a summary that is requested behind a prompt of the chat, or
-    /// `None` if less than half of it fits into the window.
-    pub(super) fn target_behind(
+    /// Returns the room of requests with the largest target up to `options.target`, or `None` if a target of `least` tokens
+    /// leaves too little.
+    ///
+    /// `request`: what stands in a request besides the records, unless the prompt of the chat shows all of them.
+    pub(super) fn room(
         &self,
-        chat: ChatPrompt<'_>,
-        tools: &[Value],
-        previous: Option<&Summary>,
-        options: SummaryOptions<'_>,
-    ) -> Option<u64> {
-        let behind = SummaryOptions { chat: Some(chat), ..options };
-        let request = match previous {
-            None => SummaryRequest::First(&NO_RECORDS),
-            Some(previous) => SummaryRequest::Update(previous, &NO_RECORDS),
-        };
-        let messages = summary_messages(request, &behind);
-        let prompt = self.counter.count_prompt(&messages, tools);
-        let taken = prompt + prompt / self.margin() + RETRY_TOKENS;
-        let left = self.window().saturating_sub(taken);
-        let mut target = options.target;
-        while u64::from(self.num_predict(target)) > left {
-            target -= target.div_ceil(8);
-            if target * 2 < options.target || target < MIN_TARGET / 2 {
-                return None;
-            }
-        }
-        Some(target)
-    }
-
-    /// Returns the room of requests that have their records behind a prompt of the chat, with the largest target up to
-    /// `options.target`; `None` if a target of `least` tokens leaves too little.
-    pub(super) fn room_behind(
-        &self,
-        messages: &[ContextMessage],
-        tools: &[Value],
-        options: SummaryOptions<'_>,
+        request: SummaryRequest<'_>,
+        options: &SummaryOptions<'_>,
         least: u64,
     ) -> Option<RequestRoom> {
-        let chat = Some(ChatPrompt { messages, shows: ShownRecords::Nothing });
-        let behind = SummaryOptions { chat, ..options };
-        let around = summary_messages(SummaryRequest::First(&NO_RECORDS), &behind);
-        let around = self.counter.count_prompt(&around, tools);
-        let around = around + around / self.margin() + RETRY_TOKENS;
+        let tools = self.chat_tools.as_deref().unwrap_or_default();
+        let around = self.counter.count_prompt(&summary_messages(request, options), tools);
+        let (shows_all, least_records) = match options.chat.map(|chat| chat.shows) {
+            Some(ShownRecords::AllBut { .. }) => (true, 0),
+            Some(ShownRecords::Nothing) => (false, MIN_ROOM_BEHIND),
+            None => (false, MIN_ROOM),
+        };
+        // The part of a window that a prompt may have by its count, which can be wrong.
+        let divisor = self.margin();
         let mut target = options.target;
-        while target >= least.max(MIN_TARGET) {
-            // The request holds the summary so far, the answer the next one.
-            let taken = around + target + u64::from(self.num_predict(target));
-            let records = self.window().saturating_sub(taken);
-            if records >= MIN_ROOM_BEHIND {
+        while target >= least.max(1) {
+            let answer = u64::from(self.num_predict(target)) + RETRY_TOKENS;
+            let prompt = self.window().saturating_sub(answer) * divisor / (divisor + 1);
+            // A request for a piece holds the summary so far, the answer the next one.
+            let taken = around + if shows_all { 0 } else { target };
+            if let Some(records) = prompt.checked_sub(taken).filter(|room| *room >= least_records) {
                 return Some(RequestRoom { target, records });
             }
             target -= target.div_ceil(8);
@@ -223,42 +186,27 @@ impl<'a> Summarizer<'a> {
         None
     }
 
-    /// Returns the room of requests with a prompt of their own, with the largest target up to `options.target` that leaves
-    /// enough for records.
-    pub(super) fn room(&self, options: &SummaryOptions<'_>) -> Result<RequestRoom, CompactError> {
-        let mut target = options.target;
-        loop {
-            match self.room_for(&SummaryOptions { target, ..*options }) {
-                Ok(records) => return Ok(RequestRoom { target, records }),
-                Err(error) if target < MIN_TARGET => return Err(error),
-                Err(_) => target -= target / 4,
-            }
-        }
-    }
-
-    /// Returns the room for records in one request, in tokens.
-    fn room_for(&self, options: &SummaryOptions<'_>) -> Result<u64, CompactError> {
-        let around = self
-            .counter
-            .count_prompt(&summary_messages(SummaryRequest::First(&NO_RECORDS), options), &[]);
-        let window = self.window();
-        // The prompt holds the summary so far, the answer the next one; a retry adds a reason.
-        let taken = around + options.target + u64::from(self.num_predict(options.target)) + 64;
-        let room = window.saturating_sub(window / self.margin()).saturating_sub(taken);
-        if room < MIN_ROOM {
-            return Err(CompactError::NoRoom { model: self.model.clone(), window: self.num_ctx });
-        }
-        Ok(room)
+    /// Returns the room of requests with a prompt of their own.
+    pub(super) fn own_room(
+        &self,
+        options: &SummaryOptions<'_>,
+    ) -> Result<RequestRoom, CompactError> {
+        let room = self.room(SummaryRequest::First(&NO_RECORDS), options, MIN_TARGET);
+        let (model, window) = (&self.model, self.num_ctx);
+        room.ok_or_else(|| CompactError::NoRoom { model: model.clone(), window })
     }
 
     /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the
     /// first answer ran out of it. A turn that waited long already does without a retry.
+    ///
+    /// `others`: the summaries that have the sections which an answer lacks that ran into its limit.
     pub(super) async fn ask(
         &self,
         request: SummaryRequest<'_>,
         options: SummaryOptions<'_>,
         limits: SummaryLimits,
-    ) -> Result<SummaryAnswer, CompactError> {
+        others: impl AsyncFnOnce() -> Result<Vec<Summary>>,
+    ) -> Result<Summary> {
         let mut rejected: Option<RejectedSummary> = None;
         let mut beginning = None;
         for _ in 0..2 {
@@ -279,15 +227,17 @@ impl<'a> Summarizer<'a> {
             let (answer, is_cut) = self.answer(summary_messages(request, &retry), predict).await?;
             // The background asks again, without a limit. Notes that a turn took from a beginning would stay.
             if is_cut && self.ends.is_some_and(|ends| Instant::now() >= ends) {
-                return Err(CompactError::Slow { model: self.model.clone() });
+                return Err(CompactError::Slow { model: self.model.clone() }.into());
             }
             match verify_summary(&answer, is_cut, request, &options, &self.counter, limits) {
-                Ok(_)
-                    if is_cut && let Some(begun) = partial_summary(&answer, request, &options) =>
-                {
-                    return Ok(SummaryAnswer::Beginning(begun));
+                Ok(summary) => {
+                    let begun = partial_summary(&answer, request, &options).filter(|_| is_cut);
+                    if begun.is_none() {
+                        return Ok(summary);
+                    }
+                    beginning = begun;
+                    break;
                 }
-                Ok(summary) => return Ok(SummaryAnswer::Whole(summary)),
                 Err(reason) => {
                     if let RejectedSummary::BrokeOff { .. } = reason {
                         beginning = partial_summary(&answer, request, &options).or(beginning);
@@ -300,22 +250,13 @@ impl<'a> Summarizer<'a> {
                 break;
             }
         }
-        if let Some(beginning) = beginning {
-            return Ok(SummaryAnswer::Beginning(beginning));
-        }
-        Err(self.rejected(rejected.unwrap_or(RejectedSummary::Empty)))
-    }
-
-    /// Completes a summary that broke off with the missing sections of others.
-    pub(super) fn completed(
-        &self,
-        begun: &Summary,
-        others: &[&Summary],
-        request: SummaryRequest<'_>,
-        limits: SummaryLimits,
-    ) -> Result<Summary, CompactError> {
-        complete_summary(begun, others, request, &self.counter, limits)
-            .map_err(|reason| self.rejected(reason))
+        let Some(beginning) = beginning else {
+            return Err(self.rejected(rejected.unwrap_or(RejectedSummary::Empty)).into());
+        };
+        let others = others().await?;
+        let others: Vec<&Summary> = others.iter().collect();
+        let completed = complete_summary(&beginning, &others, request, &self.counter, limits);
+        completed.map_err(|reason| self.rejected(reason).into())
     }
 
     /// Returns the error for a rejected summary of this model.
@@ -340,30 +281,40 @@ impl<'a> Summarizer<'a> {
         messages: Vec<ContextMessage>,
         predict: u32,
     ) -> Result<(String, bool), CompactError> {
-        let due = &self.core.due_compactions;
+        let (id, due) = (self.id, &self.core.due_compactions);
         let reading = self.displacing_reading(&messages);
-        let waits = self.is_patient && !reading.is_zero();
-        let mut pause = if waits { reading.max(due.needed_pause(self.id)) } else { Duration::ZERO };
+        let (mut pause, n_attempts) = match self.is_patient {
+            true => (first_pause(reading, due.history(id).needed_pause), MAX_YIELDS),
+            false => (Duration::ZERO, 1),
+        };
         let request = self.request(messages, predict);
-        let n_attempts = if self.is_patient { MAX_YIELDS } else { 1 };
         for _ in 0..n_attempts {
             let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
             quiet.map_err(|_| self.busy())?;
-            let mut begun = None;
-            let answer = self.try_answer(&request, &mut begun).await?;
-            let lasted = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-            if let Some(answer) = answer {
-                if !reading.is_zero() {
-                    due.note_quiet(self.id, pause + lasted);
+            let own;
+            let ticket = match self.place {
+                QueuePlace::Held(ticket) => ticket,
+                QueuePlace::Own(priority) => {
+                    own = self.admitted(priority).await?;
+                    &own
                 }
-                return Ok(answer);
+            };
+            let begun = Instant::now();
+            let answer = self.read(&request, ticket).await?;
+            let lasted = begun.elapsed();
+            if let Some((text, end)) = answer {
+                if !reading.is_zero() {
+                    due.change(id, |history| history.add_quiet(pause + lasted));
+                }
+                return Ok((text, end.is_none_or(|end| end.reason == DoneReason::Length)));
             }
-            due.mark_notes_missing(self.id);
-            // A chat that came as soon after its answer again would wait again, and read its own prompt again.
-            pause = (pause.max(lasted) * 2).min(LONGEST_NEEDED_PAUSE);
-            if !reading.is_zero() {
-                due.note_needed_pause(self.id, pause.max(reading * 2));
-            }
+            pause = next_pause(pause, reading, lasted);
+            due.change(id, |history| {
+                history.are_notes_missing = true;
+                if !reading.is_zero() {
+                    history.needed_pause = pause;
+                }
+            });
         }
         Err(self.busy())
     }
@@ -378,7 +329,7 @@ impl<'a> Summarizer<'a> {
         }
         let tokens = self.counter.count_prompt(messages, &[]);
         let reading = self.core.speeds.get(&self.model).reading_or_guess(tokens);
-        reading.unwrap_or_default().min(LONGEST_NEEDED_PAUSE)
+        reading.unwrap_or_default()
     }
 
     /// Returns whether requests name the mode of thinking of the last chat. Another one can change a prompt at its beginning.
@@ -393,35 +344,25 @@ impl<'a> Summarizer<'a> {
         while quiet_since.elapsed() < pause {
             tokio::time::sleep(YIELD_CHECK.min(pause)).await;
             if self.core.models.queues().is_busy(&self.model) {
-                self.core.due_compactions.mark_notes_missing(self.id);
+                self.core
+                    .due_compactions
+                    .change(self.id, |history| history.are_notes_missing = true);
                 quiet_since = Instant::now();
             }
         }
     }
 
-    /// Like [`Self::answer`]; returns `None` if a chat needs the model. Sets `begun` when the model is asked.
-    async fn try_answer(
-        &self,
-        request: &ChatRequest,
-        begun: &mut Option<Instant>,
-    ) -> Result<Option<(String, bool)>, CompactError> {
-        let own;
-        let ticket = match self.place {
-            QueuePlace::Held(ticket) => ticket,
-            QueuePlace::Own(priority) => {
-                own = self.core.models.queues().enter(&self.model, priority);
-                let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted());
-                tokio::select! {
-                    biased;
-                    admitted = admitted => admitted.map_err(|_| self.busy())?,
-                    () = self.ended() => return Err(self.busy()),
-                }
-                &own
+    /// Waits for a place in the queue of the model.
+    async fn admitted(&self, priority: Priority) -> Result<Ticket, CompactError> {
+        let ticket = self.core.models.queues().enter(&self.model, priority);
+        tokio::select! {
+            biased;
+            admitted = tokio::time::timeout(ANSWER_LIMIT, ticket.admitted()) => {
+                admitted.map_err(|_| self.busy())?;
             }
-        };
-        *begun = Some(Instant::now());
-        let answer = self.read(request, ticket).await?;
-        Ok(answer.map(|(text, end)| (text, end.is_none_or(|end| end.reason == DoneReason::Length))))
+            () = self.ended() => return Err(self.busy()),
+        }
+        Ok(ticket)
     }
 
     /// Returns an answer with its end, which is missing if a turn stopped to wait for it; `None` if a chat needs the model.
@@ -430,39 +371,25 @@ impl<'a> Summarizer<'a> {
         request: &ChatRequest,
         ticket: &Ticket,
     ) -> Result<Option<(String, Option<ChatEnd>)>, CompactError> {
-        let read = tokio::time::timeout(ANSWER_LIMIT, self.read_stream(request, ticket)).await;
-        read.map_err(|_| self.busy())?
-    }
-
-    async fn read_stream(
-        &self,
-        request: &ChatRequest,
-        ticket: &Ticket,
-    ) -> Result<Option<(String, Option<ChatEnd>)>, CompactError> {
-        let backend = self.core.models.backend().map_err(CompactError::Model)?;
-        let mut gives_way = std::pin::pin!(self.gives_way(ticket));
-        let mut ended = std::pin::pin!(self.ended());
         let mut text = String::new();
         // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
-        let mut stream = tokio::select! {
-            biased;
-            begun = backend.stream(request) => begun.map_err(CompactError::Model)?,
-            () = &mut ended => return Ok(Some((text, None))),
-            () = &mut gives_way => return Ok(None),
-        };
-        loop {
-            let item = tokio::select! {
-                biased;
-                item = stream.next() => item.map_err(CompactError::Model)?,
-                () = &mut ended => return Ok(Some((text, None))),
-                () = &mut gives_way => return Ok(None),
-            };
-            match item {
-                ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
-                // An answer that only calls tools has no text and is rejected.
-                ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
-                ChatItem::End(end) => return Ok(Some((text, Some(end)))),
+        let reading = async {
+            let mut stream = self.core.models.backend()?.stream(request).await?;
+            loop {
+                match stream.next().await? {
+                    ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
+                    // An answer that only calls tools has no text and is rejected.
+                    ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
+                    ChatItem::End(end) => return Ok(end),
+                }
             }
+        };
+        tokio::select! {
+            biased;
+            end = reading => Ok(Some((text, Some(end.map_err(CompactError::Model)?)))),
+            () = self.ended() => Ok(Some((text, None))),
+            () = self.gives_way(ticket) => Ok(None),
+            () = tokio::time::sleep(ANSWER_LIMIT) => Err(self.busy()),
         }
     }
 
@@ -510,7 +437,7 @@ impl<'a> Summarizer<'a> {
     /// sections.
     fn num_predict(&self, target: u64) -> u32 {
         let wanted = u32::try_from(target + target / 4 + 64).unwrap_or(u32::MAX);
-        wanted.min(self.max_tokens.max(128))
+        wanted.min(self.core.config().compression.summary_max_tokens.max(128))
     }
 
     /// Returns the divisor of a count that gives its possible error.

@@ -2,7 +2,6 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ollm_protocol::content::{CompactionMethod, ContextMessage};
 use ollm_protocol::event::{CompressionProgressData, CompressionStep};
@@ -12,18 +11,18 @@ use tokio::time::Instant;
 
 use super::commit::{NewHead, snapshot_before};
 use super::events;
-use super::summarizer::{QueuePlace, RequestRoom, Summarizer, SummaryAnswer};
+use super::policy::{AskPlan, PieceForms};
+use super::summarizer::{MIN_TARGET, NO_RECORDS, QueuePlace, RequestRoom, Summarizer};
 use super::survey::{CompactionRequest, Survey};
 use crate::app::context::folds::extracted_lines;
 use crate::app::context::inputs::{Inputs, RecordContents};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError, Result};
-use crate::app::models::model_or_default;
 use crate::context::compact::{
-    ChatPrompt, CheckpointBounds, NewSummary, RECENT_LEVEL, RangeNames, RangePieces,
-    RejectedSummary, RenewOptions, ShownRecords, Summary, SummaryLimits, SummaryOptions,
-    SummaryRequest, TranscriptPiece, checkpoint_to_update, checkpoints_to_merge, extract_records,
-    read_names, read_pieces, renew, tier,
+    ChatPrompt, NewSummary, RECENT_LEVEL, RangeNames, RangePieces, RejectedSummary, RenewOptions,
+    ShownRecords, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
+    checkpoint_to_update, checkpoints_to_merge, extract_records, read_names, read_pieces, renew,
+    tier,
 };
 use crate::context::{ContextError, CutPlan, Ledger};
 use crate::goal::block::goal_block;
@@ -35,9 +34,6 @@ use crate::tokens::Counter;
 pub(super) const MAX_PIECES: usize = 16;
 /// The smallest piece in tokens that is divided when a server finds its prompt too long.
 const MIN_PIECE_TOKENS: u64 = 192;
-/// The failed compactions in a row after which a piece whose summary is refused is extracted for good, so that it does not
-/// hold up the notes of everything behind it.
-const MAX_FAILURES: u32 = 2;
 
 /// A part of a range, with the summary that stands for it.
 struct RangePart {
@@ -47,14 +43,37 @@ struct RangePart {
     provisional: bool,
 }
 
+/// A summary to ask a model for.
+struct SummaryTask<'a> {
+    plan: AskPlan,
+    summarizer: Summarizer<'a>,
+    demands: SummaryOptions<'a>,
+    /// The summary to update.
+    before: Option<Summary>,
+    /// The tokens of everything for which the summary stands.
+    replaced: u64,
+    names: RangeNames,
+}
+
+/// The form of the requests for a summary.
+#[derive(Clone, Copy)]
+struct RequestForm<'a> {
+    /// The prompt of the chat, if requests go behind it.
+    chat: Option<ChatPrompt<'a>>,
+    /// The longest summary in tokens.
+    target: u64,
+    /// The tokens of records that one request can stand for.
+    room: u64,
+    /// The most requests.
+    most: usize,
+}
+
 /// A range of records to summarize.
 pub(super) struct SummaryRange<'a> {
     core: &'a Arc<Core>,
     request: &'a CompactionRequest,
     pub(super) survey: &'a Arc<Survey>,
     pub(super) cut: &'a CutPlan,
-    /// A user waits, so that a model is asked for one summary only.
-    in_turn: bool,
     /// Set once the snapshot is in the log.
     marked: OnceCell<()>,
 }
@@ -65,9 +84,8 @@ impl<'a> SummaryRange<'a> {
         request: &'a CompactionRequest,
         survey: &'a Arc<Survey>,
         cut: &'a CutPlan,
-        in_turn: bool,
     ) -> Self {
-        Self { core, request, survey, cut, in_turn, marked: OnceCell::new() }
+        Self { core, request, survey, cut, marked: OnceCell::new() }
     }
 
     /// Writes the snapshot once. Called when a summarizer is ready: an attempt that never starts leaves no
@@ -78,46 +96,49 @@ impl<'a> SummaryRange<'a> {
         self.marked.get_or_try_init(mark).await.copied()
     }
 
-    /// Estimates the time for reading a prompt of the largest size and writing a summary. Writing counts as nothing until an
-    /// answer was measured. `None` without any measured prompt.
-    pub(super) fn expected_time(&self) -> Option<Duration> {
-        let model = Self::summarizing_model(self.core, self.survey).ok()?;
-        let measured = self.core.speeds.get(&model);
-        let reading = measured.reading_or_guess(self.survey.before.prompt_limit)?;
-        Some(reading + measured.expected_writing(self.target()).unwrap_or_default())
-    }
-
-    /// Returns the model that summarizes.
-    fn summarizing_model(core: &Core, survey: &Survey) -> Result<String> {
-        let own = core.config().compression.model.clone();
-        model_or_default(core, own.or_else(|| survey.inputs.model.clone()))
-    }
-
     /// Summarizes the range by a model.
-    pub(super) async fn by_model(&self, place: QueuePlace<'_>) -> Result<NewHead> {
+    pub(super) async fn by_model(&self, place: QueuePlace<'_>, plan: AskPlan) -> Result<NewHead> {
         let Self { core, request, survey, cut, .. } = self;
         let inputs = &survey.inputs;
-        let model = Self::summarizing_model(core, survey)?;
+        let (model, window) = (survey.summarizing_model(core)?, inputs.window.size);
         let summarizer =
-            Summarizer::new(core, inputs.id, &model, place, self.in_turn, inputs.window.size)
-                .await?;
-        let limit = tier(inputs.window.size).limit;
-        let last = checkpoint_to_update(&inputs.checkpoints, limit);
+            Summarizer::new(core, inputs.id, &model, place, plan.in_turn, window).await?;
+        let last = checkpoint_to_update(&inputs.checkpoints, tier(window).limit);
         let goal = self.goal(&summarizer.counter);
-        let demands = SummaryOptions {
-            target: self.target(),
-            goal: goal.as_deref(),
-            instructions: request.instructions.as_deref(),
-            ..SummaryOptions::default()
+        let task = SummaryTask {
+            plan,
+            demands: SummaryOptions {
+                target: self.target(),
+                goal: goal.as_deref(),
+                instructions: request.instructions.as_deref(),
+                ..SummaryOptions::default()
+            },
+            before: last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty()),
+            replaced: cut.tokens + last.map_or(0, |last| last.current_tokens),
+            names: self.names(plan.in_turn).await?,
+            summarizer,
         };
-        let names = self.names(self.in_turn).await?;
-        let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
-        let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
-        let asked = self.behind_chat(&summarizer, demands, before.as_ref(), replaced).await?;
-        if let Some(summary) = asked {
-            return Ok(self.finished(summary, names, &summarizer, demands).await);
+        let (counter, room) = (&task.summarizer.counter, task.summarizer.window());
+        let missing = self.pieces(survey.missing(&cut.records), counter, room, 1).await?;
+        let mut form = match self.form_of_one(&task, &missing) {
+            Some(form) => form,
+            None => self.form_of_pieces(&task)?,
+        };
+        self.mark().await?;
+        loop {
+            match self.ask_in_form(&task, &form).await {
+                // The count was wrong; an estimate can be wrong by far.
+                Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
+                    if form.room > MIN_PIECE_TOKENS =>
+                {
+                    form = match form.room {
+                        u64::MAX => self.form_of_pieces(&task)?,
+                        room => RequestForm { room: room / 2, ..form },
+                    }
+                }
+                made => return made,
+            }
         }
-        self.in_pieces(summarizer, names, demands, before, replaced).await
     }
 
     /// Returns the prompt of the chat behind which its own model can be asked for a summary.
@@ -130,116 +151,85 @@ impl<'a> SummaryRange<'a> {
         (is_own && is_complete).then_some(chat)
     }
 
-    /// Returns the room of requests in pieces, and the prompt of the chat if they go behind it.
-    fn pieces_room(
-        &self,
-        summarizer: &Summarizer<'_>,
-        demands: SummaryOptions<'_>,
-        before: Option<&Summary>,
-    ) -> Result<(RequestRoom, Option<ChatPrompt<'_>>)> {
-        let least = before.map_or(0, |one| summarizer.counter.count_text(&one.render()));
-        let behind = self.chat_prompt(summarizer).and_then(|messages| {
-            let tools = &self.request.params.tools;
-            let room = summarizer.room_behind(messages, tools, demands, u64::from(least))?;
-            Some((room, ChatPrompt { messages, shows: ShownRecords::Nothing }))
-        });
-        let own = summarizer.room(&demands);
-        match behind {
-            Some((room, chat)) if self.prefers_chat(summarizer, room, own.as_ref().ok()) => {
-                Ok((room, Some(chat)))
-            }
-            _ => Ok((own?, None)),
-        }
-    }
-
-    /// Returns whether requests go behind the chat's own prompt. A request with another prompt displaces it from the
-    /// server's cache. So it is chosen only if fewer requests are needed, and no longer in the background once no
-    /// pause was long enough for it.
+    /// Returns the form of one request behind the chat's own prompt. Returns `None` if that, the records that it does not show,
+    /// and half of the summary do not fit into the window.
     ///
-    /// `own`: the room of requests with a prompt of their own, if they have any.
-    fn prefers_chat(
-        &self,
-        summarizer: &Summarizer<'_>,
-        behind: RequestRoom,
-        own: Option<&RequestRoom>,
-    ) -> bool {
-        let n_pieces = |room: &RequestRoom| self.cut.tokens.div_ceil(room.records.max(1));
-        let due = &self.core.due_compactions;
-        let needs_longer_pauses = || !due.needed_pause(self.survey.inputs.id).is_zero();
-        // A request with another mode of thinking displaces the chat's prompt as well.
-        let spares_chat = || summarizer.is_background() && summarizer.thinks_like_chat();
-        own.is_none_or(|own| n_pieces(&behind) <= n_pieces(own))
-            || spares_chat() && needs_longer_pauses()
+    /// `missing`: these records, if they are one piece.
+    fn form_of_one<'f>(
+        &'f self,
+        task: &SummaryTask<'_>,
+        missing: &'f RangePieces,
+    ) -> Option<RequestForm<'f>> {
+        let messages = self.chat_prompt(&task.summarizer).filter(|_| missing.is_whole)?;
+        let missing = missing.pieces.first();
+        let shows = ShownRecords::AllBut { missing, has_notes: self.survey.chat_has_notes };
+        let chat = Some(ChatPrompt { messages, shows });
+        let request = SummaryRequest::of_piece(task.before.as_ref(), &NO_RECORDS);
+        let options = SummaryOptions { chat, ..task.demands };
+        let least = MIN_TARGET.max(options.target.div_ceil(2));
+        let summarizer = task.summarizer.behind_chat(self.request.params.tools.clone());
+        let target = summarizer.room(request, &options, least)?.target;
+        Some(RequestForm { chat, target, room: u64::MAX, most: 1 })
     }
 
-    /// Summarizes the range in pieces that fit the model's window.
-    async fn in_pieces(
-        &self,
-        summarizer: Summarizer<'_>,
-        names: RangeNames,
-        demands: SummaryOptions<'_>,
-        before: Option<Summary>,
-        replaced: u64,
-    ) -> Result<NewHead> {
-        let (room, chat) = self.pieces_room(&summarizer, demands, before.as_ref())?;
-        let RequestRoom { target, records: mut room } = room;
-        let summarizer = match chat {
-            Some(_) => summarizer.behind_chat(self.request.params.tools.clone()),
-            None => summarizer,
-        };
-        self.mark().await?;
-        let options = SummaryOptions { target, chat, ..demands };
-        let limits = SummaryLimits { replaced, target };
-        // A user waits for the oldest piece only. Pieces behind the chat's prompt are small; after many, others wait.
-        let most = match (self.in_turn, &chat) {
+    /// Returns the form of requests for pieces that fit the model's window.
+    fn form_of_pieces(&self, task: &SummaryTask<'_>) -> Result<RequestForm<'_>> {
+        let SummaryTask { plan, summarizer, demands, before, .. } = task;
+        let own = summarizer.own_room(demands);
+        let n_requests = |room: &RequestRoom| self.cut.tokens.div_ceil(room.records.max(1));
+        let behind = self.chat_prompt(summarizer).and_then(|messages| {
+            let chat = Some(ChatPrompt { messages, shows: ShownRecords::Nothing });
+            let least = before.as_ref().map(|one| summarizer.counter.count_text(&one.render()));
+            let least = u64::from(least.unwrap_or_default()).max(2 * MIN_TARGET);
+            let options = SummaryOptions { chat, ..*demands };
+            let requests = summarizer.behind_chat(self.request.params.tools.clone());
+            let room = requests.room(SummaryRequest::First(&NO_RECORDS), &options, least)?;
+            let history = self.core.due_compactions.history(self.survey.inputs.id);
+            let forms = PieceForms {
+                n_behind: n_requests(&room),
+                n_own: own.as_ref().ok().map(n_requests),
+                spares_chat: summarizer.is_background() && summarizer.thinks_like_chat(),
+                lacks_pauses: !history.needed_pause.is_zero(),
+            };
+            forms.prefers_chat().then_some((room, chat))
+        });
+        // A user waits for the oldest piece only. Pieces behind the chat's prompt are small: what is left of many waits.
+        let most = match (plan.in_turn, &behind) {
             (true, _) => 1,
             (false, Some(_)) => MAX_PIECES,
             (false, None) => usize::MAX,
         };
-        loop {
-            let records = self.cut.records.clone();
-            let range = self.pieces(records, &summarizer.counter, room, most).await?;
-            let n_early = range.pieces.len().saturating_sub(MAX_PIECES);
-            let (early, pieces) = range.pieces.split_at(n_early);
-            let before = match early.last() {
-                Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
-                None => before.clone(),
-            };
-            match self.summarized(&summarizer, before, pieces, options, limits).await {
-                Ok((summary, done)) if done < pieces.len() || !range.is_whole => {
-                    let border = pieces[done - 1].to;
-                    return self.with_rest_extracted(&summary, border, names, &summarizer).await;
-                }
-                Ok((summary, _)) => {
-                    return Ok(self.finished(summary, names, &summarizer, options).await);
-                }
-                // The count was wrong; an estimate can be wrong by far.
-                Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
-                    if room > MIN_PIECE_TOKENS =>
-                {
-                    room /= 2;
-                }
-                Err(error) => return Err(error),
-            }
+        let (RequestRoom { target, records: room }, chat) = match behind {
+            Some(behind) => behind,
+            None => (own?, None),
+        };
+        Ok(RequestForm { chat, target, room, most })
+    }
+
+    /// Summarizes the range by requests of a form.
+    async fn ask_in_form(&self, task: &SummaryTask<'_>, form: &RequestForm<'_>) -> Result<NewHead> {
+        let RequestForm { target, room, most, .. } = *form;
+        let records = self.cut.records.clone();
+        let range = self.pieces(records, &task.summarizer.counter, room, most).await?;
+        let n_early = range.pieces.len().saturating_sub(MAX_PIECES);
+        let (early, pieces) = range.pieces.split_at(n_early);
+        let before = match early.last() {
+            Some(last) => Some(self.extracted(..=last.to, task.before.clone(), target).await?),
+            None => task.before.clone(),
+        };
+        let (summary, n_done) = self.summarized(task, form, before, pieces).await?;
+        if n_done == pieces.len() && range.is_whole {
+            return Ok(self.finished(summary, task).await);
         }
+        self.with_rest_extracted(&summary, pieces[n_done - 1].to, task).await
     }
 
     /// Returns the head for a summary of the whole range.
-    async fn finished(
-        &self,
-        summary: Summary,
-        names: RangeNames,
-        summarizer: &Summarizer<'_>,
-        options: SummaryOptions<'_>,
-    ) -> NewHead {
-        let limit = tier(self.survey.inputs.window.size).limit;
-        let merged = match self.in_turn {
-            true => None,
-            false => self.merged(summarizer, limit, options).await,
-        };
-        let model = Some(summarizer.model.clone());
+    async fn finished(&self, summary: Summary, task: &SummaryTask<'_>) -> NewHead {
+        let merged = if task.plan.in_turn { None } else { self.merged(task).await };
+        let model = Some(task.summarizer.model.clone());
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        self.new_head(&[part], names, merged.as_ref(), model)
+        self.new_head(&[part], task.names.clone(), merged.as_ref(), model)
     }
 
     /// Returns the head for a summary up to a record, and lines extracted from the rest until the background has time for
@@ -248,8 +238,7 @@ impl<'a> SummaryRange<'a> {
         &self,
         summary: &Summary,
         border: Seq,
-        names: RangeNames,
-        summarizer: &Summarizer<'_>,
+        task: &SummaryTask<'_>,
     ) -> Result<NewHead> {
         let (first, rest) = self.cut.split_behind(border);
         let lines = self.extracted_end(rest.from, None).await?;
@@ -257,43 +246,8 @@ impl<'a> SummaryRange<'a> {
             RangePart { cut: first, summary: summary.clone(), provisional: false },
             RangePart { cut: rest, summary: lines, provisional: true },
         ];
-        Ok(self.new_head(&parts, names, None, Some(summarizer.model.clone())))
-    }
-
-    /// Summarizes the range by one request behind the chat's own prompt. Returns `None` if another model summarizes, or if
-    /// the prompt, the records that it does not show, and the summary do not fit into the window.
-    async fn behind_chat(
-        &self,
-        summarizer: &Summarizer<'_>,
-        demands: SummaryOptions<'_>,
-        before: Option<&Summary>,
-        replaced: u64,
-    ) -> Result<Option<Summary>> {
-        let Some(chat) = self.chat_prompt(summarizer) else { return Ok(None) };
-        let counter = &summarizer.counter;
-        let missing = self.survey.missing(&self.cut.records);
-        let missing = self.pieces(missing, counter, summarizer.window(), 1).await?;
-        if !missing.is_whole {
-            return Ok(None);
-        }
-        let (missing, has_notes) = (missing.pieces.first(), self.survey.chat_has_notes);
-        let shows = ShownRecords::AllBut { missing, has_notes };
-        let chat = ChatPrompt { messages: chat, shows };
-        let tools = &self.request.params.tools;
-        let target = summarizer.target_behind(chat, tools, before, demands);
-        let Some(target) = target else { return Ok(None) };
-        self.mark().await?;
-        let all = self.pieces(self.cut.records.clone(), counter, u64::MAX, 1).await?;
-        let options = SummaryOptions { target, chat: Some(chat), ..demands };
-        let limits = SummaryLimits { replaced, target };
-        let summarizer = summarizer.behind_chat(tools.clone());
-        let asked = self.summarized(&summarizer, before.cloned(), &all.pieces, options, limits);
-        match asked.await {
-            Ok((summary, _)) => Ok(Some(summary)),
-            // The count was wrong.
-            Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. }))) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let model = Some(task.summarizer.model.clone());
+        Ok(self.new_head(&parts, task.names.clone(), None, model))
     }
 
     /// Returns the goal of the work for a request, within its share.
@@ -305,21 +259,26 @@ impl<'a> SummaryRange<'a> {
 
     /// Summarizes pieces, each by an update of the summary before. Returns the number of pieces in the summary as well: in
     /// the background it can lack those from one on that failed or gave way to a chat.
+    ///
+    /// Lines extracted from a piece complete an answer of the model that was cut, and take the place of one that was refused
+    /// too often.
     async fn summarized(
         &self,
-        summarizer: &Summarizer<'_>,
+        task: &SummaryTask<'_>,
+        form: &RequestForm<'_>,
         before: Option<Summary>,
         pieces: &[TranscriptPiece],
-        options: SummaryOptions<'_>,
-        limits: SummaryLimits,
     ) -> Result<(Summary, usize)> {
-        let id = self.survey.inputs.id;
-        let mut summary = before;
-        let impatient = summarizer.without_patience();
-        let mut n_done = 0;
-        let mut first_done = None;
+        let (id, target) = (self.survey.inputs.id, form.target);
+        let options = SummaryOptions { target, chat: form.chat, ..task.demands };
+        let limits = SummaryLimits { replaced: task.replaced, target };
+        let first = match form.chat {
+            Some(_) => task.summarizer.behind_chat(self.request.params.tools.clone()),
+            None => task.summarizer.clone(),
+        };
+        let (next, is_background) = (first.without_patience(), first.is_background());
+        let (mut summary, mut n_done, mut first_done) = (before, 0, None);
         for (at, piece) in pieces.iter().enumerate() {
-            let summarizer = if n_done > 0 { &impatient } else { summarizer };
             let step = CompressionProgressData {
                 step: CompressionStep::Summarizing,
                 piece: Some(at + 1),
@@ -328,58 +287,34 @@ impl<'a> SummaryRange<'a> {
                 to: Some(piece.to),
             };
             self.core.publish(id, None, &step);
-            let before = summary.as_ref();
-            let next = match self.with_piece(before, summarizer, piece, options, limits).await {
-                Err(error @ AppError::Compact(_)) if summarizer.is_background() && n_done > 0 => {
+            let summarizer = if n_done > 0 { &next } else { &first };
+            let request = SummaryRequest::of_piece(summary.as_ref(), piece);
+            let part = piece.from..=piece.to;
+            let extracted = async || self.extracted(part.clone(), summary.clone(), target).await;
+            let others = async || Ok(vec![extracted().await?]);
+            let asked = match summarizer.ask(request, options, limits, others).await {
+                Err(AppError::Compact(CompactError::Rejected { .. }))
+                    if task.plan.extracts_refused =>
+                {
+                    extracted().await?
+                }
+                Err(error @ AppError::Compact(_)) if is_background && n_done > 0 => {
                     tracing::info!(session = %id, "the other pieces wait: {error}");
                     break;
                 }
-                next => next?,
+                asked => asked?,
             };
-            summary = Some(next);
+            summary = Some(asked);
             n_done += 1;
             first_done.get_or_insert_with(Instant::now);
         }
         // Since the first piece, no chat came before the end.
-        if let Some(first_done) = first_done.filter(|_| summarizer.is_background()) {
-            self.core.due_compactions.note_quiet(id, first_done.elapsed());
+        if let Some(first_done) = first_done.filter(|_| is_background) {
+            let quiet = first_done.elapsed();
+            self.core.due_compactions.change(id, |history| history.add_quiet(quiet));
         }
-        let summary = summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?;
-        Ok((summary, n_done))
-    }
-
-    /// Returns whether so many compactions failed that the background extracts a piece whose summary is refused.
-    fn has_failed_often(&self, summarizer: &Summarizer<'_>) -> bool {
-        let n_failures = self.core.due_compactions.n_failures(self.survey.inputs.id);
-        summarizer.is_background() && n_failures >= MAX_FAILURES
-    }
-
-    /// Adds a piece to the summary before it. Lines extracted from the piece complete an answer of the model that was cut,
-    /// and take the place of one that was refused too often.
-    async fn with_piece(
-        &self,
-        before: Option<&Summary>,
-        summarizer: &Summarizer<'_>,
-        piece: &TranscriptPiece,
-        options: SummaryOptions<'_>,
-        limits: SummaryLimits,
-    ) -> Result<Summary> {
-        let request = match before {
-            None => SummaryRequest::First(piece),
-            Some(before) => SummaryRequest::Update(before, piece),
-        };
-        let extracted = || self.extracted(piece.from..=piece.to, before.cloned(), options.target);
-        match summarizer.ask(request, options, limits).await {
-            Ok(SummaryAnswer::Whole(summary)) => Ok(summary),
-            Ok(SummaryAnswer::Beginning(begun)) => {
-                let lines = extracted().await?;
-                Ok(summarizer.completed(&begun, &[&lines], request, limits)?)
-            }
-            Err(CompactError::Rejected { .. }) if self.has_failed_often(summarizer) => {
-                extracted().await
-            }
-            Err(error) => Err(error.into()),
-        }
+        let empty = || first.rejected(RejectedSummary::Empty);
+        Ok((summary.ok_or_else(empty)?, n_done))
     }
 
     /// Summarizes the range by lines extracted from the records.
@@ -398,34 +333,26 @@ impl<'a> SummaryRange<'a> {
         let before = last.map(|last| Summary::parse(&last.summary));
         let names = self.names(false).await?;
         let summary = self.extracted_end(self.cut.from, before).await?;
-        let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
+        let model = self.survey.summarizing_model(self.core).unwrap_or_default();
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
         Ok(self.new_head(&[part], names, None, Some(model)))
     }
 
     /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. It is tried
     /// once: the summary that was just written does not wait for another pause.
-    async fn merged(
-        &self,
-        summarizer: &Summarizer<'_>,
-        limit: usize,
-        options: SummaryOptions<'_>,
-    ) -> Option<Summary> {
-        let (older, newer) = checkpoints_to_merge(&self.survey.inputs.checkpoints, limit)?;
-        events::step(self.core, self.survey.inputs.id, CompressionStep::Merging);
+    async fn merged(&self, task: &SummaryTask<'_>) -> Option<Summary> {
+        let inputs = &self.survey.inputs;
+        let limit = tier(inputs.window.size).limit;
+        let (older, newer) = checkpoints_to_merge(&inputs.checkpoints, limit)?;
+        events::step(self.core, inputs.id, CompressionStep::Merging);
         let replaced = older.current_tokens + newer.current_tokens;
-        let target = self.bounds().target(0).min(replaced.saturating_sub(1));
+        let target = self.survey.bounds(self.core).target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
-        let options = SummaryOptions { target, ..options };
+        let options = SummaryOptions { target, ..task.demands };
         let limits = SummaryLimits { replaced, target };
         let request = SummaryRequest::Merge(&older, &newer);
-        let answer = summarizer.without_patience().ask(request, options, limits).await;
-        let merged = answer.and_then(|answer| match answer {
-            SummaryAnswer::Whole(merged) => Ok(merged),
-            SummaryAnswer::Beginning(begun) => {
-                summarizer.completed(&begun, &[&newer, &older], request, limits)
-            }
-        });
+        let others = async || Ok(vec![newer.clone(), older.clone()]);
+        let merged = task.summarizer.without_patience().ask(request, options, limits, others).await;
         let log = |error: &_| tracing::info!("checkpoints are joined without a model: {error}");
         merged.inspect_err(log).ok()
     }
@@ -502,7 +429,7 @@ impl<'a> SummaryRange<'a> {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
             at: core.clock.now(),
             counter: &inputs.counter,
-            bounds: self.bounds(),
+            bounds: survey.bounds(core),
             limit: tier(inputs.window.size).limit,
         };
         let mut head = NewHead {
@@ -532,12 +459,7 @@ impl<'a> SummaryRange<'a> {
 
     /// Returns the longest summary of the range in tokens.
     fn target(&self) -> u64 {
-        self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens)
-    }
-
-    fn bounds(&self) -> CheckpointBounds {
-        let summary_max = u64::from(self.core.config().compression.summary_max_tokens);
-        CheckpointBounds { prompt_limit: self.survey.before.prompt_limit, summary_max }
+        self.survey.bounds(self.core).target(RECENT_LEVEL).min(self.cut.target_tokens)
     }
 }
 

@@ -2,6 +2,7 @@
 //! writes nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
@@ -9,24 +10,16 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::methods::context::ContextBuildParams;
 
+use super::policy::Fullness;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
+use crate::app::models::model_or_default;
 use crate::app::models::window::learn_limits;
 use crate::config::CompressionStrategy;
+use crate::context::compact::{CheckpointBounds, RECENT_LEVEL};
 use crate::context::{self, BuildInput, Built, CutPlan, PathItem};
 use crate::tokens::Counter;
-
-/// The share of the trigger from which a conversation is compacted in a pause: the next message would otherwise have to
-/// wait for it. Less would compact more often than needed.
-pub(super) const PAUSE_SHARE: f64 = 0.9;
-
-/// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
-/// fit would come before the context is shortened; with less, a model would have less time for its summary.
-pub(super) const NEARLY_FULL_SHARE: f64 = 0.9;
-
-/// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
-const MIN_GROWTH_PERCENT: u64 = 10;
 
 /// The reasons for which a prompt shows nothing of a record.
 const MISSING: [&str; 2] = ["budget", "summarized"];
@@ -95,6 +88,34 @@ impl Survey {
     pub(super) fn has_provisional(&self) -> bool {
         self.inputs.checkpoints.iter().any(|checkpoint| checkpoint.provisional)
     }
+
+    /// Returns the tokens of the records that no model summarized.
+    pub(super) fn tokens_without_notes(&self) -> u64 {
+        let Inputs { checkpoints, path, .. } = &self.inputs;
+        let lasting = checkpoints.iter().rfind(|checkpoint| !checkpoint.provisional);
+        lasting.map_or_else(|| tokens_of(&path.items), |last| tokens_after(&path.items, last.to))
+    }
+
+    /// Returns the model that summarizes.
+    pub(super) fn summarizing_model(&self, core: &Core) -> Result<String> {
+        let own = core.config().compression.model.clone();
+        model_or_default(core, own.or_else(|| self.inputs.model.clone()))
+    }
+
+    /// Returns the limits of checkpoints.
+    pub(super) fn bounds(&self, core: &Core) -> CheckpointBounds {
+        let summary_max = u64::from(core.config().compression.summary_max_tokens);
+        CheckpointBounds { prompt_limit: self.before.prompt_limit, summary_max }
+    }
+
+    /// Estimates the time for reading a prompt of the largest size and writing a summary. Writing counts as nothing until an
+    /// answer was measured. `None` without any measured prompt.
+    pub(super) fn expected_summary_time(&self, core: &Core) -> Option<Duration> {
+        let measured = core.speeds.get(&self.summarizing_model(core).ok()?);
+        let reading = measured.reading_or_guess(self.before.prompt_limit)?;
+        let written = self.bounds(core).target(RECENT_LEVEL);
+        Some(reading + measured.expected_writing(written).unwrap_or_default())
+    }
 }
 
 /// The context before a compaction. Counts are in tokens.
@@ -102,31 +123,21 @@ impl Survey {
 pub(super) struct ContextBefore {
     /// The whole prompt, whether it fits or not.
     pub(super) tokens: u64,
-    /// The context fits without leaving out records that were in it before.
-    pub(super) fits: bool,
-    /// The conversation has reached the share of its limit at which it is compacted.
-    pub(super) is_due: bool,
-    /// The conversation has reached the part of that share at which it is compacted in a pause.
-    pub(super) is_due_in_pause: bool,
-    /// The conversation takes so much of its room that the user's next message probably does not fit.
-    pub(super) is_nearly_full: bool,
+    pub(super) fullness: Fullness,
     /// The most that the conversation may have.
     pub(super) available: u64,
     /// The most that a prompt may have.
     pub(super) prompt_limit: u64,
     pub(super) count_kind: CountKind,
-    /// The tokens of the records that the newest compaction could not summarize yet, if there is one.
-    grown: Option<u64>,
+    /// The records that the newest compaction could not summarize yet, in percent of what the conversation may have.
+    pub(super) grown_percent: Option<u64>,
     /// The messages in the context.
     pub(super) n_messages: u64,
 }
 
 impl ContextBefore {
-    /// Returns whether so little was recorded since the last compaction that another one would gain nothing. A context
-    /// that no longer fits had a larger window then.
-    pub(super) fn is_recent(&self) -> bool {
-        self.fits
-            && self.grown.is_some_and(|grown| grown * 100 < self.available * MIN_GROWTH_PERCENT)
+    pub(super) fn fits(&self) -> bool {
+        self.fullness < Fullness::Overflow
     }
 }
 
@@ -151,7 +162,7 @@ pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Res
         inputs.check_facts()?;
         let threshold = core.config().compression.threshold;
         let before = context_before(&input, &built, inputs.compaction_at(), threshold);
-        let (shown, chat_end) = if built.new_epoch.is_none() && before.fits {
+        let (shown, chat_end) = if built.new_epoch.is_none() && before.fits() {
             (Some(built), inputs.leaf)
         } else {
             let end = end_before_newest(&inputs, &params);
@@ -215,16 +226,18 @@ fn context_before(
         let fixed = budget.system_prompt_tokens + budget.tool_definition_tokens;
         (fixed + head + rest + pending).max(budget.prompt_limit + 1)
     };
+    let fullness = match fits {
+        true => Fullness::of_fitting(threshold, |share| context::needs_compaction(built, share)),
+        false => Fullness::Overflow,
+    };
+    let grown = compaction.map(|seq| grown_since(input.path, seq));
     ContextBefore {
         tokens,
-        fits,
-        is_due: !fits || context::needs_compaction(built, threshold),
-        is_due_in_pause: !fits || context::needs_compaction(built, threshold * PAUSE_SHARE),
-        is_nearly_full: !fits || context::needs_compaction(built, threshold.max(NEARLY_FULL_SHARE)),
+        fullness,
         available: budget.available_tokens,
         prompt_limit: budget.prompt_limit,
         count_kind: result.count_kind,
-        grown: compaction.map(|seq| grown_since(input.path, seq)),
+        grown_percent: grown.map(|tokens| tokens * 100 / budget.available_tokens.max(1)),
         n_messages: result.included_message_count,
     }
 }

@@ -1,43 +1,36 @@
-//! One compaction from its claim to its record.
+//! One compaction from its claim to its record: claim, survey, decision, plan, summary, commit.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactionMethod;
 use ollm_protocol::event::CompressionStep;
 use tokio_util::sync::CancellationToken;
 
+use super::automatic::need_of;
 use super::commit::{CommitOutcome, Compacted, NewHead, commit, snapshot_before};
 use super::events;
-use super::read_ahead::is_reading_noticed;
+use super::policy::{Action, OnFailure, Situation, SkipReason, decide};
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
+use crate::app::schedule::CompactionHistory;
+use crate::context::CutPlan;
+use crate::model::{Priority, Ticket};
 
 /// Attempts to plan a compaction while other compactions are recorded first.
 const MAX_ROUNDS: usize = 3;
-/// The records that can wait for the notes of a model before a turn waits too, in prompts of the largest size.
-const MAX_WAITING_PROMPTS: u64 = 2;
-/// The longest expected time for reading the request and writing the summary for which a turn waits before it answers the
-/// user.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// The longest such time between calls of tools, where no user waits for the first word of an answer.
-const LONGEST_WAIT_BETWEEN_CALLS: Duration = Duration::from_secs(30);
-/// The reason of a skipped compaction that subscribers do not need to know.
-const NOT_DUE: &str = "notDue";
 
 /// The end of a compaction.
 pub(super) enum CompactionOutcome {
     Done(Box<Compacted>),
-    /// The compaction was not due, or would have gained nothing.
-    Skipped(&'static str, Arc<Survey>),
-    /// The compaction failed or gave way; the context is unchanged.
+    /// It was not due, or would have gained nothing.
+    Skipped(SkipReason, Arc<Survey>),
+    /// It failed or gave way; the context is unchanged.
     Abandoned,
 }
 
@@ -46,19 +39,8 @@ pub(super) struct CompactionTask<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) request: CompactionRequest,
     pub(super) trigger: CompactionTrigger,
-    pub(super) place: QueuePlace<'a>,
-    pub(super) cause: CompactionCause,
-}
-
-/// The cause for which a context is too large.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CompactionCause {
-    /// More records than before.
-    Growth,
-    /// Another window, another model or other tools.
-    NewForm,
-    /// A refusal by the model: the context must become smaller even if the counts say that it fits.
-    Refusal,
+    /// The caller's place in the queue of the model that summarizes, if it has one.
+    pub(super) ticket: Option<&'a Ticket>,
 }
 
 /// Claims the session for a compaction. A background compaction gives way to all others.
@@ -86,13 +68,16 @@ async fn claim(
     }
 }
 
-impl CompactionTask<'_> {
+impl<'a> CompactionTask<'a> {
     const fn id(&self) -> SessionId {
         self.request.params.session_id
     }
 
-    fn must_shrink(&self) -> bool {
-        self.cause == CompactionCause::Refusal
+    fn place(&self) -> QueuePlace<'a> {
+        match self.trigger {
+            CompactionTrigger::Background => QueuePlace::Own(Priority::Background),
+            _ => self.ticket.map_or(QueuePlace::Own(Priority::Chat), QueuePlace::Held),
+        }
     }
 
     /// Runs the whole transaction.
@@ -106,7 +91,7 @@ impl CompactionTask<'_> {
         if let CompactionOutcome::Done(compacted) = &outcome {
             // An extracted summary says nothing about the model.
             if compacted.head.method != CompactionMethod::Extracted {
-                self.core.due_compactions.note_success(id);
+                self.core.due_compactions.change(id, CompactionHistory::succeed);
             }
             events::compacted(self.core, id, self.trigger, compacted);
         }
@@ -137,12 +122,12 @@ impl CompactionTask<'_> {
                 Ok(CommitOutcome::Done(done)) => return Ok(CompactionOutcome::Done(done)),
                 Ok(CommitOutcome::Superseded(now)) => survey = now,
                 Err(AppError::Compact(error)) if self.trigger.is_automatic() => {
-                    self.core.due_compactions.note_failure(id);
+                    self.core.due_compactions.change(id, CompactionHistory::fail);
                     events::failed(self.core, id, &error, false);
                     return Ok(CompactionOutcome::Abandoned);
                 }
                 Err(AppError::Compact(CompactError::NoGain { .. })) => {
-                    return Ok(CompactionOutcome::Skipped("unchanged", survey));
+                    return Ok(CompactionOutcome::Skipped(SkipReason::Unchanged, survey));
                 }
                 Err(error) => return Err(error),
             }
@@ -155,127 +140,83 @@ impl CompactionTask<'_> {
         &self,
         survey: &Arc<Survey>,
     ) -> Result<ControlFlow<CompactionOutcome, NewHead>> {
-        let skip = |reason| Ok(ControlFlow::Break(self.skip(reason, Arc::clone(survey))));
-        let must_extract = self.must_extract(survey);
-        if let Some(reason) = self.objection(survey, must_extract) {
-            return skip(reason);
+        let action = decide(&self.situation(survey));
+        if let Action::Skip(reason) = action {
+            return Ok(ControlFlow::Break(self.skip(reason, survey)));
         }
         events::step(self.core, self.id(), CompressionStep::Planning);
         let head = match plan_head(self.core, &self.request, survey).await? {
-            HeadPlan::Nothing => return skip("nothing"),
+            HeadPlan::Nothing => {
+                return Ok(ControlFlow::Break(self.skip(SkipReason::Nothing, survey)));
+            }
             HeadPlan::WithoutSummary(method) => {
                 snapshot_before(self.core, self.id(), survey.inputs.leaf).await?;
-                NewHead::without_summary(method, &survey.inputs.checkpoints)
+                Some(NewHead::without_summary(method, &survey.inputs.checkpoints))
             }
-            HeadPlan::Summary(cut) => {
-                let in_turn = self.trigger == CompactionTrigger::ChatTurn;
-                let range = SummaryRange::new(self.core, &self.request, survey, &cut, in_turn);
-                match self.summarize(&range, must_extract).await? {
-                    Some(head) => head,
-                    None => return Ok(ControlFlow::Break(CompactionOutcome::Abandoned)),
-                }
-            }
+            HeadPlan::Summary(cut) => self.summarize(survey, &cut, action).await?,
         };
-        Ok(ControlFlow::Continue(head))
+        let end = || ControlFlow::Break(CompactionOutcome::Abandoned);
+        Ok(head.map_or_else(end, ControlFlow::Continue))
     }
 
-    /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None`
-    /// if it can wait for a model. With `must_extract`, no model is asked.
+    /// Gathers the values on which the compaction depends.
+    fn situation(&self, survey: &Survey) -> Situation {
+        let (core, id, before) = (self.core, self.id(), &survey.before);
+        let history = core.due_compactions.history(id);
+        let provisional = survey.has_provisional();
+        Situation {
+            trigger: self.trigger,
+            need: need_of(core, id, before.fullness, provisional, before.available),
+            grown_percent: before.grown_percent,
+            waiting_tokens: survey.tokens_without_notes(),
+            prompt_limit: before.prompt_limit,
+            expected_wait: survey.expected_summary_time(core),
+            answers_user: survey.answers_user(),
+            has_waited: history.has_waited,
+            n_failures: history.n_failures,
+        }
+    }
+
+    /// Summarizes a range. Returns `None` if no model did, and the context can stay as it is.
     async fn summarize(
         &self,
-        range: &SummaryRange<'_>,
-        must_extract: bool,
+        survey: &Arc<Survey>,
+        cut: &CutPlan,
+        action: Action,
     ) -> Result<Option<NewHead>> {
-        if must_extract {
+        let (id, due) = (self.id(), &self.core.due_compactions);
+        let range = SummaryRange::new(self.core, &self.request, survey, cut);
+        let Action::Ask(plan) = action else {
             // Once: a model may write the next summary.
-            self.core.due_compactions.unmark_notes_missing(self.id());
-        }
-        if must_extract || !self.may_wait_for_model(range) {
-            return Ok(Some(range.by_extraction().await?));
-        }
-        let error = match range.by_model(self.place).await {
-            Ok(head) => return Ok(Some(head)),
-            Err(AppError::Compact(error)) => error,
-            Err(error) => return Err(error),
+            due.change(id, |history| history.are_notes_missing = false);
+            return range.by_extraction().await.map(Some);
         };
-        let id = self.id();
-        let can_wait = self.can_wait(range.survey);
-        if can_wait && !self.trigger.is_automatic() {
-            return Err(error.into());
+        if plan.in_turn {
+            due.change(id, |history| history.has_waited = true);
         }
-        events::failed(self.core, id, &error, !can_wait);
-        self.core.due_compactions.note_failure(id);
-        self.core.due_compactions.mark_notes_missing(id);
-        if can_wait { Ok(None) } else { Ok(Some(range.by_extraction().await?)) }
-    }
-
-    /// Returns whether a model may be asked for the summary.
-    ///
-    /// A user who waits for an answer does not wait for notes as well: a chat turn whose message was too long for the rest
-    /// of the context extracts them, and the background replaces them in the next pause. If the pauses are too short for
-    /// that and the model is fast enough, or the context has another form, the turn waits for one summary; for none while
-    /// summaries fail.
-    fn may_wait_for_model(&self, range: &SummaryRange<'_>) -> bool {
-        if self.trigger != CompactionTrigger::ChatTurn {
-            return true;
-        }
-        let awaits_retry = self.core.due_compactions.awaits_retry(self.id());
-        let prompt_limit = range.survey.before.prompt_limit;
-        let longest =
-            if range.survey.answers_user() { LONGEST_WAIT } else { LONGEST_WAIT_BETWEEN_CALLS };
-        let can_wait_longer = || {
-            range.cut.tokens <= prompt_limit * MAX_WAITING_PROMPTS
-                || range.expected_time().is_some_and(|time| time > longest)
+        let error = match range.by_model(self.place(), plan).await {
+            Err(AppError::Compact(error)) if plan.on_failure != OnFailure::Fail => error,
+            made => return made.map(Some),
         };
-        if awaits_retry || (self.cause == CompactionCause::Growth && can_wait_longer()) {
-            return false;
-        }
-        let turn = self.core.turns.get(self.id());
-        turn.is_none_or(|turn| !turn.has_summarized.swap(true, Ordering::Relaxed))
+        let extracts = plan.on_failure == OnFailure::Extract;
+        events::failed(self.core, id, &error, extracts);
+        due.change(id, |history| {
+            history.fail();
+            history.are_notes_missing = true;
+        });
+        if extracts { range.by_extraction().await.map(Some) } else { Ok(None) }
     }
 
-    /// Returns whether the background extracts notes now: a summary failed or gave way, the next message probably does not
-    /// fit, and its user would wait until the model has read the new context.
-    fn must_extract(&self, survey: &Survey) -> bool {
-        let before = &survey.before;
-        self.trigger == CompactionTrigger::Background
-            && before.is_nearly_full
-            && is_reading_noticed(self.core, self.id(), before.available)
-            && self.core.due_compactions.are_notes_missing(self.id())
-    }
-
-    /// Returns the reason not to compact automatically now.
-    fn objection(&self, survey: &Survey, must_extract: bool) -> Option<&'static str> {
-        let before = &survey.before;
-        let (is_due, is_redo) = match self.trigger {
-            CompactionTrigger::Client => return None,
-            CompactionTrigger::ChatTurn => (before.is_due || self.must_shrink(), false),
-            CompactionTrigger::Background => (before.is_due_in_pause, survey.has_provisional()),
-        };
-        if !is_due && !is_redo {
-            return Some(NOT_DUE);
-        }
-        // A context that does not fit, because its window shrank, cannot wait until it has grown.
-        if before.is_recent() && !is_redo && before.fits && !self.must_shrink() {
-            return Some("recent");
-        }
-        let awaits_retry = self.core.due_compactions.awaits_retry(self.id());
-        (awaits_retry && self.can_wait(survey) && !must_extract).then_some("paused")
-    }
-
-    /// Returns whether the context can stay as it is until a model summarizes. In the background no call waits for it.
-    fn can_wait(&self, survey: &Survey) -> bool {
-        self.trigger == CompactionTrigger::Background || (survey.before.fits && !self.must_shrink())
-    }
-
-    fn skip(&self, reason: &'static str, survey: Arc<Survey>) -> CompactionOutcome {
+    /// Reports a compaction that is skipped, unless subscribers know that already or nothing was due.
+    fn skip(&self, reason: SkipReason, survey: &Arc<Survey>) -> CompactionOutcome {
         let at = survey.inputs.compaction_at();
-        if reason != NOT_DUE
-            && self.trigger.is_automatic()
-            && self.core.due_compactions.note_skip(self.id(), reason, at)
-        {
-            events::skipped(self.core, self.id(), reason);
+        let is_new = || {
+            let due = &self.core.due_compactions;
+            due.change(self.id(), |history| history.skip(reason.name(), at))
+        };
+        if reason != SkipReason::NotDue && self.trigger.is_automatic() && is_new() {
+            events::skipped(self.core, self.id(), reason.name());
         }
-        CompactionOutcome::Skipped(reason, survey)
+        CompactionOutcome::Skipped(reason, Arc::clone(survey))
     }
 }

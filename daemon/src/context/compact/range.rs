@@ -163,7 +163,7 @@ pub(crate) fn read_pieces(
 }
 
 /// The names that occur in some records.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RangeNames {
     /// Identifiers that occur more than once.
     pub identifiers: Vec<String>,

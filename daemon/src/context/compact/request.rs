@@ -257,7 +257,15 @@ const EARLIER_HINTS: &str = "what the user wants in the end. what the user deman
     what is being done, what failed and why. what was decided, and why. what comes next, in order. what the work \
     cannot go on without: files, names, values, errors.";
 
-impl SummaryRequest<'_> {
+impl<'a> SummaryRequest<'a> {
+    /// Returns the request for a piece, which continues a summary if there is one before it.
+    pub(crate) const fn of_piece(before: Option<&'a Summary>, piece: &'a TranscriptPiece) -> Self {
+        match before {
+            None => Self::First(piece),
+            Some(before) => Self::Update(before, piece),
+        }
+    }
+
     /// Returns the summaries that the answer takes the place of.
     pub(super) fn previous(&self) -> Vec<&Summary> {
         match self {

@@ -13,13 +13,13 @@ use ollm_protocol::{Seq, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use super::commit::Compacted;
-use super::summarizer::QueuePlace;
+use super::policy::{Fullness, SkipReason};
 use super::survey::{CompactionRequest, Survey, survey};
-use super::task::{CompactionCause, CompactionOutcome, CompactionTask};
+use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
-use crate::app::running::CompactionTrigger;
+use crate::app::running::{CompactionCause, CompactionTrigger};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::context::compact::{RejectedSummary, tier};
 use crate::model::{DoneReason, Priority};
@@ -70,9 +70,8 @@ impl LongSession {
         let params = ContextBuildParams::new(self.id);
         let request = CompactionRequest::configured(&self.core, params, None);
         let request = CompactionRequest { strategy, ..request };
-        let place = QueuePlace::Own(Priority::Chat);
         let trigger = CompactionTrigger::Client;
-        CompactionTask { core: &self.core, request, trigger, place, cause: CompactionCause::Growth }
+        CompactionTask { core: &self.core, request, trigger, ticket: None }
     }
 
     /// Compacts before a model call that needs a smaller context.
@@ -82,15 +81,14 @@ impl LongSession {
 
     async fn compact_in_turn_for(&self, cause: CompactionCause) -> Compacted {
         let mut task = self.task_with(CompactStrategy::Summarize);
-        (task.cause, task.trigger) = (cause, CompactionTrigger::ChatTurn);
+        task.trigger = CompactionTrigger::ChatTurn(cause);
         done(task.run().await).expect("compacts")
     }
 
     /// Compacts as the background does.
     async fn compact_in_pause(&self) -> CompactionOutcome {
         let mut task = self.task_with(CompactStrategy::Summarize);
-        (task.place, task.trigger) =
-            (QueuePlace::Own(Priority::Background), CompactionTrigger::Background);
+        task.trigger = CompactionTrigger::Background;
         task.run().await.expect("no error")
     }
 
@@ -140,7 +138,7 @@ impl LongSession {
 fn done(outcome: Result<CompactionOutcome>) -> Result<Compacted> {
     match outcome? {
         CompactionOutcome::Done(compacted) => Ok(*compacted),
-        CompactionOutcome::Skipped(reason, _) => panic!("skipped: {reason}"),
+        CompactionOutcome::Skipped(reason, _) => panic!("skipped: {reason:?}"),
         CompactionOutcome::Abandoned => panic!("abandoned"),
     }
 }
@@ -176,7 +174,7 @@ async fn concurrent_compaction_that_left_nothing_to_do_skips_this_one() {
     assert!(seq_of(&other).is_some());
     let never = CancellationToken::new();
     let outcome = session.task().carry_out(stale, &never).await.expect("no error");
-    assert!(matches!(outcome, CompactionOutcome::Skipped("nothing", _)));
+    assert!(matches!(outcome, CompactionOutcome::Skipped(SkipReason::Nothing, _)));
     assert_eq!(session.compaction_count(), 1);
 }
 
@@ -384,7 +382,7 @@ async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
     let built = build_with(&session.core, params, None).await.expect("fits");
     session.test.record("assistant", "the last answer").await;
     let survey = session.survey().await;
-    assert!(survey.before.is_due_in_pause && !survey.before.is_due, "{:?}", survey.before);
+    assert_eq!(survey.before.fullness, Fullness::DueInPause);
     session.backend.answer_text(SUMMARY);
     let outcome = session.compact_in_pause().await;
     assert!(matches!(outcome, CompactionOutcome::Done(_)));
@@ -406,7 +404,7 @@ async fn summary_for_a_message_without_room_is_requested_behind_the_prompt_befor
     let built = build_with(&session.core, params, None).await.expect("fits");
     session.test.record("assistant", "the last answer").await;
     session.test.record("user", &"a line of a pasted file\n".repeat(500)).await;
-    assert!(!session.survey().await.before.fits);
+    assert!(!session.survey().await.before.fits());
     session.backend.answer_text(SUMMARY);
     let compacted = session.compact_in_turn().await;
     assert_eq!(compacted.head.method, CompactionMethod::Summarized);

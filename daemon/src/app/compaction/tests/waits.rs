@@ -8,11 +8,11 @@ use serde_json::json;
 
 use super::*;
 use crate::app::cache::LastChat;
-use crate::app::compaction::automatic::{CompactionInTurn, compact, follow_turn, is_due};
+use crate::app::compaction::automatic::{CompactionInTurn, compact, follow_turn};
+use crate::app::compaction::policy::LONGEST_PAUSE;
 use crate::app::compaction::read_ahead::read_ahead;
 use crate::app::compaction::summarizer::{ANSWER_LIMIT, TURN_LIMIT};
 use crate::app::compaction::summary::MAX_PIECES;
-use crate::app::running::{PendingCalls, RunningTurn};
 use crate::model::{ChatEnd, PromptCount, ThinkMode};
 use crate::tokens::Counter;
 
@@ -61,14 +61,28 @@ impl LongSession {
         self.build_for_chat(None).await;
         self.test.record("assistant", "the last answer").await;
         self.note_reading(reading);
-        let before = self.survey().await.before;
-        assert!(before.is_nearly_full && before.fits, "{before:?}");
+        assert_eq!(self.survey().await.before.fullness, Fullness::NearlyFull);
     }
 
     /// Returns the longest answers that requests allow.
     fn asked_answers(&self) -> Vec<Option<u32>> {
         let requests = self.backend.requests();
         requests.iter().map(|request| request.num_predict.map(NonZeroU32::get)).collect()
+    }
+
+    /// Notes that a summary gave way to a chat.
+    fn lack_notes(&self) {
+        let due = &self.core.due_compactions;
+        due.change(self.id, |history| history.are_notes_missing = true);
+    }
+
+    fn lacks_notes(&self) -> bool {
+        self.core.due_compactions.history(self.id).are_notes_missing
+    }
+
+    /// Notes that shorter pauses than this did not suffice.
+    fn need_pause(&self, pause: Duration) {
+        self.core.due_compactions.change(self.id, |history| history.needed_pause = pause);
     }
 
     /// Takes the mark by which the background compacts the session; returns whether there was one.
@@ -190,11 +204,11 @@ async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads
     let reading = Duration::from_millis(400);
     session.note_reading(reading);
     let due = &session.core.due_compactions;
-    due.note_needed_pause(session.id, reading);
+    session.need_pause(reading);
     let start = Instant::now();
     let outcome = session.compact_in_pause().await;
     assert!(matches!(outcome, CompactionOutcome::Done(_)));
-    assert!(due.needed_pause(session.id).is_zero(), "there was such a pause");
+    assert!(due.history(session.id).needed_pause.is_zero(), "there was such a pause");
     // The prompt has more than 100 tokens.
     assert!(start.elapsed() > reading, "{:?}", start.elapsed());
 }
@@ -223,22 +237,17 @@ async fn background_summary_gives_up_when_chats_leave_no_pause() {
 #[tokio::test]
 async fn second_compaction_of_a_turn_calls_no_model() {
     let session = LongSession::new().await;
-    let turn = RunningTurn {
-        model: "m".to_owned(),
-        started: session.core.clock.now(),
-        cancel: CancellationToken::new(),
-        pending_calls: PendingCalls::default(),
-        has_summarized: false.into(),
-    };
-    let claim = session.core.turns.claim(session.id, turn).map_err(drop).expect("is free");
     session.backend.answer_text(SUMMARY);
     assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Summarized);
     session.record_exchanges(30).await;
     assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Extracted);
     let notes = session.checkpoints();
     assert!(notes[0].summary.starts_with(SUMMARY), "the notes of the model stay: {notes:?}");
-    drop(claim);
     assert_eq!(session.backend.requests().len(), 1);
+    follow_turn(&session.core, session.id);
+    session.record_exchanges(30).await;
+    session.backend.answer_text(SUMMARY);
+    assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Summarized);
 }
 
 #[tokio::test]
@@ -246,12 +255,15 @@ async fn turn_whose_prompt_fits_goes_before_its_compaction() {
     let session = LongSession::new().await;
     session.record_exchanges(20).await;
     let params = ContextBuildParams::new(session.id);
-    let (counter, ticket) = (&Counter::ESTIMATE, None);
-    let turn = |must_shrink| CompactionInTurn { params: &params, counter, ticket, must_shrink };
-    assert!(session.survey().await.before.is_due);
-    assert!(!is_due(&session.core, turn(false)).await.expect("measures"));
+    let is_due = async || {
+        let due =
+            CompactionInTurn::due(&session.core, params.clone(), Counter::ESTIMATE, false).await;
+        due.expect("measures").is_some()
+    };
+    assert!(session.survey().await.before.fullness >= Fullness::DueInPause);
+    assert!(!is_due().await);
     session.record_exchanges(20).await;
-    assert!(is_due(&session.core, turn(false)).await.expect("measures"), "it no longer fits");
+    assert!(is_due().await, "it no longer fits");
 }
 
 #[tokio::test]
@@ -338,7 +350,7 @@ async fn nearly_full_context_is_extracted_in_the_pause_if_the_model_lacks_notes(
         let session = LongSession::new().await;
         session.fill_nearly(reading).await;
         if lacks_notes {
-            session.core.due_compactions.mark_notes_missing(session.id);
+            session.lack_notes();
         }
         for _ in 0..2 {
             session.backend.answer_text(SUMMARY);
@@ -352,7 +364,7 @@ async fn nearly_full_context_is_extracted_in_the_pause_if_the_model_lacks_notes(
             assert_eq!(session.asked_answers(), [Some(1)], "the new context is read");
             assert!(session.checkpoints()[0].provisional);
             assert!(session.take_mark().await, "the notes of a model replace it");
-            assert!(!session.core.due_compactions.are_notes_missing(session.id));
+            assert!(!session.lacks_notes());
         }
     }
 }
@@ -382,7 +394,7 @@ async fn nearly_full_context_is_extracted_once_while_notes_fail() {
 async fn extraction_in_the_pause_that_fails_is_not_tried_again_at_once() {
     let session = LongSession::new().await;
     session.fill_nearly(SLOW).await;
-    session.core.due_compactions.mark_notes_missing(session.id);
+    session.lack_notes();
     let snapshots = session.test.dir.path().join("context-snapshots");
     drop(std::fs::remove_dir_all(&snapshots));
     std::fs::File::create(&snapshots).expect("a file in the place of a directory");
@@ -422,7 +434,7 @@ async fn interrupted_notes_of_a_nearly_full_context_end_with_the_turn() {
             tokio::time::timeout(Duration::from_secs(60), both).await.expect("ends");
         assert!(matches!(outcome, CompactionOutcome::Abandoned));
         assert_eq!(is_ended, expect, "{reading:?}");
-        assert!(session.core.due_compactions.are_notes_missing(session.id));
+        assert!(session.lacks_notes());
     }
 }
 
@@ -440,7 +452,7 @@ async fn notes_that_wait_for_a_longer_pause_end_with_the_turn() {
         }
         let chat = session.core.models.queues().enter("m", Priority::Chat);
         chat.admitted().await;
-        while !session.core.due_compactions.are_notes_missing(session.id) {
+        while !session.lacks_notes() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(chat);
@@ -461,7 +473,7 @@ async fn notes_without_a_long_enough_pause_are_requested_behind_the_chat() {
         session.compact_in_turn_for(CompactionCause::Growth).await;
         let built = session.build_for_chat(None).await;
         if needs_longer_pauses {
-            session.core.due_compactions.note_needed_pause(session.id, Duration::from_secs(3600));
+            session.need_pause(LONGEST_PAUSE);
         }
         for _ in 0..32 {
             session.backend.answer_text(SUMMARY);
@@ -485,7 +497,7 @@ async fn pieces_behind_the_chat_beyond_the_most_of_a_pause_wait_for_the_next() {
     session.compact_in_turn_for(CompactionCause::Growth).await;
     session.build_for_chat(None).await;
     let all = session.checkpoints().pop().expect("one is kept");
-    session.core.due_compactions.note_needed_pause(session.id, Duration::MAX);
+    session.need_pause(LONGEST_PAUSE);
     for _ in 0..64 {
         session.backend.answer_text(SUMMARY);
     }
@@ -506,8 +518,7 @@ async fn pieces_go_behind_the_chat_only_if_that_spares_its_prompt() {
         session.record_exchanges(60).await;
         session.compact_in_turn_for(CompactionCause::Growth).await;
         session.build_for_chat(think).await;
-        let due = &session.core.due_compactions;
-        due.note_needed_pause(session.id, Duration::from_nanos(1));
+        session.need_pause(Duration::from_nanos(1));
         for _ in 0..32 {
             session.backend.answer_text(SUMMARY);
         }
@@ -516,7 +527,8 @@ async fn pieces_go_behind_the_chat_only_if_that_spares_its_prompt() {
         let request = &session.backend.requests()[0];
         let task = &request.messages.last().expect("a task").content;
         assert_eq!(task.contains("The conversation pauses here."), is_behind, "{think:?}");
-        assert!(due.needed_pause(session.id).is_zero(), "the pieces took longer");
+        let history = session.core.due_compactions.history(session.id);
+        assert!(history.needed_pause.is_zero(), "the pieces took longer");
     }
 }
 

@@ -1,0 +1,440 @@
+//! The policy of compactions: when a session is compacted, with which notes, and who waits for them.
+//!
+//! Pure functions of values: they call no model and no clock, take no lock, and read no session. Callers gather the values
+//! and carry out the decisions.
+
+use std::time::Duration;
+
+use crate::app::running::{CompactionCause, CompactionTrigger};
+
+/// The share of the threshold from which a conversation is compacted in a pause: the next message would otherwise have to
+/// wait for it. Less would compact more often than needed.
+const PAUSE_SHARE: f64 = 0.9;
+/// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
+/// fit would come before the context is shortened; with less, a model would have less time for its summary.
+const NEARLY_FULL_SHARE: f64 = 0.9;
+/// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
+const MIN_GROWTH_PERCENT: u64 = 10;
+/// The records that can be without the notes of a model before a turn waits for some, in percent of the largest prompt. Up to
+/// half a prompt of them are recent, and stay as they are.
+const MAX_WAITING_PERCENT: u64 = 250;
+/// The longest expected time for reading the request and writing the summary for which a turn waits before it answers the
+/// user.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The longest such time between calls of tools, where no user waits for the first word of an answer.
+const LONGEST_WAIT_BETWEEN_CALLS: Duration = Duration::from_secs(30);
+/// The shortest reading of a new context that users notice, and that is worth a request in the pause.
+const LEAST_READING: Duration = Duration::from_secs(1);
+/// The failed compactions in a row after which a piece whose summary is refused is extracted for good, so that it does not
+/// hold up the notes of everything behind it.
+const MAX_FAILURES: u32 = 2;
+/// The longest pause for which a summary waits, well below the limit of the wait itself.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// How much of its room a conversation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fullness {
+    Low,
+    /// It is compacted in the next pause.
+    DueInPause,
+    /// The next message of the user probably does not fit.
+    NearlyFull,
+    /// The context does not fit without leaving out records that were in it before.
+    Overflow,
+}
+
+impl Fullness {
+    /// Returns the fullness of a context that fits.
+    ///
+    /// `threshold`: the configured share. `reaches`: whether the conversation takes a share of its room.
+    pub(super) fn of_fitting(threshold: f64, reaches: impl Fn(f64) -> bool) -> Self {
+        if reaches(threshold.max(NEARLY_FULL_SHARE)) {
+            Self::NearlyFull
+        } else if reaches(threshold * PAUSE_SHARE) {
+            Self::DueInPause
+        } else {
+            Self::Low
+        }
+    }
+}
+
+/// The need of a session for a compaction, as far as it is known without reading its log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompactionNeed {
+    pub(super) fullness: Fullness,
+    /// A checkpoint waits for the summary of a model.
+    pub(super) has_provisional: bool,
+    /// Compactions failed, so that automatic ones ask no model for a while.
+    pub(super) awaits_retry: bool,
+    /// Set if a summary failed or gave way to a chat, and nothing took its place: the time in which the model of the next
+    /// chat reads a new context, zero if it is not known or has no need to.
+    pub(super) missing_notes: Option<Duration>,
+}
+
+impl CompactionNeed {
+    /// Returns whether a compaction in the background may find something to do.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_full_or_provisional() && (!self.awaits_retry || self.is_urgent())
+    }
+
+    /// Returns whether lines are extracted before the next message comes: a model had its chance to write notes, the
+    /// message probably does not fit, and its user would wait until the model has read the new context.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.fullness >= Fullness::NearlyFull && self.missing_notes.is_some_and(is_noticed)
+    }
+
+    fn is_full_or_provisional(&self) -> bool {
+        self.fullness > Fullness::Low || self.has_provisional
+    }
+}
+
+/// Returns whether users notice that a model needs a time to read a new context, so that it reads ahead in a pause.
+pub(super) fn is_noticed(reading: Duration) -> bool {
+    reading >= LEAST_READING
+}
+
+/// Returns whether the context of a turn may be too large for its model, so that it has to be measured.
+///
+/// `is_like_last`: whether the turn has the window, the model and the tools for which the fullness is known.
+pub(super) fn may_overflow(fullness: Option<Fullness>, is_like_last: bool) -> bool {
+    !is_like_last || fullness != Some(Fullness::Low)
+}
+
+/// The values on which a compaction depends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Situation {
+    pub(super) trigger: CompactionTrigger,
+    pub(super) need: CompactionNeed,
+    /// The records that the last compaction could not summarize, in percent of the room; `None` before the first one.
+    pub(super) grown_percent: Option<u64>,
+    /// The tokens of the records without a summary of a model.
+    pub(super) waiting_tokens: u64,
+    /// The tokens that a prompt may have.
+    pub(super) prompt_limit: u64,
+    /// The expected time for the largest request for a summary and its answer; `None` if nothing was measured.
+    pub(super) expected_wait: Option<Duration>,
+    /// The next call of the model answers a message of the user, and not the result of a tool.
+    pub(super) answers_user: bool,
+    /// The turn has waited for a summary before.
+    pub(super) has_waited: bool,
+    /// The compactions that failed in a row.
+    pub(super) n_failures: u32,
+}
+
+/// The way in which a compaction continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Skip(SkipReason),
+    /// Lines are extracted from the records, and no model is asked.
+    Extract,
+    /// A model is asked for a summary.
+    Ask(AskPlan),
+}
+
+/// The reason to leave a context as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SkipReason {
+    /// Nothing asked for a compaction any more.
+    NotDue,
+    /// Hardly anything was recorded since the last compaction.
+    Recent,
+    /// Compactions failed a short time ago.
+    Paused,
+    /// Every record is recent.
+    Nothing,
+    /// The new context would not be smaller.
+    Unchanged,
+}
+
+impl SkipReason {
+    /// Returns the name that results and events show.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::NotDue => "notDue",
+            Self::Recent => "recent",
+            Self::Paused => "paused",
+            Self::Nothing => "nothing",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// The rules for asking a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AskPlan {
+    /// A user waits for the answer behind the summary: one request, for a limited time; the background does the rest.
+    pub(super) in_turn: bool,
+    pub(super) on_failure: OnFailure,
+    /// A piece whose summary is refused is extracted for good.
+    pub(super) extracts_refused: bool,
+}
+
+/// What follows if no model writes a usable summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnFailure {
+    /// The call fails.
+    Fail,
+    /// The context stays as it is, and the background tries again after a while.
+    TryLater,
+    /// Lines are extracted.
+    Extract,
+}
+
+/// Decides how a compaction continues after its survey.
+pub(super) fn decide(situation: &Situation) -> Action {
+    match situation.trigger {
+        CompactionTrigger::Client => Action::Ask(AskPlan {
+            in_turn: false,
+            on_failure: OnFailure::Fail,
+            extracts_refused: false,
+        }),
+        CompactionTrigger::ChatTurn(cause) => decide_in_turn(situation, cause),
+        CompactionTrigger::Background => decide_in_background(situation),
+    }
+}
+
+/// A turn compacts only a context that does not fit or was refused, so it always makes room.
+///
+/// A user who waits for an answer does not wait for notes as well: they are extracted, and the background replaces them in
+/// the next pause. If the pauses are too short for that and the model is fast enough, or the context has another form, the
+/// turn waits for one summary; for none while summaries fail.
+fn decide_in_turn(situation: &Situation, cause: CompactionCause) -> Action {
+    let Situation { need, waiting_tokens, prompt_limit, .. } = *situation;
+    if need.fullness < Fullness::Overflow && cause != CompactionCause::Refusal {
+        return Action::Skip(SkipReason::NotDue);
+    }
+    let longest = match situation.answers_user {
+        true => LONGEST_WAIT,
+        false => LONGEST_WAIT_BETWEEN_CALLS,
+    };
+    let lacks_pauses = waiting_tokens * 100 > prompt_limit * MAX_WAITING_PERCENT;
+    let is_fast = situation.expected_wait.is_none_or(|wait| wait <= longest);
+    let may_wait = cause != CompactionCause::Growth || (lacks_pauses && is_fast);
+    if !may_wait || need.awaits_retry || situation.has_waited {
+        return Action::Extract;
+    }
+    let on_failure = OnFailure::Extract;
+    Action::Ask(AskPlan { in_turn: true, on_failure, extracts_refused: false })
+}
+
+/// No call waits for the background, so it can leave every context as it is.
+fn decide_in_background(situation: &Situation) -> Action {
+    let Situation { need, grown_percent, n_failures, .. } = *situation;
+    if !need.is_full_or_provisional() {
+        return Action::Skip(SkipReason::NotDue);
+    }
+    // A context that does not fit had a larger window at the last compaction.
+    let has_grown = grown_percent.is_none_or(|grown| grown >= MIN_GROWTH_PERCENT);
+    if !has_grown && !need.has_provisional && need.fullness < Fullness::Overflow {
+        return Action::Skip(SkipReason::Recent);
+    }
+    if need.is_urgent() {
+        return Action::Extract;
+    }
+    if need.awaits_retry {
+        return Action::Skip(SkipReason::Paused);
+    }
+    let (on_failure, extracts_refused) = (OnFailure::TryLater, n_failures >= MAX_FAILURES);
+    Action::Ask(AskPlan { in_turn: false, on_failure, extracts_refused })
+}
+
+/// The two forms of requests for a summary in pieces: behind the chat's own prompt, or with a prompt of their own, which
+/// displaces the chat's from the server's cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PieceForms {
+    /// The requests that are needed behind the chat's prompt.
+    pub(super) n_behind: u64,
+    /// The requests with a prompt of their own; `None` if that leaves no room for records.
+    pub(super) n_own: Option<u64>,
+    /// Requests in the background behind the chat's prompt leave it in the server's cache. They do not if they name another
+    /// mode of thinking.
+    pub(super) spares_chat: bool,
+    /// No pause was long enough for a request with a prompt of its own.
+    pub(super) lacks_pauses: bool,
+}
+
+impl PieceForms {
+    /// Returns whether requests go behind the chat's prompt. A prompt of their own must need fewer requests, and long
+    /// enough pauses.
+    pub(super) fn prefers_chat(&self) -> bool {
+        self.n_own.is_none_or(|own| self.n_behind <= own) || self.spares_chat && self.lacks_pauses
+    }
+}
+
+/// Returns the pause without chats before a request in the background. The model reads a prompt of its own for `reading`,
+/// zero if the request repeats the chat's prompt: in a shorter pause the chat would come back, and find its prompt displaced.
+pub(super) fn first_pause(reading: Duration, needed: Duration) -> Duration {
+    if reading.is_zero() { Duration::ZERO } else { reading.max(needed).min(LONGEST_PAUSE) }
+}
+
+/// Returns the pause before the next attempt of a request that gave way to a chat after some time. A chat that came as soon
+/// after its answer again would wait again, and read its own prompt again.
+pub(super) fn next_pause(pause: Duration, reading: Duration, lasted: Duration) -> Duration {
+    (pause.max(reading).max(lasted) * 2).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CompactionTrigger::{Background, ChatTurn, Client};
+    use Fullness::{DueInPause, Low, NearlyFull, Overflow};
+
+    const SLOW: Duration = Duration::from_secs(60);
+    const FAST: Duration = Duration::from_secs(5);
+
+    /// A session without earlier compactions and with a fast model.
+    const fn situation(trigger: CompactionTrigger, fullness: Fullness) -> Situation {
+        let need = CompactionNeed {
+            fullness,
+            has_provisional: false,
+            awaits_retry: false,
+            missing_notes: None,
+        };
+        Situation {
+            trigger,
+            need,
+            grown_percent: None,
+            waiting_tokens: 1000,
+            prompt_limit: 1000,
+            expected_wait: Some(FAST),
+            answers_user: true,
+            has_waited: false,
+            n_failures: 0,
+        }
+    }
+
+    fn with(mut situation: Situation, change: impl FnOnce(&mut Situation)) -> Situation {
+        change(&mut situation);
+        situation
+    }
+
+    #[test]
+    fn every_situation_has_its_action() {
+        let ask = |in_turn, on_failure, extracts_refused| {
+            Action::Ask(AskPlan { in_turn, on_failure, extracts_refused })
+        };
+        let (extract, skip) = (Action::Extract, Action::Skip);
+        let ask_in_turn = ask(true, OnFailure::Extract, false);
+        let ask_in_background = ask(false, OnFailure::TryLater, false);
+        let growth = situation(ChatTurn(CompactionCause::Growth), Overflow);
+        let new_form = situation(ChatTurn(CompactionCause::NewForm), Overflow);
+        let refusal = situation(ChatTurn(CompactionCause::Refusal), Low);
+        let late = with(growth, |it| it.waiting_tokens = 2501);
+        let between_calls = with(late, |it| it.answers_user = false);
+        let pause = situation(Background, DueInPause);
+        let recent = with(pause, |it| it.grown_percent = Some(9));
+        let urgent = with(situation(Background, NearlyFull), |it| {
+            it.need.missing_notes = Some(Duration::from_secs(2));
+        });
+        #[rustfmt::skip]
+        let cases = [
+            ("a client asks, however empty the context is", situation(Client, Low), ask(false, OnFailure::Fail, false)),
+            ("a client asks while summaries fail", with(situation(Client, Low), |it| it.need.awaits_retry = true), ask(false, OnFailure::Fail, false)),
+            ("turn: the context fits by now", situation(ChatTurn(CompactionCause::Growth), NearlyFull), skip(SkipReason::NotDue)),
+            ("turn: the next message does not fit", growth, extract),
+            ("turn: not too much waits for notes", with(growth, |it| it.waiting_tokens = 2500), extract),
+            ("turn: no pauses, fast model", late, ask_in_turn),
+            ("turn: no pauses, unknown model", with(late, |it| it.expected_wait = None), ask_in_turn),
+            ("turn: no pauses, model at the limit", with(late, |it| it.expected_wait = Some(LONGEST_WAIT)), ask_in_turn),
+            ("turn: no pauses, slower model", with(late, |it| it.expected_wait = Some(LONGEST_WAIT * 2)), extract),
+            ("turn: the same model between tool calls", with(between_calls, |it| it.expected_wait = Some(LONGEST_WAIT * 2)), ask_in_turn),
+            ("turn: slow model between tool calls", with(between_calls, |it| it.expected_wait = Some(SLOW)), extract),
+            ("turn: no pauses, and the turn has waited", with(late, |it| it.has_waited = true), extract),
+            ("turn: no pauses, and summaries fail", with(late, |it| it.need.awaits_retry = true), extract),
+            ("turn: the window shrank, or tools or model changed", new_form, ask_in_turn),
+            ("turn: the window shrank, slow model", with(new_form, |it| it.expected_wait = Some(SLOW)), ask_in_turn),
+            ("turn: the form changed, and the context fits", situation(ChatTurn(CompactionCause::NewForm), NearlyFull), skip(SkipReason::NotDue)),
+            ("turn: the server refused the prompt", refusal, ask_in_turn),
+            ("turn: the server refused twice", with(refusal, |it| it.has_waited = true), extract),
+            ("turn: refused, and summaries fail", with(refusal, |it| it.need.awaits_retry = true), extract),
+            ("pause: far from full", situation(Background, Low), skip(SkipReason::NotDue)),
+            ("pause: extracted lines wait for notes", with(situation(Background, Low), |it| it.need.has_provisional = true), ask_in_background),
+            ("pause: nearly due", pause, ask_in_background),
+            ("pause: hardly anything since the last compaction", recent, skip(SkipReason::Recent)),
+            ("pause: recent, but extracted", with(recent, |it| it.need.has_provisional = true), ask_in_background),
+            ("pause: recent, but the window shrank", with(recent, |it| it.need.fullness = Overflow), ask_in_background),
+            ("pause: enough since the last compaction", with(pause, |it| it.grown_percent = Some(10)), ask_in_background),
+            ("pause: summaries fail", with(pause, |it| it.need.awaits_retry = true), skip(SkipReason::Paused)),
+            ("pause: refused twice", with(pause, |it| it.n_failures = 2), ask(false, OnFailure::TryLater, true)),
+            ("pause: refused once", with(pause, |it| it.n_failures = 1), ask_in_background),
+            ("pause: nearly full, and notes are missing", urgent, extract),
+            ("pause: the same while summaries fail", with(urgent, |it| it.need.awaits_retry = true), extract),
+            ("pause: notes are missing, and the next message fits", with(urgent, |it| it.need.fullness = DueInPause), ask_in_background),
+            ("pause: notes are missing, and the model reads fast", with(urgent, |it| it.need.missing_notes = Some(Duration::ZERO)), ask_in_background),
+            ("pause: nearly full, no notes missing", with(urgent, |it| it.need.missing_notes = None), ask_in_background),
+        ];
+        for (name, situation, expected) in cases {
+            assert_eq!(decide(&situation), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn sessions_are_due_when_the_background_may_find_something_to_do() {
+        let low = situation(Background, Low).need;
+        let full = CompactionNeed { fullness: NearlyFull, ..low };
+        let missing = Some(Duration::from_secs(2));
+        for (need, is_due, is_urgent) in [
+            (low, false, false),
+            (CompactionNeed { has_provisional: true, ..low }, true, false),
+            (CompactionNeed { fullness: DueInPause, ..low }, true, false),
+            (CompactionNeed { awaits_retry: true, ..full }, false, false),
+            (CompactionNeed { missing_notes: missing, ..full }, true, true),
+            (CompactionNeed { missing_notes: missing, awaits_retry: true, ..full }, true, true),
+            (CompactionNeed { missing_notes: Some(Duration::ZERO), ..full }, true, false),
+            (CompactionNeed { missing_notes: missing, ..low }, false, false),
+        ] {
+            assert_eq!((need.is_due(), need.is_urgent()), (is_due, is_urgent), "{need:?}");
+        }
+    }
+
+    #[test]
+    fn fullness_follows_the_share_and_the_threshold() {
+        for (share, threshold, expected) in [
+            (0.71, 0.8, Low),
+            (0.72, 0.8, DueInPause),
+            (0.89, 0.8, DueInPause),
+            (0.9, 0.8, NearlyFull),
+            (0.94, 0.95, DueInPause),
+            (0.95, 0.95, NearlyFull),
+        ] {
+            // Shares are products of other shares.
+            let found = Fullness::of_fitting(threshold, |least| share >= least - 1e-9);
+            assert_eq!(found, expected, "{share} of {threshold}");
+        }
+    }
+
+    #[test]
+    fn contexts_of_turns_are_measured_unless_they_certainly_fit() {
+        assert!(!may_overflow(Some(Low), true));
+        assert!(may_overflow(Some(Low), false), "the window may have become smaller");
+        assert!(may_overflow(None, true) && may_overflow(Some(DueInPause), true));
+    }
+
+    #[test]
+    fn pieces_go_behind_the_chat_if_that_needs_no_more_requests_or_pauses_are_too_short() {
+        for (n_behind, n_own, spares_chat, lacks_pauses, expected) in [
+            (2, Some(2), false, false, true),
+            (3, Some(2), true, false, false),
+            (3, Some(2), true, true, true),
+            (3, Some(2), false, true, false),
+            (3, None, false, false, true),
+        ] {
+            let forms = PieceForms { n_behind, n_own, spares_chat, lacks_pauses };
+            assert_eq!(forms.prefers_chat(), expected, "{forms:?}");
+        }
+    }
+
+    #[test]
+    fn pauses_are_as_long_as_the_reading_and_double() {
+        let zero = Duration::ZERO;
+        assert_eq!(first_pause(zero, SLOW), zero, "the chat's prompt stays in the cache");
+        assert_eq!((first_pause(FAST, zero), first_pause(FAST, SLOW)), (FAST, SLOW));
+        assert_eq!(first_pause(Duration::MAX, zero), LONGEST_PAUSE);
+        assert_eq!(next_pause(FAST, zero, zero), FAST * 2);
+        assert_eq!(
+            (next_pause(zero, FAST, zero), next_pause(zero, zero, FAST)),
+            (FAST * 2, FAST * 2)
+        );
+        assert_eq!(next_pause(LONGEST_PAUSE, zero, zero), LONGEST_PAUSE);
+    }
+}
