@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use hashlink::LruCache;
 use ollm_protocol::content::{BuiltContext, Compaction, Epoch, LoopPattern, RecalledRecord};
-use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::Mutex;
 
+use super::build_request::BuildRequest;
 use super::path::{ActivePath, records_between};
 use crate::config::LoopDetectionConfig;
 use crate::context::compact::Extractor;
@@ -214,7 +214,7 @@ pub(crate) struct RecentBuilds {
 #[derive(Clone)]
 pub(crate) struct BuildRecipe {
     pub(crate) build_id: String,
-    pub(crate) params: Arc<ContextBuildParams>,
+    pub(crate) request: Arc<BuildRequest>,
     /// The leaf that the build was made for, with the epoch that it recorded.
     pub(crate) leaf: Option<Seq>,
     /// The digest of its messages.
@@ -230,15 +230,15 @@ pub(crate) struct BuildRecipe {
 impl BuildRecipe {
     /// Returns the recipe of a context that was built for `leaf`.
     pub(crate) fn new(
-        params: &Arc<ContextBuildParams>,
+        request: &Arc<BuildRequest>,
         leaf: Option<Seq>,
         digest: blake3::Hash,
         context: &BuiltContext,
     ) -> Self {
         let (build_id, prefix_tokens) = (context.build_id.clone(), context.prefix_tokens);
-        let (params, read_as) = (Arc::clone(params), [None; 2]);
+        let (request, read_as) = (Arc::clone(request), [None; 2]);
         let recalled = context.recalled.clone();
-        Self { build_id, params, leaf, digest, prefix_tokens, recalled, read_as }
+        Self { build_id, request, leaf, digest, prefix_tokens, recalled, read_as }
     }
 }
 
@@ -295,7 +295,7 @@ impl RecentBuilds {
     /// Remembers a build that was returned to a client.
     pub(crate) fn note(
         &mut self,
-        params: &Arc<ContextBuildParams>,
+        request: &Arc<BuildRequest>,
         leaf: Option<Seq>,
         build: PreviousBuild,
         context: &BuiltContext,
@@ -303,7 +303,7 @@ impl RecentBuilds {
         if self.recipes.len() == MAX_RECIPES {
             self.recipes.pop_front();
         }
-        self.recipes.push_back(BuildRecipe::new(params, leaf, build.digest(), context));
+        self.recipes.push_back(BuildRecipe::new(request, leaf, build.digest(), context));
         self.last = Some(Arc::new(build));
         self.set_fill(leaf, context);
     }

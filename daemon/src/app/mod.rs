@@ -18,6 +18,7 @@
 //! and its sibling, or through the session store directly by code that may block.
 
 pub(crate) mod branches;
+mod build_request;
 mod cache;
 mod change;
 pub(crate) mod chat;

@@ -24,7 +24,6 @@ use ollm_protocol::methods::chat::{
     ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
     ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
 };
-use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::session::{MessageInput, SessionIdParams};
 use ollm_protocol::{Seq, SessionId, limits, method};
 use tokio::sync::mpsc;
@@ -34,6 +33,7 @@ use self::answer::is_final_answer;
 use self::model_call::n_compactions;
 use self::retry::{RetryIntent, step_back};
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
+use super::build_request::BuildRequest;
 use super::context::turn_recall::{RecallForTurn, recall_for_turn};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
@@ -206,12 +206,12 @@ async fn recall_for(
         _ => None,
     });
     let question = parts.chain(message.content.as_deref()).collect::<Vec<_>>().join("\n");
-    let params = ContextBuildParams {
+    let params = BuildRequest {
         model: Some(request.model.clone()),
         context_size: request.context_size,
         tools: request.tools.clone(),
         pending: Some(question),
-        ..ContextBuildParams::new(request.id)
+        ..BuildRequest::new(request.id)
     };
     let recalled = blocking(core, move |core| recall_for_turn(core, &params)).await;
     recalled.unwrap_or_else(|error| {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord, RecalledRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
-use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, TurnRequest, as_ms, phase};
+use crate::app::build_request::BuildRequest;
 use crate::app::cache::LastChat;
 use crate::app::compaction::{CompactionInTurn, summarizes_itself};
 use crate::app::context::build::build_with;
@@ -89,7 +89,7 @@ struct AdmittedCall {
     /// The model is in the server's memory.
     is_loaded: bool,
     counter: Counter,
-    params: ContextBuildParams,
+    params: BuildRequest,
 }
 
 impl ModelCall {
@@ -193,12 +193,12 @@ impl Turn {
             let own = CountedPrompts { tools, ..prompts.clone() };
             self.unless_ended(learned_counter(core, info, &own)).await??;
         }
-        let params = ContextBuildParams {
+        let params = BuildRequest {
             context_size: Some(window),
             model: Some(prompts.model),
             tools: prompts.tools,
             compact: CompactMode::Auto,
-            ..ContextBuildParams::new(*id)
+            ..BuildRequest::new(*id)
         };
         Ok(AdmittedCall { ticket, num_ctx, is_loaded: loaded.is_some(), counter, params })
     }
@@ -242,7 +242,7 @@ impl Turn {
         must_shrink: bool,
     ) -> Result<AdmittedCall> {
         let core = &self.core;
-        let params = ContextBuildParams { compact: CompactMode::Never, ..admitted.params.clone() };
+        let params = BuildRequest { compact: CompactMode::Never, ..admitted.params.clone() };
         let due = CompactionInTurn::due(core, params, admitted.counter.clone(), must_shrink);
         let Some(compaction) = self.or_log(self.unless_ended(due).await?).flatten() else {
             return Ok(admitted);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::MIN_CONTEXT_SIZE;
-use ollm_protocol::methods::context::ContextBuildParams;
 use tokio::task::JoinSet;
 
 use super::events;
@@ -14,8 +13,9 @@ use super::policy::{CompactionNeed, Fullness, may_overflow};
 use super::read_ahead::{NextReader, read_ahead};
 use super::survey::{CompactionRequest, survey};
 use super::task::{CompactionOutcome, CompactionTask};
+use crate::app::build_request::BuildRequest;
 use crate::app::cache::{CachedSession, ContextFill};
-use crate::app::context::inputs::params_like_last;
+use crate::app::context::inputs::request_like_last;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionCause, CompactionTrigger};
@@ -36,7 +36,7 @@ impl CompactionInTurn {
     /// `must_shrink`: the model refused the context, or had no room to answer.
     pub(in crate::app) async fn due(
         core: &Arc<Core>,
-        params: ContextBuildParams,
+        params: BuildRequest,
         counter: Counter,
         must_shrink: bool,
     ) -> Result<Option<Self>> {
@@ -76,13 +76,13 @@ impl CompactionInTurn {
 }
 
 /// Returns whether a build would have the window, the model and the tools of the last one.
-fn is_like_last(core: &Core, params: &ContextBuildParams) -> bool {
-    let is_alike = |last: &ContextBuildParams| {
-        let ContextBuildParams { context_size, model, tools, .. } = params;
+fn is_like_last(core: &Core, params: &BuildRequest) -> bool {
+    let is_alike = |last: &BuildRequest| {
+        let BuildRequest { context_size, model, tools, .. } = params;
         last.context_size == *context_size && last.model == *model && last.tools == *tools
     };
     let cached = core.cache.peek(params.session_id, |session| {
-        session.builds.recipe(None).is_some_and(|recipe| is_alike(&recipe.params))
+        session.builds.recipe(None).is_some_and(|recipe| is_alike(&recipe.request))
     });
     cached.unwrap_or(false)
 }
@@ -189,7 +189,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 /// Compacts a session in the background and returns its id.
 pub(super) async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
-    let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
+    let request = CompactionRequest::configured(&core, request_like_last(&core, id), None);
     let trigger = CompactionTrigger::Background;
     match (CompactionTask { core: &core, request, trigger, ticket: None }).run().await {
         Ok(CompactionOutcome::Done(compacted)) => {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ollm_protocol::content::{
     BuiltContext, Checkpoint, Compaction, CompactionMethod, RecordBody, Retention,
 };
-use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{CheckpointId, Seq, SessionId};
 
 use super::survey::{self, CompactionRequest, ContextBefore, Survey};
+use crate::app::build_request::BuildRequest;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{CompactError, Result};
@@ -146,7 +146,7 @@ pub(super) async fn plan(
 
 fn plan_now(
     core: &Core,
-    params: &ContextBuildParams,
+    params: &BuildRequest,
     survey: &Survey,
     head: &NewHead,
 ) -> Result<(Built, Retention)> {

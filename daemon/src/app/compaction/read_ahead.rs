@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::CompactMode;
-use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::policy::is_noticed;
 use super::summarizer::{QueuePlace, Summarizer, summarizes_itself};
+use crate::app::build_request::BuildRequest;
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::Result;
@@ -22,7 +22,7 @@ pub(super) struct NextReader {
     model: String,
     window: u32,
     /// The params of the last build of the chat.
-    params: Arc<ContextBuildParams>,
+    params: Arc<BuildRequest>,
     think: Option<ThinkMode>,
 }
 
@@ -44,7 +44,7 @@ impl NextReader {
     pub(super) fn of(core: &Core, id: SessionId, tokens: u64) -> Option<Self> {
         let last = core.cache.peek(id, |session| {
             let recipe = session.builds.recipe(None)?;
-            Some((Arc::clone(&recipe.params), session.last_chat?))
+            Some((Arc::clone(&recipe.request), session.last_chat?))
         });
         let (params, chat) = last.flatten()?;
         // A chat names both. Other clients may send their contexts elsewhere.
@@ -73,10 +73,11 @@ impl NextReader {
             return Ok(false);
         }
         let tools = params.tools.clone();
-        let params = ContextBuildParams {
+        let params = BuildRequest {
             compact: CompactMode::Never,
             pending: None,
             strategy: None,
+            recall: false,
             ..(*params).clone()
         };
         // This build counts as the last one, because the server has its prompt in the cache afterwards.

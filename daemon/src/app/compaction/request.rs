@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{CompactStrategy, CountKind, Reliability, Retention};
 use ollm_protocol::methods::context::{
-    ContextBuildParams, ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
+    ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
 };
 use ollm_protocol::methods::session::SessionIdParams;
 
@@ -14,7 +14,8 @@ use super::policy::SkipReason;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
 use super::task::{CompactionOutcome, CompactionTask};
-use crate::app::context::inputs::params_like_last;
+use crate::app::build_request::BuildRequest;
+use crate::app::context::inputs::request_like_last;
 use crate::app::context::inspect;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
@@ -35,9 +36,9 @@ pub(crate) async fn compact(
         return Err(AppError::invalid("instructions", problem));
     }
     let instructions = instructions.filter(|text| !text.trim().is_empty());
-    let last = params_like_last(&core, id);
+    let last = request_like_last(&core, id);
     let tools = if tools.is_empty() { last.tools.clone() } else { tools };
-    let params = ContextBuildParams { tools, ..last };
+    let params = BuildRequest { tools, ..last };
     let default = CompactionRequest::configured(&core, params, None);
     let strategy = strategy.unwrap_or(default.strategy);
     let request = CompactionRequest { strategy, instructions, ..default };
@@ -57,7 +58,7 @@ pub(crate) async fn checkpoints(
     params: SessionIdParams,
 ) -> Result<ContextCheckpointsResult> {
     let id = params.session_id;
-    let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
+    let request = CompactionRequest::configured(&core, request_like_last(&core, id), None);
     let survey = survey(&core, &request).await?;
     let tier = tier(survey.inputs.window.size);
     let compression_count = core.summary(id)?.compression_count;

@@ -8,9 +8,9 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{
     CompactStrategy, CompactionMethod, ContextMessage, CountKind, OmittedItem, RecordKind,
 };
-use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::policy::Fullness;
+use crate::app::build_request::BuildRequest;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
@@ -28,7 +28,7 @@ const MISSING: [&str; 2] = ["budget", "summarized"];
 #[derive(Clone)]
 pub(super) struct CompactionRequest {
     /// The params of the context that has to fit.
-    pub(super) params: ContextBuildParams,
+    pub(super) params: BuildRequest,
     /// `None` for the counter of the session's model.
     pub(super) counter: Option<Counter>,
     pub(super) strategy: CompactStrategy,
@@ -38,11 +38,7 @@ pub(super) struct CompactionRequest {
 
 impl CompactionRequest {
     /// Returns a request with the configured strategy.
-    pub(super) fn configured(
-        core: &Core,
-        params: ContextBuildParams,
-        counter: Option<Counter>,
-    ) -> Self {
+    pub(super) fn configured(core: &Core, params: BuildRequest, counter: Option<Counter>) -> Self {
         let strategy = match core.config().compression.strategy {
             CompressionStrategy::Summarize => CompactStrategy::Summarize,
             CompressionStrategy::Truncate => CompactStrategy::Truncate,
@@ -179,7 +175,7 @@ pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Res
 }
 
 /// Returns the last record before the newest message of the user and what was recalled for it.
-fn end_before_newest(inputs: &Inputs, params: &ContextBuildParams) -> Option<Seq> {
+fn end_before_newest(inputs: &Inputs, params: &BuildRequest) -> Option<Seq> {
     if params.pending.is_some() {
         return inputs.leaf;
     }
@@ -192,14 +188,14 @@ fn end_before_newest(inputs: &Inputs, params: &ContextBuildParams) -> Option<Seq
 /// Returns the context as it was after an earlier record, which the server has read; `None` if it opened a new epoch.
 fn built_until(
     core: &Arc<Core>,
-    params: &ContextBuildParams,
+    params: &BuildRequest,
     inputs: &Inputs,
     end: Option<Seq>,
 ) -> Result<Option<Built>> {
     if end.is_none() {
         return Ok(None);
     }
-    let params = ContextBuildParams { pending: None, ..params.clone() };
+    let params = BuildRequest { pending: None, ..params.clone() };
     let counter = Some(inputs.counter.clone());
     let earlier = inputs::load(core, &params, counter, BuildLeaf::Earlier(end))?;
     let input = earlier.build_input(&params, &earlier.checkpoints);

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::inputs::{self, BuildLeaf, plan};
 use super::turn_recall::recall_for_build;
+use crate::app::build_request::BuildRequest;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
@@ -24,8 +25,9 @@ use crate::tokens::Counter;
 const MAX_TRIES: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
-pub(crate) async fn build(core: Arc<Core>, mut params: ContextBuildParams) -> Result<BuiltContext> {
+pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
+    let mut params = BuildRequest::from(params);
     let id = params.session_id;
     let info = learn_limits(&core, id, params.model.as_deref()).await?;
     if let Some(info) = info {
@@ -47,7 +49,7 @@ pub(crate) async fn build(core: Arc<Core>, mut params: ContextBuildParams) -> Re
 }
 
 /// Adds what a build recalls to its session or its params. A build does not depend on it, so an error is only logged.
-async fn recalled(core: &Arc<Core>, params: &mut ContextBuildParams) -> Vec<RecalledRecord> {
+async fn recalled(core: &Arc<Core>, params: &mut BuildRequest) -> Vec<RecalledRecord> {
     if !std::mem::take(&mut params.recall) {
         return Vec::new();
     }
@@ -69,7 +71,7 @@ pub(super) fn check_result(id: SessionId, build_id: &str, result: &impl Serializ
 
 /// Learns the vocabulary of a model whose texts were never counted, so that counts are no estimates. Does not load the
 /// model; without a vocabulary, counts stay estimates.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &ContextBuildParams) {
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &BuildRequest) {
     if core.counts.has_tokenizer(info, &info.model) {
         return;
     }
@@ -83,7 +85,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &ContextBu
 /// Builds a context with a given counter; by default with that of the session's model.
 pub(crate) async fn build_with(
     core: &Arc<Core>,
-    params: ContextBuildParams,
+    params: BuildRequest,
     counter: Option<Counter>,
 ) -> Result<BuiltContext> {
     let id = params.session_id;
@@ -111,7 +113,7 @@ pub(crate) async fn build_with(
         n_tries += 1;
         if n_tries == MAX_TRIES {
             let compact = CompactMode::Never;
-            request = Arc::new(ContextBuildParams { compact, ..(*params).clone() });
+            request = Arc::new(BuildRequest { compact, ..(*params).clone() });
         }
     }
 }
@@ -133,7 +135,7 @@ enum BuildStep {
 /// Plans a context, or the deltas to record before that. Blocks on the disk.
 fn next_step(
     core: &Arc<Core>,
-    params: &ContextBuildParams,
+    params: &BuildRequest,
     counter: Option<Counter>,
 ) -> Result<BuildStep> {
     let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
@@ -152,7 +154,7 @@ fn next_step(
 /// Remembers a build, so that the next one can be compared with it and `context.inspect` can repeat it.
 fn remember(
     core: &Core,
-    params: &Arc<ContextBuildParams>,
+    params: &Arc<BuildRequest>,
     leaf: Option<Seq>,
     built: Built,
 ) -> BuiltContext {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ollm_protocol::content::{
     Checkpoint, ContextEntry, Delta, Epoch, RecalledRecord, RecordBody, Retention,
 };
-use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::deltas::{Additions, GOAL_PERCENT, SentDeltas, omitted_additions};
 use super::facts::SessionFacts;
 use super::folds::Folds;
 use super::head::head_in_force;
+use crate::app::build_request::BuildRequest;
 use crate::app::cache::CachedHead;
 use crate::app::core::{Core, SessionSettings};
 use crate::app::error::Result;
@@ -74,11 +74,11 @@ pub(crate) enum BuildLeaf {
 /// `counter`: the counter to use; `None` for that of the model in force.
 pub(crate) fn load(
     core: &Arc<Core>,
-    params: &ContextBuildParams,
+    request: &BuildRequest,
     counter: Option<Counter>,
     leaf: BuildLeaf,
 ) -> Result<Inputs> {
-    let id = params.session_id;
+    let id = request.session_id;
     if let BuildLeaf::Active = leaf {
         settle(core, id)?;
     }
@@ -94,11 +94,11 @@ pub(crate) fn load(
     })?;
     let config = core.config();
     let model =
-        params.model.as_ref().or(settings.model.as_ref()).or(config.models.default.as_ref());
+        request.model.as_ref().or(settings.model.as_ref()).or(config.models.default.as_ref());
     let model = model.cloned();
     let counter =
-        counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &params.tools));
-    let own = params.context_size.or(settings.context_size);
+        counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &request.tools));
+    let own = request.context_size.or(settings.context_size);
     let window = window_of(core, model.as_deref(), own);
     let reads_images = model.as_deref().is_none_or(|model| may_read_images(core, model));
     let folds = Folds::load(core, id, &path, settings.project_path.as_deref())?;
@@ -186,10 +186,10 @@ impl Inputs {
         limit * GOAL_PERCENT / 100
     }
 
-    /// Returns the input of a build with these params and checkpoints.
+    /// Returns the input of a build with this request and some checkpoints.
     pub(crate) fn build_input<'a>(
         &'a self,
-        params: &'a ContextBuildParams,
+        request: &'a BuildRequest,
         checkpoints: &'a [Checkpoint],
     ) -> BuildInput<'a> {
         BuildInput {
@@ -204,16 +204,16 @@ impl Inputs {
             facts: Some(&self.facts),
             project_path: self.settings.project_path.as_deref(),
             model: self.model.as_deref(),
-            tools: &params.tools,
-            pending: params.pending.as_deref(),
+            tools: &request.tools,
+            pending: request.pending.as_deref(),
             below_tokens: None,
             reads_images: self.reads_images,
             context_size: self.window.size,
             window: self.window.limits(),
             answer_reserve: self.config.context.answer_reserve,
             user_share: self.config.context.user_share,
-            strategy: params.strategy.as_deref(),
-            compact: params.compact,
+            strategy: request.strategy.as_deref(),
+            compact: request.compact,
             checkpoints,
             epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, &**epoch)),
             previous: self.previous.as_deref(),
@@ -265,19 +265,18 @@ impl Contents for RecordContents<'_> {
 }
 
 /// Plans a context. Blocks on the disk.
-pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
-    let input = inputs.build_input(params, &inputs.checkpoints);
+pub(super) fn plan(core: &Core, request: &BuildRequest, inputs: &Inputs) -> Result<Built> {
+    let input = inputs.build_input(request, &inputs.checkpoints);
     let mut built = crate::context::build(&input, &inputs.contents(core))?;
     inputs.check_facts()?;
     built.result.omitted.extend(omitted_additions(&built.additions, &inputs.path));
     Ok(built)
 }
 
-/// Returns params of a build with the tools of the last build, which the next one will probably have too.
-pub(crate) fn params_like_last(core: &Core, id: SessionId) -> ContextBuildParams {
+/// Returns a request with the tools of the last build, which the next one will probably have too.
+pub(crate) fn request_like_last(core: &Core, id: SessionId) -> BuildRequest {
     let tools = core
         .cache
-        .peek(id, |session| session.builds.recipe(None).map(|recipe| recipe.params.tools.clone()));
-    let tools = tools.flatten().unwrap_or_default();
-    ContextBuildParams { tools, ..ContextBuildParams::new(id) }
+        .peek(id, |session| session.builds.recipe(None).map(|recipe| recipe.request.tools.clone()));
+    BuildRequest { tools: tools.flatten().unwrap_or_default(), ..BuildRequest::new(id) }
 }

@@ -7,9 +7,8 @@ use ollm_protocol::content::{
     CompactMode, CountKind, FACTS_BLOCK, OmittedItem, RecalledRecord, Reliability, Retention, Role,
 };
 use ollm_protocol::methods::context::{
-    ContextBuildParams, ContextGetBuildParams, ContextGetBuildResult, ContextInspectParams,
-    ContextInspectResult, ContextItem, ContextPart, ContextStatusParams, ContextStatusResult,
-    EpochSummary,
+    ContextGetBuildParams, ContextGetBuildResult, ContextInspectParams, ContextInspectResult,
+    ContextItem, ContextPart, ContextStatusParams, ContextStatusResult, EpochSummary,
 };
 
 use ollm_protocol::Seq;
@@ -17,8 +16,9 @@ use ollm_protocol::Seq;
 use super::build::check_result;
 use super::deltas::entries_and_goal;
 use super::facts::facts_in;
-use super::inputs::{self, BuildLeaf, Inputs, params_like_last, plan};
+use super::inputs::{self, BuildLeaf, Inputs, plan, request_like_last};
 use super::used_files::mark_stale;
+use crate::app::build_request::BuildRequest;
 use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_part};
@@ -86,17 +86,17 @@ fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<Cont
         check_result(id, &build_id, &inspected)?;
         return Ok(inspected);
     }
-    let last = params_like_last(core, id);
+    let last = request_like_last(core, id);
     let tools = tools.unwrap_or_else(|| last.tools.clone());
-    let params = ContextBuildParams { tools, model, ..last };
-    let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
-    let (leaf, built) = (inputs.leaf, plan(core, &params, &inputs)?);
+    let request = BuildRequest { tools, model, ..last };
+    let inputs = inputs::load(core, &request, None, BuildLeaf::Active)?;
+    let (leaf, built) = (inputs.leaf, plan(core, &request, &inputs)?);
     let digest = built.build.digest();
     let inspected = RepeatedBuild { inputs, built, is_changed: false }.into_inspection()?;
     let checked = check_result(id, &inspected.build.build_id, &inspected);
     if checked.is_err() {
         // Its parts are read by its id.
-        let recipe = BuildRecipe::new(&Arc::new(params), leaf, digest, &inspected.build);
+        let recipe = BuildRecipe::new(&Arc::new(request), leaf, digest, &inspected.build);
         core.cache.with(id, |session| session.builds.note_inspected(recipe));
     }
     checked.and(Ok(inspected))
@@ -160,10 +160,10 @@ fn repeat(core: &Arc<Core>, id: SessionId, build_id: &str) -> Result<RepeatedBui
         let problem = format!("no recent build of the session is {build_id}");
         return Err(AppError::invalid("buildId", problem));
     };
-    let params = ContextBuildParams { compact: CompactMode::Never, ..(*recipe.params).clone() };
-    let mut inputs = inputs::load(core, &params, None, BuildLeaf::Earlier(recipe.leaf))?;
+    let request = BuildRequest { compact: CompactMode::Never, ..(*recipe.request).clone() };
+    let mut inputs = inputs::load(core, &request, None, BuildLeaf::Earlier(recipe.leaf))?;
     inputs.build_id = recipe.build_id;
-    let mut built = plan(core, &params, &inputs)?;
+    let mut built = plan(core, &request, &inputs)?;
     built.result.prefix_tokens = recipe.prefix_tokens;
     built.result.recalled = recipe.recalled;
     let is_changed = built.build.digest() != recipe.digest;
@@ -177,9 +177,9 @@ fn fill(
 ) -> Result<(ContextStatusResult, Option<Retention>)> {
     let id = params.session_id;
     let context_size = params.context_size;
-    let params = ContextBuildParams { context_size, ..params_like_last(core, id) };
-    let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
-    let built = plan(core, &params, &inputs)?;
+    let request = BuildRequest { context_size, ..request_like_last(core, id) };
+    let inputs = inputs::load(core, &request, None, BuildLeaf::Active)?;
+    let built = plan(core, &request, &inputs)?;
     let result = &built.result;
     let budget = &result.budget;
     let status = ContextStatusResult {

@@ -3,13 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ollm_protocol::content::{CompactMode, RecallHit, RecallScope as WireScope};
-use ollm_protocol::methods::context::{
-    ContextBuildParams, ContextRecallParams, ContextRecallResult, RecallExclusion,
-};
+use ollm_protocol::content::{RecallHit, RecallScope as WireScope};
+use ollm_protocol::methods::context::{ContextRecallParams, ContextRecallResult, RecallExclusion};
 use ollm_protocol::{Seq, SessionId};
 
-use super::inputs::{self, BuildLeaf, params_like_last, plan};
+use super::inputs::{self, BuildLeaf, plan, request_like_last};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::app::other_branches::other_branches;
@@ -124,9 +122,9 @@ impl AskedSessions {
 
 /// Returns the records that the context of a session shows as they are. Blocks on the disk.
 fn shown_now(core: &Arc<Core>, id: SessionId) -> Result<HashSet<Seq>> {
-    let params = ContextBuildParams { compact: CompactMode::Never, ..params_like_last(core, id) };
-    let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
-    Ok(shown_in(&plan(core, &params, &inputs)?))
+    let request = request_like_last(core, id);
+    let inputs = inputs::load(core, &request, None, BuildLeaf::Active)?;
+    Ok(shown_in(&plan(core, &request, &inputs)?))
 }
 
 /// Returns the records that a context shows as they are.

@@ -10,11 +10,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ollm_protocol::content::{CompactMode, Delta, RecalledRecord, RecordBody, RecordKind, Role};
-use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::inputs::{self, BuildLeaf, Inputs, plan};
 use super::recall::{AskedSessions, shown_in};
+use crate::app::build_request::BuildRequest;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::counted_for;
 use crate::app::error::Result;
@@ -56,10 +56,7 @@ pub(crate) enum RecallForTurn {
 /// Returns what a question brings back. Blocks on the disk.
 ///
 /// `params`: those of the build, with the question as `pending`.
-pub(crate) fn recall_for_turn(
-    core: &Arc<Core>,
-    params: &ContextBuildParams,
-) -> Result<RecallForTurn> {
+pub(crate) fn recall_for_turn(core: &Arc<Core>, params: &BuildRequest) -> Result<RecallForTurn> {
     let Some(question) = params.pending.as_deref() else { return Ok(RecallForTurn::Nothing) };
     let Some(recall) = TurnRecall::load(core, params, None)? else {
         return Ok(RecallForTurn::Nothing);
@@ -81,10 +78,10 @@ pub(crate) fn recall_for_turn(
 /// `params`: those of the build that follows.
 pub(crate) async fn recall_after_compaction(
     core: &Arc<Core>,
-    params: &ContextBuildParams,
+    params: &BuildRequest,
     counter: &Counter,
 ) -> Result<Vec<RecalledRecord>> {
-    let params = ContextBuildParams { compact: CompactMode::Never, ..params.clone() };
+    let params = BuildRequest { compact: CompactMode::Never, ..params.clone() };
     let (id, counter) = (params.session_id, counter.clone());
     let found = blocking(core, move |core| {
         let Some(recall) = TurnRecall::load(core, &params, Some(counter))? else {
@@ -127,7 +124,7 @@ async fn record(
 /// build may write, else to the text of the pending message. Returns the messages.
 pub(super) async fn recall_for_build(
     core: &Arc<Core>,
-    params: &mut ContextBuildParams,
+    params: &mut BuildRequest,
 ) -> Result<Vec<RecalledRecord>> {
     let (id, request) = (params.session_id, params.clone());
     let found = blocking(core, move |core| {
@@ -159,7 +156,7 @@ pub(super) async fn recall_for_build(
 /// A recall for a context.
 struct TurnRecall<'a> {
     core: &'a Arc<Core>,
-    params: ContextBuildParams,
+    params: BuildRequest,
     inputs: Inputs,
     /// The context without what is recalled, once it is planned: most questions find nothing and need none.
     built: OnceCell<Built>,
@@ -235,7 +232,7 @@ impl<'a> TurnRecall<'a> {
     /// off.
     fn load(
         core: &'a Arc<Core>,
-        params: &ContextBuildParams,
+        params: &BuildRequest,
         counter: Option<Counter>,
     ) -> Result<Option<Self>> {
         let scope = core.config().recall.scope;

@@ -11,7 +11,7 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{Seq, SessionId, sanitize};
 
-use crate::app::context::inputs::{self, BuildLeaf, Inputs, params_like_last};
+use crate::app::context::inputs::{self, BuildLeaf, Inputs, request_like_last};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
@@ -32,8 +32,8 @@ pub(super) fn document(
     id: SessionId,
     taken: &TakenSnapshot,
 ) -> Result<SnapshotDocument> {
-    let params = params_like_last(core, id);
-    let inputs = inputs::load(core, &params, None, BuildLeaf::Earlier(taken.mark.leaf))?;
+    let request = request_like_last(core, id);
+    let inputs = inputs::load(core, &request, None, BuildLeaf::Earlier(taken.mark.leaf))?;
     let (seqs, tokens) = shown_records(&inputs);
     let records = core.sessions.records(id, &seqs)?.into_iter().flatten();
     let session = core.summary(id)?;

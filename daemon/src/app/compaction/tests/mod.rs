@@ -8,7 +8,6 @@ use std::time::Duration;
 use ollm_protocol::content::{
     Checkpoint, CompactMode, CompactStrategy, Compaction, CompactionMethod, LeafMove, RecordBody,
 };
-use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +15,7 @@ use super::commit::Compacted;
 use super::policy::{Fullness, SkipReason};
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
+use crate::app::build_request::BuildRequest;
 use crate::app::context::build::build_with;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
@@ -67,7 +67,7 @@ impl LongSession {
     }
 
     fn task_with(&self, strategy: CompactStrategy) -> CompactionTask<'_> {
-        let params = ContextBuildParams::new(self.id);
+        let params = BuildRequest::new(self.id);
         let request = CompactionRequest::configured(&self.core, params, None);
         let request = CompactionRequest { strategy, ..request };
         let trigger = CompactionTrigger::Client;
@@ -376,8 +376,7 @@ async fn failing_summaries_are_not_waited_for_again_by_turns() {
 async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
     let session = LongSession::new().await;
     session.record_exchanges(13).await;
-    let params =
-        ContextBuildParams { compact: CompactMode::Auto, ..ContextBuildParams::new(session.id) };
+    let params = BuildRequest { compact: CompactMode::Auto, ..BuildRequest::new(session.id) };
     session.test.record("user", "the last question").await;
     let built = build_with(&session.core, params, None).await.expect("fits");
     session.test.record("assistant", "the last answer").await;
@@ -398,8 +397,7 @@ async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
 #[tokio::test]
 async fn summary_for_a_message_without_room_is_requested_behind_the_prompt_before_it() {
     let session = LongSession::new().await;
-    let params =
-        ContextBuildParams { compact: CompactMode::Auto, ..ContextBuildParams::new(session.id) };
+    let params = BuildRequest { compact: CompactMode::Auto, ..BuildRequest::new(session.id) };
     session.test.record("user", "the last question").await;
     let built = build_with(&session.core, params, None).await.expect("fits");
     session.test.record("assistant", "the last answer").await;

@@ -37,12 +37,12 @@ impl LongSession {
     }
 
     /// Returns the params with which a chat builds its contexts.
-    async fn chat_params(&self) -> ContextBuildParams {
-        ContextBuildParams {
+    async fn chat_params(&self) -> BuildRequest {
+        BuildRequest {
             compact: CompactMode::Auto,
             model: Some("m".to_owned()),
             context_size: Some(self.survey().await.inputs.window.size),
-            ..ContextBuildParams::new(self.id)
+            ..BuildRequest::new(self.id)
         }
     }
 
@@ -254,7 +254,7 @@ async fn second_compaction_of_a_turn_calls_no_model() {
 async fn turn_whose_prompt_fits_goes_before_its_compaction() {
     let session = LongSession::new().await;
     session.record_exchanges(20).await;
-    let params = ContextBuildParams::new(session.id);
+    let params = BuildRequest::new(session.id);
     let is_due = async || {
         let due =
             CompactionInTurn::due(&session.core, params.clone(), Counter::ESTIMATE, false).await;
