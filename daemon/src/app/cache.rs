@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashlink::LruCache;
-use ollm_protocol::content::{BuiltContext, Compaction, Epoch, LoopPattern, RecalledRecord};
+use ollm_protocol::content::{BuiltContext, Compaction, Delta, Epoch, LoopPattern};
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::Mutex;
 
@@ -221,8 +221,8 @@ pub(crate) struct BuildRecipe {
     pub(crate) digest: blake3::Hash,
     /// The tokens that it had in common with the build before it.
     pub(crate) prefix_tokens: u64,
-    /// The messages that were recalled for it.
-    pub(crate) recalled: Vec<RecalledRecord>,
+    /// What was recalled for it; not recorded if its request did not allow that.
+    pub(crate) recalled: Option<Arc<Delta>>,
     /// The digests of its JSON that is being read in parts: as a build, and as an inspection.
     pub(crate) read_as: [Option<blake3::Hash>; 2],
 }
@@ -230,14 +230,14 @@ pub(crate) struct BuildRecipe {
 impl BuildRecipe {
     /// Returns the recipe of a context that was built for `leaf`.
     pub(crate) fn new(
-        request: &Arc<BuildRequest>,
+        request: BuildRequest,
         leaf: Option<Seq>,
         digest: blake3::Hash,
         context: &BuiltContext,
+        recalled: Option<Arc<Delta>>,
     ) -> Self {
         let (build_id, prefix_tokens) = (context.build_id.clone(), context.prefix_tokens);
-        let (request, read_as) = (Arc::clone(request), [None; 2]);
-        let recalled = context.recalled.clone();
+        let (request, read_as) = (Arc::new(request), [None; 2]);
         Self { build_id, request, leaf, digest, prefix_tokens, recalled, read_as }
     }
 }
@@ -295,15 +295,16 @@ impl RecentBuilds {
     /// Remembers a build that was returned to a client.
     pub(crate) fn note(
         &mut self,
-        request: &Arc<BuildRequest>,
+        request: BuildRequest,
         leaf: Option<Seq>,
         build: PreviousBuild,
         context: &BuiltContext,
+        recalled: Option<Arc<Delta>>,
     ) {
         if self.recipes.len() == MAX_RECIPES {
             self.recipes.pop_front();
         }
-        self.recipes.push_back(BuildRecipe::new(request, leaf, build.digest(), context));
+        self.recipes.push_back(BuildRecipe::new(request, leaf, build.digest(), context, recalled));
         self.last = Some(Arc::new(build));
         self.set_fill(leaf, context);
     }

@@ -39,7 +39,7 @@ pub(crate) use self::ledger::{FileUses, Ledger, UsedFile};
 pub(crate) use self::newest::newest_start;
 pub(crate) use self::omitted::OmitReason;
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
-pub(crate) use self::render::{RECALL_TOPIC, recalled_block};
+pub(crate) use self::render::RECALL_TOPIC;
 pub(crate) use self::strategy::PIN_PERCENT;
 
 /// Returns whether a strategy, by its name, keeps every record.

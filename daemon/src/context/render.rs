@@ -423,7 +423,7 @@ pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String
 }
 
 /// Returns the block of recalled messages, as a user turn has it.
-pub(crate) fn recalled_block(text: &str) -> String {
+fn recalled_block(text: &str) -> String {
     note(RECALLED_BLOCK, &[], text)
 }
 

@@ -248,8 +248,8 @@ const fn is_uncounted(pair: &(u32, u32)) -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Delta {
-    /// The changed object: `goal`, or `entry:` and the key of a context entry; `recall` for earlier messages that the
-    /// next message of the user brought back.
+    /// The changed object: `goal`, or `entry:` and the key of a context entry; `recall` for earlier messages that a
+    /// message of the user brought back.
     pub topic: String,
     /// The text as it was sent.
     pub text: String,

@@ -17,9 +17,7 @@ mod turn;
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{
-    Delta, NotKept, Part, RecalledRecord, RecordBody, RecordKind, Role, ToolCall,
-};
+use ollm_protocol::content::{NotKept, RecordBody, RecordKind, Role, ToolCall};
 use ollm_protocol::methods::chat::{
     ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
     ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
@@ -30,15 +28,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::answer::is_final_answer;
-use self::model_call::n_compactions;
 use self::retry::{RetryIntent, step_back};
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
-use super::build_request::BuildRequest;
-use super::context::turn_recall::{RecallForTurn, recall_for_turn};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};
-use super::models::window::describe_soon;
 use super::partial::settle_now;
 use super::running::{Claim, PendingCalls, RunningTurn, TakenCalls};
 use super::sessions::input::checked_message;
@@ -67,43 +61,18 @@ pub(crate) async fn start(
     tasks: &Tasks,
     mut params: ChatSendParams,
 ) -> Result<StartedTurn> {
-    let id = params.session_id;
-    let message = params.message.take();
-    if message.as_ref().is_some_and(|message| message.role != Role::User) {
-        return Err(AppError::invalid("message.role", "a turn begins with a message of the user"));
-    }
-    let key = params.key.take();
-    let mut request = blocking(core, move |core| TurnRequest::check(core, params)).await?;
-    request.has_images = message.as_ref().is_some_and(has_images);
-    if request.has_images {
-        describe_soon(core, &request.model).await;
-        request.check_images(core).await?;
-    }
+    let (message, key) = (params.message.take(), params.key.take());
+    let request = TurnRequest::new(core, params, message.as_ref()).await?;
+    let id = request.id;
     let claim = claim(core, id, &request.model)?;
     blocking(core, move |core| settle_now(core, id)).await?;
-    request.n_compactions = n_compactions(core, id);
-    let recalled = match recall_for(core, &request, message.as_ref()).await {
-        RecallForTurn::Before(delta) => Some(delta),
-        RecallForTurn::Nothing => None,
-        RecallForTurn::Deferred => {
-            request.is_recall_deferred = true;
-            None
-        }
-    };
-    let (accepted, recalled) = record_message(core, id, message, recalled, key).await?;
-    request.recalled = recalled;
+    let accepted = record_message(core, id, message, key).await?;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let cancel = claim.value.cancel.clone();
     let turn =
         Turn { core: Arc::clone(core), tasks: tasks.clone(), claim, request, events: sender };
     drop(tasks.spawn(turn.run(accepted)));
     Ok(StartedTurn { events, cancel })
-}
-
-/// Returns whether a message has images.
-fn has_images(message: &MessageInput) -> bool {
-    let mut parts = message.parts.iter().flatten();
-    parts.any(|part| matches!(part, Part::Image { .. }))
 }
 
 /// Ends the turn of a session (`chat.cancel`).
@@ -193,63 +162,29 @@ fn claim(core: &Core, id: SessionId, model: &str) -> Result<Claim<RunningTurn>, 
     })
 }
 
-/// Returns the earlier messages that the user's message asks for and the prompt does not show. A turn does not depend
-/// on them, so an error is only logged.
-async fn recall_for(
-    core: &Arc<Core>,
-    request: &TurnRequest,
-    message: Option<&MessageInput>,
-) -> RecallForTurn {
-    let Some(message) = message else { return RecallForTurn::Nothing };
-    let parts = message.parts.iter().flatten().filter_map(|part| match part {
-        Part::Text { text } => Some(text.as_str()),
-        _ => None,
-    });
-    let question = parts.chain(message.content.as_deref()).collect::<Vec<_>>().join("\n");
-    let params = BuildRequest {
-        model: Some(request.model.clone()),
-        context_size: request.context_size,
-        tools: request.tools.clone(),
-        pending: Some(question),
-        ..BuildRequest::new(request.id)
-    };
-    let recalled = blocking(core, move |core| recall_for_turn(core, &params)).await;
-    recalled.unwrap_or_else(|error| {
-        tracing::info!(session = %request.id, "nothing is recalled: {error}");
-        RecallForTurn::Nothing
-    })
-}
-
-/// Records the user's message, behind the messages that it recalls; returns those too.
+/// Records the user's message. Without one, the turn answers the recorded conversation again.
 async fn record_message(
     core: &Arc<Core>,
     id: SessionId,
     message: Option<MessageInput>,
-    recalled: Option<Delta>,
     key: Option<String>,
-) -> Result<(AcceptedMessage, Vec<RecalledRecord>)> {
+) -> Result<AcceptedMessage> {
     let Some(message) = message else {
         step_back(core, id, RetryIntent::AnswerAgain).await?;
-        return Ok((AcceptedMessage { seq: None, duplicate: false, answered: None }, Vec::new()));
+        return Ok(AcceptedMessage { seq: None, duplicate: false, answered: None });
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
     let body = RecordBody::Message(checked_message(core, message)?);
-    let records = recalled.iter().flat_map(|delta| delta.recalled.clone()).collect();
-    let delta = recalled.map(|delta| counted_for(core, id, RecordBody::Delta(delta)).0);
-    let drafts = delta.into_iter().chain([counted_for(core, id, body).0]).collect();
-    let appended = core.append(id, drafts, key).await?;
-    let (first, duplicate) = (appended.seq, appended.duplicate);
-    // The key belongs to the first record, which is what the message recalled.
-    let kind = core.sessions.with(id, |live| live.state().entry(first).and_then(|it| it.kind()))?;
-    let seq = if kind == Some(RecordKind::Delta) { Seq(first.0 + 1) } else { first };
+    let appended = core.append(id, vec![counted_for(core, id, body).0], key).await?;
+    let (seq, duplicate) = (appended.seq, appended.duplicate);
     if !duplicate {
-        return Ok((AcceptedMessage { seq: Some(seq), duplicate, answered: None }, records));
+        return Ok(AcceptedMessage { seq: Some(seq), duplicate, answered: None });
     }
     let answered = blocking(core, move |core| answer_after(core, id, seq)).await?;
     if answered.is_none() {
         step_back(core, id, RetryIntent::SendAgain).await?;
     }
-    Ok((AcceptedMessage { seq: Some(seq), duplicate, answered }, Vec::new()))
+    Ok(AcceptedMessage { seq: Some(seq), duplicate, answered })
 }
 
 /// Returns the newest complete answer on the active path after a message, and its finish reason. Blocks on the disk.

@@ -4,7 +4,6 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord, RecalledRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 
@@ -14,8 +13,6 @@ use crate::app::build_request::BuildRequest;
 use crate::app::cache::LastChat;
 use crate::app::compaction::{CompactionInTurn, summarizes_itself};
 use crate::app::context::build::build_with;
-use crate::app::context::turn_recall::recall_after_compaction;
-use crate::app::core::Core;
 use crate::app::error::{ChatError, Result};
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::window_of;
@@ -34,35 +31,17 @@ pub(super) struct ModelCall {
 }
 
 /// The records that the calls of a turn have shown to its model so far.
+#[derive(Default)]
 pub(super) struct ShownInTurn {
     /// The cut records, which the client knows.
-    pub(super) cut: Vec<CutRecord>,
-    /// The earlier messages that the user's message brought back.
-    pub(super) recalled: Vec<RecalledRecord>,
-    /// The compactions on the active path when these messages were looked for.
-    pub(super) n_compactions: u64,
-    /// Set if recall waits for a new head, because the message does not fit into the context in force.
-    pub(super) is_recall_deferred: bool,
-}
-
-/// Returns the number of compactions on the active path of an open session.
-pub(super) fn n_compactions(core: &Core, id: SessionId) -> u64 {
-    core.sessions.peek(id, |live| live.state().compression_count()).unwrap_or_default()
+    cut: Vec<CutRecord>,
+    /// The earlier messages that were recalled.
+    recalled: Vec<RecalledRecord>,
 }
 
 impl ShownInTurn {
-    /// Returns what the user's message brought back.
-    pub(super) fn of_message(request: &TurnRequest) -> Self {
-        Self {
-            cut: Vec::new(),
-            recalled: request.recalled.clone(),
-            n_compactions: request.n_compactions,
-            is_recall_deferred: request.is_recall_deferred,
-        }
-    }
-
-    /// Adds messages that were brought back, each once.
-    fn add_recalled(&mut self, records: Vec<RecalledRecord>) {
+    /// Adds the recalled messages of a context, each once, and returns all.
+    fn add_recalled(&mut self, records: Vec<RecalledRecord>) -> Vec<RecalledRecord> {
         for record in records {
             let is_same =
                 |one: &RecalledRecord| (one.session_id, one.seq) == (record.session_id, record.seq);
@@ -70,6 +49,7 @@ impl ShownInTurn {
                 self.recalled.push(record);
             }
         }
+        self.recalled.clone()
     }
 }
 
@@ -81,7 +61,7 @@ pub(super) struct RequiredShrink {
     otherwise: ChatError,
 }
 
-/// An admitted place at the model, and the params of the context to build there.
+/// An admitted place at the model, and the request for the context of the call.
 struct AdmittedCall {
     ticket: Ticket,
     /// The window that all requests to the model name.
@@ -89,7 +69,7 @@ struct AdmittedCall {
     /// The model is in the server's memory.
     is_loaded: bool,
     counter: Counter,
-    params: BuildRequest,
+    build: BuildRequest,
 }
 
 impl ModelCall {
@@ -112,10 +92,12 @@ impl Turn {
         let core = &self.core;
         let admitted = self.admit(info).await?;
         let admitted = self.compact_if_due(admitted, info, shrink.is_some()).await?;
+        let AdmittedCall { ticket, num_ctx, is_loaded, counter, build } = admitted;
         // A context that the model refused must stay small.
-        let may_recall = shrink.is_none();
-        let mut built = self.build(&admitted, shown, may_recall).await?;
-        let AdmittedCall { ticket, num_ctx, is_loaded, counter, .. } = admitted;
+        let build = BuildRequest { recall: shrink.is_none(), ..build };
+        let built = build_with(core, build, Some(counter.clone()));
+        let mut built = self.unless_ended(built).await??;
+        built.recalled = shown.add_recalled(std::mem::take(&mut built.recalled));
         if let Some(RequiredShrink { below_tokens, otherwise }) = shrink
             && built.tokens_used >= below_tokens
         {
@@ -143,35 +125,6 @@ impl Turn {
         Ok(ModelCall { answer, built, request })
     }
 
-    /// Builds the context of a call. Recalls again for another context than the one for which messages were recalled:
-    /// a compaction, also one in the background, may have dropped what the user's message needs.
-    async fn build(
-        &self,
-        call: &AdmittedCall,
-        shown: &mut ShownInTurn,
-        may_recall: bool,
-    ) -> Result<BuiltContext> {
-        let build = || build_with(&self.core, call.params.clone(), Some(call.counter.clone()));
-        let count = || n_compactions(&self.core, self.request.id);
-        let mut is_deferred = std::mem::take(&mut shown.is_recall_deferred);
-        if may_recall && is_deferred && count() == shown.n_compactions {
-            // The new head is opened first, because recall depends on what it shows.
-            self.unless_ended(build()).await??;
-        }
-        loop {
-            let n_compactions = count();
-            let is_other = std::mem::take(&mut is_deferred) || n_compactions != shown.n_compactions;
-            if may_recall && is_other {
-                shown.add_recalled(self.recall_again(call).await?);
-            }
-            shown.n_compactions = n_compactions;
-            let built = self.unless_ended(build()).await??;
-            if !may_recall || count() == n_compactions {
-                return Ok(built);
-            }
-        }
-    }
-
     /// Waits for a place at the model, and finds its window and its counter.
     async fn admit(&self, info: &ModelInfo) -> Result<AdmittedCall> {
         let core = &self.core;
@@ -193,14 +146,14 @@ impl Turn {
             let own = CountedPrompts { tools, ..prompts.clone() };
             self.unless_ended(learned_counter(core, info, &own)).await??;
         }
-        let params = BuildRequest {
+        let build = BuildRequest {
             context_size: Some(window),
             model: Some(prompts.model),
             tools: prompts.tools,
             compact: CompactMode::Auto,
             ..BuildRequest::new(*id)
         };
-        Ok(AdmittedCall { ticket, num_ctx, is_loaded: loaded.is_some(), counter, params })
+        Ok(AdmittedCall { ticket, num_ctx, is_loaded: loaded.is_some(), counter, build })
     }
 
     async fn wait_in_queue(&self, ticket: &Ticket) {
@@ -242,8 +195,8 @@ impl Turn {
         must_shrink: bool,
     ) -> Result<AdmittedCall> {
         let core = &self.core;
-        let params = BuildRequest { compact: CompactMode::Never, ..admitted.params.clone() };
-        let due = CompactionInTurn::due(core, params, admitted.counter.clone(), must_shrink);
+        let (build, counter) = (admitted.build.clone(), admitted.counter.clone());
+        let due = CompactionInTurn::due(core, build, counter, must_shrink);
         let Some(compaction) = self.or_log(self.unless_ended(due).await?).flatten() else {
             return Ok(admitted);
         };
@@ -257,17 +210,6 @@ impl Turn {
         drop(admitted);
         self.or_log(self.unless_ended(compaction.run(core, None)).await?);
         self.admit(info).await
-    }
-
-    /// Recalls again, because the compaction may have dropped what the user's message needs. A turn does not depend on
-    /// it, so an error is only logged.
-    async fn recall_again(&self, call: &AdmittedCall) -> Result<Vec<RecalledRecord>> {
-        let recall = recall_after_compaction(&self.core, &call.params, &call.counter);
-        let recalled = self.unless_ended(recall).await?;
-        Ok(recalled.unwrap_or_else(|error| {
-            tracing::info!(session = %self.request.id, "nothing is recalled: {error}");
-            Vec::new()
-        }))
     }
 
     /// Returns the result of a step of a compaction, or logs its error.

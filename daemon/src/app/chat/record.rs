@@ -4,9 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::content::{
-    CountKind, Message, Part, RecalledRecord, RecordBody, Retention, Role, Usage,
-};
+use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Retention, Role, Usage};
 use ollm_protocol::event::{CountMismatchData, ServerTruncatedData};
 use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ChatUsage};
 use ollm_protocol::{Seq, limits};
@@ -38,7 +36,6 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
-        recalled: &[RecalledRecord],
     ) -> Result<(Option<Seq>, ChatUsage)> {
         let partial = self.append_answer(call).await?;
         let end = match &call.answer.end {
@@ -53,7 +50,7 @@ impl Turn {
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let retention = self.retention(call).await;
         let (own, elsewhere): (Vec<_>, Vec<_>) =
-            recalled.iter().cloned().partition(|record| record.session_id.is_none());
+            call.built.recalled.iter().cloned().partition(|record| record.session_id.is_none());
         let usage = ChatUsage {
             cut_by: self.request.cut_by(end),
             recalled: own.into_iter().map(|record| record.seq).collect(),

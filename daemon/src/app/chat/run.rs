@@ -10,7 +10,6 @@
 use std::num::NonZeroU32;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::RecalledRecord;
 use ollm_protocol::event::{TurnEndedData, TurnStartedData};
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatToolCall};
 
@@ -84,18 +83,18 @@ impl Turn {
         self.request.check_images(core).await?;
         self.answer_open_calls(seq).await?;
         let (mut retries, mut shrink) = (Retries::default(), None);
-        let mut shown = ShownInTurn::of_message(&self.request);
+        let mut shown = ShownInTurn::default();
         loop {
             may_call_model(core, self.request.id).await?;
             let call = self.call_model(&info, shrink.take(), &mut shown).await?;
             let effective = self.measure(&call).await;
             if let AfterAnswer::CallAgain(required) =
-                self.after_answer(&info, &call, effective, &shown.recalled, &mut retries).await?
+                self.after_answer(&info, &call, effective, &mut retries).await?
             {
                 shrink = required;
                 continue;
             }
-            let (seq, usage) = self.record(&info, &call, effective, &shown.recalled).await?;
+            let (seq, usage) = self.record(&info, &call, effective).await?;
             let seq = seq.ok_or_else(|| self.empty_answer_error(&call, None))?;
             if call.answer.calls.is_empty() {
                 let finish_reason = call.answer.finish_reason().to_owned();
@@ -144,7 +143,6 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
-        recalled: &[RecalledRecord],
         retries: &mut Retries,
     ) -> Result<AfterAnswer> {
         if !call.answer.is_empty() {
@@ -162,7 +160,7 @@ impl Turn {
             Err(_) => return Ok(AfterAnswer::Record),
         };
         // Also fails for a prompt that the server cut to the whole window, which leaves no room for an answer.
-        let (partial, _) = self.record(info, call, effective, recalled).await?;
+        let (partial, _) = self.record(info, call, effective).await?;
         let cause = self.request.cut_by(end);
         let error = match cause {
             Some(cause) if call.answer.has_thinking() => ChatError::OnlyThinking {

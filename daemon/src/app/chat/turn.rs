@@ -6,10 +6,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::RecalledRecord;
+use ollm_protocol::content::{Part, Role};
 use ollm_protocol::methods::chat::{
     AnswerCut, ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
 };
+use ollm_protocol::methods::session::MessageInput;
 use ollm_protocol::{EventData, Seq, SessionId};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::recall_offer;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
-use crate::app::models::window::may_read_images;
+use crate::app::models::window::{describe_soon, may_read_images};
 use crate::app::models::{image_readers, model_or_default};
 use crate::app::running::{Claim, RunningTurn};
 use crate::model::{ChatEnd, LengthCause, Sampling, ThinkMode};
@@ -49,12 +50,6 @@ pub(super) struct TurnRequest {
     pub(super) format: Option<Value>,
     /// Whether the user's message has images.
     pub(super) has_images: bool,
-    /// The earlier messages that the user's message brought back.
-    pub(super) recalled: Vec<RecalledRecord>,
-    /// The compactions on the active path when these messages were looked for.
-    pub(super) n_compactions: u64,
-    /// Set if recall waits for a new head, because the message does not fit into the context in force.
-    pub(super) is_recall_deferred: bool,
     /// The window that the session names, in tokens.
     pub(super) context_size: Option<u32>,
 }
@@ -121,8 +116,29 @@ impl TurnRequest {
         })
     }
 
-    /// Checks params before anything is recorded; their message and key are checked elsewhere. Blocks on the disk.
-    pub(super) fn check(core: &Core, params: ChatSendParams) -> Result<Self> {
+    /// Checks params and the message of the user before anything is recorded.
+    pub(super) async fn new(
+        core: &Arc<Core>,
+        params: ChatSendParams,
+        message: Option<&MessageInput>,
+    ) -> Result<Self> {
+        if message.is_some_and(|message| message.role != Role::User) {
+            return Err(AppError::invalid(
+                "message.role",
+                "a turn begins with a message of the user",
+            ));
+        }
+        let has_images = message.is_some_and(has_images);
+        let request = blocking(core, move |core| Self::of_params(core, params, has_images)).await?;
+        if has_images {
+            describe_soon(core, &request.model).await;
+            request.check_images(core).await?;
+        }
+        Ok(request)
+    }
+
+    /// Returns the request that some params make. Blocks on the disk.
+    fn of_params(core: &Core, params: ChatSendParams, has_images: bool) -> Result<Self> {
         let ChatSendParams { session_id, model, tools, options, max_tokens, think, format, .. } =
             params;
         let session = core.summary(session_id)?;
@@ -156,10 +172,7 @@ impl TurnRequest {
             max_tokens,
             think,
             format,
-            has_images: false,
-            recalled: Vec::new(),
-            n_compactions: 0,
-            is_recall_deferred: false,
+            has_images,
             context_size,
         })
     }
@@ -175,6 +188,12 @@ impl TurnRequest {
         let advice = core.models.advice();
         Err(ChatError::NoVision { model, host, readers: image_readers(core).await, advice }.into())
     }
+}
+
+/// Returns whether a message has images.
+fn has_images(message: &MessageInput) -> bool {
+    let mut parts = message.parts.iter().flatten();
+    parts.any(|part| matches!(part, Part::Image { .. }))
 }
 
 const fn think_mode(think: WireThink) -> ThinkMode {

@@ -1,15 +1,18 @@
-//! `context.build`: building a context, and recording the epoch that a new plan opens.
+//! `context.build`: building a context, and recording what it needs: deltas, the epoch that a new plan opens, and the
+//! earlier messages that are recalled for it.
+//!
+//! **Invariant**: a chat turn builds in the same steps, so `context.build` with recall returns what the turn sends.
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecalledRecord, RecordBody};
+use ollm_protocol::content::{BuiltContext, CompactMode, Delta, Epoch, RecordBody};
 use ollm_protocol::limits::{MAX_RESULT_BYTES, json_bytes};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use serde::Serialize;
 
-use super::inputs::{self, BuildLeaf, plan};
-use super::turn_recall::recall_for_build;
+use super::inputs::{self, BuildLeaf, Inputs, plan};
+use super::turn_recall::recall_for;
 use crate::app::build_request::BuildRequest;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
@@ -21,43 +24,20 @@ use crate::model::ModelInfo;
 use crate::session::NewRecord;
 use crate::tokens::Counter;
 
-/// Attempts to record deltas and the epoch while other records move the leaf; then the plan is returned unrecorded.
+/// Attempts to record what a build needs while other records move the leaf; then the plan is returned unrecorded.
 const MAX_TRIES: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
 pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
-    let mut params = BuildRequest::from(params);
-    let id = params.session_id;
-    let info = learn_limits(&core, id, params.model.as_deref()).await?;
-    if let Some(info) = info {
-        learn_vocabulary(&core, &info, &params).await;
+    let request = BuildRequest::from(params);
+    let id = request.session_id;
+    if let Some(info) = learn_limits(&core, id, request.model.as_deref()).await? {
+        learn_vocabulary(&core, &info, &request).await;
     }
-    let recalled = recalled(&core, &mut params).await;
-    let mut built = build_with(&core, params, None).await?;
-    if !recalled.is_empty() {
-        // An inspection of the build repeats it.
-        core.cache.with(id, |session| {
-            if let Some(recipe) = session.builds.recipe_of(&built.build_id) {
-                recipe.recalled.clone_from(&recalled);
-            }
-        });
-        built.recalled = recalled;
-    }
+    let built = build_with(&core, request, None).await?;
     check_result(id, &built.build_id, &built)?;
     Ok(built)
-}
-
-/// Adds what a build recalls to its session or its params. A build does not depend on it, so an error is only logged.
-async fn recalled(core: &Arc<Core>, params: &mut BuildRequest) -> Vec<RecalledRecord> {
-    if !std::mem::take(&mut params.recall) {
-        return Vec::new();
-    }
-    let id = params.session_id;
-    recall_for_build(core, params).await.unwrap_or_else(|error| {
-        tracing::info!(session = %id, "nothing is recalled: {error}");
-        Vec::new()
-    })
 }
 
 /// Refuses a result that is larger than a response, with the id of the build, by which it can be read in parts.
@@ -71,11 +51,11 @@ pub(super) fn check_result(id: SessionId, build_id: &str, result: &impl Serializ
 
 /// Learns the vocabulary of a model whose texts were never counted, so that counts are no estimates. Does not load the
 /// model; without a vocabulary, counts stay estimates.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &BuildRequest) {
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, request: &BuildRequest) {
     if core.counts.has_tokenizer(info, &info.model) {
         return;
     }
-    let (model, tools) = (info.model.clone(), params.tools.clone());
+    let (model, tools) = (info.model.clone(), request.tools.clone());
     let prompts = CountedPrompts { model, think: None, tools, num_ctx: None };
     if let Err(error) = learned_counter(core, info, &prompts).await {
         tracing::info!(model = info.model, "the vocabulary is not learned: {error}");
@@ -85,83 +65,110 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, params: &BuildRequ
 /// Builds a context with a given counter; by default with that of the session's model.
 pub(crate) async fn build_with(
     core: &Arc<Core>,
-    params: BuildRequest,
+    request: BuildRequest,
     counter: Option<Counter>,
 ) -> Result<BuiltContext> {
-    let id = params.session_id;
-    let params = Arc::new(params);
-    let mut request = Arc::clone(&params);
+    let mut recalled = None;
     let mut n_tries = 0;
     loop {
-        let (current, counter) = (Arc::clone(&request), counter.clone());
-        match blocking(core, move |core| next_step(core, &current, counter)).await? {
-            BuildStep::RecordDeltas { deltas, leaf } => {
-                core.append_if_leaf(id, leaf, deltas).await?;
-            }
-            BuildStep::Return { built, leaf } => {
-                let may_write = request.compact == CompactMode::Auto;
-                let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
-                    return Ok(remember(core, &params, leaf, *built));
-                };
-                let drafts = epoch_drafts(core, epoch, leaf);
-                // Planned again if the leaf moved: this head does not contain the concurrent record.
-                if let Some(epoch_at) = core.append_if_leaf(id, leaf, drafts).await? {
-                    return Ok(remember(core, &params, Some(epoch_at), *built));
-                }
+        let may_try = n_tries < MAX_TRIES;
+        let compact = if may_try { request.compact } else { CompactMode::Never };
+        // Looks for messages once, and not if they could no longer be recorded.
+        let recall = request.recall && recalled.is_none() && may_try;
+        let (current, counter) =
+            (BuildRequest { compact, recall, ..request.clone() }, counter.clone());
+        let step = blocking(core, move |core| next_step(core, &current, counter)).await?;
+        n_tries += 1;
+        let mut leaf = step.leaf;
+        if !step.drafts.is_empty() {
+            leaf = core.append_if_leaf(request.session_id, leaf, step.drafts).await?;
+            if leaf.is_none() {
+                // The leaf moved, and the plan does not contain the concurrent record.
+                continue;
             }
         }
-        n_tries += 1;
-        if n_tries == MAX_TRIES {
-            let compact = CompactMode::Never;
-            request = Arc::new(BuildRequest { compact, ..(*params).clone() });
+        recalled = recalled.or(step.recalled);
+        if let Some(built) = step.built {
+            return Ok(remember(core, request, leaf, built, recalled));
         }
     }
 }
 
 /// The next step of a build.
-enum BuildStep {
-    /// Record changes that were not sent to the model yet, so that this build and all later ones contain them at the
-    /// same position.
-    RecordDeltas {
-        deltas: Vec<NewRecord>,
-        leaf: Option<Seq>,
-    },
-    Return {
-        built: Box<Built>,
-        leaf: Option<Seq>,
-    },
+struct BuildStep {
+    /// The leaf that it is for.
+    leaf: Option<Seq>,
+    /// The records to append at this leaf: changes that were not sent to the model yet, a new epoch, and recalled messages.
+    drafts: Vec<NewRecord>,
+    /// What is brought back for the message that is to be answered: one of `drafts`, or a part of `built` alone.
+    recalled: Option<Arc<Delta>>,
+    /// The context; `None` if it is planned once `drafts` are recorded, so that all later builds contain them at the same
+    /// position.
+    built: Option<Box<Built>>,
 }
 
-/// Plans a context, or the deltas to record before that. Blocks on the disk.
+/// Plans a context, or what to record before that. Blocks on the disk.
 fn next_step(
     core: &Arc<Core>,
-    params: &BuildRequest,
+    request: &BuildRequest,
     counter: Option<Counter>,
 ) -> Result<BuildStep> {
-    let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
+    let inputs = inputs::load(core, request, counter, BuildLeaf::Active)?;
     let leaf = inputs.leaf;
-    if params.compact == CompactMode::Auto {
-        let deltas = inputs.pending_deltas(core)?.into_iter();
-        let deltas: Vec<NewRecord> =
-            deltas.map(|delta| counted(RecordBody::Delta(delta), &inputs.counter)).collect();
-        if !deltas.is_empty() {
-            return Ok(BuildStep::RecordDeltas { deltas, leaf });
+    let draft = |delta| counted(RecordBody::Delta(delta), &inputs.counter);
+    let may_record = request.compact == CompactMode::Auto;
+    if may_record {
+        let drafts: Vec<_> = inputs.pending_deltas(core)?.into_iter().map(draft).collect();
+        if !drafts.is_empty() {
+            return Ok(BuildStep { leaf, drafts, recalled: None, built: None });
         }
     }
-    Ok(BuildStep::Return { built: Box::new(plan(core, params, &inputs)?), leaf })
+    let built = plan(core, request, &inputs)?;
+    let new_epoch = built.new_epoch.clone().filter(|_| may_record);
+    let mut drafts = new_epoch.map_or(Vec::new(), |epoch| epoch_drafts(core, epoch, leaf));
+    let Some(delta) = recalled(core, request, &inputs, &built) else {
+        return Ok(BuildStep { leaf, drafts, recalled: None, built: Some(Box::new(built)) });
+    };
+    let recalled = Some(Arc::clone(&delta));
+    if may_record {
+        drafts.push(draft((*delta).clone()));
+        return Ok(BuildStep { leaf, drafts, recalled, built: None });
+    }
+    let built = plan(core, request, &inputs.with_delta(delta))?;
+    Ok(BuildStep { leaf, drafts, recalled, built: Some(Box::new(built)) })
+}
+
+/// Returns what a build recalls. A build does not depend on it, so an error is only logged.
+fn recalled(
+    core: &Arc<Core>,
+    request: &BuildRequest,
+    inputs: &Inputs,
+    built: &Built,
+) -> Option<Arc<Delta>> {
+    let found = request.recall.then(|| recall_for(core, request, inputs, built))?;
+    let found = found.unwrap_or_else(|error| {
+        tracing::info!(session = %request.session_id, "nothing is recalled: {error}");
+        None
+    });
+    found.map(Arc::new)
 }
 
 /// Remembers a build, so that the next one can be compared with it and `context.inspect` can repeat it.
 fn remember(
     core: &Core,
-    params: &Arc<BuildRequest>,
+    request: BuildRequest,
     leaf: Option<Seq>,
-    built: Built,
+    built: Box<Built>,
+    recalled: Option<Arc<Delta>>,
 ) -> BuiltContext {
-    core.cache.with(params.session_id, |session| {
-        session.builds.note(params, leaf, built.build, &built.result);
+    let Built { mut result, build, .. } = *built;
+    if let Some(delta) = &recalled {
+        result.recalled.clone_from(&delta.recalled);
+    }
+    core.cache.with(request.session_id, |session| {
+        session.builds.note(request, leaf, build, &result, recalled);
     });
-    built.result
+    result
 }
 
 /// Returns the records that open an epoch; a snapshot marker comes first if the epoch shows less than the one before.

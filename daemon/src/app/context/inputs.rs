@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    Checkpoint, ContextEntry, Delta, Epoch, RecalledRecord, RecordBody, Retention,
+    Checkpoint, ContextEntry, Delta, Epoch, RecalledRecord, RecordBody, RecordKind, Retention,
 };
 use ollm_protocol::{Seq, SessionId};
 
@@ -20,7 +20,7 @@ use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{
-    BuildInput, Built, Contents, ContentsError, PreviousBuild, keeps_all, prompt_limit,
+    BuildInput, Built, Contents, ContentsError, PathItem, PreviousBuild, prompt_limit,
 };
 use crate::goal::GoalState;
 use crate::session::Sessions;
@@ -58,6 +58,8 @@ pub(crate) struct Inputs {
     locked_decisions: Vec<String>,
     previous: Option<Arc<PreviousBuild>>,
     config: Arc<Config>,
+    /// A delta at the end of the path that is not recorded.
+    unrecorded: Option<Arc<Delta>>,
 }
 
 /// The leaf that a build is for.
@@ -128,6 +130,7 @@ pub(crate) fn load(
         previous: core.cache.with(id, |session| session.builds.last()),
         config,
         path,
+        unrecorded: None,
     })
 }
 
@@ -135,19 +138,6 @@ impl Inputs {
     /// Returns the newest compaction on the active path.
     pub(crate) fn compaction_at(&self) -> Option<Seq> {
         self.path.compaction_at
-    }
-
-    /// Returns whether the context shows the whole conversation.
-    pub(super) fn shows_everything(&self) -> bool {
-        let is_whole = match &self.epoch {
-            Some((_, epoch)) => keeps_all(&epoch.strategy),
-            None => {
-                // The first head may leave messages out, but it shows a history of half the prompt limit whole.
-                let history: u64 = self.path.items.iter().map(|item| u64::from(item.tokens)).sum();
-                history * 2 <= prompt_limit(self.window.size, self.config.context.answer_reserve)
-            }
-        };
-        self.path.compaction_at.is_none() && is_whole
     }
 
     /// Returns the messages that were recalled in the epoch in force, each with the delta that has it.
@@ -238,9 +228,37 @@ impl Inputs {
         self.facts.check()
     }
 
+    /// Returns these inputs with a delta behind the leaf, as if it were recorded there.
+    pub(super) fn with_delta(mut self, delta: Arc<Delta>) -> Self {
+        let seq = self.unrecorded_seq();
+        let tokens = self.counter.count_record(&RecordBody::Delta((*delta).clone()));
+        let item = PathItem {
+            seq,
+            kind: RecordKind::Delta,
+            role: None,
+            tokens,
+            calls_tools: false,
+            in_context: false,
+        };
+        Arc::make_mut(&mut self.path).items.push(item);
+        self.unrecorded = Some(delta);
+        self
+    }
+
+    /// Returns the number of a record behind the leaf.
+    fn unrecorded_seq(&self) -> Seq {
+        Seq(self.leaf.map_or(0, |leaf| leaf.0 + 1))
+    }
+
+    /// Returns the delta that is not recorded, if `seq` stands for it.
+    pub(super) fn unrecorded(&self, seq: Seq) -> Option<&Delta> {
+        self.unrecorded.as_deref().filter(|_| seq == self.unrecorded_seq())
+    }
+
     /// Returns a reader of the contents of the session's records.
-    pub(crate) fn contents<'a>(&self, core: &'a Core) -> RecordContents<'a> {
-        RecordContents { sessions: &core.sessions, id: self.id }
+    pub(crate) fn contents<'a>(&'a self, core: &'a Core) -> InputContents<'a> {
+        let recorded = RecordContents { sessions: &core.sessions, id: self.id };
+        InputContents { inputs: self, recorded }
     }
 }
 
@@ -261,6 +279,22 @@ pub(crate) struct RecordContents<'a> {
 impl Contents for RecordContents<'_> {
     fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
         Ok(self.sessions.bodies(self.id, seqs)?)
+    }
+}
+
+/// The contents of the records of some inputs.
+pub(crate) struct InputContents<'a> {
+    inputs: &'a Inputs,
+    recorded: RecordContents<'a>,
+}
+
+impl Contents for InputContents<'_> {
+    fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
+        let at = seqs.iter().position(|seq| self.inputs.unrecorded(*seq).is_some());
+        let Some(at) = at else { return self.recorded.bodies(seqs) };
+        let mut bodies = self.recorded.bodies(&[&seqs[..at], &seqs[at + 1..]].concat())?;
+        bodies.insert(at, self.inputs.unrecorded(seqs[at]).cloned().map(RecordBody::Delta));
+        Ok(bodies)
     }
 }
 

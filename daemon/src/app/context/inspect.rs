@@ -96,7 +96,7 @@ fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<Cont
     let checked = check_result(id, &inspected.build.build_id, &inspected);
     if checked.is_err() {
         // Its parts are read by its id.
-        let recipe = BuildRecipe::new(&Arc::new(request), leaf, digest, &inspected.build);
+        let recipe = BuildRecipe::new(request, leaf, digest, &inspected.build, None);
         core.cache.with(id, |session| session.builds.note_inspected(recipe));
     }
     checked.and(Ok(inspected))
@@ -163,9 +163,14 @@ fn repeat(core: &Arc<Core>, id: SessionId, build_id: &str) -> Result<RepeatedBui
     let request = BuildRequest { compact: CompactMode::Never, ..(*recipe.request).clone() };
     let mut inputs = inputs::load(core, &request, None, BuildLeaf::Earlier(recipe.leaf))?;
     inputs.build_id = recipe.build_id;
+    let recalled = recipe.recalled.as_ref().map_or(Vec::new(), |delta| delta.recalled.clone());
+    let is_recorded = recipe.request.compact == CompactMode::Auto;
+    if let Some(delta) = recipe.recalled.filter(|_| !is_recorded) {
+        inputs = inputs.with_delta(delta);
+    }
     let mut built = plan(core, &request, &inputs)?;
     built.result.prefix_tokens = recipe.prefix_tokens;
-    built.result.recalled = recipe.recalled;
+    built.result.recalled = recalled;
     let is_changed = built.build.digest() != recipe.digest;
     Ok(RepeatedBuild { inputs, built, is_changed })
 }
@@ -268,13 +273,19 @@ fn shown_item(inputs: &Inputs, piece: &ShownItem, before: u32) -> ContextItem {
     let message = u32::try_from(piece.message).ok().map(|at| at + before);
     let common = ContextItem { tokens: piece.tokens, message, ..item("record", piece.form) };
     match &piece.source {
-        ItemSource::Record(record) => ContextItem {
-            seq: Some(record.seq),
-            kind: Some(record.kind),
-            recalled: recalled_by(inputs, record.seq),
-            role: record.role,
-            ..common
-        },
+        ItemSource::Record(record) => {
+            let unrecorded = inputs.unrecorded(record.seq);
+            ContextItem {
+                seq: Some(record.seq).filter(|_| unrecorded.is_none()),
+                kind: Some(record.kind),
+                recalled: match unrecorded {
+                    Some(delta) => delta.recalled.clone(),
+                    None => recalled_by(inputs, record.seq),
+                },
+                role: record.role,
+                ..common
+            }
+        }
         ItemSource::Checkpoint(id) => {
             let checkpoint = inputs.checkpoints.iter().find(|checkpoint| checkpoint.id == *id);
             ContextItem {

@@ -1,33 +1,31 @@
 //! Automatic recall: the earlier messages that the user's message asks for and its prompt does not show.
 //!
-//! **Invariant**: what a turn recalls is a record beside the user's message, so that every later prompt repeats it byte
-//! for byte. It is data: defused, and in a block of its own.
-//! **Invariant**: what is recalled for a context that was just compacted only uses room that is free, so it causes
-//! neither a compaction nor a cut.
+//! It is a step of a build (`build`), and looks for messages once for each context that answers a message: [`decide`] says
+//! when, and with how much room.
+//!
+//! **Invariant**: what is recalled is a record beside the user's message, so that every later prompt repeats it byte for
+//! byte. It is data: defused, and in a block of its own.
+//! **Invariant**: it uses only room that is free, so it causes neither a compaction nor a cut.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ollm_protocol::content::{CompactMode, Delta, RecalledRecord, RecordBody, RecordKind, Role};
+use ollm_protocol::content::{Delta, RecalledRecord, RecordBody, RecordKind, Role};
 use ollm_protocol::{Seq, SessionId};
 
-use super::inputs::{self, BuildLeaf, Inputs, plan};
+use super::inputs::Inputs;
 use super::recall::{AskedSessions, shown_in};
 use crate::app::build_request::BuildRequest;
-use crate::app::core::{Core, blocking};
-use crate::app::drafts::counted_for;
+use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::catalog::{RecallQuery, RecalledMessage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
-use crate::context::{
-    Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, prompt_limit, recalled_block, trigger,
-};
+use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all};
 use crate::facts::{
     for_each_sentence_of_line, for_each_statement, is_joined_script, is_plain_request,
 };
-use crate::tokens::Counter;
 
 /// Maximum number of messages that a turn recalls.
 const MAX_PIECES: usize = 3;
@@ -35,132 +33,83 @@ const MAX_PIECES: usize = 3;
 const MAX_CANDIDATES: usize = 8;
 /// The length of a date, such as `2026-01-27`.
 const DATE_CHARS: usize = 10;
-/// The first line of a block that stands before the message that it is for.
-const FOR_MESSAGE_BELOW: &str = "Earlier messages that may help with the message below:";
-/// The first line of a block behind that message, in the pending message of a build that writes no record.
-const FOR_MESSAGE_ABOVE: &str = "Earlier messages that may help with the message above:";
+/// The first line of a block, which stands before the message that it is for.
+const INTRODUCTION: &str = "Earlier messages that may help with the message below:";
 /// The tokens of a block around its text, at most.
 const BLOCK_TOKENS: u64 = 24;
 
-/// The earlier messages that a question needs and its prompt does not show.
-#[derive(Debug, Default)]
-pub(crate) enum RecallForTurn {
-    #[default]
+/// The state of a context on which recall for it depends. Counts are in tokens.
+#[derive(Clone, Copy, Debug)]
+struct RecallSituation {
+    scope: RecallSetting,
+    /// A message of the user waits for its answer.
+    has_question: bool,
+    /// The context shows the whole conversation.
+    shows_everything: bool,
+    /// Messages were brought back for this message since the newest compaction.
+    has_recalled: bool,
+    /// The messages that the context shows because they were brought back for this message, and their tokens.
+    n_shown: usize,
+    shown_tokens: u64,
+    /// The message that is being answered, or a result for it, is cut.
+    is_cut: bool,
+    /// The tokens that recalled messages may have by their share of the prompt limit.
+    share_tokens: u64,
+    /// The tokens of the prompt limit that are free.
+    free_tokens: u64,
+}
+
+/// What recall does for a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecallAction {
     Nothing,
-    /// The record that goes before the question.
-    Before(Delta),
-    /// There are some, but the question does not fit into the context in force: what the next one shows decides.
-    Deferred,
+    /// Looks for this many messages at most, with this many tokens at most.
+    Find {
+        n_most: usize,
+        most_tokens: u64,
+    },
 }
 
-/// Returns what a question brings back. Blocks on the disk.
-///
-/// `params`: those of the build, with the question as `pending`.
-pub(crate) fn recall_for_turn(core: &Arc<Core>, params: &BuildRequest) -> Result<RecallForTurn> {
-    let Some(question) = params.pending.as_deref() else { return Ok(RecallForTurn::Nothing) };
-    let Some(recall) = TurnRecall::load(core, params, None)? else {
-        return Ok(RecallForTurn::Nothing);
-    };
-    let share = |recall: &TurnRecall<'_>| Ok(recall.share());
-    let Some(delta) = recall.find(question, FOR_MESSAGE_BELOW, MAX_PIECES, &share)? else {
-        return Ok(RecallForTurn::Nothing);
-    };
-    Ok(match recall.built()?.result.transient {
-        true => RecallForTurn::Deferred,
-        false => RecallForTurn::Before(delta),
-    })
-}
-
-/// Recalls for a turn with a new context, because that may have dropped what the user's message needs; returns the messages
-/// that are recorded behind it. What was recalled before the message and is still shown counts against its share. Within
-/// tool calls, nothing is recalled.
-///
-/// `params`: those of the build that follows.
-pub(crate) async fn recall_after_compaction(
-    core: &Arc<Core>,
-    params: &BuildRequest,
-    counter: &Counter,
-) -> Result<Vec<RecalledRecord>> {
-    let params = BuildRequest { compact: CompactMode::Never, ..params.clone() };
-    let (id, counter) = (params.session_id, counter.clone());
-    let found = blocking(core, move |core| {
-        let Some(recall) = TurnRecall::load(core, &params, Some(counter))? else {
-            return Ok(None);
-        };
-        // A context that needs another head already leaves no room.
-        if recall.built()?.result.transient {
-            return Ok(None);
-        }
-        let Some(question) = recall.newest_message()? else { return Ok(None) };
-        let leaf = recall.inputs.leaf;
-        let (n_shown, tokens) = recall.shown_for_newest()?;
-        let room = |recall: &TurnRecall<'_>| {
-            let left = recall.share().saturating_sub(tokens);
-            Ok(recall.free_room()?.min(left))
-        };
-        let n_left = MAX_PIECES.saturating_sub(n_shown);
-        // A prompt has what was recalled before the message, although its record is behind it.
-        let delta = recall.find(&question, FOR_MESSAGE_BELOW, n_left, &room)?;
-        Ok(delta.map(|delta| (delta, leaf)))
-    });
-    let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    record(core, id, leaf, delta).await
-}
-
-/// Records what was recalled behind a leaf; returns the messages, none if the leaf moved.
-async fn record(
-    core: &Arc<Core>,
-    id: SessionId,
-    leaf: Option<Seq>,
-    delta: Delta,
-) -> Result<Vec<RecalledRecord>> {
-    let recalled = delta.recalled.clone();
-    let draft = counted_for(core, id, RecordBody::Delta(delta)).0;
-    let appended = core.append_if_leaf(id, leaf, vec![draft]).await?;
-    Ok(if appended.is_some() { recalled } else { Vec::new() })
-}
-
-/// Adds what the pending message of a build needs, or without one the newest message of the user: as a record if the
-/// build may write, else to the text of the pending message. Returns the messages.
-pub(super) async fn recall_for_build(
-    core: &Arc<Core>,
-    params: &mut BuildRequest,
-) -> Result<Vec<RecalledRecord>> {
-    let (id, request) = (params.session_id, params.clone());
-    let found = blocking(core, move |core| {
-        let Some(recall) = TurnRecall::load(core, &request, None)? else { return Ok(None) };
-        let (question, introduction) = match &request.pending {
-            Some(pending) => (Some(pending.clone()), FOR_MESSAGE_BELOW),
-            None if request.compact == CompactMode::Auto => {
-                (recall.newest_message()?, FOR_MESSAGE_BELOW)
-            }
-            None => (recall.newest_message()?, FOR_MESSAGE_ABOVE),
-        };
-        let Some(question) = question else { return Ok(None) };
-        let leaf = recall.inputs.leaf;
-        let delta = recall.find(&question, introduction, MAX_PIECES, &TurnRecall::free_room)?;
-        Ok(delta.map(|delta| (delta, leaf)))
-    });
-    let Some((delta, leaf)) = found.await? else { return Ok(Vec::new()) };
-    if params.compact == CompactMode::Auto {
-        return record(core, id, leaf, delta).await;
+/// Decides whether a context needs earlier messages, and how many have room in it.
+fn decide(situation: &RecallSituation) -> RecallAction {
+    let RecallSituation { scope, has_question, n_shown, shown_tokens, .. } = *situation;
+    let is_complete = scope == RecallSetting::Session && situation.shows_everything;
+    let free = situation.free_tokens.saturating_sub(BLOCK_TOKENS);
+    let most_tokens = situation.share_tokens.saturating_sub(shown_tokens).min(free);
+    let n_most = MAX_PIECES.saturating_sub(n_shown);
+    let is_off = scope == RecallSetting::Off || !has_question || is_complete;
+    match is_off || situation.has_recalled || situation.is_cut || n_most == 0 || most_tokens == 0 {
+        true => RecallAction::Nothing,
+        false => RecallAction::Find { n_most, most_tokens },
     }
-    let block = recalled_block(&delta.text);
-    params.pending = Some(match params.pending.take() {
-        Some(pending) => format!("{block}\n\n{pending}"),
-        None => block,
-    });
-    Ok(delta.recalled)
+}
+
+/// Returns what the message that a context is to answer needs and the context does not show. Blocks on the disk.
+///
+/// `built`: the context without it.
+pub(super) fn recall_for(
+    core: &Arc<Core>,
+    request: &BuildRequest,
+    inputs: &Inputs,
+    built: &Built,
+) -> Result<Option<Delta>> {
+    let recall = TurnRecall { core, request, inputs, built };
+    let question = recall.question()?;
+    match decide(&recall.situation(question.is_some())?) {
+        RecallAction::Nothing => Ok(None),
+        RecallAction::Find { n_most, most_tokens } => {
+            recall.find(question.as_deref().unwrap_or_default(), n_most, most_tokens)
+        }
+    }
 }
 
 /// A recall for a context.
 struct TurnRecall<'a> {
     core: &'a Arc<Core>,
-    params: BuildRequest,
-    inputs: Inputs,
-    /// The context without what is recalled, once it is planned: most questions find nothing and need none.
-    built: OnceCell<Built>,
-    scope: RecallSetting,
+    request: &'a BuildRequest,
+    inputs: &'a Inputs,
+    /// The context without what is recalled.
+    built: &'a Built,
 }
 
 /// The messages that a context has already: its records, and those that earlier recalls brought back into it.
@@ -227,112 +176,80 @@ fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-impl<'a> TurnRecall<'a> {
-    /// Reads what the context depends on; returns `None` if it shows everything that could be recalled, or if recall is
-    /// off.
-    fn load(
-        core: &'a Arc<Core>,
-        params: &BuildRequest,
-        counter: Option<Counter>,
-    ) -> Result<Option<Self>> {
-        let scope = core.config().recall.scope;
-        if scope == RecallSetting::Off {
-            return Ok(None);
+impl TurnRecall<'_> {
+    /// Returns the text of the message that is to be answered: the pending one, or the newest one of the user; `None`
+    /// within tool calls or after an answer.
+    fn question(&self) -> Result<Option<String>> {
+        if self.request.pending.is_some() {
+            return Ok(self.request.pending.clone());
         }
-        let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
-        if scope == RecallSetting::Session && inputs.shows_everything() {
-            return Ok(None);
-        }
-        let params = params.clone();
-        Ok(Some(Self { core, params, inputs, built: OnceCell::new(), scope }))
+        let Some(seq) = self.recorded_question() else { return Ok(None) };
+        Ok(match self.core.body(self.inputs.id, seq)? {
+            Some(RecordBody::Message(message)) => Some(message.sent_text()),
+            _ => None,
+        })
     }
 
-    /// Returns the context without what is recalled.
-    fn built(&self) -> Result<&Built> {
-        if let Some(built) = self.built.get() {
-            return Ok(built);
-        }
-        let built = plan(self.core, &self.params, &self.inputs)?;
-        Ok(self.built.get_or_init(|| built))
+    /// Returns the record of the message that is to be answered, if it is recorded.
+    fn recorded_question(&self) -> Option<Seq> {
+        let newest = self.inputs.path.newest_spoken().filter(|_| self.request.pending.is_none());
+        newest.filter(|item| item.is_user_message()).map(|item| item.seq)
     }
 
-    /// Returns the tokens that recalled messages may have by their share of the prompt limit.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "a share of at most some million tokens"
     )]
-    fn share(&self) -> u64 {
-        let config = self.core.config();
-        let limit = prompt_limit(self.inputs.window.size, config.context.answer_reserve);
-        (limit as f64 * config.recall.share) as u64
-    }
-
-    /// Returns the tokens of their share that are free: below the trigger of the next compaction, and none while the
-    /// message that is being answered is cut.
-    fn free_room(&self) -> Result<u64> {
-        let result = &self.built()?.result;
-        if !result.cut.is_empty() {
-            return Ok(0);
-        }
-        let budget = &result.budget;
-        let threshold = self.core.config().compression.threshold;
-        let below = trigger(budget.available_tokens, threshold)
-            .saturating_sub(budget.current_conversation_tokens);
-        let left = result.token_budget.saturating_sub(result.tokens_used);
-        Ok(self.share().min(below.min(left).saturating_sub(BLOCK_TOKENS)))
-    }
-
-    /// Returns the text of the user's message that is being answered; `None` within tool calls or after an answer.
-    fn newest_message(&self) -> Result<Option<String>> {
-        let newest = self.inputs.path.newest_spoken();
-        let Some(newest) = newest.filter(|item| item.is_user_message()) else {
-            return Ok(None);
-        };
-        Ok(match self.core.body(self.inputs.id, newest.seq)? {
-            Some(RecordBody::Message(message)) => Some(message.sent_text()),
-            _ => None,
+    fn situation(&self, has_question: bool) -> Result<RecallSituation> {
+        let Self { core, inputs, built, .. } = self;
+        let (config, result) = (core.config(), &built.result);
+        let compaction_at = inputs.compaction_at();
+        let own = self.shown_for_question()?;
+        let count = |delta: &Delta| u64::from(inputs.counter.count_text(&delta.text));
+        Ok(RecallSituation {
+            scope: config.recall.scope,
+            has_question,
+            shows_everything: compaction_at.is_none() && keeps_all(&result.strategy),
+            has_recalled: own.iter().any(|(seq, _)| Some(*seq) > compaction_at),
+            n_shown: own.iter().map(|(_, delta)| delta.recalled.len()).sum(),
+            shown_tokens: own.iter().map(|(_, delta)| count(delta)).sum(),
+            is_cut: !result.cut.is_empty(),
+            share_tokens: (result.token_budget as f64 * config.recall.share) as u64,
+            free_tokens: result.token_budget.saturating_sub(result.tokens_used),
         })
     }
 
-    /// Returns the messages that the context shows because the user's newest message brought them back, and their tokens.
-    fn shown_for_newest(&self) -> Result<(usize, u64)> {
+    /// Returns the deltas that the context shows because they were recorded for the message that is to be answered: before
+    /// it or behind it.
+    fn shown_for_question(&self) -> Result<Vec<(Seq, Delta)>> {
+        let Some(question) = self.recorded_question() else { return Ok(Vec::new()) };
         let items = &self.inputs.path.items;
-        let newest = items.iter().rposition(PathItem::is_user_message).unwrap_or(items.len());
+        let at = items.partition_point(|item| item.seq < question);
         let is_delta = |item: &&PathItem| item.kind == RecordKind::Delta;
-        let before = items[..newest].iter().rev().take_while(is_delta);
+        let before = items[..at].iter().rev().take_while(is_delta);
         let own: HashSet<Seq> =
-            before.chain(items[newest..].iter().filter(is_delta)).map(|item| item.seq).collect();
+            before.chain(items[at..].iter().filter(is_delta)).map(|item| item.seq).collect();
         let mut deltas = self.shown_deltas()?;
         deltas.retain(|(seq, delta)| own.contains(seq) && !delta.recalled.is_empty());
-        let count = |text: &str| u64::from(self.inputs.counter.count_text(text));
-        Ok((
-            deltas.iter().map(|(_, delta)| delta.recalled.len()).sum(),
-            deltas.iter().map(|(_, delta)| count(&delta.text)).sum(),
-        ))
+        Ok(deltas)
     }
 
-    /// Finds what a question needs: `n_most` messages at most, within the tokens that `room` returns.
-    fn find(
-        &self,
-        question: &str,
-        introduction: &str,
-        n_most: usize,
-        room: &dyn Fn(&Self) -> Result<u64>,
-    ) -> Result<Option<Delta>> {
-        if n_most == 0 {
-            return Ok(None);
-        }
+    /// Finds what a question needs.
+    fn find(&self, question: &str, n_most: usize, most_tokens: u64) -> Result<Option<Delta>> {
         let id = self.inputs.id;
         let shown = OnceCell::new();
         let other = |session: SessionId| (session != id).then_some(session);
-        let asked = AskedSessions::of_turn(self.core, id, self.scope)?;
+        let asked = AskedSessions::of_turn(self.core, id, self.core.config().recall.scope)?;
         let page = self.core.catalog.recall(&RecallQuery {
             question,
             scope: asked.scope(),
             limit: MAX_CANDIDATES,
-            turn: Some(TurnRules { states_fact: &states_fact }),
+            turn: Some(TurnRules {
+                states_fact: &states_fact,
+                question: self.recorded_question().map(|seq| (id, seq)),
+            }),
             wants: &|session, seq| {
                 let shown = shown.get_or_init(|| self.shown());
                 shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
@@ -342,14 +259,13 @@ impl<'a> TurnRecall<'a> {
         if page.messages.is_empty() {
             return Ok(None);
         }
-        let most = room(self)?;
-        let mut text = introduction.to_owned();
+        let mut text = INTRODUCTION.to_owned();
         let mut recalled = Vec::new();
         for message in page.messages {
             let (session_id, seq, score) = (other(message.session_id), message.seq, message.score);
             let with = |message: &RecalledMessage| {
                 let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
-                let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most;
+                let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most_tokens;
                 (fits && !only_asks(message)).then_some(longer)
             };
             let own = message.alone.as_ref().unwrap_or(&message.excerpt);
@@ -375,15 +291,14 @@ impl<'a> TurnRecall<'a> {
 
     /// Returns the messages that the context has already.
     fn shown(&self) -> Result<ShownMessages> {
-        let built = self.built()?;
         let recalled = self.shown_deltas()?.into_iter().flat_map(|(_, delta)| delta.recalled);
-        let text = flat(&prompt_text(&built.result.messages));
-        Ok(ShownMessages { records: shown_in(built), recalled: recalled.collect(), text })
+        let text = flat(&prompt_text(&self.built.result.messages));
+        Ok(ShownMessages { records: shown_in(self.built), recalled: recalled.collect(), text })
     }
 
     /// Returns the deltas that the context shows whole.
     fn shown_deltas(&self) -> Result<Vec<(Seq, Delta)>> {
-        let items = self.built()?.items.iter().filter(|item| item.form != "cut");
+        let items = self.built.items.iter().filter(|item| item.form != "cut");
         let deltas: Vec<Seq> = items
             .filter_map(|item| match &item.source {
                 ItemSource::Record(record) if record.kind == RecordKind::Delta => Some(record.seq),
@@ -434,6 +349,53 @@ pub(in crate::app) fn piece(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recall_looks_for_messages_once_for_each_context_of_a_question_and_within_free_room() {
+        let question = RecallSituation {
+            scope: RecallSetting::Session,
+            has_question: true,
+            shows_everything: false,
+            has_recalled: false,
+            n_shown: 0,
+            shown_tokens: 0,
+            is_cut: false,
+            share_tokens: 100,
+            free_tokens: 1_000,
+        };
+        let find = |n_most, most_tokens| RecallAction::Find { n_most, most_tokens };
+        let nothing = RecallAction::Nothing;
+        let everywhere = RecallSetting::All;
+        for (name, situation, expect) in [
+            ("question", question, find(3, 100)),
+            ("off", RecallSituation { scope: RecallSetting::Off, ..question }, nothing),
+            ("tool result", RecallSituation { has_question: false, ..question }, nothing),
+            ("nothing left out", RecallSituation { shows_everything: true, ..question }, nothing),
+            (
+                "nothing left out, other sessions",
+                RecallSituation { shows_everything: true, scope: everywhere, ..question },
+                find(3, 100),
+            ),
+            (
+                "asked before",
+                RecallSituation { has_recalled: true, n_shown: 1, ..question },
+                nothing,
+            ),
+            (
+                "compacted since",
+                RecallSituation { n_shown: 1, shown_tokens: 40, ..question },
+                find(2, 60),
+            ),
+            ("as many as allowed", RecallSituation { n_shown: 3, ..question }, nothing),
+            ("share is used up", RecallSituation { shown_tokens: 100, ..question }, nothing),
+            ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
+            ("little room", RecallSituation { free_tokens: 64, ..question }, find(3, 40)),
+            ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
+            ("no share", RecallSituation { share_tokens: 0, ..question }, nothing),
+        ] {
+            assert_eq!(decide(&situation), expect, "{name}");
+        }
+    }
 
     #[test]
     fn text_says_an_excerpt_if_it_has_all_of_its_sentences() {

@@ -71,6 +71,8 @@ pub(crate) enum RecallScope<'a> {
 pub(crate) struct TurnRules<'a> {
     /// Returns whether a text of the user states a fact, which needs less of the question.
     pub states_fact: &'a dyn Fn(&str) -> bool,
+    /// The record of the question, if it is recorded already. It is not searched, nor what followed it.
+    pub question: Option<(SessionId, Seq)>,
 }
 
 /// A question.
@@ -140,13 +142,18 @@ pub(super) fn recall(
     }
     let ranked = shared.read(|conn| {
         let Some(mut range) = range_of(conn, query.scope)? else { return Ok(None) };
-        if query.turn.is_some() {
+        if let Some(turn) = query.turn {
             range.limits = range.limits.in_turn();
+            if let Some((id, seq)) = turn.question {
+                end_before(conn, &mut range, id, seq)?;
+            }
         }
-        rank(conn, &terms, &range).map(Some)
+        Ok(Some((rank(conn, &terms, &range)?, *range.docids.end())))
     })?;
-    let Some(ranked) = ranked else { return Ok(RecalledPage { messages: Vec::new(), behind }) };
-    let mut search = Recall { shared, query, terms: &terms, titles: HashMap::new() };
+    let Some((ranked, last_docid)) = ranked else {
+        return Ok(RecalledPage { messages: Vec::new(), behind });
+    };
+    let mut search = Recall { shared, query, terms: &terms, last_docid, titles: HashMap::new() };
     let messages = search.messages(&ranked)?;
     Ok(RecalledPage { messages, behind })
 }
@@ -202,6 +209,25 @@ fn range_of(conn: &Connection, scope: RecallScope<'_>) -> rusqlite::Result<Optio
     })
 }
 
+/// Ends a range before a record of a session, so that the result does not depend on whether that record is indexed yet.
+fn end_before(
+    conn: &Connection,
+    range: &mut RecallRange,
+    id: SessionId,
+    seq: Seq,
+) -> rusqlite::Result<()> {
+    let Some(row) = sessions::read_row(conn, id)? else { return Ok(()) };
+    let term = fulltext::quoted(&session_term(row.num));
+    while let Some(newest) = fulltext::matching(conn, &term, &range.docids, 1)?.pop() {
+        if fulltext::origin(conn, newest)?.is_none_or(|origin| origin.seq < seq) {
+            break;
+        }
+        range.docids = *range.docids.start()..=newest - 1;
+        range.documents -= 1.0;
+    }
+    Ok(())
+}
+
 /// The numbers of messages that may still be read: with enough rare words for any message, and with fewer.
 struct ReadsLeft {
     strong: usize,
@@ -236,6 +262,8 @@ struct Recall<'a> {
     shared: &'a CatalogShared,
     query: &'a RecallQuery<'a>,
     terms: &'a RecallTerms,
+    /// The end of the range.
+    last_docid: i64,
     /// The sessions of ranked documents by number; `None` for removed ones.
     titles: HashMap<i64, Option<SessionTitle>>,
 }
@@ -372,7 +400,9 @@ impl Recall<'_> {
         let mut wanted = Vec::new();
         let mut pairs = Vec::new();
         for (origin, around) in open.iter().zip(around) {
-            let of_session = around.iter().filter(|other| other.session == origin.session);
+            let of_session = around
+                .iter()
+                .filter(|other| other.session == origin.session && other.docid <= self.last_docid);
             let before = of_session
                 .clone()
                 .filter(|other| other.seq < origin.seq)

@@ -199,7 +199,7 @@ fn short_question_needs_one_rare_word() {
             question,
             scope,
             limit: 8,
-            turn: Some(TurnRules { states_fact: &|_| false }),
+            turn: Some(TurnRules { states_fact: &|_| false, question: None }),
             wants: &|_, _| true,
         };
         let page = fixture.catalog.recall(&query).expect("recalls");
@@ -228,7 +228,7 @@ fn fact_of_the_user_needs_one_rare_word_of_a_question_for_a_prompt() {
     let found = |question| {
         let scope = RecallScope::Session(id(1));
         let states_fact = |text: &str| text.contains(|char: char| char.is_ascii_digit());
-        let turn = Some(TurnRules { states_fact: &states_fact });
+        let turn = Some(TurnRules { states_fact: &states_fact, question: None });
         let query = RecallQuery { question, scope, limit: 8, turn, wants: &|_, _| true };
         let page = fixture.catalog.recall(&query).expect("recalls");
         page.messages.iter().map(|hit| hit.seq.0).collect::<Vec<_>>()
@@ -255,7 +255,7 @@ fn messages_with_one_rare_word_do_not_displace_one_with_two() {
     (0..80).for_each(|_| texts.extend(FILLER));
     fixture.talk(id(1), &texts);
     let (question, scope) = ("What did Bertolt leave in Larkspur?", RecallScope::Session(id(1)));
-    let turn = Some(TurnRules { states_fact: &|_| false });
+    let turn = Some(TurnRules { states_fact: &|_| false, question: None });
     let wants = |_, _| true;
     let query = RecallQuery { question, scope, limit: 8, turn, wants: &wants };
     let all = RecallQuery { turn: None, limit: 60, ..query };
@@ -282,7 +282,7 @@ fn messages_for_a_prompt_say_more_than_the_question() {
         question,
         scope,
         limit: 8,
-        turn: Some(TurnRules { states_fact: &|_| false }),
+        turn: Some(TurnRules { states_fact: &|_| false, question: None }),
         wants: &wants,
     };
     let page = fixture.catalog.recall(&query).expect("recalls");
@@ -291,4 +291,30 @@ fn messages_for_a_prompt_say_more_than_the_question() {
     let all = RecallQuery { turn: None, ..query };
     let all = fixture.catalog.recall(&all).expect("recalls").messages;
     assert!(all.iter().any(|hit| hit.seq == Seq(2) && !hit.says_more), "{all:?}");
+}
+
+#[test]
+fn recorded_question_changes_nothing_that_it_finds() {
+    let fixture = CatalogFixture::new();
+    let question = "Which port does the staging server use?";
+    let mut texts = vec!["The staging server uses port 48213.", "Noted."];
+    // With the question, three messages of two dozen would have each of its words: too many for a rare one.
+    texts.extend(["Restart the staging server.", "The port is open.", "Staging works."]);
+    (0..5).for_each(|_| texts.extend(FILLER));
+    fixture.talk(id(1), &texts);
+    fixture.talk(id(2), FILLER);
+    let seq = Seq(texts.len() as u64);
+    let find = |scope, question_at| {
+        let turn = Some(TurnRules { states_fact: &|_| false, question: question_at });
+        let query = RecallQuery { question, scope, limit: 8, turn, wants: &|_, _| true };
+        fixture.catalog.recall(&query).expect("recalls").messages
+    };
+    let (session, all) = (RecallScope::Session(id(1)), RecallScope::All);
+    let before = [find(session, None), find(all, None)];
+    assert!(before.iter().all(|found| found[0].seq == Seq(0)), "{before:?}");
+    let at = Timestamp::from_unix_ms(START_MS + 3_600_000);
+    fixture.record(id(1), Role::User, at, question);
+    fixture.catch_up();
+    let question_at = Some((id(1), seq));
+    assert_eq!([find(session, question_at), find(all, question_at)], before);
 }
