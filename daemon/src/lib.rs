@@ -33,6 +33,7 @@ mod fsutil;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod goal;
+mod languages;
 mod loops;
 mod model;
 mod nesting;

@@ -7,13 +7,10 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::denials::{denies, is_interrogative};
-use super::lexicon::{
-    ClassSet, GERMAN, Reading, WordClass, is_date, is_function_char, is_joined_script, is_unit,
-    read_words,
-};
+use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, is_unit, read_words};
 use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
+use crate::languages::{ENGLISH, GERMAN, WordClass, has_class, is_joined_script, texts};
 
 /// Characters of the longest text of a fact; of a longer sentence, the clauses with its values are kept.
 const MAX_TEXT_CHARS: usize = 240;
@@ -243,7 +240,7 @@ impl Classes {
         let is_advised = first.zip(advice).is_some_and(|(first, advice)| advice <= first + 1)
             || is_joined && all.has(WordClass::Advice);
         // In Chinese a noun may look like the verb of a command, but not before a copula.
-        let is_stated = sentence.contains(['是', '為', '为']);
+        let is_stated = texts(WordClass::Copula).iter().any(|copula| sentence.contains(copula));
         let is_command =
             begins(WordClass::Command) || is_joined && all.has(WordClass::Command) && !is_stated;
         let is_asked = is_asked(sentence, words, begins(WordClass::Question));
@@ -252,7 +249,8 @@ impl Classes {
         Self {
             is_rule: rules || (is_joined && all.has(WordClass::Rule)),
             is_question: is_asked || asks,
-            asks_for_value: is_asked && asks_with.into_iter().any(|word| is_interrogative(word)),
+            asks_for_value: is_asked
+                && asks_with.into_iter().any(|word| has_class(word, WordClass::Interrogative)),
             is_command: is_command && !is_advised,
             begins_with_retraction: begins(WordClass::Retract),
             is_advised,
@@ -355,8 +353,8 @@ fn is_asked(sentence: &str, words: &[&str], begins_as_question: bool) -> bool {
         let is_tag = tag.is_some_and(|(_, tag)| tag.split_whitespace().count() <= 2);
         return begins_as_question || !is_tag || words.len() < 5;
     }
-    let last = end.trim_end_matches(|char: char| !char.is_alphanumeric()).chars().next_back();
-    matches!(last, Some('吗' | '嗎' | '呢' | 'か' | '까'))
+    let end = end.trim_end_matches(|char: char| !char.is_alphanumeric());
+    texts(WordClass::Question).iter().any(|ending| end.ends_with(ending))
 }
 
 /// Whether a mark defines something: `name: value`, `name = value`.
@@ -477,7 +475,9 @@ fn words_of(rest: &str) -> Vec<&str> {
 
 /// Whether a sentence is German, by its function words.
 const fn is_german(reading: &Reading) -> bool {
-    reading.languages != u32::MAX && reading.languages & GERMAN != 0 && reading.languages & 1 == 0
+    reading.languages != u32::MAX
+        && reading.languages & GERMAN != 0
+        && reading.languages & ENGLISH == 0
 }
 
 /// Returns the text of a fact: the sentence without fillers in front, or of a long sentence the clauses with values.

@@ -1,7 +1,7 @@
 //! Facts: what the user said and what still holds, found without a model in any language.
 //!
 //! - [`FactFold`] folds the messages of the user, and the context entries that users wrote, record by record.
-//! - `sentences`, `values`, `lexicon`, `denials`, `candidate`: from a message to the sentences that state something.
+//! - `sentences`, `values`, `lexicon`, `candidate`: from a message to the sentences that state something.
 //! - [`fact_block`] chooses the facts that a prompt shows; [`SaidText`] knows what it says already.
 //!
 //! **Invariants**: pure; the same records give the same facts in every replay; memory and time are bounded for any
@@ -9,7 +9,6 @@
 
 mod block;
 mod candidate;
-mod denials;
 mod fold;
 mod lexicon;
 mod said;
@@ -21,7 +20,6 @@ mod values;
 pub(crate) use block::{ShownText, block_lines, fact_block};
 pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
 pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};
-pub(crate) use lexicon::is_joined_script;
 pub(crate) use said::SaidText;
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};

@@ -2,6 +2,8 @@
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use crate::languages::{WordClass, has_class};
+
 /// Bytes that are read at each end of a message. What lies between them is pasted data.
 const MAX_END_BYTES: usize = 32 * 1024;
 /// Bytes of the longest line that is split; a longer one is data.
@@ -10,12 +12,6 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 const WRAP_COLUMNS: usize = 60;
 /// Lines with a time in front from which on a message has a pasted log, of which these lines are.
 const MIN_LOG_LINES: usize = 3;
-/// Abbreviations after which no sentence ends, in lower case without the period.
-const ABBREVIATIONS: &[&str] = &[
-    "dr", "mr", "mrs", "ms", "prof", "st", "nr", "no", "vs", "e.g", "i.e", "z.b", "d.h", "bzw",
-    "ca", "approx", "inc", "ltd", "sr", "sra", "dott", "sig", "ing", "p.ex", "c.-à-d", "tel", "al",
-    "fig", "op", "u.a", "max", "min", "ул", "г",
-];
 
 /// Calls `visit` with each sentence of a message, in order, and with the byte at which its line begins.
 pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) {
@@ -165,7 +161,7 @@ fn ends_with_abbreviation(piece: &str) -> bool {
     let word =
         piece.rsplit(|char: char| char.is_whitespace() || char == '(').next().unwrap_or_default();
     let is_initial = word.chars().count() == 1 && word.chars().all(char::is_uppercase);
-    is_initial || word.len() <= 8 && ABBREVIATIONS.contains(&word.to_lowercase().as_str())
+    is_initial || word.len() <= 8 && has_class(&word.to_lowercase(), WordClass::Abbreviation)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use super::lexicon::{is_joined_script, is_unit};
+use super::lexicon::is_unit;
 use super::sentences::for_each_sentence_of_line;
+use crate::languages::{WordClass, has_class, is_joined_script};
 
 /// Characters of the longest quoted text that counts as one value; longer quotes are prose.
 const MAX_QUOTE_CHARS: usize = 80;
@@ -459,7 +460,7 @@ fn number(word: &str, is_before_unit: &dyn Fn() -> bool) -> Option<(FactValueKin
 fn named(word: &str, is_first: bool, orthography: Orthography) -> Option<(FactValueKind, f32)> {
     let first = word.chars().next()?;
     let n_chars = word.chars().count();
-    if !first.is_uppercase() || n_chars < 2 || is_pronoun(word) {
+    if !first.is_uppercase() || n_chars < 2 || has_class(word, WordClass::Capital) {
         return None;
     }
     if word.chars().filter(|char| char.is_alphabetic()).all(char::is_uppercase) {
@@ -471,10 +472,6 @@ fn named(word: &str, is_first: bool, orthography: Orthography) -> Option<(FactVa
         (false, true) => Some((FactValueKind::Name, 0.3)),
         (false, false) => Some((FactValueKind::Name, 1.0)),
     }
-}
-
-fn is_pronoun(word: &str) -> bool {
-    ["I'm", "I've", "I'll", "I'd", "I’m", "OK", "Ok", "Sie", "Ihr", "Ihre", "Ihnen"].contains(&word)
 }
 
 /// Joins adjacent names: `Ada Lovelace` is one value.

@@ -23,9 +23,8 @@ use crate::catalog::{RecallQuery, RecalledMessage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all};
-use crate::facts::{
-    for_each_sentence_of_line, for_each_statement, is_joined_script, is_plain_request,
-};
+use crate::facts::{for_each_sentence_of_line, for_each_statement, is_plain_request};
+use crate::languages::is_joined_script;
 
 /// Maximum number of messages that a turn recalls.
 const MAX_PIECES: usize = 3;

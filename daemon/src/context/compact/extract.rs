@@ -14,12 +14,12 @@ use std::ops::RangeInclusive;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
-use super::marks::{Mark, has_mark};
 use super::request::cut_middle;
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::facts::{
     FactValueKind, Statement, for_each_sentence_of_line, for_each_statement, values_of_line,
 };
+use crate::languages::{WordClass, texts};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -213,8 +213,8 @@ impl Extractor {
 
     /// Takes the decisions and the next steps of a message.
     fn plans(&mut self, seq: Seq, text: &str) {
-        let is_decision = |line: &str| has_mark(line, Mark::Decision);
-        let is_next = |line: &str| has_mark(line, Mark::NextStep) && !is_decision(line);
+        let is_decision = |line: &str| has_mark(line, WordClass::Decision);
+        let is_next = |line: &str| has_mark(line, WordClass::Next) && !is_decision(line);
         self.decisions.push_matching(seq, text, is_decision);
         self.next.push_matching(seq, text, is_next);
     }
@@ -296,8 +296,14 @@ fn without_numbers(line: &str) -> String {
     key.to_lowercase()
 }
 
+/// Returns whether a line has a phrase that marks a decision, a next step or an error.
+pub(super) fn has_mark(line: &str, mark: WordClass) -> bool {
+    let line = line.to_lowercase();
+    texts(mark).iter().any(|phrase| line.contains(phrase))
+}
+
 fn is_error(line: &str) -> bool {
-    has_mark(line, Mark::Error)
+    has_mark(line, WordClass::Error)
 }
 
 /// Returns at most [`MAX_REPORTS`] sentences of an answer with a path, an address or a long number. Leaves out `answer`,
@@ -308,8 +314,8 @@ fn reports(text: &str, answer: &str) -> Vec<String> {
         let is_report = found.len() < MAX_REPORTS
             && !refers_back
             && !answer.contains(text)
-            && !has_mark(text, Mark::Decision)
-            && !has_mark(text, Mark::NextStep)
+            && !has_mark(text, WordClass::Decision)
+            && !has_mark(text, WordClass::Next)
             && values_of_line(text).into_iter().any(|(kind, range)| match kind {
                 FactValueKind::Path | FactValueKind::Address => true,
                 FactValueKind::Number => is_reported(&text[range]),
@@ -351,6 +357,28 @@ mod tests {
         let all: Vec<RecordBody> =
             messages.iter().map(|(role, text)| message(*role, text)).collect();
         extractor(&all, 0).summary(Seq(0), None, &Counter::ESTIMATE, target)
+    }
+
+    #[test]
+    fn marks_are_found_in_many_languages() {
+        let check = |line: &str, mark| assert!(has_mark(line, mark), "{line}");
+        check("So we will use TCP.", WordClass::Decision);
+        check("Wir haben uns für TCP entschieden.", WordClass::Decision);
+        check("Nous avons choisi TCP.", WordClass::Decision);
+        check("Решили использовать TCP.", WordClass::Decision);
+        check("قررنا استخدام TCP", WordClass::Decision);
+        check("我们决定使用 TCP。", WordClass::Decision);
+        check("Nächster Schritt: die Tests", WordClass::Next);
+        check("Prochaine étape : les tests", WordClass::Next);
+        check("Следующий шаг: тесты", WordClass::Next);
+        check("الخطوة التالية: الاختبارات", WordClass::Next);
+        check("下一步：测试", WordClass::Next);
+        check("main.c:4: Fehler: »x« nicht deklariert", WordClass::Error);
+        check("main.c:4: 错误：‘x’未声明", WordClass::Error);
+        check("main.c:4: ошибка: «x» не объявлена", WordClass::Error);
+        for mark in [WordClass::Decision, WordClass::Next, WordClass::Error] {
+            assert!(!has_mark("The lexer reads one line at a time.", mark));
+        }
     }
 
     #[test]

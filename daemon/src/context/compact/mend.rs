@@ -4,6 +4,7 @@
 //! a plain narrative is Progress. Everything else is left to the verification.
 
 use crate::facts::for_each_sentence_of_line;
+use crate::languages::{WordClass, texts};
 
 use super::summary::{Section, Summary, unwrapped, without_bullet, without_number};
 use super::values::{SearchedText, values};
@@ -12,161 +13,6 @@ use super::values::{SearchedText, values};
 const MAX_HEADING_CHARS: usize = 40;
 /// Letters that a narrative has at least; less is a remark.
 const MIN_NARRATIVE_CHARS: usize = 60;
-/// Beginnings of texts that address the user, in lower case.
-const ADDRESSES: &[&str] = &[
-    // English
-    "sure",
-    "certainly",
-    "of course",
-    "i'm sorry",
-    "i am sorry",
-    "sorry",
-    "i cannot",
-    "i can't",
-    "i can ",
-    "i'd be",
-    "i would",
-    "i'll ",
-    "i will ",
-    "as an ai",
-    "hello",
-    "hi ",
-    "hi,",
-    "hi!",
-    "thank",
-    "you're",
-    "great",
-    "yes",
-    "no,",
-    "okay",
-    "ok,",
-    "here is",
-    "here's",
-    "how can",
-    "please",
-    "let me",
-    "dear",
-    // German
-    "gern",
-    "natürlich",
-    "klar",
-    "selbstverständlich",
-    "hier ist",
-    "hier sind",
-    "es tut mir leid",
-    "entschuldig",
-    "ich kann ",
-    "ich werde ",
-    "hallo",
-    "danke",
-    "ja,",
-    "nein,",
-    // French
-    "bien sûr",
-    "d'accord",
-    "voici",
-    "désolé",
-    "je suis désolé",
-    "je peux ",
-    "bonjour",
-    "merci",
-    "oui,",
-    // Spanish, Portuguese, Italian
-    "claro",
-    "por supuesto",
-    "aquí ",
-    "lo siento",
-    "hola",
-    "gracias",
-    "sí,",
-    "aqui est",
-    "desculpe",
-    "olá",
-    "obrigad",
-    "sim,",
-    "certo",
-    "certamente",
-    "ecco",
-    "mi dispiace",
-    "ciao",
-    "grazie",
-    // Dutch, Swedish, Danish, Norwegian
-    "natuurlijk",
-    "hier zijn",
-    "självklart",
-    "här är",
-    "selvfølgelig",
-    "her er",
-    "hej",
-    // Polish, Russian, Ukrainian, Turkish
-    "oczywiście",
-    "oto ",
-    "przepraszam",
-    "cześć",
-    "dziękuję",
-    "конечно",
-    "вот ",
-    "извин",
-    "привет",
-    "здравствуй",
-    "спасибо",
-    "звичайно",
-    "ось ",
-    "tabii",
-    "elbette",
-    "işte",
-    "üzgünüm",
-    "merhaba",
-    // Arabic, Hebrew, Hindi
-    "بالطبع",
-    "بالتأكيد",
-    "إليك",
-    "آسف",
-    "عذرا",
-    "مرحبا",
-    "בטח",
-    "כמובן",
-    "הנה",
-    "סליחה",
-    "ज़रूर",
-    "बिल्कुल",
-    "यहाँ",
-    "क्षमा",
-    "नमस्ते",
-    // Vietnamese, Indonesian, Thai
-    "chắc chắn",
-    "dưới đây",
-    "xin lỗi",
-    "xin chào",
-    "tentu",
-    "berikut",
-    "maaf",
-    "halo",
-    "แน่นอน",
-    "ขอโทษ",
-    "สวัสดี",
-    // Chinese, Japanese, Korean
-    "当然",
-    "當然",
-    "好的",
-    "以下是",
-    "抱歉",
-    "对不起",
-    "你好",
-    "您好",
-    "もちろん",
-    "はい",
-    "以下は",
-    "以下に",
-    "申し訳",
-    "こんにちは",
-    "물론",
-    "네,",
-    "네.",
-    "다음은",
-    "죄송",
-    "안녕",
-];
 
 /// Returns the summary that an answer is meant to be, or `None` if it is an answer to the conversation.
 ///
@@ -247,7 +93,7 @@ fn with_colon(line: &str) -> Option<(&str, &str)> {
 fn is_narrative(text: &str, material: &str) -> bool {
     let start = text.trim_start().to_lowercase();
     let n_chars = text.chars().filter(|char| char.is_alphanumeric()).count();
-    let is_addressed = ADDRESSES.iter().any(|address| start.starts_with(address))
+    let is_addressed = texts(WordClass::Address).iter().any(|address| start.starts_with(address))
         || text.trim_end().ends_with(['?', '？'])
         || text.contains("```");
     let known = values(material, true);

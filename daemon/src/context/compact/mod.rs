@@ -4,7 +4,7 @@
 //! - `range`: the range that is summarized, and what is read of its records; `request`: the messages to a summarizer.
 //! - `summary`: the fixed form of a summary, and shortening it; `mend`: answers in other forms; `verify`: the check of an
 //!   answer; `carry`: lines of earlier notes that an answer lost; `values`: numbers, names and the like; `defuse`:
-//!   keeping text data; `extract`: a summary without a model, by `marks` in many languages.
+//!   keeping text data; `extract`: a summary without a model.
 //! - `checkpoint`: levels, ageing, merging, limits, and the checkpoints after a compaction.
 //! - `retention`: the texts and names that must survive, and the number of those that did.
 
@@ -13,7 +13,6 @@ mod checkpoint;
 mod defuse;
 mod extract;
 mod grounds;
-mod marks;
 mod mend;
 mod range;
 mod request;

@@ -5,24 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::LazyLock;
-
-use rustc_hash::FxHashSet;
 
 use crate::facts::{FactValueKind, values_of_line};
+use crate::languages::{WordClass, has_class};
 
 /// Words that a text must have before the share of its capitals says anything.
 const MIN_WORDS_FOR_CAPITALS: usize = 8;
 /// The divisor of the words within sentences that may be capitalized in a text whose capitals are names.
 const CAPITALS_DIVISOR: usize = 4;
-/// Frequent short words of several languages, which say nothing about the subject of a line.
-static STOP_WORDS: LazyLock<FxHashSet<&str>> = LazyLock::new(|| {
-    let words = "the and for are was now new not has had have with this that these use uses used from into its will must \
-        should all is in on at of to by we it as an or be do no so if my up us he me am der die das und ist den dem ein \
-        eine im zu es er ob ab um les des est une le la de du un en et au ce se ne los las una del por con el lo su al di \
-        da il em os na het een van te och att av og på się jest это не на и по user assistant";
-    words.split_whitespace().collect()
-});
 
 /// A value, in lower case, without the signs around a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +92,7 @@ fn words_outside(line: &str, values: Vec<(FactValueKind, Range<usize>)>) -> BTre
         end = range.end;
     }
     rest.push_str(&line[end..]);
-    let is_said = |word: &String| word.chars().count() > 1 && !STOP_WORDS.contains(word.as_str());
+    let is_said = |word: &String| word.chars().count() > 1 && !has_class(word, WordClass::Common);
     let mut about: BTreeSet<String> = words(&rest).map(str::to_lowercase).filter(is_said).collect();
     let chars: Vec<char> = rest.chars().collect();
     let pairs = chars.windows(2).filter(|pair| pair.iter().all(|char| is_unspaced(*char)));
