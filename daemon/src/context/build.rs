@@ -17,35 +17,14 @@ use super::notes::Notes;
 use super::path::{Bodies, Contents, PathItem, whole_range};
 use super::render::note;
 use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
+use crate::context::numbers::*;
 
-/// Percent of the room that a conversation may have after a new head, so that the next turns fit before another head
-/// is needed. The message that is being answered may have more.
-const DEPTH_PERCENT: u64 = 55;
-/// Percent of the room that a planner aims at: below [`DEPTH_PERCENT`] by the cost of joins and markers.
-const TARGET_PERCENT: u64 = 50;
-/// Percent of the prompt limit that older records may have beside a large newest unit, as long as the conversation stays
-/// below [`CROWDED_PERCENT`] of its room.
-const BESIDE_PERCENT: u64 = 20;
-const CROWDED_PERCENT: u64 = 75;
-/// Tokens that older records may have beside a large newest unit in the smallest windows, as long as the conversation stays
-/// below [`FULL_PERCENT`] of its room: enough for the task, the pins, the newest file and the message before.
-const LEAST_BESIDE: u64 = 384;
-const FULL_PERCENT: u64 = 90;
-/// Percent of the room that the whole history may have where a larger window opens a new epoch: below the share from which
-/// it would be compacted in the next pause.
-const REGAINED_PERCENT: u64 = 70;
-/// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.
-const NOTES_PERCENT: u64 = 65;
-/// Tokens of the smallest useful conversation beside a system message, and of the lines that explain its notes.
-pub(crate) const MIN_TURN_TOKENS: u64 = 384;
 /// The cause of an epoch that leaves out records that the epoch before it showed.
 pub(crate) const OVERFLOW: &str = "overflow";
 /// The cause of an epoch whose strategy was named.
 pub(crate) const REQUESTED: &str = "requested";
 /// The cause of an epoch whose window is larger than that of the epoch before it.
 const WINDOW: &str = "window";
-/// The divisor for the part of the room that the explanation of the notes may take.
-const NOTICE_DIVISOR: u64 = 10;
 /// The topic of the block of this explanation.
 const NOTICE_TOPIC: &str = "notice";
 /// Attempts of a planner, each with a quarter less than the one before.
@@ -391,8 +370,7 @@ impl Room {
         let fixed = self.prompt_limit - self.available;
         let below = below.map_or(u64::MAX, |most| most.saturating_sub(fixed + 1));
         let aim = self.aim(notes, newest).min(below);
-        let slack = DEPTH_PERCENT - TARGET_PERCENT;
-        let slack = self.available.saturating_sub(notes.min(aim)) * slack / 100;
+        let slack = self.available.saturating_sub(notes.min(aim)) * JOINS_PERCENT / 100;
         let deepest = if strategy.keeps_all && cause == REQUESTED {
             // A named strategy that keeps everything is used as long as it fits at all.
             self.available

@@ -6,19 +6,11 @@ use std::borrow::Cow;
 use ollm_protocol::content::{Message, Part, RecordBody};
 use serde_json::{Map, Value};
 
+use crate::context::numbers::*;
 use crate::tokens::Counter;
 
-/// Characters of the smallest cut. Anything smaller would be little more than its marker.
-const MIN_CHARS: u32 = 16;
 /// Steps by which the largest fitting cut is approached.
 const REFINEMENTS: usize = 3;
-/// Bytes of the longest word that is left out rather than divided. Scripts without spaces have longer ones.
-const MAX_WORD_BYTES: usize = 40;
-/// Bytes of the longest line that is left out rather than divided, beside whole lines: about the width of code. Longer ones
-/// are paragraphs.
-const MAX_LINE_BYTES: usize = 120;
-/// Maximum number of arguments of a call that are cut one by one; more of them are cut as one text.
-const MAX_CUT_ARGS: usize = 16;
 
 /// The number of characters that are kept of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +42,7 @@ pub(super) fn fit(counter: &Counter, body: &RecordBody, tokens: u64) -> Option<(
         }
         too_many = chars;
         chars -= chars.div_ceil(4);
-        if chars < MIN_CHARS {
+        if chars < MIN_CUT_CHARS {
             return None;
         }
     };

@@ -5,18 +5,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::context::numbers::*;
 use ollm_protocol::content::{Checkpoint, Part, Record, RecordBody, ToolCall};
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
-/// Maximum number of paths of each list; the oldest are dropped. The blocks made of a ledger show fewer.
-const MAX_PATHS: usize = 500;
-/// Maximum number of files of a fold, and of its reads; the oldest are dropped.
-const MAX_USED_FILES: usize = 2000;
 /// Maximum number of requested calls whose results are awaited.
 const MAX_OPEN_CALLS: usize = 256;
-/// Bytes of the longest argument that is taken as a path.
-const MAX_PATH_BYTES: usize = 1024;
 /// The names of arguments that hold a path.
 const PATH_ARGS: &[&str] = &["path", "file_path", "filePath", "filepath", "file", "filename"];
 /// Words in the names of tools that change a file.

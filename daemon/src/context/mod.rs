@@ -20,6 +20,7 @@ mod input;
 mod ledger;
 mod newest;
 mod notes;
+mod numbers;
 mod omitted;
 mod path;
 pub(crate) mod reliability;
@@ -29,18 +30,17 @@ mod strategy;
 pub(crate) use self::assemble::{ItemSource, ShownItem};
 pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{
-    Built, MIN_TURN_TOKENS, OVERFLOW, REQUESTED, build, build_in_epoch, prune, truncate,
-    with_checkpoints,
+    Built, OVERFLOW, REQUESTED, build, build_in_epoch, prune, truncate, with_checkpoints,
 };
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
 pub(crate) use self::compact::{defuse, defuse_all};
 pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild, digest};
 pub(crate) use self::ledger::{FileUses, Ledger, UsedFile};
 pub(crate) use self::newest::newest_start;
+pub(crate) use self::numbers::{MIN_TURN_TOKENS, PIN_PERCENT};
 pub(crate) use self::omitted::OmitReason;
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
 pub(crate) use self::render::RECALL_TOPIC;
-pub(crate) use self::strategy::PIN_PERCENT;
 
 /// Returns whether a strategy, by its name, keeps every record.
 pub(crate) fn keeps_all(strategy: &str) -> bool {

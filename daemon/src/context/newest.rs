@@ -10,17 +10,10 @@ use super::input::BuildInput;
 use super::path::{Bodies, ContentsError, PathItem, PathRole, Unit, n_turns, split_units};
 use super::render::{Renderer, left_out};
 use super::strategy::{common_cap, turn};
+use crate::context::numbers::*;
 
-/// Percent of the prompt limit that the newest unit leaves to the other layers.
-const OTHERS_PERCENT: u64 = 10;
-/// The fewest tokens that it leaves to them: both ends of the original task, in the smallest windows.
-const MIN_OTHERS: u64 = 96;
 /// Attempts to cut the unit to its room.
 const MAX_TRIES: usize = 6;
-/// Tokens that suffice to show both ends of a record.
-const MIN_SHARE: u64 = 24;
-/// The smallest cut.
-const SMALLEST: cut::Cut = cut::Cut { head: 8, tail: 8 };
 
 /// The newest unit as a head shows it.
 #[derive(Clone, Debug, Default)]
@@ -117,13 +110,13 @@ impl NewestUnit {
         let mut share = room.min(costs.iter().sum());
         let (mut best, mut smallest) = (None::<Self>, None::<Self>);
         for _ in 0..MAX_TRIES {
-            let cap = common_cap(&costs, share).max(MIN_SHARE);
+            let cap = common_cap(&costs, share).max(MIN_NEWEST_SHARE);
             let item = |(&at, &cost): (&usize, &u64)| {
                 let seq = input.path[at].seq;
                 let cut = bodies
                     .get(seq)
                     .filter(|_| cost > cap)
-                    .map(|body| cut::fit(counter, body, cap).map_or(SMALLEST, |(cut, _)| cut));
+                    .map(|body| cut::fit(counter, body, cap).map_or(SMALLEST_CUT, |(cut, _)| cut));
                 (at, turn(seq, cut))
             };
             let items: BTreeMap<usize, HeadItem> = core.iter().zip(&costs).map(item).collect();

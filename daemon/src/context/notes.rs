@@ -4,10 +4,8 @@ use ollm_protocol::content::{Checkpoint, HeadItem, MEMORY_BLOCK};
 
 use super::assemble::memory_block;
 use super::compact::{Summary, fit_summary, merged_summaries, shown_summary};
+use crate::context::numbers::*;
 use crate::tokens::Counter;
-
-/// Tokens below which nothing useful is left of a checkpoint.
-const MIN_TOKENS: u64 = 32;
 
 /// The checkpoints as a head shows them.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +48,7 @@ impl Notes {
         };
         let mut kept: Vec<String> = Vec::new();
         for part in parts.iter().rev() {
-            if left < MIN_TOKENS {
+            if left < MIN_NOTES_TOKENS {
                 break;
             }
             let text = fit_summary(part, counter, left).render();

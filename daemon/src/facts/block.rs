@@ -6,10 +6,8 @@ use std::collections::HashSet;
 use ollm_protocol::Seq;
 
 use super::fold::{KnownFact, RankedFact};
+use super::numbers::*;
 use super::said::SaidText;
-
-/// The points for which a fact may take this many more tokens than another.
-const TOKENS_PER_POINT: f32 = 12.0;
 
 /// Maximum number of blocks that are counted as a whole, to find room that the counts of single lines hide.
 const MAX_EXACT_COUNTS: usize = 8;

@@ -8,24 +8,10 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHasher;
 
 use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, is_unit, read_words};
+use super::numbers::*;
 use super::sentences::for_each_sentence;
-use super::values::{FactValueKind, FoundValue, MAX_VALUES, Orthography, values_of};
+use super::values::{FactValueKind, FoundValue, Orthography, values_of};
 use crate::languages::{ENGLISH, GERMAN, WordClass, has_class, is_joined_script, texts};
-
-/// Characters of the longest text of a fact; of a longer sentence, the clauses with its values are kept.
-const MAX_TEXT_CHARS: usize = 240;
-/// Bytes of the longest sentence that is read; a longer one is data.
-const MAX_SENTENCE_BYTES: usize = 2000;
-/// The weight of values from which on a sentence states a fact without any rule.
-const MIN_WEIGHT: f32 = 1.0;
-/// The weight of values from which on they are no words of the subject. A German noun is a word.
-const MIN_OWN_WEIGHT: f32 = 0.5;
-/// Most words of a sentence that is a label and what it stands for.
-const MAX_LABEL_WORDS: usize = 8;
-/// Most words that a subject is compared by.
-const MAX_SUBJECT_WORDS: usize = 24;
-/// Characters by which words are compared, so that most endings do not matter.
-const STEM_CHARS: usize = 6;
 
 /// A value of a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,8 +292,9 @@ fn is_statement(classes: &Classes, weight: f32, has_content: bool) -> bool {
     } else if is_bare {
         classes.is_emphatic() && has_content || has_naming && classes.is_command
     } else {
-        let is_stated =
-            weight >= MIN_WEIGHT || has_naming || all.has(WordClass::Change) && weight > 0.5;
+        let is_stated = weight >= MIN_WEIGHT
+            || has_naming
+            || all.has(WordClass::Change) && weight > MIN_OWN_WEIGHT;
         is_stated && is_said
             || (classes.is_emphatic() || classes.is_own) && has_content
             || (classes.is_advised || classes.has_label) && has_content

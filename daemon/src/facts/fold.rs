@@ -11,34 +11,10 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
+use super::numbers::*;
 use super::said::SearchedFact;
 use super::sentences::for_each_sentence;
 use super::values::FactValueKind;
-
-/// Maximum number of facts that are kept; beyond it, a quarter of them go, the least important first. The largest
-/// window shows some hundred.
-const MAX_FACTS: usize = 1024;
-/// Maximum number of facts of one message; a message with more is a table or a document.
-const MAX_MESSAGE_FACTS: usize = 64;
-/// Maximum number of distinct values whose messages are counted. Later ones count as rare.
-const MAX_VALUES_COUNTED: usize = 8 * 1024;
-/// Maximum number of facts that are compared by one common word: the newest.
-const MAX_COMPARED: usize = 32;
-/// Messages of the user within which `it` can mean the newest fact.
-const PRONOUN_MESSAGES: u32 = 3;
-/// Maximum number of facts that can be suppressed by name.
-const MAX_FORGOTTEN: usize = 10_000;
-/// The points of a fact that was said again, for each time up to two.
-const REPEAT_POINTS: f32 = 1.0;
-/// The points that a fact loses in the middle of a long message: users write before or after a text that they paste.
-const MIDDLE_POINTS: f32 = 1.0;
-/// Bytes of the shortest such message, and of the beginning and the end of it.
-const LONG_MESSAGE_BYTES: usize = 2000;
-const END_BYTES: usize = 400;
-/// Score below which a fact is not worth its tokens.
-const MIN_SCORE: f32 = 1.0;
-/// The points of a pinned message's facts.
-const PIN_POINTS: f32 = 5.0;
 
 /// The name of the custom records that suppress facts. FORMAT.md, "Facts".
 pub(crate) const FORGET_RECORD: &str = "ollm.forgetFact";
@@ -418,9 +394,7 @@ impl FactFold {
             })
             .collect();
         weights.sort_by(|one, other| other.total_cmp(one));
-        // The second value says less than the first: the sentence is one fact.
-        let values: f32 =
-            weights.iter().zip([1.0, 0.5, 0.25]).map(|(weight, part)| weight * part).sum();
+        let values: f32 = weights.iter().zip(VALUE_PARTS).map(|(weight, part)| weight * part).sum();
         let n_repeats = fact.n_repeats.min(2);
         #[expect(clippy::cast_precision_loss, reason = "at most 2")]
         let repeats = n_repeats as f32 * REPEAT_POINTS;

@@ -11,6 +11,7 @@ mod block;
 mod candidate;
 mod fold;
 mod lexicon;
+mod numbers;
 mod said;
 mod sentences;
 #[cfg(test)]

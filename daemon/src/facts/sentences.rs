@@ -2,16 +2,8 @@
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::numbers::*;
 use crate::languages::{WordClass, has_class};
-
-/// Bytes that are read at each end of a message. What lies between them is pasted data.
-const MAX_END_BYTES: usize = 32 * 1024;
-/// Bytes of the longest line that is split; a longer one is data.
-const MAX_LINE_BYTES: usize = 8 * 1024;
-/// Columns from which on a line may have been wrapped by an editor, so that its sentence goes on in the next one.
-const WRAP_COLUMNS: usize = 60;
-/// Lines with a time in front from which on a message has a pasted log, of which these lines are.
-const MIN_LOG_LINES: usize = 3;
 
 /// Calls `visit` with each sentence of a message, in order, and with the byte at which its line begins.
 pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) {

@@ -4,17 +4,9 @@
 use std::ops::Range;
 
 use super::lexicon::is_unit;
+use super::numbers::*;
 use super::sentences::for_each_sentence_of_line;
 use crate::languages::{WordClass, has_class, is_joined_script};
-
-/// Characters of the longest quoted text that counts as one value; longer quotes are prose.
-const MAX_QUOTE_CHARS: usize = 80;
-/// Bytes of the longest word that counts as a value; longer words are data.
-const MAX_WORD_BYTES: usize = 200;
-/// The largest bare number that counts as a small count.
-const MAX_SMALL_COUNT: u64 = 12;
-/// Most values of one sentence; more of them are a table.
-pub(super) const MAX_VALUES: usize = 12;
 
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,18 +6,8 @@ use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
+use super::numbers::*;
 use super::terms::{RecallTerms, TermSet};
-
-/// The beginning of a text in which matches are looked for, in bytes. Longer texts are mostly data.
-const MAX_TEXT_BYTES: usize = 64 << 10;
-/// The length in which matches count together, in bytes.
-const NEAR_BYTES: usize = 320;
-/// The length up to which an excerpt is extended by the next sentence, in bytes.
-const EXTENDED_BYTES: usize = 240;
-/// Maximum length of an excerpt in bytes; a longer sentence is cut between two words.
-const MAX_BYTES: usize = 600;
-/// Maximum length of the excerpt of a neighboring message, in bytes.
-const MAX_NEIGHBOR_BYTES: usize = 300;
 
 /// An excerpt, and the terms of the question in the whole text.
 pub(super) struct Excerpt {
@@ -35,7 +25,7 @@ pub(super) fn excerpt(text: &str, terms: &RecallTerms, weights: &[f64]) -> Excer
         matches.push((set, range));
     });
     let focus = best_stretch(&matches, weights).unwrap_or(0..0);
-    Excerpt { text: sentences(text, focus, MAX_BYTES), terms: all }
+    Excerpt { text: sentences(text, focus, MAX_EXCERPT_BYTES), terms: all }
 }
 
 /// Returns the last sentences of a message before the one that was found, which may be the question to it.
@@ -156,7 +146,7 @@ mod tests {
         let hay = "hay ".repeat(1000);
         let found = excerpt_of(&format!("{hay}needle {hay}"), "needle");
         assert!(found.starts_with("…hay") && found.contains("needle") && found.ends_with("hay…"));
-        assert!(found.len() <= MAX_BYTES + 6);
+        assert!(found.len() <= MAX_EXCERPT_BYTES + 6);
     }
 
     #[test]
@@ -171,7 +161,7 @@ mod tests {
         fn any_text_gives_a_bounded_excerpt(before in any::<String>(), after in any::<String>(), n in 0..200_usize) {
             let text = format!("{}{before} needle {after}{}", "é ".repeat(n), "日本".repeat(n));
             let found = excerpt_of(&text, "needle 日本");
-            prop_assert!(found.len() <= MAX_BYTES + 6);
+            prop_assert!(found.len() <= MAX_EXCERPT_BYTES + 6);
             prop_assert!(beginning(&text).len() <= MAX_NEIGHBOR_BYTES + 6);
             prop_assert!(ending(&text).len() <= MAX_NEIGHBOR_BYTES + 6);
         }

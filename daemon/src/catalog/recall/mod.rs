@@ -6,6 +6,7 @@
 //! **Invariant**: the read connection is held only while documents are ranked, never while a log is read.
 
 mod excerpt;
+mod numbers;
 mod ranking;
 mod terms;
 
@@ -23,18 +24,10 @@ use super::query::fulltext::{self, DocumentOrigin};
 use super::query::sessions::{self, SessionTitle};
 use super::reading::{read_documents, session_title, split_by_bytes};
 use excerpt::{Excerpt, excerpt};
+use numbers::*;
 use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
-use terms::{CJK_WEIGHT, RecallTerms, TermKind, TermSet, is_question};
+use terms::{RecallTerms, TermKind, TermSet, is_question};
 
-/// The weight of rare words that a message must share with a question to be recalled for a turn.
-const MIN_RARE: f64 = 2.0;
-/// The weight for a question of one or two words.
-const MIN_RARE_OF_SHORT: f64 = 1.0;
-/// The weight for a message in which the user states a fact: one pair of CJK characters suffices, a part of an identifier
-/// does not.
-const MIN_RARE_OF_FACT: f64 = CJK_WEIGHT;
-/// Maximum number of terms of a short question, of which one term suffices to recall a message for a prompt.
-const MAX_SHORT_TERMS: usize = 2;
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
 const MAX_RANKED: usize = 1_000;
 /// Number of ranked documents whose sessions are looked up together.
@@ -49,11 +42,6 @@ const MAX_WEAK_READS: usize = 8;
 const MANY_RECORDS: u64 = 20_000;
 /// The share of all documents from which a project with many records is not looked up by its private term.
 const LARGE_PROJECT_SHARE: f64 = 0.3;
-/// A word is rare if at most this share of the documents has it, or at most [`RARE_DOCUMENTS`].
-const RARE_SHARE: f64 = 0.05;
-const RARE_DOCUMENTS: f64 = 3.0;
-/// The length up to which an answer is shown with the question before it, in bytes.
-const SHORT_ANSWER_BYTES: usize = 200;
 /// Number of neighboring rows in which the neighbor of a message is looked for.
 const NEIGHBOR_ROWS: usize = 8;
 

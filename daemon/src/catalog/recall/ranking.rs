@@ -11,29 +11,13 @@ use std::ops::RangeInclusive;
 use rusqlite::Connection;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::numbers::*;
 use super::terms::{RecallTerms, TermSet};
 use crate::catalog::document::read_bytes;
 use crate::catalog::query::fulltext::{self, DocumentOrigin};
 use crate::catalog::query::sessions;
 
-/// The saturation of BM25.
-const SATURATION: f64 = 0.9;
-/// The weight of a document's length in BM25.
-const LENGTH_SHARE: f64 = 0.4;
-/// The shares of the scores of neighbors: of the message before, the one after, and the next but one on each side.
-const BEFORE: [f64; 2] = [0.6, 0.25];
-const AFTER: [f64; 2] = [0.25, 0.1];
-/// The share of the session's score.
-const SESSION: f64 = 0.3;
-/// The greatest difference of two numbers of records that are neighbors: between two messages there are records that
-/// are no messages.
-const NEAR_RECORDS: u64 = 12;
-/// The greatest penalty for age, as a share of the score, and the age at which half of it applies, in days.
-const AGE_PENALTY: f64 = 0.04;
-const HALF_AGE_DAYS: f64 = 30.0;
 const DAY_HOURS: f64 = 24.0;
-/// The bytes of a record around its text.
-const RECORD_BYTES: u64 = 250;
 /// Number of documents with a term that are read at first.
 const FIRST_POSTINGS: usize = 512;
 /// Number of neighboring rows that are read on each side: a message's neighbors lie near it unless many sessions were
@@ -305,7 +289,7 @@ impl<'a> Ranking<'a> {
         let mut documents = Vec::with_capacity(self.rows.len());
         for (session, mut rows) in by_session {
             rows.sort_unstable_by_key(|(origin, _)| (origin.seq, origin.docid));
-            let of_session = SESSION * bonus.get(&session).copied().unwrap_or_default();
+            let of_session = SESSION_SHARE * bonus.get(&session).copied().unwrap_or_default();
             for (at, (origin, own)) in rows.iter().enumerate() {
                 let score = own + neighbors(&rows, at);
                 if score > 0.0 {
@@ -362,7 +346,7 @@ fn neighbors(rows: &[(&DocumentOrigin, f64)], at: usize) -> f64 {
     let seq = |at: usize| rows[at].0.seq.0;
     let mut sum = 0.0;
     let mut before = at;
-    for share in BEFORE {
+    for share in BEFORE_SHARES {
         let Some(next) = before.checked_sub(1) else { break };
         if seq(before) - seq(next) > NEAR_RECORDS {
             break;
@@ -371,7 +355,7 @@ fn neighbors(rows: &[(&DocumentOrigin, f64)], at: usize) -> f64 {
         sum += share * rows[before].1;
     }
     let mut after = at;
-    for share in AFTER {
+    for share in AFTER_SHARES {
         let next = after + 1;
         if next == rows.len() || seq(next) - seq(after) > NEAR_RECORDS {
             break;

@@ -8,25 +8,11 @@ use std::ops::{ControlFlow, Range};
 use ollm_protocol::content::Role;
 use rustc_hash::FxHashSet;
 
+use super::numbers::*;
 use crate::catalog::document::role_term;
 use crate::catalog::query::fulltext::quoted;
 use crate::catalog::stems::TextLanguage;
 use crate::catalog::words::{self, RunKind};
-
-/// Maximum number of terms of a question, one bit of [`TermSet`] each.
-const MAX_TERMS: usize = 32;
-/// A longer question is taken by this many bytes of its beginning and of its end, where the request itself mostly
-/// stands.
-const MAX_SIDE_BYTES: usize = 4_096;
-/// Minimum length of a number that a threshold counts as a value, in characters: `30` is in every conversation.
-const MIN_VALUE_DIGITS: usize = 3;
-/// The weight of a part of an identifier, which counts as a whole too.
-const PART_WEIGHT: f64 = 0.5;
-/// The weight of a pair of CJK characters. A word of three characters has two.
-pub(super) const CJK_WEIGHT: f64 = 0.6;
-
-/// A question that has fewer new words than one in this number asks the same.
-const NEW_SHARE: usize = 4;
 
 /// A set of terms, one bit for each.
 pub(super) type TermSet = u32;
@@ -113,7 +99,7 @@ impl RecallTerms {
             }
             ControlFlow::Continue(())
         });
-        let least = if is_question(text) { n_words / NEW_SHARE + 1 } else { 1 };
+        let least = if is_question(text) { n_words / NEW_DIVISOR + 1 } else { 1 };
         has_new_value || n_new >= least
     }
 

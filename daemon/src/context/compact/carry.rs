@@ -8,16 +8,13 @@ use std::collections::BTreeSet;
 use super::summary::{Section, Summary, without_bullet};
 use crate::facts::FactValueKind;
 
+use super::numbers::*;
 use super::values::{SearchedText, Value, has_names, subject, values};
 
 /// The sections whose lines hold until something contradicts them.
 const LASTING: [Section; 3] = [Section::Constraints, Section::Decisions, Section::Critical];
-/// The fewest values of earlier notes by which a new summary is judged.
-const MIN_VALUES: usize = 3;
 /// The separator of the parts of a line.
 const PARTS: &str = ", ";
-/// The most lost values that a rejection names.
-const MAX_NAMED: usize = 8;
 
 /// The values of earlier notes that a new summary has, and that it lost.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,12 +27,12 @@ impl KeptValues {
     /// Whether so many values are lost that the new summary is not an update of the earlier notes.
     pub(super) fn is_too_few(&self) -> bool {
         let n_all = self.n_kept + self.lost.len();
-        n_all >= MIN_VALUES && self.n_kept * 3 < n_all * 2
+        n_all >= MIN_JUDGED_VALUES && self.n_kept * KEPT_VALUES.1 < n_all * KEPT_VALUES.0
     }
 
     /// Returns the first of the lost values, as a rejection names them.
     pub(super) fn named(&self) -> String {
-        self.lost[..self.lost.len().min(MAX_NAMED)].join(", ")
+        self.lost[..self.lost.len().min(MAX_LOST_NAMED)].join(", ")
     }
 }
 

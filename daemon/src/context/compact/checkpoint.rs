@@ -7,9 +7,11 @@
 use ollm_protocol::content::Checkpoint;
 use ollm_protocol::{CheckpointId, Timestamp};
 
+use super::numbers::*;
 use super::range::CutPlan;
 use super::summary::{Section, Summary, drop_replaced, fit};
 use crate::context::ledger::Ledger;
+use crate::context::numbers::*;
 use crate::tokens::Counter;
 
 /// The level of a new checkpoint.
@@ -18,12 +20,6 @@ pub(crate) const RECENT_LEVEL: u8 = 3;
 const ANCIENT_LEVEL: u8 = 1;
 /// The level of a checkpoint that was merged from others.
 const MERGED_LEVEL: u8 = 0;
-/// Percent of the prompt limit that all checkpoints may have together.
-const TOTAL_PERCENT: u64 = 40;
-/// Tokens of the smallest summary with its headings.
-const MIN_TARGET: u64 = 96;
-/// Maximum number of lines of each list beside a summary.
-const MAX_LISTED: usize = 32;
 
 /// A class of windows: the name of compaction there, and the number of checkpoints that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +58,15 @@ pub(crate) struct CheckpointBounds {
 impl CheckpointBounds {
     /// Returns the tokens that a checkpoint of a level may have.
     pub(crate) fn target(&self, level: u8) -> u64 {
-        let percent = match level {
-            RECENT_LEVEL.. => 25,
-            2 => 15,
-            ANCIENT_LEVEL => 10,
-            MERGED_LEVEL => 5,
-        };
-        (self.prompt_limit * percent / 100).max(MIN_TARGET).min(self.summary_max.max(MIN_TARGET))
+        let percent = LEVEL_PERCENTS[usize::from(level.min(RECENT_LEVEL))];
+        (self.prompt_limit * percent / 100)
+            .max(MIN_SUMMARY_TOKENS)
+            .min(self.summary_max.max(MIN_SUMMARY_TOKENS))
     }
 
     /// Returns the tokens that all checkpoints together may have.
     const fn total(&self) -> u64 {
-        self.prompt_limit * TOTAL_PERCENT / 100
+        self.prompt_limit * CHECKPOINTS_PERCENT / 100
     }
 }
 
@@ -184,7 +177,7 @@ pub(crate) fn renew(
         let mut created = created(new, options);
         // A model's summary keeps its room.
         let others: u64 = checkpoints.iter().map(|one| one.current_tokens).sum();
-        let left = options.bounds.total().saturating_sub(others).max(MIN_TARGET);
+        let left = options.bounds.total().saturating_sub(others).max(MIN_SUMMARY_TOKENS);
         shrink(&mut created, left, options);
         created
     } else {
@@ -280,7 +273,7 @@ fn squeeze(checkpoints: &mut [Checkpoint], options: &RenewOptions<'_>) -> Vec<Ch
             }
             let one = &mut checkpoints[index];
             // A round halves a checkpoint at most, so that the newest is only reached in need.
-            let least = (one.current_tokens / 2).max(MIN_TARGET / round);
+            let least = (one.current_tokens / 2).max(MIN_SUMMARY_TOKENS / round);
             let before = one.current_tokens;
             shrink(one, before.saturating_sub(over).max(least), options);
             if one.current_tokens < before && !squeezed.contains(&one.id) {
@@ -688,7 +681,7 @@ mod tests {
                 prop_assert_eq!(new.current_tokens, u64::from(counter.count_text(&new.summary)));
             }
             let sum: u64 = after.iter().map(|one| one.current_tokens).sum();
-            prop_assert!(sum <= options.bounds.total().max(after.len() as u64 * MIN_TARGET));
+            prop_assert!(sum <= options.bounds.total().max(after.len() as u64 * MIN_SUMMARY_TOKENS));
             let mut again = [after.clone(), after];
             again.iter_mut().for_each(|all| drop(age(all, &options)));
             prop_assert_eq!(&again[0], &again[1]);

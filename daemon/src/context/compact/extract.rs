@@ -9,11 +9,11 @@
 //! extractor continues from compaction to compaction.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
+use super::numbers::*;
 use super::request::cut_middle;
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::facts::{
@@ -21,27 +21,6 @@ use crate::facts::{
 };
 use crate::languages::{WordClass, texts};
 use crate::tokens::Counter;
-
-/// Characters kept of a line, at the beginning and at the end.
-const LINE: (usize, usize) = (200, 40);
-/// Characters of the longest line that is kept whole.
-const MAX_WHOLE_CHARS: usize = 280;
-/// Bytes of the shortest sentence that stands for an answer.
-const MIN_SENTENCE_BYTES: usize = 40;
-/// Characters kept of the original request.
-const REQUEST: (usize, usize) = (500, 100);
-/// Maximum number of lines of each kind; more do not fit into any target.
-const MAX_LINES: usize = 48;
-/// Maximum number of sentences with values that are taken of one answer; an answer with more explains something.
-const MAX_REPORTS: usize = 2;
-/// Digits of the shortest number that an answer reports.
-const MIN_REPORTED_DIGITS: usize = 3;
-/// Numbers that are years.
-const YEARS: RangeInclusive<u32> = 1500..=2100;
-/// Bytes of the longest line that is searched; longer lines are data.
-const MAX_LINE_BYTES: usize = 1000;
-/// Lines of a text that are searched.
-const MAX_TEXT_LINES: usize = 2000;
 
 /// The lines of consecutive records that a summary may need.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +58,7 @@ impl NewestLines {
         let line = without_bullet(line);
         // A line that is hardly longer would lose less than the note of it takes.
         let is_long = line.chars().nth(MAX_WHOLE_CHARS).is_some();
-        let text = if is_long { cut_middle(line, LINE) } else { line.to_owned() };
+        let text = if is_long { cut_middle(line, KEPT_OF_LINE) } else { line.to_owned() };
         if text.is_empty() {
             return;
         }
@@ -92,7 +71,7 @@ impl NewestLines {
     }
 
     fn push_matching(&mut self, seq: Seq, text: &str, is_wanted: impl Fn(&str) -> bool) {
-        let lines = prose_lines(text).filter(|line| line.len() <= MAX_LINE_BYTES);
+        let lines = prose_lines(text).filter(|line| line.len() <= MAX_SEARCHED_BYTES);
         for line in lines.filter(|line| is_wanted(line)) {
             if line.chars().nth(MAX_WHOLE_CHARS).is_none() {
                 self.push(seq, line);
@@ -189,7 +168,7 @@ impl Extractor {
                 if self.request.is_none() {
                     let prose = prose_lines(&text).collect::<Vec<_>>().join("\n");
                     let prose = Some(prose.trim()).filter(|prose| !prose.is_empty());
-                    self.request = prose.map(|prose| (seq, cut_middle(prose, REQUEST)));
+                    self.request = prose.map(|prose| (seq, cut_middle(prose, KEPT_OF_REQUEST)));
                 }
                 self.user_messages.push(seq, &format!("user: {}", first_line(&text)));
                 for_each_statement(&text, |statement| {

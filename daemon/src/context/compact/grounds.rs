@@ -3,16 +3,13 @@
 //! Small models write about their task in place of the conversation, and invent names and numbers. Values are compared by
 //! their form, so the language does not matter.
 
+use super::numbers::*;
 use super::request::{SummaryOptions, SummaryRequest};
 use super::retention::prompt_text;
 use super::summary::{Summary, without_bullet};
 use super::values::{SearchedText, has_names, values};
 
-/// The fewest values of a summary that its records do not name, from which it is judged by them.
-const MIN_INVENTED: usize = 4;
-/// The most invented values that the reason of a rejection names.
-const MAX_NAMED: usize = 4;
-/// The words of the task that a line about the task has, and the fewest of them.
+/// The words of the task that a line about the task has.
 const TASK_WORDS: [&str; 11] = [
     "summary",
     "summarize",
@@ -26,7 +23,6 @@ const TASK_WORDS: [&str; 11] = [
     "instructions",
     "constraints",
 ];
-const MIN_TASK_WORDS: usize = 2;
 
 /// The texts that the model of a summary was shown.
 pub(super) struct Grounds {
@@ -61,7 +57,7 @@ impl Grounds {
         let unknown: Vec<&str> =
             all.iter().filter(is_invented).map(|value| value.text.as_str()).collect();
         let is_most = unknown.len() >= MIN_INVENTED && unknown.len() * 2 > all.len();
-        is_most.then(|| unknown[..MAX_NAMED.min(unknown.len())].join(", "))
+        is_most.then(|| unknown[..MAX_INVENTED_NAMED.min(unknown.len())].join(", "))
     }
 
     /// Returns whether a line, as [`words`] returns it, is about the task of writing a summary: it has words of the task that

@@ -6,13 +6,9 @@
 use crate::facts::for_each_sentence_of_line;
 use crate::languages::{WordClass, texts};
 
+use super::numbers::*;
 use super::summary::{Section, Summary, unwrapped, without_bullet, without_number};
 use super::values::{SearchedText, values};
-
-/// Characters of the longest line that can be a heading without marks.
-const MAX_HEADING_CHARS: usize = 40;
-/// Letters that a narrative has at least; less is a remark.
-const MIN_NARRATIVE_CHARS: usize = 60;
 
 /// Returns the summary that an answer is meant to be, or `None` if it is an answer to the conversation.
 ///

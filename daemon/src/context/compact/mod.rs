@@ -14,6 +14,7 @@ mod defuse;
 mod extract;
 mod grounds;
 mod mend;
+mod numbers;
 mod range;
 mod request;
 mod retention;

@@ -5,23 +5,18 @@ use std::ops::ControlFlow;
 use ollm_protocol::Seq;
 use ollm_protocol::content::Checkpoint;
 
+use super::checkpoint::RECENT_LEVEL;
 use super::extract::Extractor;
+use super::numbers::*;
 use super::request::{TranscriptBuilder, TranscriptPiece};
 use super::retention::IdentifierCounts;
 use crate::context::budget::trigger;
 use crate::context::build::{Built, Front, target_of, whole_newest_start};
 use crate::context::input::{BuildInput, ContextError};
 use crate::context::ledger::Ledger;
+use crate::context::numbers::*;
 use crate::context::path::{Contents, ContentsError, PathItem, Unit, for_each_record, split_units};
-use crate::context::strategy::RECENT_PERCENT;
 use crate::tokens::Counter;
-
-/// Percent of the prompt limit for the summary of one compaction.
-const SUMMARY_PERCENT: u64 = 25;
-/// The smallest gain of a compaction, in percent of the room of the conversation.
-const MIN_GAIN_PERCENT: u64 = 10;
-/// Tokens of the smallest range that is worth a summary.
-const MIN_RANGE_TOKENS: u64 = 128;
 
 /// The range of one compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +77,8 @@ pub(crate) fn compaction_cut(
     let lasting = input.checkpoints.iter().rev().find(|checkpoint| !checkpoint.provisional);
     let start = lasting.map_or(0, |last| input.path.partition_point(|item| item.seq <= last.to));
     let limit = front.budget.prompt_limit;
-    let target_tokens = (limit * SUMMARY_PERCENT / 100).min(u64::from(summary_max_tokens));
+    let target_tokens = (limit * LEVEL_PERCENTS[usize::from(RECENT_LEVEL)] / 100)
+        .min(u64::from(summary_max_tokens));
     let left = front.budget.available().saturating_sub(target_tokens);
     let room = target_of(left) * RECENT_PERCENT / 100;
     let room = room.min(u64::from(preserve_recent).max(left / 10));

@@ -8,26 +8,11 @@
 //! result; the result has at most the target's tokens; a summary that fits is unchanged.
 
 use super::defuse::defuse;
+use super::numbers::*;
 use super::values::{has_names, has_value, subject_words, values};
 use crate::context::cut::words_before;
 use crate::tokens::Counter;
 
-/// Percent of a target for each section. A section that needs less leaves the rest to the others.
-const SHARES: [(Section, u64); 6] = [
-    (Section::Goal, 12),
-    (Section::Constraints, 18),
-    (Section::Progress, 20),
-    (Section::Decisions, 20),
-    (Section::NextSteps, 8),
-    (Section::Critical, 22),
-];
-/// Characters of the shortest line that is cut; a shorter line is dropped, because its beginning says nothing.
-const MIN_LINE_CHARS: usize = 24;
-/// The most digits of a number in a list.
-const MAX_NUMBER_DIGITS: usize = 3;
-/// Two lines of progress say the same if they share this percentage of all their words, and at least this many.
-const SAME_SUBJECT_PERCENT: usize = 80;
-const MIN_SUBJECT_WORDS: usize = 3;
 /// Attempts with smaller shares, because headings and joins cost more than the lines.
 const MAX_TRIES: usize = 8;
 
@@ -323,7 +308,7 @@ fn is_nothing(line: &str) -> bool {
 
 /// Cuts each section to its share of `target` and the tokens that other sections leave.
 fn with_shares(summary: &Summary, counter: &Counter, target: u64) -> Summary {
-    let costs = SHARES.map(|(section, share)| {
+    let costs = SECTION_PERCENTS.map(|(section, share)| {
         let lines = summary.lines(section);
         let title = u64::from(counter.count_text(section.title())) + 4;
         let cost: u64 = lines.iter().map(|line| line_cost(counter, line)).sum();

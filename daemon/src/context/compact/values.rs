@@ -6,13 +6,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::numbers::*;
 use crate::facts::{FactValueKind, values_of_line};
 use crate::languages::{WordClass, has_class};
-
-/// Words that a text must have before the share of its capitals says anything.
-const MIN_WORDS_FOR_CAPITALS: usize = 8;
-/// The divisor of the words within sentences that may be capitalized in a text whose capitals are names.
-const CAPITALS_DIVISOR: usize = 4;
 
 /// A value, in lower case, without the signs around a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

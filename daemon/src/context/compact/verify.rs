@@ -9,20 +9,13 @@ use super::carry::{carry_over, kept_values};
 use super::defuse::find_obeyed;
 use super::grounds::{Grounds, words};
 use super::mend::{is_json, is_placeholder, mended};
+use super::numbers::*;
 use super::request::{EXAMPLE_VALUE, INSTRUCTIONS, SummaryOptions, SummaryRequest};
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::tokens::Counter;
 
 /// The sections that an answer reaches before it is long enough to be used, although it broke off.
 const REQUIRED: [Section; 2] = [Section::Goal, Section::Progress];
-/// The fewest lines of a summary; one line stands for no conversation.
-const MIN_LINES: usize = 2;
-/// The fewest words by which a line is recognized as a part of the instructions.
-const MIN_ECHOED_WORDS: usize = 4;
-/// The fewest headlines that are questions, by which an answer to the conversation is recognized.
-const MIN_ANSWERED: usize = 2;
-/// The fewest repeated lines, and the divisor of all lines, from which an answer goes round in circles.
-const REPEATED: (usize, usize) = (3, 4);
 
 /// The reason why an answer is rejected. A retry sends its text to the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,21 +5,17 @@
 //! shares, and the newest units have the rest. A record or unit that is larger than its share keeps its beginning and its
 //! end.
 
-use super::head::{HeadBuilder, MIN_SHARE};
+use super::head::HeadBuilder;
 use super::plan::{PlanInput, PlannedHead, Strategy};
+use crate::context::numbers::*;
 use crate::context::path::split_units;
-
-/// Tokens below which nothing useful can be kept.
-const MIN_TARGET: u64 = 96;
-/// The divisor for the part of the tokens left that pins may have, and facts.
-const PART_DIVISOR: u64 = 4;
 
 /// Keeps the original task, pins, facts and the newest units.
 pub(in crate::context) static FLOOR: Strategy = Strategy {
     name: "floor",
     about: "the original task, pins, facts and the newest turns, at most half of the room",
     // Half of it is the target.
-    min_tokens: 2 * MIN_TARGET,
+    min_tokens: 2 * FLOOR_TOKENS,
     keeps_all: false,
     has_checkpoints: false,
     shrinks: true,
@@ -28,7 +24,7 @@ pub(in crate::context) static FLOOR: Strategy = Strategy {
 
 fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     let is_answering = !input.newest.items.is_empty();
-    if target < MIN_TARGET && !is_answering {
+    if target < FLOOR_TOKENS && !is_answering {
         return Ok(None);
     }
     let task = input.task();

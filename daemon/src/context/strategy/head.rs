@@ -8,17 +8,9 @@ use ollm_protocol::content::HeadItem;
 use super::plan::PlanInput;
 use crate::context::compact::defuse_all;
 use crate::context::cut::{self, Cut};
+use crate::context::numbers::*;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
 use crate::context::render::quote;
-
-/// Tokens that suffice to show both ends of any record.
-pub(super) const MIN_SHARE: u64 = 48;
-/// Tokens around a quote: its mark and the line breaks.
-pub(super) const QUOTE_TOKENS: u64 = 10;
-/// Tokens of a stub: one short line.
-const STUB_TOKENS: u64 = 18;
-/// Tokens of the tags and the lines around the blocks of an opening.
-const FRAME_TOKENS: u64 = 40;
 
 /// A head as it grows.
 pub(super) struct HeadBuilder<'p, 'a, 's> {

@@ -6,20 +6,8 @@ use ollm_protocol::content::{RecordBody, Role};
 
 use super::head::HeadBuilder;
 use super::plan::{PlanInput, PlannedHead, Strategy};
+use crate::context::numbers::*;
 use crate::context::path::{ContentsError, split_units};
-
-/// Percent of the target for the state.
-const STATE_PERCENT: u64 = 40;
-/// Maximum tokens of the state in any window: it is a few lines, and turns say more.
-const MAX_STATE_TOKENS: u64 = 400;
-/// Newest records that are searched for status and blockers.
-const RECENT_RECORDS: usize = 64;
-/// Characters of the last answer.
-const STATUS_CHARS: usize = 300;
-/// Characters of a blocker.
-const BLOCKER_CHARS: usize = 160;
-const MAX_DECISIONS: usize = 12;
-const MAX_BLOCKERS: usize = 3;
 
 /// Keeps the state and the newest turns.
 pub(in crate::context) static MINIMAL_STATE: Strategy = Strategy {

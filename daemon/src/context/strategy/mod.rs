@@ -17,7 +17,6 @@ pub(super) use full_history::FULL_HISTORY;
 pub(super) use head::{common_cap, turn};
 pub(super) use minimal_state::MINIMAL_STATE;
 pub(super) use opening::beside_notes;
-pub(crate) use opening::{PIN_PERCENT, RECENT_PERCENT};
 pub(super) use plan::{PlanInput, Strategy};
 pub(super) use pruned_tools::PRUNED_TOOLS;
 

@@ -9,43 +9,15 @@ use std::collections::HashSet;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{FACTS_BLOCK, RecordBody};
 
-use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
+use super::head::HeadBuilder;
 use super::plan::PlanInput;
 use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::newest::NewestUnit;
+use crate::context::numbers::*;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::facts::is_plain_request;
 use crate::tokens::Counter;
-
-/// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
-pub(crate) const RECENT_PERCENT: u64 = 60;
-/// Percent of the prompt limit that all pinned texts together may have.
-pub(crate) const PIN_PERCENT: u64 = 10;
-/// Percent of the prompt limit for the facts that the user stated.
-const FACTS_PERCENT: u64 = 10;
-/// Percent of the prompt limit for file lists.
-const FILE_PERCENT: u64 = 5;
-/// Tokens that suffice for the newest file and the number of the others.
-const MIN_FILE_TOKENS: u64 = 48;
-/// The divisor for the part of the tokens left that facts may have before the turns are chosen.
-const FACTS_DIVISOR: u64 = 3;
-/// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say; at
-/// most the tokens that are reserved for earlier messages.
-const LATELY_PERCENT: u64 = 5;
-/// The divisor for the part of the tokens left that is reserved for the newest messages of the user at most.
-const LATELY_DIVISOR: u64 = 2;
-/// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
-const EARLIER_DIVISOR: u64 = 8;
-/// The divisor for the part of the tokens left that one quote may have before it is cut.
-const QUOTE_DIVISOR: u64 = 4;
-/// Tokens of an earlier message that is cut: the user asks at its beginning or at its end, and the middle is mostly pasted
-/// text.
-const CUT_QUOTE_TOKENS: u64 = 96;
-/// Maximum number of messages that are put back because they only ask for something; more are not looked at.
-const MAX_PLAIN_REQUESTS: usize = 256;
-/// Maximum number of records behind the last checkpoint that are searched for files.
-const MAX_LEDGER_RECORDS: usize = 2000;
 
 /// Returns the files of a session: those that checkpoints name, then those of the records from `start` on.
 fn ledger(input: &mut PlanInput<'_, '_>, start: usize) -> Result<Ledger, ContentsError> {
@@ -209,7 +181,7 @@ impl HeadBuilder<'_, '_, '_> {
 
     fn file_tokens(&self, ledger: &Ledger) -> u64 {
         let limit = self.input.prompt_limit * FILE_PERCENT / 100;
-        let share = limit.min(self.left / 4).max(MIN_FILE_TOKENS);
+        let share = limit.min(self.left / QUOTE_DIVISOR).max(MIN_FILE_TOKENS);
         let text = ledger_text(&self.input.build.counter, ledger, share);
         let cost = u64::from(self.input.build.counter.count_text(&text));
         if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) }

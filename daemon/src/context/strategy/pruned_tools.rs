@@ -14,22 +14,9 @@ use super::opening::Reserved;
 use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::cut::Cut;
 use crate::context::ledger::{FileUse, file_of};
+use crate::context::numbers::*;
 use crate::context::path::{PathItem, PathRole};
 
-/// Newest messages that stay as they are: the last three exchanges.
-const RECENT_MESSAGES: usize = 6;
-/// Lines of a file that are kept at each end.
-const FILE_LINES: usize = 10;
-/// Characters that are kept at each end of a command's long output.
-const SHELL_CHARS: u32 = 400;
-/// Characters of the longest output of a command that stays whole.
-const SHELL_WHOLE_CHARS: usize = 1000;
-/// Characters that are kept of any other long result.
-const OTHER_CHARS: u32 = 600;
-/// Characters of the longest other result that stays whole.
-const OTHER_WHOLE_CHARS: usize = 800;
-/// Bytes of the shortest result that is replaced or cut. Shorter results are no longer than what would replace them.
-const MIN_PRUNED_BYTES: usize = 64;
 /// Words in the names of tools that run commands.
 const SHELLS: &[&str] = &["bash", "shell", "exec", "run", "command", "terminal"];
 

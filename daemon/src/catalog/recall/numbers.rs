@@ -1,0 +1,79 @@
+//! The numbers that decide what recall finds: the scores of messages, when a message is worth a place in a prompt, and the
+//! lengths of excerpts. The limits of the work are in `ranking`.
+
+// Scores.
+
+/// The saturation of BM25.
+pub(super) const SATURATION: f64 = 0.9;
+/// The weight of a document's length in BM25.
+pub(super) const LENGTH_SHARE: f64 = 0.4;
+/// The shares of the scores of the message before and of the one before that.
+pub(super) const BEFORE_SHARES: [f64; 2] = [0.6, 0.25];
+/// The shares of the scores of the message after and of the one after that.
+pub(super) const AFTER_SHARES: [f64; 2] = [0.25, 0.1];
+/// The share of the session's score.
+pub(super) const SESSION_SHARE: f64 = 0.3;
+/// The greatest difference of two numbers of records that are neighbors: between two messages there are records that
+/// are no messages.
+pub(super) const NEAR_RECORDS: u64 = 12;
+/// The greatest penalty for age, as a share of the score.
+pub(super) const AGE_PENALTY: f64 = 0.04;
+/// The age at which half of that penalty applies.
+pub(super) const HALF_AGE_DAYS: f64 = 30.0;
+/// The bytes of a record around its text.
+pub(super) const RECORD_BYTES: u64 = 250;
+
+// The nearer neighbor counts more, no neighbor as much as the message, and age never decides alone.
+const _: () = assert!(BEFORE_SHARES[0] < 1.0 && BEFORE_SHARES[1] < BEFORE_SHARES[0]);
+const _: () = assert!(AFTER_SHARES[1] < AFTER_SHARES[0] && AGE_PENALTY < AFTER_SHARES[1]);
+
+// Terms.
+
+/// Maximum number of terms of a question, one bit of [`super::terms::TermSet`] each.
+pub(super) const MAX_TERMS: usize = 32;
+/// A longer question is taken by this many bytes of its beginning and of its end, where the request itself mostly
+/// stands.
+pub(super) const MAX_SIDE_BYTES: usize = 4_096;
+/// Minimum length of a number that a threshold counts as a value, in characters: `30` is in every conversation.
+pub(super) const MIN_VALUE_DIGITS: usize = 3;
+/// The weight of a part of an identifier, which counts as a whole too.
+pub(super) const PART_WEIGHT: f64 = 0.5;
+/// The weight of a pair of CJK characters. A word of three characters has two.
+pub(super) const CJK_WEIGHT: f64 = 0.6;
+/// A question that has fewer new words than one in this number asks the same.
+pub(super) const NEW_DIVISOR: usize = 4;
+
+// When a message is recalled for a turn.
+
+/// The weight of rare words that a message must share with a question to be recalled for a turn.
+pub(super) const MIN_RARE: f64 = 2.0;
+/// The weight for a question of one or two words.
+pub(super) const MIN_RARE_OF_SHORT: f64 = 1.0;
+/// The weight for a message in which the user states a fact: one pair of CJK characters suffices, a part of an identifier
+/// does not.
+pub(super) const MIN_RARE_OF_FACT: f64 = CJK_WEIGHT;
+/// The terms of a question of which one suffices to recall a message for a prompt.
+pub(super) const MAX_SHORT_TERMS: usize = 2;
+/// A word is rare if at most this share of the documents has it, or at most [`RARE_DOCUMENTS`].
+pub(super) const RARE_SHARE: f64 = 0.05;
+/// The number of documents that a rare word may have whatever their share is.
+pub(super) const RARE_DOCUMENTS: f64 = 3.0;
+
+const _: () = assert!(PART_WEIGHT < MIN_RARE_OF_FACT && MIN_RARE_OF_FACT < MIN_RARE_OF_SHORT);
+
+// Lengths of what is shown, in bytes.
+
+/// The length up to which an answer is shown with the question before it, in bytes.
+pub(super) const SHORT_ANSWER_BYTES: usize = 200;
+/// The beginning of a text in which matches are looked for, in bytes. Longer texts are mostly data.
+pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
+/// The length in which matches count together, in bytes.
+pub(super) const NEAR_BYTES: usize = 320;
+/// The length up to which an excerpt is extended by the next sentence, in bytes.
+pub(super) const EXTENDED_BYTES: usize = 240;
+/// Maximum length of an excerpt in bytes; a longer sentence is cut between two words.
+pub(super) const MAX_EXCERPT_BYTES: usize = 600;
+/// Maximum length of the excerpt of a neighboring message, in bytes.
+pub(super) const MAX_NEIGHBOR_BYTES: usize = 300;
+
+const _: () = assert!(EXTENDED_BYTES < NEAR_BYTES && NEAR_BYTES < MAX_EXCERPT_BYTES);
