@@ -62,7 +62,7 @@ fn warm_loads_one_window_that_only_grows() {
 #[test]
 fn loaded_model_keeps_its_window() {
     let fake = FakeOllama::with_version("0.24.0");
-    fake.load("tiny", 6000);
+    fake.state().load("tiny", 6000);
     let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
     assert_eq!(warm["effectiveContext"], 6000);
@@ -72,7 +72,7 @@ fn loaded_model_keeps_its_window() {
 #[test]
 fn model_partly_outside_video_memory_has_a_warning() {
     let fake = FakeOllama::new();
-    fake.set_vram_percent(50);
+    fake.state().vram_percent = 50;
     let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let warm = wire.ok("model.warm", json!({}));
     let warning = warm["warnings"][0].as_str().unwrap();

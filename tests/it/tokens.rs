@@ -290,7 +290,7 @@ fn mismatch_is_an_event_and_concerns_messages_like_that_one() {
 fn truncated_prompt_is_an_event_and_an_error() {
     // This version ignores `truncate: false`, and may load a smaller window than requested.
     let fake = FakeOllama::with_version("0.12.0");
-    fake.set_largest_window(2048);
+    fake.state().largest_window = 2048;
     let mut chat = session(&fake, "tiny", json!({}));
     let mut events = chat.daemon.wire();
     events.subscribe(json!({ "kinds": ["server-truncated"] }));

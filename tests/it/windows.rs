@@ -117,7 +117,7 @@ fn message_beyond_a_small_window_is_refused_with_both_numbers() {
 #[test]
 fn window_of_the_modelfile_is_the_default_and_the_configuration_overrides_it() {
     let fake = FakeOllama::new();
-    fake.set_modelfile_window(6144);
+    fake.state().modelfile_window = Some(6144);
     let mut session = ModelSession::new(&fake);
     let built = session.ok("context.build", json!({}));
     assert_eq!(built["numCtx"], 6144);

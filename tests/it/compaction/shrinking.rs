@@ -81,7 +81,7 @@ fn tools_that_appear_are_compacted_for() {
 #[test]
 fn smaller_model_for_one_turn_is_compacted_for() {
     let fake = FakeOllama::new();
-    fake.set_small_model("thinker", 2048);
+    fake.state().small_model = Some(("thinker", 2048));
     let mut chat = filled(&fake);
     let mut params = chat.message("go on");
     params["model"] = json!("thinker");

@@ -19,14 +19,15 @@
 //! - [`Wire`]: a connection to it; `ok` and `refused` call a method and check the outcome.
 //! - [`Sandbox::ctl`]: runs `ollmctl` and returns its [`Output`]; [`Follower`] reads its lines while it runs, and
 //!   [`Terminal`] runs it on a pseudo-terminal.
-//! - [`FakeOllama`]: a model server with scripted answers and faults; [`ModelSession`] is a daemon that uses it.
+//! - [`FakeOllama`]: a model server with scripted answers and faults, which benchmarks and unit tests share;
+//!   [`ModelSession`] is a daemon that uses it.
 //! - [`until`]: the only way to wait for a state that nothing announces. A test never sleeps.
 //!
 //! Processes end and files disappear when these values are dropped. No harness file asserts product behavior.
 
 mod ctl;
 mod daemon;
-mod fake_ollama;
+mod fake_server;
 mod model_session;
 mod sandbox;
 mod terminal;
@@ -35,8 +36,9 @@ mod wire;
 
 pub(crate) use ctl::{Follower, Output, run};
 pub(crate) use daemon::Daemon;
-pub(crate) use fake_ollama::{
-    Answer, FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render,
+pub(crate) use fake_server::answer::Answer;
+pub(crate) use fake_server::ollama::{
+    FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render,
 };
 pub(crate) use model_session::ModelSession;
 pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start, start_with_config};

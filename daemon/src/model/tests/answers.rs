@@ -19,9 +19,9 @@ fn done() -> Value {
     })
 }
 
-fn streamed(lines: &[Value]) -> Vec<ScriptStep> {
-    let lines = lines.iter().map(ScriptStep::line);
-    std::iter::once(ScriptStep::Begin).chain(lines).chain([ScriptStep::End]).collect()
+fn streamed(lines: &[Value]) -> Vec<Step> {
+    let lines = lines.iter().map(Step::line);
+    std::iter::once(BEGIN).chain(lines).chain([Step::End]).collect()
 }
 
 fn text_delta(text: &str) -> ChatDelta {
@@ -78,11 +78,11 @@ async fn text_beside_a_tool_call_that_is_too_deep_is_kept() {
             r#"{{"message":{{"content":"beside","thinking":"hm","tool_calls":[{{"function":{{"name":"a","arguments":{{"v":{deep}}}}}}}]}},"done":false}}"#
         );
         let steps = [
-            ScriptStep::Begin,
-            ScriptStep::line(&text("before ")),
-            ScriptStep::Chunk(format!("{line}\n").into_bytes()),
-            ScriptStep::line(&done()),
-            ScriptStep::End,
+            BEGIN,
+            Step::line(&text("before ")),
+            Step::Chunk(format!("{line}\n").into_bytes()),
+            Step::line(&done()),
+            Step::End,
         ];
         let (deltas, end) = chat(steps.into()).await;
         assert!(matches!(end, Err(ModelError::TooDeep { .. })), "{levels}: {end:?}");
@@ -94,8 +94,8 @@ async fn text_beside_a_tool_call_that_is_too_deep_is_kept() {
 #[tokio::test]
 async fn answer_may_be_split_within_characters() {
     let bytes = format!("{}\n\n{}\r\n{}\n", text("né"), text("日本👩"), done()).into_bytes();
-    let chunks = bytes.iter().map(|byte| ScriptStep::Chunk(vec![*byte]));
-    let steps = std::iter::once(ScriptStep::Begin).chain(chunks).chain([ScriptStep::End]);
+    let chunks = bytes.iter().map(|byte| Step::Chunk(vec![*byte]));
+    let steps = std::iter::once(BEGIN).chain(chunks).chain([Step::End]);
     let (deltas, end) = chat(steps.collect()).await;
     assert!(end.is_ok(), "{end:?}");
     assert_eq!(deltas, [text_delta("né"), text_delta("日本👩")]);
@@ -161,7 +161,7 @@ async fn request_contains_every_option_and_none_that_reloads_the_model() {
     let sent = &server.requests()[0];
     assert_eq!(sent.line, "POST /api/chat");
     let has = |line: &str| assert!(sent.head.contains(line), "{}", sent.head);
-    has("authorization: bearer hunter2");
+    has("authorization: Bearer hunter2");
     has(&format!("host: {}", server.host()));
     has("content-type: application/json");
     has("user-agent: ollmd/");

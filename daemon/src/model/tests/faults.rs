@@ -9,8 +9,8 @@ use super::*;
 const BEGUN: &str = "{\"message\":{\"content\":\"half\"},\"done\":false}\n";
 const DONE: &str = "{\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\"}\n";
 
-fn chunk(text: &str) -> ScriptStep {
-    ScriptStep::Chunk(text.as_bytes().to_vec())
+fn chunk(text: &str) -> Step {
+    Step::Chunk(text.as_bytes().to_vec())
 }
 
 fn half() -> Vec<ChatDelta> {
@@ -33,31 +33,26 @@ fn failed(
 
 #[tokio::test]
 async fn answer_without_end_marker_is_an_error() {
-    let check = async |after: Vec<ScriptStep>, reason: &str| {
-        let steps = [ScriptStep::Begin, chunk(BEGUN)].into_iter().chain(after).collect();
+    let check = async |after: Vec<Step>, reason: &str| {
+        let steps = [BEGIN, chunk(BEGUN)].into_iter().chain(after).collect();
         let error = failed(chat(steps).await, &half());
         assert_eq!(error.reason(), reason, "{error}");
     };
-    check(vec![ScriptStep::End], "incomplete").await;
-    check(vec![chunk("{\"message\":{\"content\":\"cut"), ScriptStep::End], "incomplete").await;
-    check(vec![ScriptStep::Close], "disconnected").await;
-    check(vec![chunk("{\"error\":\"an error was met\"}\n"), ScriptStep::End], "brokeOff").await;
-    check(vec![chunk("{\"error\":\"an error was met\"}"), ScriptStep::End], "brokeOff").await;
+    check(vec![Step::End], "incomplete").await;
+    check(vec![chunk("{\"message\":{\"content\":\"cut"), Step::End], "incomplete").await;
+    check(vec![Step::Close], "disconnected").await;
+    check(vec![chunk("{\"error\":\"an error was met\"}\n"), Step::End], "brokeOff").await;
+    check(vec![chunk("{\"error\":\"an error was met\"}"), Step::End], "brokeOff").await;
     // An error precedes an end marker in the same line.
-    check(vec![chunk("{\"done\":true,\"error\":\"no\"}\n"), ScriptStep::End], "brokeOff").await;
+    check(vec![chunk("{\"done\":true,\"error\":\"no\"}\n"), Step::End], "brokeOff").await;
     let died = "{\"error\":\"llama-server process has terminated: signal: killed\"}\n";
-    check(vec![chunk(died), ScriptStep::End], "loadFailed").await;
+    check(vec![chunk(died), Step::End], "loadFailed").await;
 }
 
 #[tokio::test]
 async fn invalid_line_is_an_error_that_does_not_repeat_it() {
     let check = async |bytes: &[u8]| {
-        let steps = vec![
-            ScriptStep::Begin,
-            chunk(BEGUN),
-            ScriptStep::Chunk(bytes.to_vec()),
-            ScriptStep::End,
-        ];
+        let steps = vec![BEGIN, chunk(BEGUN), Step::Chunk(bytes.to_vec()), Step::End];
         let error = failed(chat(steps).await, &half());
         assert_eq!(error.reason(), "garbage", "{error}");
         assert!(!error.to_string().contains("private"), "{error}");
@@ -71,23 +66,20 @@ async fn invalid_line_is_an_error_that_does_not_repeat_it() {
 
 #[tokio::test]
 async fn endless_line_is_refused_at_the_limit() {
-    let server = ScriptedServer::new(
-        "0.33.0",
-        vec![ScriptStep::Begin, chunk(BEGUN), ScriptStep::Flood(100 << 20)],
-    );
+    let server = ScriptedServer::new("0.33.0", vec![BEGIN, chunk(BEGUN), Step::Flood(100 << 20)]);
     let error = failed(collect(&connect(&server, PATIENT)).await, &half());
     assert_eq!(error.reason(), "tooLarge", "{error}");
     server.wait_for_disconnect().await;
-    assert!(server.flooded_bytes() < 40 << 20, "{} bytes were received", server.flooded_bytes());
+    assert!(server.sent_bytes() < 40 << 20, "{} bytes were received", server.sent_bytes());
 }
 
 #[tokio::test]
 async fn endless_answer_is_refused_at_the_limit() {
     let piece = "x".repeat(1 << 20);
-    let line = ScriptStep::line(&json!({ "message": { "role": "assistant", "content": piece } }));
-    let mut steps = vec![ScriptStep::Begin];
+    let line = Step::line(&json!({ "message": { "role": "assistant", "content": piece } }));
+    let mut steps = vec![BEGIN];
     steps.extend(std::iter::repeat_n(line, 12));
-    steps.push(ScriptStep::Hang);
+    steps.push(Step::Hang);
     let server = ScriptedServer::new("0.33.0", steps);
     let (deltas, end) = collect(&connect(&server, PATIENT)).await;
     let error = end.expect_err("the answer has no end");
@@ -98,40 +90,29 @@ async fn endless_answer_is_refused_at_the_limit() {
 
 #[tokio::test]
 async fn each_phase_has_its_own_limit() {
-    let check =
-        async |timeouts: Timeouts, steps: Vec<ScriptStep>, deltas: &[ChatDelta], reason: &str| {
-            let server = ScriptedServer::new("0.33.0", steps);
-            let error = failed(collect(&connect(&server, timeouts)).await, deltas);
-            assert_eq!(error.reason(), reason, "{error}");
-            server.wait_for_disconnect().await;
-            assert_eq!(server.requests().len(), 1, "nothing is retried");
-        };
+    let check = async |timeouts: Timeouts, steps: Vec<Step>, deltas: &[ChatDelta], reason: &str| {
+        let server = ScriptedServer::new("0.33.0", steps);
+        let error = failed(collect(&connect(&server, timeouts)).await, deltas);
+        assert_eq!(error.reason(), reason, "{error}");
+        server.wait_for_disconnect().await;
+        assert_eq!(server.requests().len(), 1, "nothing is retried");
+    };
     let first = Timeouts { first_token: SHORT, ..PATIENT };
-    check(first, vec![ScriptStep::Hang], &[], "firstTokenTimeout").await;
-    check(first, vec![ScriptStep::Begin, ScriptStep::Hang], &[], "firstTokenTimeout").await;
-    check(
-        first,
-        vec![ScriptStep::Begin, chunk("{\"mess"), ScriptStep::Hang],
-        &[],
-        "firstTokenTimeout",
-    )
-    .await;
+    check(first, vec![Step::Hang], &[], "firstTokenTimeout").await;
+    check(first, vec![BEGIN, Step::Hang], &[], "firstTokenTimeout").await;
+    check(first, vec![BEGIN, chunk("{\"mess"), Step::Hang], &[], "firstTokenTimeout").await;
     let idle = Timeouts { idle: SHORT, ..PATIENT };
-    check(idle, vec![ScriptStep::Begin, chunk(BEGUN), ScriptStep::Hang], &half(), "idleTimeout")
-        .await;
+    check(idle, vec![BEGIN, chunk(BEGUN), Step::Hang], &half(), "idleTimeout").await;
 }
 
 #[tokio::test]
 async fn response_that_is_not_streamed_has_a_limit() {
-    let server = ScriptedServer::new("0.33.0", vec![ScriptStep::Hang]);
+    let server = ScriptedServer::new("0.33.0", vec![Step::Hang]);
     let ollama = connect(&server, Timeouts { response: SHORT, probe: SHORT, ..PATIENT });
     let reason = |error: ModelError| error.reason();
     assert_eq!(ollama.list().await.map_err(reason), Err("answerTimeout"));
     assert_eq!(ollama.running().await.map_err(reason), Err("answerTimeout"));
-    let server = ScriptedServer::new(
-        "0.33.0",
-        vec![ScriptStep::Begin, chunk("{\"models\":["), ScriptStep::Hang],
-    );
+    let server = ScriptedServer::new("0.33.0", vec![BEGIN, chunk("{\"models\":["), Step::Hang]);
     let ollama = connect(&server, Timeouts { response: SHORT, ..PATIENT });
     assert_eq!(ollama.list().await.map_err(reason), Err("answerTimeout"));
 }
@@ -195,7 +176,7 @@ async fn busy_server_is_retried_twice() {
 
 #[tokio::test]
 async fn other_errors_are_not_retried() {
-    let check = async |steps: Vec<ScriptStep>, reason: &str| {
+    let check = async |steps: Vec<Step>, reason: &str| {
         let server = ScriptedServer::new("0.33.0", steps);
         let error = failed(collect(&connect(&server, PATIENT)).await, &[]);
         assert_eq!(error.reason(), reason, "{error}");
@@ -210,12 +191,8 @@ async fn other_errors_are_not_retried() {
     check(response(429, "", "{\"error\":\"slow down\"}"), "busy").await;
     check(response(307, "Location: http://127.0.0.1:9/\r\n", ""), "redirected").await;
     check(response(404, "Content-Type: text/html\r\n", "<html></html>"), "otherServer").await;
-    check(vec![ScriptStep::Close], "disconnected").await;
-    check(
-        vec![ScriptStep::Raw(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), ScriptStep::Hang],
-        "otherServer",
-    )
-    .await;
+    check(vec![Step::Close], "disconnected").await;
+    check(vec![Step::Raw(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), Step::Hang], "otherServer").await;
 }
 
 #[tokio::test]
@@ -231,8 +208,7 @@ async fn overflow_contains_the_numbers_of_the_server() {
 
 #[tokio::test]
 async fn dropped_stream_closes_the_connection() {
-    let server =
-        ScriptedServer::new("0.33.0", vec![ScriptStep::Begin, chunk(BEGUN), ScriptStep::Hang]);
+    let server = ScriptedServer::new("0.33.0", vec![BEGIN, chunk(BEGUN), Step::Hang]);
     let ollama = connect(&server, PATIENT);
     let mut stream = ollama.stream(&request()).await.expect("begins");
     assert!(matches!(stream.next().await, Ok(ChatItem::Delta(_))));
@@ -242,8 +218,7 @@ async fn dropped_stream_closes_the_connection() {
 
 #[tokio::test]
 async fn end_marker_survives_a_dropped_call() {
-    let server =
-        ScriptedServer::new("0.33.0", vec![ScriptStep::Begin, chunk(DONE), ScriptStep::Hang]);
+    let server = ScriptedServer::new("0.33.0", vec![BEGIN, chunk(DONE), Step::Hang]);
     let mut stream = connect(&server, PATIENT).stream(&request()).await.expect("begins");
     // The body does not end, so the first call is dropped while it waits for that.
     assert!(tokio::time::timeout(SHORT, stream.next()).await.is_err());
@@ -252,7 +227,7 @@ async fn end_marker_survives_a_dropped_call() {
 
 #[tokio::test]
 async fn stream_ends_after_an_error() {
-    let steps = vec![ScriptStep::Begin, chunk("what\n"), chunk(DONE), ScriptStep::End];
+    let steps = vec![BEGIN, chunk("what\n"), chunk(DONE), Step::End];
     let server = ScriptedServer::new("0.33.0", steps);
     let mut stream = connect(&server, PATIENT).stream(&request()).await.expect("begins");
     assert_eq!(stream.next().await.map_err(|error| error.reason()), Err("garbage"));
@@ -261,7 +236,7 @@ async fn stream_ends_after_an_error() {
 
 #[tokio::test]
 async fn other_server_is_recognized_by_its_version_response() {
-    let check = async |steps: Vec<ScriptStep>, found: &str| {
+    let check = async |steps: Vec<Step>, found: &str| {
         let server = ScriptedServer::new("", steps);
         let error = connect(&server, PATIENT).version().await.expect_err("is another server");
         let ModelError::OtherServer { found: reported, .. } = &error else { panic!("{error}") };
@@ -280,7 +255,7 @@ async fn other_server_is_named_instead_of_a_missing_model() {
     let lm_studio = r#"{"error":"Unexpected endpoint or method. (GET /api/version)"}"#;
     let models =
         |owner: &str| format!(r#"{{"object":"list","data":[{{"id":"m","owned_by":"{owner}"}}]}}"#);
-    let check = async |paths: Vec<(&'static str, String)>, other: Vec<ScriptStep>, found: &str| {
+    let check = async |paths: Vec<(&'static str, String)>, other: Vec<Step>, found: &str| {
         let server = ScriptedServer::scripted("", move |request, _| {
             let path = paths.iter().find(|(path, _)| request.line == format!("GET {path}"));
             path.map_or_else(|| other.clone(), |(_, body)| response(200, "", body))
@@ -326,7 +301,7 @@ async fn ollama_without_a_version_keeps_its_own_errors() {
 
 #[tokio::test]
 async fn endless_response_is_refused_at_the_limit() {
-    let server = ScriptedServer::new("", vec![ScriptStep::Begin, ScriptStep::Flood(100 << 20)]);
+    let server = ScriptedServer::new("", vec![BEGIN, Step::Flood(100 << 20)]);
     let error = connect(&server, PATIENT).list().await.expect_err("is too large");
     assert_eq!(error.reason(), "tooLarge", "{error}");
 }

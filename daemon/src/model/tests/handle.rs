@@ -103,7 +103,7 @@ async fn model_info_is_requested_once() {
 
 #[tokio::test]
 async fn status_is_the_last_report_of_the_server() {
-    let server = ScriptedServer::new("0.31.2", vec![ScriptStep::Hang]);
+    let server = ScriptedServer::new("0.31.2", vec![Step::Hang]);
     let status = reported_status(&models(&server)).await;
     assert_eq!((status.reachable, status.version.as_deref()), (Some(true), Some("0.31.2")));
     assert_eq!(status.host, format!("http://{}", server.host()));

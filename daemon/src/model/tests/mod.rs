@@ -17,7 +17,7 @@ use super::window::Window;
 use super::*;
 use crate::clock::Clock;
 
-use server::{ScriptStep, ScriptedServer, response};
+use server::{BEGIN, ScriptedServer, Step, response};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ async fn collect(ollama: &Ollama) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError
 }
 
 /// Returns the same for a server that runs some steps.
-async fn chat(steps: Vec<ScriptStep>) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError>) {
+async fn chat(steps: Vec<Step>) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError>) {
     let server = ScriptedServer::new("0.33.0", steps);
     collect(&connect(&server, PATIENT)).await
 }

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::state::{Reply, State};
-use super::vocabulary;
+use super::super::http::Step;
+use super::state::State;
+use super::{vocabulary, wire};
 
 /// The window that every model was trained for by default.
 pub(super) const TRAINED_CONTEXT: u64 = 8192;
@@ -17,6 +18,7 @@ const TEMPLATE: &str = "{{- if .System }}<|im_start|>system\n{{ .System }}{{ if 
     <|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n";
 
 /// A model.
+#[derive(Clone, Copy)]
 pub(super) struct Model {
     pub(super) name: &'static str,
     capabilities: &'static [&'static str],
@@ -25,6 +27,8 @@ pub(super) struct Model {
     /// The roles and texts of the model's own example conversation.
     messages: &'static [(&'static str, &'static str)],
     tools: ToolPlace,
+    /// Whether the model has a template and a vocabulary, so that prompts are rendered, counted and cut.
+    pub(super) is_counted: bool,
 }
 
 /// The place in a prompt where a template writes tools.
@@ -43,7 +47,7 @@ const TOOL_INSTRUCTIONS: &str = "Below are the functions that you may call. Answ
     several, each as a JSON object with the name of a function and its arguments, between the tags of a call and \
     without any other text. If no function helps, say so; if an argument is missing, ask for it. The functions are:\n";
 
-const MODELS: &[Model] = &[
+pub(super) const MODELS: &[Model] = &[
     Model::new("tiny", &["completion", "tools"]),
     Model::new("thinker", &["completion", "tools", "thinking"]),
     Model::new("seer", &["completion", "vision"]),
@@ -55,21 +59,27 @@ const MODELS: &[Model] = &[
 ];
 
 /// Models with other templates, which few tests install.
-const MORE_MODELS: &[Model] = &[
+pub(super) const MORE_MODELS: &[Model] = &[
     Model { tools: ToolPlace::InsteadOfSystem, ..Model::new("caller", &["completion", "tools"]) },
     Model { tools: ToolPlace::BeforeLastUser, ..Model::new("mover", &["completion", "tools"]) },
 ];
 
+/// The name of the model that answers by a policy.
+pub(crate) const SCRIPTED: &str = "scripted:latest";
+/// The model that answers by a policy.
+pub(super) const SCRIPTED_MODEL: Model =
+    Model { is_counted: false, ..Model::new("scripted", &["completion", "tools"]) };
+
 /// Returns the model of a name, with or without the tag `latest`.
 pub(super) fn find(name: &str) -> Option<&'static Model> {
     let name = name.strip_suffix(":latest").unwrap_or(name);
-    MODELS.iter().chain(MORE_MODELS).find(|model| model.name == name)
+    let all = MODELS.iter().chain(MORE_MODELS).chain([&SCRIPTED_MODEL]);
+    all.into_iter().find(|model| model.name == name)
 }
 
 /// Answers `/api/tags`.
-pub(super) fn list(state: &State) -> Reply {
-    let more = if state.has_more_models { MORE_MODELS } else { &[] };
-    let models = MODELS.iter().chain(more).map(|model| {
+pub(super) fn list(state: &State) -> Vec<Step> {
+    let models = state.installed.iter().map(|model| {
         let mut tag = json!({
             "name": model.full_name(), "model": model.full_name(), "size": model.size_bytes(0),
             "digest": model.digest(), "modified_at": "2026-01-27T10:00:00.5+01:00",
@@ -82,13 +92,13 @@ pub(super) fn list(state: &State) -> Reply {
         }
         tag
     });
-    Reply::json(&json!({ "models": models.collect::<Vec<_>>() }))
+    wire::json(&json!({ "models": models.collect::<Vec<_>>() }))
 }
 
 /// Answers `/api/ps`.
-pub(super) fn running(state: &State) -> Reply {
+pub(super) fn running(state: &State) -> Vec<Step> {
     let running = state.loaded.iter().map(|loaded| {
-        let model = find(loaded.name).unwrap();
+        let model = find(loaded.name).expect("a loaded model is known");
         let size = model.size_bytes(loaded.num_ctx);
         let mut running = json!({
             "name": model.full_name(), "model": model.full_name(), "size": size,
@@ -101,28 +111,33 @@ pub(super) fn running(state: &State) -> Reply {
         }
         running
     });
-    Reply::json(&json!({ "models": running.collect::<Vec<_>>() }))
+    wire::json(&json!({ "models": running.collect::<Vec<_>>() }))
 }
 
 /// Answers `/api/show`.
-pub(super) fn show(state: &State, request: &Value) -> Reply {
+pub(super) fn show(state: &State, request: &Value) -> Vec<Step> {
     let name = request["model"].as_str().unwrap_or_default();
     if name.is_empty() {
-        return Reply::error(400, "model is required");
+        return wire::error(400, "model is required");
     }
     let Some(model) = find(name) else {
         return match name.contains(' ') {
-            true => Reply::error(400, "invalid model name"),
-            false => Reply::error(404, &format!("model '{name}' not found")),
+            true => wire::error(400, "invalid model name"),
+            false => wire::error(404, &format!("model '{name}' not found")),
         };
     };
-    let weights = &state.weights;
     let mut show = json!({
-        "modelfile": format!("# Modelfile generated by \"ollama show\"\n# FROM it\n\nFROM {weights}\n"),
-        "template": TEMPLATE, "details": model.details(),
+        "details": model.details(),
         "model_info": model.info(state.trained_context_of(model.name), request["verbose"] == true),
         "modified_at": "2026-01-27T10:00:00.123456789+01:00",
     });
+    if model.is_counted {
+        let weights = &state.weights;
+        let text =
+            format!("# Modelfile generated by \"ollama show\"\n# FROM it\n\nFROM {weights}\n");
+        show["modelfile"] = json!(text);
+        show["template"] = json!(TEMPLATE);
+    }
     if let Some(num_ctx) = state.modelfile_window {
         show["parameters"] = json!(format!(
             "num_ctx                        {num_ctx}\nstop                           \"<|im_end|>\""
@@ -137,12 +152,13 @@ pub(super) fn show(state: &State, request: &Value) -> Reply {
     if state.is_at_least(0, 6, 4) {
         show["capabilities"] = json!(model.capabilities);
     }
-    Reply::json(&show)
+    wire::json(&show)
 }
 
 impl Model {
     const fn new(name: &'static str, capabilities: &'static [&'static str]) -> Self {
-        Self { name, capabilities, system: "", messages: &[], tools: ToolPlace::InSystem }
+        let tools = ToolPlace::InSystem;
+        Self { name, capabilities, system: "", messages: &[], tools, is_counted: true }
     }
 
     pub(super) fn can(&self, capability: &str) -> bool {
@@ -164,6 +180,9 @@ impl Model {
     }
 
     fn details(&self) -> Value {
+        if !self.is_counted {
+            return json!({ "family": "scripted", "parameter_size": "7B" });
+        }
         json!({
             "parent_model": "", "format": "gguf", "family": "llama", "families": ["llama"],
             "parameter_size": "108K", "quantization_level": "F32",
@@ -172,6 +191,15 @@ impl Model {
 
     /// Returns `model_info`; the arrays of the vocabulary only if `is_verbose`.
     fn info(&self, trained_context: u64, is_verbose: bool) -> Map<String, Value> {
+        let own = |(key, value): (&str, Value)| (key.to_owned(), value);
+        if !self.is_counted {
+            let keys = [
+                ("general.architecture", json!("scripted")),
+                ("general.parameter_count", json!(7_000_000_000_u64)),
+                ("scripted.context_length", json!(trained_context)),
+            ];
+            return keys.into_iter().map(own).collect();
+        }
         let keys = [
             ("general.architecture", json!("llama")),
             ("general.parameter_count", json!(108_096)),
@@ -182,7 +210,7 @@ impl Model {
             ("llama.attention.head_count_kv", json!(2)),
         ];
         let vocabulary = vocabulary::metadata(is_verbose);
-        keys.into_iter().chain(vocabulary).map(|(key, value)| (key.to_owned(), value)).collect()
+        keys.into_iter().chain(vocabulary).map(own).collect()
     }
 
     /// Adds tools to the messages of a prompt; returns whether they are to be written behind the system message.

@@ -110,7 +110,7 @@ fn byte_char(byte: u8) -> char {
         return char::from(byte);
     }
     let number = (0..byte).filter(|byte| !is_printable(*byte)).count();
-    char::from_u32(0x100 + number as u32).unwrap()
+    char::from_u32(0x100 + number as u32).unwrap_or_default()
 }
 
 /// Returns a GGUF file with the vocabulary and without weights.
@@ -132,7 +132,7 @@ pub(crate) fn gguf() -> Vec<u8> {
     let scalar = |value: &Value, out: &mut Vec<u8>| match value {
         Value::String(string) => text(string, out),
         Value::Bool(flag) => out.push(u8::from(*flag)),
-        number => out.extend((number.as_u64().unwrap() as u32).to_le_bytes()),
+        number => out.extend((number.as_u64().unwrap_or_default() as u32).to_le_bytes()),
     };
     for (name, value) in keys {
         text(name, &mut out);
