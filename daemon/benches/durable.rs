@@ -75,7 +75,7 @@ fn best_of_runs(
 ) -> Result<()> {
     let runs = (0..RUNS).map(|_| run()).collect::<Result<Vec<Run>>>()?;
     let best = runs.into_iter().min_by_key(|run| run.elapsed).context("a run")?;
-    let rate = per_second(WRITERS * RECORDS_PER_WRITER, best.elapsed);
+    let rate = (WRITERS * RECORDS_PER_WRITER) as f64 / best.elapsed.as_secs_f64();
     let mut row = Row::latency(name, &best.samples).with("rate", rounded(rate));
     if let Some(sync_rate) = best.sync_rate {
         row = row.with("syncsPerSecond", rounded(sync_rate));
@@ -210,10 +210,4 @@ fn text() -> String {
 fn syncs(client: &mut Client) -> Result<f64> {
     let status = client.call("daemon.status", &json!({}))?;
     status["store"]["syncs"].as_f64().context("status counts syncs")
-}
-
-fn per_second(count: usize, elapsed: Duration) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "small counts")]
-    let count = count as f64;
-    count / elapsed.as_secs_f64()
 }

@@ -14,9 +14,10 @@ mod simulator;
 
 use std::io::Write as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
+use harness::arguments::Arguments;
 use harness::daemon::Home;
 use harness::report::{Report, is_bench_run};
 use simulator::metrics::RunMetrics;
@@ -56,7 +57,8 @@ fn main() -> Result<()> {
         writeln!(std::io::stderr(), "no real session is replayed: --session names none")?;
     }
     let is_fast = !options.speed || speed::run(&report)?;
-    print_table(&runs)?;
+    report.print_table(RunMetrics::COLUMNS)?;
+    print_findings(&runs)?;
     let n_missed = runs.iter().filter(|run| !run.missed().is_empty()).count();
     if n_missed > 0 || !is_fast {
         bail!("{n_missed} of {} runs missed a limit; speed: {is_fast}", runs.len());
@@ -64,13 +66,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Prints all runs for people.
-fn print_table(runs: &[RunMetrics]) -> Result<()> {
+/// Prints what each run missed or found, for people.
+fn print_findings(runs: &[RunMetrics]) -> Result<()> {
     let mut out = std::io::stderr();
-    writeln!(out, "\n{}", RunMetrics::heading())?;
-    for run in runs {
-        writeln!(out, "{}", run.line())?;
-    }
     for run in runs {
         let missed = run.missed();
         if !missed.is_empty() {
@@ -96,30 +94,17 @@ struct Options {
 }
 
 impl Options {
-    /// Parses the arguments; ignores those of cargo.
     fn from_args() -> Result<Self> {
-        let mut options = Self {
-            turns: TURNS,
-            turns_of_others: TURNS_OF_OTHERS,
-            windows: WINDOWS.to_vec(),
-            summarizers: Summarizer::ALL.to_vec(),
-            session: None,
-            speed: true,
+        let mut arguments = Arguments::new();
+        let options = Self {
+            turns: arguments.number("--turns", TURNS)?,
+            turns_of_others: arguments.number("--turns-of-others", TURNS_OF_OTHERS)?,
+            windows: arguments.list("--windows", &WINDOWS, |item| item.parse().ok())?,
+            summarizers: arguments.list("--summarizers", &Summarizer::ALL, Summarizer::named)?,
+            session: arguments.text("--session")?,
+            speed: !arguments.flag("--no-speed"),
         };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(name) = arguments.next() {
-            let mut value = || arguments.next().with_context(|| format!("{name} needs a value"));
-            match name.as_str() {
-                "--bench" => {}
-                "--turns" => options.turns = value()?.parse()?,
-                "--turns-of-others" => options.turns_of_others = value()?.parse()?,
-                "--windows" => options.windows = list(&value()?, |item| item.parse().ok())?,
-                "--summarizers" => options.summarizers = list(&value()?, Summarizer::named)?,
-                "--session" => options.session = Some(value()?),
-                "--no-speed" => options.speed = false,
-                _ => bail!("unknown argument {name}"),
-            }
-        }
+        ensure!(arguments.rest()?.is_empty(), "every argument has a name");
         Ok(options)
     }
 
@@ -130,12 +115,4 @@ impl Options {
             _ => self.turns_of_others.min(self.turns),
         }
     }
-}
-
-/// Parses a list with commas; `none` is the empty list.
-fn list<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
-    if text == "none" {
-        return Ok(Vec::new());
-    }
-    text.split(',').map(|item| parse(item).with_context(|| format!("unknown {item}"))).collect()
 }

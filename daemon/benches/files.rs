@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
+use harness::arguments::variable;
 use harness::daemon::{Client, Daemon, Home, request};
 use harness::generate::TextGenerator;
 use harness::report::{Report, Row, Samples, is_bench_run, rounded};
@@ -34,8 +35,7 @@ fn main() -> Result<()> {
     if !is_bench_run() {
         return Ok(());
     }
-    let n_files = std::env::var("OLLM_BENCH_FILES").ok().map(|n| n.parse()).transpose()?;
-    let n_files: usize = n_files.unwrap_or(DEFAULT_FILES);
+    let n_files = variable("OLLM_BENCH_FILES", DEFAULT_FILES)?;
     let tree = tempfile::tempdir()?;
     let path_bytes = generate(tree.path(), n_files)?;
     let root = tree.path().canonicalize()?.to_string_lossy().into_owned();
@@ -213,7 +213,6 @@ fn changes(report: &Report, daemon: &Daemon, root: &str) -> Result<()> {
     )
 }
 
-#[expect(clippy::cast_precision_loss, reason = "sizes for people")]
 fn memory(report: &Report, client: &mut Client, n_files: usize, path_bytes: usize) -> Result<()> {
     let status = client.call("files.status", &json!({}))?;
     let found = &status["roots"][0];
@@ -229,12 +228,8 @@ fn quiet(report: &Report, daemon: &Daemon) -> Result<()> {
     let before = cpu_ticks(daemon.pid())?;
     std::thread::sleep(QUIET);
     let ticks = cpu_ticks(daemon.pid())? - before;
-    #[expect(clippy::cast_precision_loss, reason = "a small count")]
-    let value = ticks as f64;
-    report.print(
-        Row::value("processor time in 5 s without changes", "ticks of 10 ms", ticks)
-            .at_most(value, 1.0),
-    )
+    let row = Row::value("processor time in 5 s without changes", "ticks of 10 ms", ticks);
+    report.print(row.at_most(ticks as f64, 1.0))
 }
 
 /// Returns the user and system time of a process so far, in ticks.

@@ -62,9 +62,7 @@ fn burst(
         is_done.store(true, Ordering::Relaxed);
         worked
     })?;
-    #[expect(clippy::cast_precision_loss, reason = "kilobytes of one process")]
     let above = |kib: u64| kib.saturating_sub(before) as f64;
-    #[expect(clippy::cast_precision_loss, reason = "kilobytes of one process")]
     let (peak, max_peak) = (peak.into_inner(), max_peak_kib as f64);
     let row = Row::value(&format!("{name}, peak"), "KiB", peak);
     report.print(row.at_most(above(peak), max_peak))?;

@@ -42,7 +42,6 @@ fn main() -> Result<()> {
         (thread, n_new)
     });
     let by_thread: BTreeMap<String, u64> = after.filter(|(_, n_new)| *n_new > 0).collect();
-    #[expect(clippy::cast_precision_loss, reason = "a small count")]
     let per_minute = by_thread.values().sum::<u64>() as f64 * 60.0 / WATCH.as_secs_f64();
     let row = Row::value("wake-ups", "1/min", rounded(per_minute));
     let row = row.with("byThread", json!(by_thread));
@@ -52,9 +51,7 @@ fn main() -> Result<()> {
 
 fn memory(report: &Report, daemon: &Daemon, name: &str) -> Result<()> {
     let kib = daemon.rss_kib()?;
-    #[expect(clippy::cast_precision_loss, reason = "kilobytes of one process")]
-    let value = kib as f64;
-    report.print(Row::value(name, "KiB", kib).at_most(value, MAX_MEMORY_KIB))
+    report.print(Row::value(name, "KiB", kib).at_most(kib as f64, MAX_MEMORY_KIB))
 }
 
 /// Records a conversation and calls what a client calls besides.

@@ -11,14 +11,15 @@ mod harness;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use harness::arguments::{Arguments, variable};
 use harness::daemon::{Client, Daemon, Home};
 use harness::generate::{LogWriter, Random, TextGenerator};
-use harness::report::{Report, Row, Samples, is_bench_run, rounded};
+use harness::report::{Report, Row, Samples, Slowest, is_bench_run, rounded};
 
 const DEFAULT_MB: usize = 1024;
 const MESSAGE_BYTES: usize = 1024;
@@ -36,22 +37,17 @@ fn main() -> Result<()> {
     if !is_bench_run() {
         return Ok(());
     }
-    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
-    match arguments.next() {
-        Some(file) => {
-            let conversations = arguments.next().map(|count| count.parse()).transpose()?;
-            quality(&file, conversations.unwrap_or(DEFAULT_CONVERSATIONS))
-        }
-        None => latency(),
+    match &*Arguments::new().rest()? {
+        [] => latency(),
+        [file] => quality(file, DEFAULT_CONVERSATIONS),
+        [file, conversations, ..] => quality(file, conversations.parse()?),
     }
 }
 
 /// Measures questions over generated logs.
 fn latency() -> Result<()> {
-    let mb = std::env::var("OLLM_BENCH_MB").ok().map(|mb| mb.parse()).transpose()?;
-    let mb: usize = mb.unwrap_or(DEFAULT_MB);
-    let kept = std::env::var_os("OLLM_BENCH_HOME");
-    let home = kept.as_ref().map_or_else(Home::new, |path| Home::at(Path::new(path)))?;
+    let mb: usize = variable("OLLM_BENCH_MB", DEFAULT_MB)?;
+    let home = Home::kept_or_new()?;
     let mut text = TextGenerator::new(7);
     let n_long = LONG_SESSION_RECORDS * mb / DEFAULT_MB;
     let long = match largest_log(&home.sessions())? {
@@ -65,24 +61,15 @@ fn latency() -> Result<()> {
     let scopes =
         [("in one session", json!({ "sessionId": long }), 5e3), ("over all", json!({}), 20e3)];
     for (name, scope, bar_p99_us) in scopes {
-        let mut samples = Samples::default();
-        let mut slowest = (Duration::ZERO, String::new());
         let mut random = Random::new(11);
-        for number in 0..QUESTIONS + QUESTIONS / 10 {
-            let question = question(&text, &mut random);
+        let questions = (0..QUESTIONS + QUESTIONS / 10).map(|_| question(&text, &mut random));
+        let Slowest(samples, slowest) = Slowest::take(questions, QUESTIONS / 10, |question| {
             let mut params = scope.clone();
             params["query"] = json!(question);
-            let elapsed = client.time("context.recall", &params)?;
-            // The first questions fill the caches.
-            if number >= QUESTIONS / 10 {
-                samples.push(elapsed);
-                if elapsed > slowest.0 {
-                    slowest = (elapsed, question);
-                }
-            }
-        }
+            client.call("context.recall", &params).map(drop)
+        })?;
         let p99 = samples.percentile_us(99.0);
-        let row = Row::latency(&format!("recall {name}"), &samples).with("slowest", slowest.1);
+        let row = Row::latency(&format!("recall {name}"), &samples).with("slowest", slowest);
         report.print(row.at_most(p99, bar_p99_us))?;
     }
     report.print(added_to_a_build(&mut client, &text, &long)?)?;
@@ -257,9 +244,8 @@ impl Found {
         self.n_questions += 1;
         let query = question["question"].as_str().unwrap_or_default();
         let params = json!({ "query": query, "projectPath": project, "limit": ASKED });
-        let start = Instant::now();
-        let reply = client.call("context.recall", &params)?;
-        self.samples.push(start.elapsed());
+        let (reply, elapsed) = client.timed("context.recall", &params)?;
+        self.samples.push(elapsed);
         let hits: Vec<Place> = reply["data"].as_array().into_iter().flatten().map(place).collect();
         let mut sessions: Vec<&str> = Vec::new();
         for (session, _) in &hits {

@@ -6,25 +6,18 @@
 
 mod harness;
 
-use std::convert::Infallible;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::response::Response;
-use axum::routing::{get, post};
-use futures_util::stream;
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use harness::daemon::{Client, Daemon, Home, message, request};
-use harness::model_server::{describe, running, serve};
+use harness::daemon::{Client, Daemon, Home, message};
+use harness::model_server::{BROKEN, FakeOllama, FakeServer, MODEL, Step, wire};
 use harness::report::{Report, Row, Samples, is_bench_run, rounded};
 
-const MODEL: &str = "tiny:latest";
 const WINDOW: u64 = 8192;
 const QUESTION: &str = "how late is it?";
 const TURNS: usize = 60;
@@ -39,18 +32,19 @@ fn main() -> Result<()> {
     if !is_bench_run() {
         return Ok(());
     }
-    let host = serve(router())?;
+    let server = model_server();
+    let host = server.host();
     let home = Home::new()?;
-    home.write_config(&format!("ollama: {{ host: '{host}' }}\nmodels: {{ default: tiny }}\n"))?;
+    home.write_config(&format!("ollama: {{ host: '{host}' }}\nmodels: {{ default: '{MODEL}' }}\n"))?;
     let daemon = Daemon::start(&home)?;
     let report = Report::new("relay", &json!({ "turns": TURNS, "tokens": TOKENS }));
     let (mut direct, mut relayed) = (Delays::default(), Delays::default());
     let (mut records, mut builds) = (Samples::default(), Samples::default());
     let mut client = daemon.connect()?;
-    let mut server = BufReader::new(TcpStream::connect(&host)?);
-    let session = client.create(&json!({ "model": "tiny" }))?;
+    let mut direct_client = BufReader::new(TcpStream::connect(host)?);
+    let session = client.create(&json!({ "model": MODEL }))?;
     for turn in 0..TURNS + WARM_UP {
-        let answers = (ask_directly(&mut server, &host)?, ask(&mut client, &session)?);
+        let answers = (ask_directly(&mut direct_client, host)?, ask(&mut client, &session)?);
         let record = client.time("session.record", &message(&session, "user", QUESTION))?;
         let build = client.time("context.build", &json!({ "sessionId": session }))?;
         if turn >= WARM_UP {
@@ -108,30 +102,21 @@ fn age(token: &str) -> Result<Duration> {
 fn ask(client: &mut Client, session: &str) -> Result<Answer> {
     let (mut first, mut each) = (None, Vec::new());
     let start = Instant::now();
-    let request = request("chat.send", &message(session, "user", QUESTION));
-    let mut line: Value = serde_json::from_slice(client.exchange(&request)?)?;
-    loop {
-        if let Some(error) = line.get("error") {
-            bail!("chat.send failed: {error}");
+    let error = client.chat(&message(session, "user", QUESTION), |event| {
+        if event["kind"] == "delta" {
+            first.get_or_insert_with(|| start.elapsed());
+            each.push(age(event["text"].as_str().unwrap_or_default())?);
         }
-        let event = &line["params"]["result"];
-        match event["kind"].as_str() {
-            Some("delta") => {
-                first.get_or_insert_with(|| start.elapsed());
-                each.push(age(event["text"].as_str().unwrap_or_default())?);
-            }
-            Some("done") => return Ok((first.context("an answer has tokens")?, each)),
-            Some("error") => bail!("the turn failed: {event}"),
-            _ => {}
-        }
-        line = serde_json::from_slice(client.exchange(b"")?)?;
-    }
+        Ok(None)
+    })?;
+    ensure!(error.is_none(), "the turn failed: {error:?}");
+    Ok((first.context("an answer has tokens")?, each))
 }
 
 /// Asks the model server.
 fn ask_directly(server: &mut BufReader<TcpStream>, host: &str) -> Result<Answer> {
     let messages = json!([{ "role": "user", "content": QUESTION }]);
-    let body = json!({ "model": "tiny", "messages": messages }).to_string();
+    let body = json!({ "model": MODEL, "messages": messages }).to_string();
     let (mut first, mut each, mut line) = (None, Vec::new(), String::new());
     let start = Instant::now();
     let head = format!(
@@ -159,35 +144,22 @@ fn ask_directly(server: &mut BufReader<TcpStream>, host: &str) -> Result<Answer>
     }
 }
 
-fn router() -> Router {
-    describe(MODEL, WINDOW)
-        .route("/api/ps", get(|| async { running(MODEL, WINDOW) }))
-        .route("/api/chat", post(|| async { answer() }))
-}
-
-/// Streams tokens that contain the time, and an end.
-fn answer() -> Response {
-    let lines = stream::unfold(0, |at| async move {
-        if at > TOKENS {
-            return None;
-        }
-        if at > 0 {
-            tokio::time::sleep(TOKEN_PAUSE).await;
-        }
-        let mut line = if at == TOKENS {
-            json!({ "model": "tiny", "created_at": "2026-01-01T00:00:00Z", "done": true,
-                "done_reason": "stop", "message": { "role": "assistant", "content": "" },
-                "prompt_eval_count": 20, "eval_count": TOKENS })
-        } else {
-            json!({ "model": "tiny", "created_at": "2026-01-01T00:00:00Z", "done": false,
-                "message": { "role": "assistant", "content": format!("{} ", now().as_nanos()) } })
-        }
-        .to_string();
-        line.push('\n');
-        Some((Ok::<_, Infallible>(Bytes::from(line)), at + 1))
-    });
-    Response::builder()
-        .header("content-type", "application/x-ndjson")
-        .body(Body::from_stream(lines))
-        .unwrap_or_default()
+/// Starts the model server, whose answers are tokens that contain the time, and an end.
+fn model_server() -> FakeServer {
+    let fake = FakeOllama::scripted(WINDOW, Arc::new(|_| Err(BROKEN)));
+    fake.state().load("scripted", WINDOW);
+    let token = || {
+        let text = json!(format!("{} ", now().as_nanos()));
+        format!("{}\n", wire::part(MODEL, "content", &text)).into_bytes()
+    };
+    let mut end = wire::done(MODEL, "stop");
+    end["prompt_eval_count"] = json!(20);
+    end["eval_count"] = json!(TOKENS);
+    let mut steps = vec![wire::LINES];
+    (0..TOKENS).for_each(|_| steps.extend([Step::LateChunk(token), Step::Pause(TOKEN_PAUSE)]));
+    steps.extend([Step::line(&end), Step::End]);
+    FakeServer::start(move |request| match &*request.line {
+        "POST /api/chat" if request.body["_debug_render_only"].is_null() => steps.clone(),
+        _ => fake.reply(request),
+    })
 }

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
+use harness::arguments::variable;
 use harness::daemon::{Client, Daemon, Home, drop_caches};
 use harness::generate::{LogWriter, TextGenerator};
-use harness::report::{Report, Row, Samples, is_bench_run, rounded};
+use harness::report::{Report, Row, Samples, Slowest, is_bench_run, rounded};
 
 const DEFAULT_MB: usize = 1024;
 const MESSAGE_BYTES: usize = 1024;
@@ -32,10 +33,8 @@ fn main() -> Result<()> {
     if !is_bench_run() {
         return Ok(());
     }
-    let mb = std::env::var("OLLM_BENCH_MB").ok().map(|mb| mb.parse()).transpose()?;
-    let mb: usize = mb.unwrap_or(DEFAULT_MB);
-    let kept = std::env::var_os("OLLM_BENCH_HOME");
-    let home = kept.as_ref().map_or_else(Home::new, |path| Home::at(Path::new(path)))?;
+    let mb: usize = variable("OLLM_BENCH_MB", DEFAULT_MB)?;
+    let home = Home::kept_or_new()?;
     let dir = home.sessions();
     let is_new = std::fs::read_dir(&dir)?.next().is_none();
     let mut text = TextGenerator::new(7);
@@ -79,7 +78,6 @@ fn phrase_of(message: &str) -> Option<String> {
     words.windows(3).find(|words| words.iter().all(is_word)).map(|words| words.join(" "))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "sizes for people")]
 fn index(report: &Report, daemon: &Daemon, text_bytes: u64) -> Result<()> {
     let seconds = daemon.wait_indexed(INDEX_LIMIT)?.as_secs_f64();
     let catalog = daemon.connect()?.call("daemon.status", &json!({}))?["catalog"].take();
@@ -141,26 +139,15 @@ fn query_kinds(text: &TextGenerator, phrases: Vec<String>) -> Vec<QueryKind> {
 }
 
 fn queries(report: &Report, client: &mut Client, kind: &QueryKind, dir: &Path) -> Result<()> {
-    let mut samples = Samples::default();
-    let (mut hits, mut slowest) = (0, (Duration::ZERO, ""));
-    for repeat in 0..=REPEATS {
-        for query in &kind.queries {
-            let start = Instant::now();
-            let n_found = search(client, query)?;
-            let elapsed = start.elapsed();
-            // The first round fills the caches.
-            if repeat > 0 {
-                samples.push(elapsed);
-                hits += n_found;
-                if elapsed > slowest.0 {
-                    slowest = (elapsed, query);
-                }
-            }
-        }
-    }
+    let (n_queries, mut hits) = (kind.queries.len(), 0);
+    let queries = kind.queries.iter().cycle().take(n_queries * (REPEATS + 1));
+    let Slowest(samples, slowest) = Slowest::take(queries, n_queries, |query| {
+        hits += search(client, query)?;
+        Ok(())
+    })?;
     let p99 = samples.percentile_us(99.0);
     let row = Row::latency(&format!("search, {}", kind.name), &samples);
-    let row = row.with("hits", hits / samples.count()).with("slowest", slowest.1);
+    let row = row.with("hits", hits / n_queries / (REPEATS + 1)).with("slowest", slowest.cloned());
     report.print(row.at_most(p99, kind.bar_p99_us))?;
     let mut rg = Samples::default();
     for pattern in kind.patterns.iter().take(RG_QUERIES) {

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use harness::daemon::{Client, Daemon, Home, drop_caches};
-use harness::generate::LogWriter;
+use harness::generate::{LARGE_RECORDS, LogWriter, plain_texts};
 use harness::report::{Report, Row, Samples, is_bench_run, rounded};
 
 const SESSIONS: usize = 10_000;
@@ -19,9 +19,6 @@ const PAGES: usize = 500;
 const STARTS: usize = 20;
 const COLD_STARTS: usize = 5;
 const RESUMES: usize = 5;
-/// 100,000 records of 1.3 KiB are 128 MB.
-const LARGE_RECORDS: usize = 100_000;
-const LARGE_TEXT_BYTES: usize = 1_080;
 /// The number of small sessions beside the large one.
 const OTHERS: usize = 50;
 /// The time in which the catalog must be built.
@@ -94,9 +91,7 @@ fn large(report: &Report) -> Result<()> {
     let home = Home::new()?;
     let dir = home.sessions();
     let mut logs = LogWriter::new(&dir);
-    let text = "what was said and what was answered ".repeat(LARGE_TEXT_BYTES / 36 + 1);
-    let texts = (0..LARGE_RECORDS).map(|at| format!("{at}: {}", &text[..LARGE_TEXT_BYTES]));
-    let id = logs.write(texts)?;
+    let id = logs.write(plain_texts(LARGE_RECORDS))?;
     let bytes = logs.bytes();
     // Without other sessions, a delete would remove the whole search index.
     for session in 0..OTHERS {
@@ -120,10 +115,8 @@ fn large(report: &Report) -> Result<()> {
         }
         let row = Row::latency(name, &samples).with("logBytes", bytes);
         report.print(row.at_most(samples.p50_us(), 25_000.0))?;
-        #[expect(clippy::cast_precision_loss, reason = "kilobytes of one process")]
-        let kib = growth as f64;
         let row = Row::value(&format!("memory growth, {name}"), "KiB", growth);
-        report.print(row.at_most(kib, 8_192.0))?;
+        report.print(row.at_most(growth as f64, 8_192.0))?;
     }
     without_catalog(report, &home, &id)?;
     deletion(report, &home, &id)
@@ -162,9 +155,7 @@ fn without_catalog(report: &Report, home: &Home, id: &str) -> Result<()> {
 
 fn resume(daemon: &Daemon, id: &str) -> Result<Duration> {
     let mut client = daemon.connect()?;
-    let start = Instant::now();
-    let page = client.call("session.resume", &json!({ "sessionId": id }))?;
-    let elapsed = start.elapsed();
+    let (page, elapsed) = client.timed("session.resume", &json!({ "sessionId": id }))?;
     let records = page["records"].as_array().context("a page has records")?;
     ensure!(records.len() == 50, "the last page has 50 records");
     Ok(elapsed)

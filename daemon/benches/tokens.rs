@@ -196,7 +196,6 @@ fn best<T>(mut work: impl FnMut() -> T) -> f64 {
     (0..ROUNDS).map(round).fold(f64::INFINITY, f64::min)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a length in bytes")]
 fn megabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e6
 }

@@ -13,14 +13,11 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use harness::daemon::{Client, Daemon, Home, message};
-use harness::generate::LogWriter;
+use harness::generate::{LARGE_RECORDS, LogWriter, plain_texts};
 use harness::report::{Report, Row, Samples, is_bench_run, rounded};
 
 const ROUNDS: usize = 30;
 const FORKS: usize = 5;
-/// 100,000 records of 1.3 KiB are 128 MB.
-const RECORDS: usize = 100_000;
-const TEXT_BYTES: usize = 1_080;
 const INDEX_LIMIT: Duration = Duration::from_secs(300);
 /// More records than a context of 8,192 tokens holds.
 const SHORT_RECORDS: usize = 100;
@@ -38,15 +35,13 @@ fn main() -> Result<()> {
     if !is_bench_run() {
         return Ok(());
     }
-    let report = Report::new("undo", &json!({ "records": RECORDS }));
+    let report = Report::new("undo", &json!({ "records": LARGE_RECORDS }));
     let home = Home::new()?;
     home.write_config("snapshots: { maxCount: 2 }\n")?;
     let sessions = home.sessions();
     let mut logs = LogWriter::new(&sessions);
-    let text = "what was said and what was answered ".repeat(TEXT_BYTES / 36 + 1);
-    let said = |n_records| (0..n_records).map(|at| format!("{at}: {}", &text[..TEXT_BYTES]));
-    let id = logs.write(said(RECORDS))?;
-    let short = logs.write(said(SHORT_RECORDS))?;
+    let id = logs.write(plain_texts(LARGE_RECORDS))?;
+    let short = logs.write(plain_texts(SHORT_RECORDS))?;
     let daemon = Daemon::start(&home)?;
     daemon.wait_indexed(INDEX_LIMIT)?;
     let mut client = daemon.connect()?;
@@ -54,9 +49,7 @@ fn main() -> Result<()> {
     let sync = sync_us(&home)?;
     let mut on = |method: &str, mut params: Value| -> Result<(Value, Duration)> {
         params["sessionId"] = json!(id);
-        let started = Instant::now();
-        let result = client.call(method, &params)?;
-        Ok((result, started.elapsed()))
+        client.timed(method, &params)
     };
     // Opens the session, and gives it a context of its own.
     on("context.build", json!({ "contextSize": 8192 }))?;
@@ -98,9 +91,8 @@ fn snapshot_us(client: &mut Client, id: &str) -> Result<f64> {
     client.call("context.build", &json!({ "sessionId": id, "contextSize": 8192 }))?;
     let mut samples = Samples::default();
     for _ in 0..ROUNDS {
-        let started = Instant::now();
-        let taken = client.call("snapshot.create", &json!({ "sessionId": id }))?;
-        samples.push(started.elapsed());
+        let (taken, elapsed) = client.timed("snapshot.create", &json!({ "sessionId": id }))?;
+        samples.push(elapsed);
         let snapshot = &taken["snapshot"]["snapshotId"];
         client.call("snapshot.delete", &json!({ "snapshotId": snapshot }))?;
     }
@@ -130,9 +122,8 @@ fn forks(report: &Report, home: &Home, client: &mut Client, id: &str) -> Result<
         fs::File::open(&copy)?.sync_all()?;
         copied.push(started.elapsed());
         fs::remove_file(&copy)?;
-        let started = Instant::now();
-        let fork = client.call("session.fork", &json!({ "sessionId": id }))?;
-        forked.push(started.elapsed());
+        let (fork, elapsed) = client.timed("session.fork", &json!({ "sessionId": id }))?;
+        forked.push(elapsed);
         let fork = fork["session"]["sessionId"].as_str().context("a fork has an id")?.to_owned();
         client.call("session.record", &message(&fork, "user", "it works"))?;
         client.call("session.delete", &json!({ "sessionId": fork }))?;

@@ -10,11 +10,11 @@ mod harness;
 
 mod cases;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use cases::{Case, cases};
-use harness::daemon::{Client, Daemon, Home, request};
+use harness::daemon::{Client, Daemon, Home, request, tool_results};
 use harness::report::{Report, Row, is_bench_run};
 
 /// The longest answer in tokens; thinking counts too.
@@ -214,43 +214,22 @@ impl Player<'_> {
 
     /// Sends one message and returns the `usage` of each call to the model.
     fn turn(&mut self, session: &str, params: &Value, tally: &mut Tally) -> Result<Vec<Value>> {
-        let mut usages = Vec::new();
-        let mut tool_rounds = 0;
-        let mut send = request("chat.send", params);
-        loop {
-            let line: Value = serde_json::from_slice(self.client.exchange(&send)?)?;
-            send.clear();
-            if let Some(error) = line.get("error") {
-                tally.failed.push(error.to_string());
-                return Ok(usages);
-            }
-            let event = &line["params"]["result"];
-            match event["kind"].as_str() {
-                Some("usage") => usages.push(event["usage"].clone()),
-                Some("done") => return Ok(usages),
-                Some("error") => {
-                    tally.failed.push(event["message"].to_string());
-                    return Ok(usages);
+        let (mut usages, mut tool_rounds) = (Vec::new(), 0);
+        let error = self.client.chat(params, |event| {
+            Ok(match event["kind"].as_str() {
+                Some("usage") => {
+                    usages.push(event["usage"].clone());
+                    None
                 }
                 Some("toolCalls") if tool_rounds < MAX_TOOL_ROUNDS => {
                     tool_rounds += 1;
-                    send = tool_results(session, event)?;
+                    Some(tool_results(session, event, |_, _| "14 degrees, light rain".to_owned()))
                 }
-                Some("toolCalls") => {
-                    send = request("chat.cancel", &json!({ "sessionId": session }));
-                }
-                _ => {}
-            }
-        }
+                Some("toolCalls") => Some(request("chat.cancel", &json!({ "sessionId": session }))),
+                _ => None,
+            })
+        })?;
+        tally.failed.extend(error.map(|error| error["message"].to_string()));
+        Ok(usages)
     }
-}
-
-/// Returns a call that answers all tool calls of an event.
-fn tool_results(session: &str, event: &Value) -> Result<Vec<u8>> {
-    let Some(calls) = event["calls"].as_array() else { bail!("an event without calls: {event}") };
-    let results: Vec<Value> = calls
-        .iter()
-        .map(|call| json!({ "id": call["id"], "result": { "llmContent": "14 degrees, light rain" } }))
-        .collect();
-    Ok(request("chat.submitToolResults", &json!({ "sessionId": session, "results": results })))
 }

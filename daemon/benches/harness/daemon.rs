@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 /// The time in which a daemon must listen.
@@ -30,6 +30,12 @@ impl Home {
     /// Creates a scratch home on the disk of the build directory, because memory file systems do not sync.
     pub(crate) fn new() -> Result<Self> {
         Self::scratch_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// Uses the directory that `OLLM_BENCH_HOME` names, or creates a scratch home.
+    pub(crate) fn kept_or_new() -> Result<Self> {
+        std::env::var_os("OLLM_BENCH_HOME")
+            .map_or_else(Self::new, |path| Self::at(Path::new(&path)))
     }
 
     /// Creates a scratch home in memory if possible, else as [`Home::new`].
@@ -200,11 +206,40 @@ impl Client {
         Ok(reply["result"].take())
     }
 
+    /// Calls a method and returns its result and the time of the call.
+    pub(crate) fn timed(&mut self, method: &str, params: &Value) -> Result<(Value, Duration)> {
+        let start = Instant::now();
+        let result = self.call(method, params)?;
+        Ok((result, start.elapsed()))
+    }
+
     /// Calls a method and returns the time of the call.
     pub(crate) fn time(&mut self, method: &str, params: &Value) -> Result<Duration> {
-        let start = Instant::now();
-        self.call(method, params)?;
-        Ok(start.elapsed())
+        Ok(self.timed(method, params)?.1)
+    }
+
+    /// Sends a chat message, and hands each event of the turn to `on_event`, which returns the call to send next, if any.
+    /// Returns the error that ended the turn.
+    pub(crate) fn chat(
+        &mut self,
+        params: &Value,
+        mut on_event: impl FnMut(&Value) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Option<Value>> {
+        let mut send = request("chat.send", params);
+        loop {
+            let line = self.exchange(&send)?;
+            ensure!(!line.is_empty(), "the daemon closed the connection during a turn");
+            let line: Value = serde_json::from_slice(line)?;
+            if let Some(error) = line.get("error") {
+                return Ok(Some(error.clone()));
+            }
+            let event = &line["params"]["result"];
+            match event["kind"].as_str() {
+                Some("done") => return Ok(None),
+                Some("error") => return Ok(Some(event.clone())),
+                _ => send = on_event(event)?.unwrap_or_default(),
+            }
+        }
     }
 
     /// Creates a session and returns its id.
@@ -221,6 +256,21 @@ pub(crate) fn request(method: &str, params: &Value) -> Vec<u8> {
     let mut line = call.to_string().into_bytes();
     line.push(b'\n');
     line
+}
+
+/// Returns the call that answers all tool calls of an event; `result` is that of a name and arguments.
+pub(crate) fn tool_results(
+    session: &str,
+    event: &Value,
+    mut result: impl FnMut(&str, &Value) -> String,
+) -> Vec<u8> {
+    let calls = event["calls"].as_array().into_iter().flatten();
+    let results = calls.map(|call| {
+        let text = result(call["name"].as_str().unwrap_or_default(), &call["args"]);
+        json!({ "id": call["id"], "result": { "llmContent": text, "success": true } })
+    });
+    let results: Vec<Value> = results.collect();
+    request("chat.submitToolResults", &json!({ "sessionId": session, "results": results }))
 }
 
 /// Returns the params of `daemon.hello`, the cheapest call.

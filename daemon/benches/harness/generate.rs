@@ -20,6 +20,17 @@ const HAN: u32 = 0x4E00;
 /// The first letter of hiragana.
 const HIRAGANA: u32 = 0x3042;
 
+/// The records of a large session: with [`plain_texts`], a log of 128 MB.
+pub(crate) const LARGE_RECORDS: usize = 100_000;
+/// The bytes of a plain text, whose record has 1.3 KiB.
+const PLAIN_BYTES: usize = 1_080;
+
+/// Returns texts that differ in their numbers only.
+pub(crate) fn plain_texts(n_texts: usize) -> impl Iterator<Item = String> {
+    let text = "what was said and what was answered ".repeat(PLAIN_BYTES / 36 + 1);
+    (0..n_texts).map(move |at| format!("{at}: {}", &text[..PLAIN_BYTES]))
+}
+
 /// A text generator: words by Zipf's law, identifiers, paths, and some Chinese and Japanese.
 ///
 /// The same seed gives the same text.
@@ -105,7 +116,6 @@ impl TextGenerator {
 
     fn draw_rank(&mut self) -> usize {
         let total = self.cumulative.last().copied().unwrap_or(1.0);
-        #[expect(clippy::cast_precision_loss, reason = "a random fraction")]
         let at = self.random.next() as f64 / (1_u64 << 53) as f64 * total;
         let rank = self.cumulative.partition_point(|sum| *sum < at);
         rank.min(VOCABULARY - 1)

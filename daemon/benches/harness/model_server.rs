@@ -1,52 +1,54 @@
-//! The fixed parts of a model server with one model: a thread that serves, and the routes that describe the model.
+//! The model server of the benchmarks: the fake Ollama with one model, which answers by the policy of a program, and the
+//! parts that policies share.
 
-use anyhow::Result;
-use axum::Router;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use serde_json::{Value, json};
+#[path = "../../../tests/it/harness/fake_server/mod.rs"]
+mod fake_server;
 
-/// Serves a router on a thread until the program ends; returns the address.
-pub(crate) fn serve(router: Router) -> Result<String> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    listener.set_nonblocking(true)?;
-    let host = listener.local_addr()?.to_string();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(listener, router).await
-        })
-    });
-    Ok(host)
+pub(crate) use fake_server::answer::{Answer, Question};
+pub(crate) use fake_server::http::{FakeServer, Step};
+pub(crate) use fake_server::ollama::{FakeOllama, SCRIPTED as MODEL, wire};
+
+/// The largest window of the model.
+pub(crate) const TRAINED_CONTEXT: u64 = 131_072;
+/// The error of a model that fails.
+pub(crate) const BROKEN: &str = "the model runner has unexpectedly stopped";
+/// The headings of notes. A request whose last message has all of them asks for notes.
+pub(crate) const HEADINGS: [&str; 6] =
+    ["Goal", "Constraints", "Progress", "Key decisions", "Next steps", "Critical context"];
+/// The approximate number of characters of a token, used to cut an answer at its limit.
+const CHARS_PER_TOKEN: usize = 3;
+
+/// Returns an answer, whose text is cut at the token limit of the question.
+pub(crate) fn limited(mut answer: Answer, question: &Question<'_>) -> Answer {
+    let max_chars = question.max_tokens.unwrap_or(usize::MAX).saturating_mul(CHARS_PER_TOKEN);
+    let text = answer.text.concat();
+    if let Some((at, _)) = text.char_indices().nth(max_chars) {
+        answer = answer.cut();
+        answer.text = vec![text[..at].to_owned()];
+    }
+    answer
 }
 
-/// Returns the routes for version, list and description of a model.
-pub(crate) fn describe<S>(model: &str, trained_context: u64) -> Router<S>
-where
-    S: Clone + Send + Sync + 'static,
-{
-    let details = json!({ "family": "scripted", "parameter_size": "7B" });
-    let list = json!({ "models": [{ "name": model, "model": model, "size": 1,
-        "digest": "sha256:00", "details": details }] });
-    let show = json!({ "details": details, "capabilities": ["completion", "tools"],
-        "model_info": { "general.architecture": "scripted",
-            "scripted.context_length": trained_context,
-            "general.parameter_count": 7_000_000_000_u64 } });
-    let fixed = |value: Value| move || std::future::ready(json_response(&value));
-    Router::new()
-        .route("/api/version", get(fixed(json!({ "version": "0.33.0" }))))
-        .route("/api/tags", get(fixed(list)))
-        .route("/api/show", post(fixed(show)))
+/// Returns the texts of a prompt. A message has no end mark, because a later prompt may extend it.
+pub(crate) fn prompt_of(question: &Question<'_>) -> String {
+    let mut prompt = question.tools.to_string();
+    for message in question.messages {
+        prompt.push_str(&format!("\n<{}>", message["role"].as_str().unwrap_or_default()));
+        prompt.push_str(message["content"].as_str().unwrap_or_default());
+        if let Some(calls) = message.get("tool_calls") {
+            prompt.push_str(&calls.to_string());
+        }
+    }
+    prompt
 }
 
-/// Returns the response to `/api/ps` for a model that is loaded with a window.
-pub(crate) fn running(model: &str, num_ctx: u64) -> Response {
-    json_response(&json!({ "models": [{ "name": model, "model": model, "size": 1, "size_vram": 1,
-        "digest": "sha256:00", "context_length": num_ctx }] }))
+/// Returns the number of bytes with which both prompts begin.
+pub(crate) fn common_bytes(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
 
-/// Returns a response with a JSON body.
-pub(crate) fn json_response(value: &Value) -> Response {
-    ([("content-type", "application/json")], value.to_string()).into_response()
+/// Returns the number of words that a request for notes allows.
+pub(crate) fn max_words(asked: &str) -> usize {
+    let before = asked.rsplit_once(" words in all").map_or("", |(before, _)| before);
+    before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(200)
 }

@@ -1,10 +1,11 @@
 //! Samples and rows, and how they are printed: JSON to stdout, a table for people to stderr.
 
+use std::cell::RefCell;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Returns whether this is `cargo bench`: `cargo test --all-targets` runs these programs too, and must not measure.
 pub(crate) fn is_bench_run() -> bool {
@@ -53,12 +54,6 @@ impl Samples {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         let last = sorted.len().saturating_sub(1);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "an index into a short list"
-        )]
         let at = (last as f64 * percent / 100.0).round() as usize;
         sorted.get(at).map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e6)
     }
@@ -68,7 +63,7 @@ impl Samples {
 ///
 /// The floor is a lower bound that was measured in the same run, the bar is the limit that a value must meet.
 pub(crate) struct Row {
-    fields: serde_json::Map<String, Value>,
+    fields: Map<String, Value>,
 }
 
 impl Row {
@@ -130,9 +125,37 @@ pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
+/// The samples of a program's operations on items, and the item that took longest.
+pub(crate) struct Slowest<T>(pub(crate) Samples, pub(crate) Option<T>);
+
+impl<T> Slowest<T> {
+    /// Times `operation` with each item, after the first `n_untimed` items, which fill the caches.
+    pub(crate) fn take(
+        items: impl Iterator<Item = T>,
+        n_untimed: usize,
+        mut operation: impl FnMut(&T) -> Result<()>,
+    ) -> Result<Self> {
+        let (mut samples, mut slowest) = (Samples::default(), (Duration::ZERO, None));
+        for (at, item) in items.enumerate() {
+            let started = Instant::now();
+            operation(&item)?;
+            let elapsed = started.elapsed();
+            if at >= n_untimed {
+                samples.push(elapsed);
+                if elapsed > slowest.0 {
+                    slowest = (elapsed, Some(item));
+                }
+            }
+        }
+        Ok(Self(samples, slowest.1))
+    }
+}
+
 /// Prints the rows of one program.
 pub(crate) struct Report {
     machine: Value,
+    /// The rows so far.
+    rows: RefCell<Vec<Map<String, Value>>>,
 }
 
 impl Report {
@@ -151,16 +174,13 @@ impl Report {
             "optimized": !cfg!(debug_assertions),
             "facts": conditions,
         });
-        Self { machine }
+        Self { machine, rows: RefCell::default() }
     }
 
     pub(crate) fn print(&self, row: Row) -> Result<()> {
         let mut fields = row.fields;
-        let text = |name: &str| match fields.get(name) {
-            None => "-".to_owned(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        };
+        self.rows.borrow_mut().push(fields.clone());
+        let text = |name: &str| text_of(&fields, name);
         let met = match fields.get("met") {
             Some(Value::Bool(true)) => "met",
             Some(_) => "MISSED",
@@ -182,5 +202,32 @@ impl Report {
         writeln!(std::io::stderr(), "{line}").context("write the table")?;
         fields.insert("machine".to_owned(), self.machine.clone());
         writeln!(std::io::stdout(), "{}", Value::Object(fields)).context("write the JSON")
+    }
+    /// Prints a table for people: the fields that `columns` names, of all rows that have the first of them.
+    pub(crate) fn print_table(&self, columns: &str) -> Result<()> {
+        let columns: Vec<&str> = columns.split(' ').collect();
+        let rows = self.rows.borrow();
+        let rows = rows.iter().filter(|fields| fields.contains_key(columns[0]));
+        let texts = |fields| columns.iter().map(|name| text_of(fields, name)).collect();
+        let heading = columns.iter().map(|name| (*name).to_owned()).collect();
+        let lines: Vec<Vec<String>> = std::iter::once(heading).chain(rows.map(texts)).collect();
+        for line in &lines {
+            let padded = line.iter().enumerate().map(|(at, text)| {
+                let width = lines.iter().map(|line| line[at].len()).max().unwrap_or_default();
+                format!("{text:>width$}")
+            });
+            let padded: Vec<String> = padded.collect();
+            writeln!(std::io::stderr(), "{}", padded.join(" ")).context("write the table")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns a field as text for people.
+fn text_of(fields: &Map<String, Value>, name: &str) -> String {
+    match fields.get(name) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
     }
 }

@@ -1,12 +1,10 @@
 //! A simulated session: a daemon, a scripted model server, and a client that answers tool calls.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::daemon::{Client, Daemon, Home, request};
-
-/// The one model of a scripted server.
-pub(crate) const MODEL: &str = "scripted:latest";
+use super::daemon::{Client, Daemon, Home, tool_results};
+use super::model_server::MODEL;
 
 /// Creates a home in memory, because the disk is not measured. Loops are not detected, because random words have some.
 pub(crate) fn home(host: &str, more: &str) -> Result<Home> {
@@ -18,7 +16,6 @@ pub(crate) fn home(host: &str, more: &str) -> Result<Home> {
 }
 
 /// The outcome of a turn.
-#[derive(Default)]
 pub(crate) struct TurnOutcome {
     /// The error that ended the turn.
     pub(crate) error: Option<Value>,
@@ -63,45 +60,21 @@ impl<S> SimulatedSession<S> {
         tools: &Value,
         mut tool_result: impl FnMut(&str, &Value) -> String,
     ) -> Result<TurnOutcome> {
-        let mut outcome = TurnOutcome::default();
+        let mut prompts = Vec::new();
         let params = json!({ "sessionId": self.id, "tools": tools,
             "message": { "role": "user", "content": message } });
-        let mut line: Value =
-            serde_json::from_slice(self.turns.exchange(&request("chat.send", &params))?)?;
-        loop {
-            if let Some(error) = line.get("error") {
-                outcome.error = Some(error.clone());
-                return Ok(outcome);
-            }
-            let event = &line["params"]["result"];
-            match event["kind"].as_str() {
-                Some("toolCalls") => {
-                    let calls = event["calls"].as_array().into_iter().flatten();
-                    let results = calls.map(|call| {
-                        let name = call["name"].as_str().unwrap_or_default();
-                        let text = tool_result(name, &call["args"]);
-                        json!({ "id": call["id"], "result": { "llmContent": text, "success": true } })
-                    });
-                    let results: Vec<Value> = results.collect();
-                    self.call("chat.submitToolResults", json!({ "results": results }))?;
-                }
+        let error = self.turns.chat(&params, |event| {
+            let number = |name: &str| event["usage"][name].as_u64().unwrap_or_default();
+            Ok(match event["kind"].as_str() {
+                Some("toolCalls") => Some(tool_results(&self.id, event, &mut tool_result)),
                 Some("usage") => {
-                    let number = |name: &str| event["usage"][name].as_u64().unwrap_or_default();
-                    outcome.prompts.push((number("contextTokens"), number("promptLimit")));
+                    prompts.push((number("contextTokens"), number("promptLimit")));
+                    None
                 }
-                Some("done") => return Ok(outcome),
-                Some("error") => {
-                    outcome.error = Some(event.clone());
-                    return Ok(outcome);
-                }
-                _ => {}
-            }
-            let next = self.turns.exchange(b"")?;
-            if next.is_empty() {
-                bail!("the daemon closed the connection during a turn");
-            }
-            line = serde_json::from_slice(next)?;
-        }
+                _ => None,
+            })
+        })?;
+        Ok(TurnOutcome { error, prompts })
     }
 
     /// Returns the records since the last call.

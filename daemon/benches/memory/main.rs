@@ -21,9 +21,10 @@ mod story;
 use std::io::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use harness::arguments::Arguments;
 use harness::generate::Random;
 use harness::report::{Report, Row, Samples, is_bench_run};
 use harness::session::SimulatedSession;
@@ -31,6 +32,10 @@ use ollm_daemon::bench_api::BenchFacts;
 use server::{MemoryServer, ModelRequest, Summarizer};
 use story::FACTS;
 
+const WINDOWS: [u32; 5] = [2048, 4096, 8192, 16_384, 32_768];
+/// The columns of the table for people.
+const COLUMNS: &str = "window summarizer shown asked whole couldBeWhole notes notesWaitedFor readTokensForNotes \
+    readTokens reportedPercent";
 /// The sizes of pasted files in percent of the prompt's limit.
 const PASTE_PERCENT: [u64; 5] = [30, 45, 60, 72, 80];
 /// The percentage of the prompt's limit that a newest message leaves to everything older, and the fewest tokens.
@@ -69,15 +74,13 @@ fn main() -> Result<()> {
         "notesMs": options.notes_ms, "pasteEvery": options.pastes });
     let report = Report::new("memory", &sizes);
     report.print(fold_speed()?)?;
-    let mut table = Vec::new();
     for &window in &options.windows {
         for &summarizer in &options.summarizers {
             let measured = Session::start(&options, summarizer, window)?.play(&options)?;
             report.print(measured.row(&options))?;
-            table.push(measured);
         }
     }
-    print_table(&table)
+    report.print_table(COLUMNS)
 }
 
 /// Times the fold of facts over the messages of a long session, without pasted files.
@@ -97,34 +100,6 @@ fn fold_speed() -> Result<Row> {
     let p50 = samples.p50_us();
     let row = Row::latency("facts of a message", &samples).with("facts", facts.count());
     Ok(row.at_most(p50, MAX_FOLD_US))
-}
-
-fn print_table(table: &[Measured]) -> Result<()> {
-    let mut out = std::io::stderr();
-    writeln!(
-        out,
-        "\n window summarizer  shown  asked  whole  notes waited tokens    read   reported %"
-    )?;
-    for one in table {
-        writeln!(
-            out,
-            "{:>7} {:<10} {:>3}/{:<2} {:>3}/{:<2} {:>3}/{:<2} {:>5} {:>6} {:>6} {:>7}   {}",
-            one.window,
-            one.summarizer.name(),
-            one.shown.len(),
-            FACTS.len(),
-            one.asked.len(),
-            FACTS.len(),
-            one.whole.0,
-            one.whole.1,
-            one.notes,
-            one.notes_waited_for,
-            one.notes_tokens,
-            one.read_tokens,
-            one.reported
-        )?;
-    }
-    Ok(())
 }
 
 /// The result of one session.
@@ -222,8 +197,8 @@ struct Session {
 
 impl Session {
     fn start(options: &Options, summarizer: Summarizer, window: u32) -> Result<Self> {
-        let server = MemoryServer::start(summarizer, Duration::from_millis(options.notes_ms))?;
-        let host = server.host.clone();
+        let server = MemoryServer::start(summarizer, Duration::from_millis(options.notes_ms));
+        let host = server.fake.host().to_owned();
         let mut inner = SimulatedSession::start(server, &host, window)?;
         let status = inner.call("context.status", json!({}))?;
         let limit = status["promptLimit"].as_u64().unwrap_or_else(|| u64::from(window) * 3 / 4);
@@ -342,43 +317,18 @@ struct Options {
 }
 
 impl Options {
-    /// Parses the arguments; ignores those of cargo.
     fn from_args() -> Result<Self> {
-        let mut options = Self {
-            turns: 200,
-            windows: vec![2048, 4096, 8192, 16_384, 32_768],
-            summarizers: Summarizer::ALL.to_vec(),
-            pause_ms: 50,
-            notes_ms: 30,
-            pastes: 16,
-            print: false,
+        let mut arguments = Arguments::new();
+        let options = Self {
+            turns: arguments.number("--turns", 200)?,
+            windows: arguments.list("--windows", &WINDOWS, |item| item.parse().ok())?,
+            summarizers: arguments.list("--summarizers", &Summarizer::ALL, Summarizer::named)?,
+            pause_ms: arguments.number("--pause", 50)?,
+            notes_ms: arguments.number("--notes", 30)?,
+            pastes: arguments.number("--pastes", 16)?,
+            print: arguments.flag("--print"),
         };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(name) = arguments.next() {
-            let mut value = || arguments.next().with_context(|| format!("{name} needs a value"));
-            match name.as_str() {
-                "--bench" => {}
-                "--print" => options.print = true,
-                "--turns" => options.turns = value()?.parse()?,
-                "--pause" => options.pause_ms = value()?.parse()?,
-                "--pastes" => options.pastes = value()?.parse()?,
-                "--notes" => options.notes_ms = value()?.parse()?,
-                "--windows" => {
-                    let windows = value()?;
-                    options.windows =
-                        windows.split(',').map(str::parse).collect::<Result<_, _>>()?;
-                }
-                "--summarizers" => {
-                    let names = value()?;
-                    let named = |name| {
-                        Summarizer::named(name)
-                            .with_context(|| format!("unknown summarizer {name}"))
-                    };
-                    options.summarizers = names.split(',').map(named).collect::<Result<_>>()?;
-                }
-                _ => bail!("unknown argument {name}"),
-            }
-        }
+        ensure!(arguments.rest()?.is_empty(), "every argument has a name");
         Ok(options)
     }
 }

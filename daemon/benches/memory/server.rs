@@ -4,25 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::story::FACTS;
-use crate::harness::model_server::{describe, json_response, running, serve};
-use crate::harness::session::MODEL;
+use crate::harness::model_server::{
+    Answer, BROKEN, FakeOllama, HEADINGS, Question, TRAINED_CONTEXT, common_bytes, limited,
+    max_words, prompt_of,
+};
 
-const TRAINED_CONTEXT: u64 = 131_072;
-/// The approximate number of characters of a token, used to cut an answer at its limit.
-const CHARS_PER_TOKEN: usize = 3;
-/// The headings of notes. A request whose last message has all of them asks for notes.
-const HEADINGS: [&str; 6] =
-    ["Goal", "Constraints", "Progress", "Key decisions", "Next steps", "Critical context"];
+/// The headings of notes in another language.
 const GERMAN: [&str; 6] = [
     "Ziel",
     "Einschränkungen",
@@ -78,118 +69,70 @@ struct ServerState {
     answer: String,
     cached: String,
     requests: Vec<ModelRequest>,
-    num_ctx: u64,
     is_waited_for: bool,
     /// The facts in the newest notes.
     noted: BTreeSet<usize>,
     n_notes: usize,
 }
 
-struct Shared {
-    summarizer: Summarizer,
-    /// The time that notes take.
-    delay: Duration,
-    state: Mutex<ServerState>,
-}
-
-/// A running server, which ends with the program.
+/// A running server.
 pub(crate) struct MemoryServer {
-    pub(crate) host: String,
-    shared: Arc<Shared>,
+    pub(crate) fake: FakeOllama,
+    state: Arc<Mutex<ServerState>>,
 }
 
 impl MemoryServer {
-    pub(crate) fn start(summarizer: Summarizer, delay: Duration) -> Result<Self> {
-        let shared = Arc::new(Shared { summarizer, delay, state: Mutex::default() });
-        let router = describe(MODEL, TRAINED_CONTEXT)
-            .route("/api/ps", get(ps))
-            .route("/api/chat", post(chat))
-            .layer(DefaultBodyLimit::disable())
-            .with_state(Arc::clone(&shared));
-        Ok(Self { host: serve(router)?, shared })
+    /// Starts a server, whose notes take the time `delay`.
+    pub(crate) fn start(summarizer: Summarizer, delay: Duration) -> Self {
+        let state = Arc::<Mutex<ServerState>>::default();
+        let shared = Arc::clone(&state);
+        let policy = move |question: &Question<'_>| {
+            let prompt = prompt_of(question);
+            let asked = asks_for_notes(question.messages);
+            shared.lock().remember(&prompt, asked.is_some());
+            let text = match asked {
+                None => shared.lock().answer.clone(),
+                Some(asked) => {
+                    question.http.pause(delay).map_err(|_| BROKEN)?;
+                    notes(summarizer, &prompt, asked, &mut shared.lock()).ok_or(BROKEN)?
+                }
+            };
+            Ok(limited(Answer::whole(&text), question))
+        };
+        Self { fake: FakeOllama::scripted(TRAINED_CONTEXT, Arc::new(policy)), state }
     }
 
     /// Sets the answer to the next messages, and says that a user waits for one.
     pub(crate) fn begin_turn(&self, answer: String) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.state.lock();
         state.answer = answer;
         state.is_waited_for = true;
     }
 
     pub(crate) fn end_turn(&self) {
-        self.shared.state.lock().is_waited_for = false;
+        self.state.lock().is_waited_for = false;
     }
 
     /// Returns the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<ModelRequest> {
-        std::mem::take(&mut self.shared.state.lock().requests)
+        std::mem::take(&mut self.state.lock().requests)
     }
 }
 
-async fn ps(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.state.lock().num_ctx {
-        0 => json_response(&json!({ "models": [] })),
-        num_ctx => running(MODEL, num_ctx),
+impl ServerState {
+    fn remember(&mut self, prompt: &str, is_for_notes: bool) {
+        let new_bytes = prompt.len() - common_bytes(&self.cached, prompt);
+        let (prompt, is_waited_for) = (prompt.to_owned(), self.is_waited_for);
+        self.cached.clone_from(&prompt);
+        self.requests.push(ModelRequest { prompt, is_for_notes, is_waited_for, new_bytes });
     }
-}
-
-async fn chat(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
-    let Ok(request) = serde_json::from_slice::<Value>(&body) else {
-        return (StatusCode::BAD_REQUEST, r#"{"error":"no JSON"}"#).into_response();
-    };
-    if request["_debug_render_only"] == true {
-        return (StatusCode::BAD_REQUEST, r#"{"error":"not supported"}"#).into_response();
-    }
-    let max_tokens = request["options"]["num_predict"].as_u64().unwrap_or(u64::MAX);
-    let prompt = prompt_of(&request);
-    let asked = asks_for_notes(&request);
-    {
-        let mut state = shared.state.lock();
-        state.num_ctx = request["options"]["num_ctx"].as_u64().unwrap_or_default();
-        let common = common_bytes(&state.cached, &prompt);
-        let request = ModelRequest {
-            prompt: prompt.clone(),
-            is_for_notes: asked.is_some(),
-            is_waited_for: state.is_waited_for,
-            new_bytes: prompt.len() - common,
-        };
-        state.requests.push(request);
-        state.cached.clone_from(&prompt);
-    }
-    let Some(asked) = asked else {
-        let text = shared.state.lock().answer.clone();
-        return answer(&text, max_tokens);
-    };
-    tokio::time::sleep(shared.delay).await;
-    let mut state = shared.state.lock();
-    match notes(shared.summarizer, &prompt, &asked, &mut state) {
-        Some(text) => answer(&text, max_tokens),
-        None => {
-            let error = r#"{"error":"the model runner has unexpectedly stopped"}"#;
-            (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
-        }
-    }
-}
-
-/// Returns the texts of a prompt, each behind its role.
-fn prompt_of(request: &Value) -> String {
-    let mut prompt = request["tools"].to_string();
-    for message in request["messages"].as_array().into_iter().flatten() {
-        prompt.push_str(&format!("\n<{}>", message["role"].as_str().unwrap_or_default()));
-        prompt.push_str(message["content"].as_str().unwrap_or_default());
-    }
-    prompt
-}
-
-fn common_bytes(a: &str, b: &str) -> usize {
-    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
 
 /// Returns the last message of a request for notes; `None` for any other request.
-fn asks_for_notes(request: &Value) -> Option<String> {
-    let last = request["messages"].as_array()?.last()?["content"].as_str()?;
+fn asks_for_notes(messages: &[Value]) -> Option<&str> {
+    let last = messages.last()?["content"].as_str()?;
     let has_heading = |heading: &&str| last.contains(&format!("## {heading}\n"));
-    HEADINGS.iter().all(has_heading).then(|| last.to_owned())
+    HEADINGS.iter().all(has_heading).then_some(last)
 }
 
 /// Returns the notes that a model writes about a prompt; `None` for an error.
@@ -232,12 +175,6 @@ fn notes(
     Some(form(&headings, &lines))
 }
 
-/// Returns the number of words that a request for notes allows.
-fn max_words(asked: &str) -> usize {
-    let before = asked.rsplit_once(" words in all").map_or("", |(before, _)| before);
-    before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(200)
-}
-
 fn form(headings: &[&str; 6], facts: &[&str]) -> String {
     let [goal, constraints, progress, decisions, next, critical] = headings;
     let facts: String = facts.iter().map(|fact| format!("- {fact}\n")).collect();
@@ -253,19 +190,4 @@ fn echo(asked: &str) -> String {
     let hint = asked.lines().rev().find(|line| line.len() > 20).unwrap_or("- as said above");
     let lines = format!("- {}\n", hint.trim_start_matches("- ")).repeat(8);
     HEADINGS.iter().map(|heading| format!("## {heading}\n{lines}\n")).collect()
-}
-
-/// Returns the lines of an answer, cut at the token limit.
-fn answer(text: &str, max_tokens: u64) -> Response {
-    let max_chars =
-        usize::try_from(max_tokens).unwrap_or(usize::MAX).saturating_mul(CHARS_PER_TOKEN);
-    let cut = text.char_indices().nth(max_chars).map(|(at, _)| at);
-    let text = cut.map_or(text, |at| &text[..at]);
-    let at = "2026-01-01T00:00:00Z";
-    let reason = if cut.is_some() { "length" } else { "stop" };
-    let first = json!({ "model": MODEL, "created_at": at, "done": false,
-        "message": { "role": "assistant", "content": text } });
-    let last = json!({ "model": MODEL, "created_at": at, "done": true, "done_reason": reason,
-        "message": { "role": "assistant", "content": "" }, "eval_count": text.len() / CHARS_PER_TOKEN });
-    ([("content-type", "application/x-ndjson")], format!("{first}\n{last}\n")).into_response()
 }

@@ -1,5 +1,7 @@
 //! A believable session: ordinary work on a program, and thirty facts that the user says once each.
 
+use std::sync::LazyLock;
+
 use crate::harness::generate::Random;
 
 /// A fact that the user states once.
@@ -11,142 +13,16 @@ pub(crate) struct Fact {
     pub(crate) value: &'static str,
 }
 
-const fn fact(sentence: &'static str, question: &'static str, value: &'static str) -> Fact {
-    Fact { sentence, question, value }
-}
-
-pub(crate) const FACTS: [Fact; 30] = [
-    fact(
-        "The staging server listens on port 48613.",
-        "Which port does the staging server use?",
-        "48613",
-    ),
-    fact(
-        "Our production database is called ledger_prod_eu.",
-        "What is the production database called?",
-        "ledger_prod_eu",
-    ),
-    fact(
-        "Never write log lines longer than 160 characters.",
-        "How long may a log line be?",
-        "160 characters",
-    ),
-    fact(
-        "Katharina Vogt reviews everything that touches billing.",
-        "Who reviews changes to billing?",
-        "Katharina Vogt",
-    ),
-    fact(
-        "The release is planned for the 17th of March.",
-        "When is the release planned?",
-        "17th of March",
-    ),
-    fact(
-        "Use tabs, not spaces, in the Makefile snippets.",
-        "Tabs or spaces in the Makefile?",
-        "Use tabs",
-    ),
-    fact(
-        "Customer exports live in /srv/exports/nightly.",
-        "Where do the customer exports live?",
-        "/srv/exports/nightly",
-    ),
-    fact("The API quota is 2750 requests per minute.", "What is the API quota?", "2750"),
-    fact(
-        "We pin the compiler to version 1.84.2 until summer.",
-        "To which version is the compiler pinned?",
-        "1.84.2",
-    ),
-    fact(
-        "Call the new crate \"harbor\", please.",
-        "What should the new crate be called?",
-        "harbor",
-    ),
-    fact(
-        "The on-call number is +49 711 5540 332.",
-        "What is the number of the person on call?",
-        "5540 332",
-    ),
-    fact(
-        "Retries must stop after 7 attempts.",
-        "After how many attempts must retries stop?",
-        "7 attempts",
-    ),
-    fact(
-        "The old importer was broken by commit 9f3c2e71.",
-        "Which commit broke the old importer?",
-        "9f3c2e71",
-    ),
-    fact(
-        "Backups go to the bucket s3://orbit-cold-storage.",
-        "To which bucket do backups go?",
-        "s3://orbit-cold-storage",
-    ),
-    fact(
-        "The license header must say Meridian GmbH 2026.",
-        "What must the license header say?",
-        "Meridian GmbH",
-    ),
-    fact(
-        "Our slowest customer has a latency of 840 ms.",
-        "What latency does the slowest customer have?",
-        "840 ms",
-    ),
-    fact("The session cookie is named orb_sid.", "What is the session cookie named?", "orb_sid"),
-    fact("Always run the linter before a commit.", "What comes before a commit?", "linter"),
-    fact(
-        "The test account belongs to pilar.ortega@example.net.",
-        "To whom does the test account belong?",
-        "pilar.ortega@example.net",
-    ),
-    fact(
-        "Das Passwort für den Testdrucker steht in Ordner 31B.",
-        "In welchem Ordner steht das Passwort für den Testdrucker?",
-        "31B",
-    ),
-    fact(
-        "The checksum of the golden file begins with c0ffee42.",
-        "How does the checksum of the golden file begin?",
-        "c0ffee42",
-    ),
-    fact(
-        "Invoices are rounded to 5 cents in Switzerland.",
-        "How are invoices rounded in Switzerland?",
-        "5 cents",
-    ),
-    fact(
-        "We do not support Windows in this release.",
-        "Which system is not supported in this release?",
-        "support Windows",
-    ),
-    fact(
-        "The feature flag for the beta is ENABLE_TIDAL_SYNC.",
-        "Which feature flag turns the beta on?",
-        "ENABLE_TIDAL_SYNC",
-    ),
-    fact(
-        "El servidor de pruebas está en el edificio Cervantes.",
-        "¿En qué edificio está el servidor de pruebas?",
-        "Cervantes",
-    ),
-    fact("The nightly job starts at 03:25.", "When does the nightly job start?", "03:25"),
-    fact(
-        "Our schema migrations are numbered from 0412 on.",
-        "From which number on are schema migrations numbered?",
-        "0412",
-    ),
-    fact(
-        "Tomasz prefers short answers without lists.",
-        "How does Tomasz like answers?",
-        "Tomasz prefers",
-    ),
-    fact("测试服务器的地址是 10.20.7.14。", "测试服务器的地址是什么?", "10.20.7.14"),
-    fact(
-        "The dashboard was drawn by the agency Blaufuchs.",
-        "Which agency drew the dashboard?",
-        "Blaufuchs",
-    ),
-];
+/// The facts of the session: the lines of a file.
+pub(crate) static FACTS: LazyLock<Vec<Fact>> = LazyLock::new(|| {
+    let lines = include_str!("facts.txt").lines().filter(|line| !line.starts_with('#'));
+    let fact = |line: &'static str| {
+        let (sentence, rest) = line.split_once(" | ")?;
+        let (question, value) = rest.split_once(" | ")?;
+        Some(Fact { sentence, question, value })
+    };
+    lines.filter_map(fact).collect()
+});
 
 const MODULES: [&str; 14] = [
     "parser",

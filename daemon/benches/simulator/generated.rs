@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::facts::{Facts, TASK_END, needle};
 use super::metrics::RunMetrics;
-use super::model_server::{Answer, ModelServer, Summarizer, start_session};
+use super::model_server::{ModelServer, Summarizer, start_session};
 use crate::harness::generate::{Random, TextGenerator};
+use crate::harness::model_server::Answer;
 use crate::harness::session::SimulatedSession;
 
 /// Besides after each new head, a context is built in every fifth turn, and checked for facts in every 25th.
@@ -42,7 +43,7 @@ pub(crate) fn run(summarizer: Summarizer, window: u32, n_turns: usize) -> Result
     let mut run = Run {
         session: start_session(summarizer, window)?,
         facts: Facts::default(),
-        metrics: RunMetrics::new(summarizer.name().to_owned(), window, n_turns),
+        metrics: RunMetrics::new(summarizer.name(), window, n_turns),
         tools: tools(),
         n_decisions: 0,
         n_pins: 0,
@@ -182,12 +183,15 @@ impl Script {
         if turn > 2 && self.chance(45) {
             for _ in 0..=self.random.below(3) {
                 let n_calls = 1 + usize::from(self.chance(25));
-                let calls = (0..n_calls).map(|_| self.call());
-                answers.push(Answer::Calls(calls.collect()));
+                let calls = (0..n_calls).fold(Answer::whole(""), |answer, _| {
+                    let (name, args) = self.call();
+                    answer.tool_call(name, args)
+                });
+                answers.push(calls);
             }
         }
         let bytes = self.size(&[(60, 60, 500), (35, 500, 1500), (5, 1500, 6000)]);
-        answers.push(Answer::Text(format!("({turn}) {}", self.text.message(bytes))));
+        answers.push(Answer::whole(&format!("({turn}) {}", self.text.message(bytes))));
         Turn { message, answers }
     }
 
@@ -223,18 +227,18 @@ impl Script {
     }
 
     /// Returns the name and the arguments of a tool call.
-    fn call(&mut self) -> (String, Value) {
+    fn call(&mut self) -> (&'static str, Value) {
         let at = self.random.below(FILES);
         let path = self.paths[at].clone();
         match self.random.below(10) {
-            0..=3 => ("read_file".to_owned(), json!({ "path": path })),
+            0..=3 => ("read_file", json!({ "path": path })),
             4 | 5 => {
                 let bytes = self.size(&[(80, 100, 1500), (20, 1500, 8000)]);
                 let content = self.text.message(bytes);
-                ("write_file".to_owned(), json!({ "path": path, "content": content }))
+                ("write_file", json!({ "path": path, "content": content }))
             }
-            6..=8 => ("shell".to_owned(), json!({ "command": self.text.message(40) })),
-            _ => ("search".to_owned(), json!({ "query": self.text.message(12) })),
+            6..=8 => ("shell", json!({ "command": self.text.message(40) })),
+            _ => ("search", json!({ "query": self.text.message(12) })),
         }
     }
 

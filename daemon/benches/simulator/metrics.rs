@@ -76,6 +76,11 @@ impl NewHeads {
 }
 
 impl RunMetrics {
+    /// The columns of the table for people.
+    pub(crate) const COLUMNS: &str = "window name turns modelCalls compactions methods epochs overflows failedTurns \
+        reusedPercent reusedBytesPercent sentPercent factsLost p50 p99 longestBuildUs longestCompactionMs keptPercent \
+        rssKib seconds";
+
     pub(crate) fn new(name: String, window: u32, turns: usize) -> Self {
         Self { name, window, turns, ..Self::default() }
     }
@@ -258,6 +263,7 @@ impl RunMetrics {
     /// Returns the JSON row.
     pub(crate) fn row(&self) -> Row {
         let missed = self.missed();
+        let (kept, all): (Vec<u64>, Vec<u64>) = self.retained.into_iter().unzip();
         let retained = RETENTION.iter().zip(self.retained);
         let retained: serde_json::Map<String, Value> = retained
             .filter(|(_, (_, all))| *all > 0)
@@ -278,6 +284,7 @@ impl RunMetrics {
             .with("transientBuilds", self.n_transient)
             .with("sentTokens", self.sent_tokens)
             .with("fullHistoryTokens", self.full_history_tokens)
+            .with("sentPercent", percent(self.sent_tokens, self.full_history_tokens))
             .with("summaries", self.n_summaries)
             .with("summaryPromptBytes", self.summary_bytes)
             .with("factsChecked", self.n_checked)
@@ -285,6 +292,7 @@ impl RunMetrics {
             .with("longestBuildUs", rounded(self.builds.percentile_us(100.0)))
             .with("longestCompactionMs", self.longest_compaction_ms)
             .with("retainedPercent", Value::Object(retained))
+            .with("keptPercent", percent(kept.iter().sum::<u64>(), all.iter().sum()))
             .with("rssKib", self.rss_kib)
             .with("seconds", rounded(self.elapsed.as_secs_f64()))
             .with("findings", json!(self.findings()))
@@ -294,69 +302,6 @@ impl RunMetrics {
 
     fn n_compactions(&self) -> u64 {
         self.methods.values().sum()
-    }
-
-    /// Returns the heading of the table.
-    pub(crate) fn heading() -> String {
-        format!(
-            "{:>6} {:<14} {:>6} {:>6} {:>6} {:<24} {:>4} {:>4} {:>6} {:>6} {:>6} {:>5} {:>8} {:>8} {:>8} {:>6} {:>5} {:>7} {:>6}",
-            "window",
-            "run",
-            "turns",
-            "calls",
-            "comp",
-            "methods S/E/P/T+epochs",
-            "over",
-            "fail",
-            "reuse%",
-            "wire%",
-            "sent%",
-            "lost",
-            "p50 us",
-            "p99 us",
-            "max us",
-            "cmp ms",
-            "kept%",
-            "rss MiB",
-            "s"
-        )
-    }
-
-    /// Returns the line of the table.
-    pub(crate) fn line(&self) -> String {
-        let count = |name: &str| self.methods.get(name).copied().unwrap_or_default();
-        let epochs: u64 = self.epochs.values().sum();
-        let methods = format!(
-            "{}/{}/{}/{}+{epochs}",
-            count("summarized"),
-            count("extracted"),
-            count("pruned"),
-            count("truncated")
-        );
-        let kept: u64 = self.retained.iter().map(|(kept, _)| kept).sum();
-        let all: u64 = self.retained.iter().map(|(_, all)| all).sum();
-        format!(
-            "{:>6} {:<14} {:>6} {:>6} {:>6} {:<24} {:>4} {:>4} {:>6.2} {:>6.2} {:>6.2} {:>5} {:>8.0} {:>8.0} {:>8.0} {:>6} {:>5.1} {:>7.1} {:>6.0}",
-            self.window,
-            self.name,
-            self.turns,
-            self.n_model_calls,
-            self.n_compactions(),
-            methods,
-            self.n_overflows,
-            self.failures.values().sum::<u64>(),
-            percent(self.reused_tokens.1, self.reused_tokens.0),
-            percent(self.reused_bytes.1, self.reused_bytes.0),
-            percent(self.sent_tokens, self.full_history_tokens),
-            self.n_lost,
-            self.builds.p50_us(),
-            self.builds.percentile_us(99.0),
-            self.builds.percentile_us(100.0),
-            self.longest_compaction_ms,
-            percent(kept, all),
-            percent(self.rss_kib, 1024) / 100.0,
-            self.elapsed.as_secs_f64(),
-        )
     }
 
     /// Returns the findings for people.
@@ -372,7 +317,6 @@ fn percent<N: TryInto<u64>>(part: N, whole: N) -> f64 {
     if whole == 0 {
         return 100.0;
     }
-    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
     let share = part as f64 / whole as f64;
     (share * 10_000.0).round() / 100.0
 }

@@ -5,31 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::harness::model_server::{describe, json_response, running, serve};
-use crate::harness::session::{MODEL, SimulatedSession};
+use crate::harness::model_server::{
+    Answer, BROKEN, FakeOllama, HEADINGS, Question, TRAINED_CONTEXT, common_bytes, limited,
+    max_words, prompt_of,
+};
+use crate::harness::session::SimulatedSession;
 
-/// The largest window of the model.
-const TRAINED_CONTEXT: u64 = 131_072;
 /// The time of a slow summary, short enough that the run ends.
 const SLOW_SUMMARY: Duration = Duration::from_millis(120);
-/// The approximate number of characters of a token, used to cut an answer at its limit.
-const CHARS_PER_TOKEN: usize = 3;
-
-/// A scripted answer.
-pub(crate) enum Answer {
-    Text(String),
-    /// Tool calls by name and arguments.
-    Calls(Vec<(String, Value)>),
-}
 
 /// A request that the server received.
 #[derive(Clone, Copy)]
@@ -47,38 +33,36 @@ pub(crate) struct ModelRequest {
 #[derive(Default)]
 struct ServerState {
     answers: VecDeque<Answer>,
-    prompt: Vec<u8>,
+    prompt: String,
     requests: Vec<ModelRequest>,
-    num_ctx: u64,
     n_answers: u64,
 }
 
-struct Shared {
-    summarizer: Summarizer,
-    state: Mutex<ServerState>,
-}
-
-/// A running server, which ends with the program.
+/// A running server.
 pub(crate) struct ModelServer {
-    pub(crate) host: String,
-    shared: Arc<Shared>,
+    pub(crate) fake: FakeOllama,
+    state: Arc<Mutex<ServerState>>,
 }
 
 impl ModelServer {
-    pub(crate) fn start(summarizer: Summarizer) -> Result<Self> {
-        let shared = Arc::new(Shared { summarizer, state: Mutex::default() });
-        let host = serve(router(Arc::clone(&shared)))?;
-        Ok(Self { host, shared })
+    pub(crate) fn start(summarizer: Summarizer) -> Self {
+        let state = Arc::<Mutex<ServerState>>::default();
+        let shared = Arc::clone(&state);
+        let policy = move |question: &Question<'_>| match summary_prompt(question.messages) {
+            Some(prompt) => summarize(summarizer, &prompt, question, &shared),
+            None => Ok(limited(shared.lock().next_answer(question), question)),
+        };
+        Self { fake: FakeOllama::scripted(TRAINED_CONTEXT, Arc::new(policy)), state }
     }
 
     /// Replaces the script, which has one answer for each request.
     pub(crate) fn script(&self, answers: impl IntoIterator<Item = Answer>) {
-        self.shared.state.lock().answers = answers.into_iter().collect();
+        self.state.lock().answers = answers.into_iter().collect();
     }
 
     /// Returns the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<ModelRequest> {
-        std::mem::take(&mut self.shared.state.lock().requests)
+        std::mem::take(&mut self.state.lock().requests)
     }
 }
 
@@ -87,118 +71,44 @@ pub(crate) fn start_session(
     summarizer: Summarizer,
     window: u32,
 ) -> Result<SimulatedSession<ModelServer>> {
-    let server = ModelServer::start(summarizer)?;
-    let host = server.host.clone();
+    let server = ModelServer::start(summarizer);
+    let host = server.fake.host().to_owned();
     SimulatedSession::start(server, &host, window)
 }
 
-fn router(shared: Arc<Shared>) -> Router {
-    describe(MODEL, TRAINED_CONTEXT)
-        .route("/api/ps", get(ps))
-        .route("/api/chat", post(chat))
-        .layer(DefaultBodyLimit::disable())
-        .with_state(shared)
-}
-
-async fn ps(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.state.lock().num_ctx {
-        0 => json_response(&json!({ "models": [] })),
-        num_ctx => running(MODEL, num_ctx),
-    }
-}
-
-async fn chat(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+fn summarize(
+    summarizer: Summarizer,
+    prompt: &str,
+    question: &Question<'_>,
+    state: &Mutex<ServerState>,
+) -> Result<Answer, &'static str> {
     let start = Instant::now();
-    let Ok(request) = serde_json::from_slice::<Value>(&body) else {
-        return (StatusCode::BAD_REQUEST, r#"{"error":"no JSON"}"#).into_response();
-    };
-    if request["_debug_render_only"] == true {
-        return (StatusCode::BAD_REQUEST, r#"{"error":"not supported"}"#).into_response();
+    if summarizer == Summarizer::Slow {
+        question.http.pause(SLOW_SUMMARY).map_err(|_| BROKEN)?;
     }
-    let num_ctx = request["options"]["num_ctx"].as_u64().unwrap_or_default();
-    shared.state.lock().num_ctx = num_ctx;
-    let max_tokens = request["options"]["num_predict"].as_u64().unwrap_or(u64::MAX);
-    let Some(prompt) = summary_prompt(&request) else {
-        return next_answer(&shared, &request, num_ctx, max_tokens);
-    };
-    if shared.summarizer == Summarizer::Slow {
-        tokio::time::sleep(SLOW_SUMMARY).await;
-    }
-    let text = shared.summarizer.answer(&prompt);
-    let (bytes, summary) = (prompt.len(), Some(start.elapsed()));
-    shared.state.lock().requests.push(ModelRequest { bytes, reused: None, num_ctx, summary });
-    match text {
-        Some(text) => answer(&text, &[], max_tokens),
-        None => {
-            let error = r#"{"error":"the model runner has unexpectedly stopped"}"#;
-            (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
-        }
+    let text = summarizer.answer(prompt);
+    let (bytes, num_ctx, summary) = (prompt.len(), question.num_ctx, Some(start.elapsed()));
+    state.lock().requests.push(ModelRequest { bytes, reused: None, num_ctx, summary });
+    text.map(|text| limited(Answer::whole(&text), question)).ok_or(BROKEN)
+}
+
+impl ServerState {
+    /// Returns the next answer of the script, or a short text if there is none.
+    fn next_answer(&mut self, question: &Question<'_>) -> Answer {
+        let prompt = prompt_of(question);
+        let before = Some(self.prompt.len()).filter(|bytes| *bytes > 0);
+        let reused = before.map(|bytes| (bytes, common_bytes(&self.prompt, &prompt)));
+        let (bytes, num_ctx) = (prompt.len(), question.num_ctx);
+        self.requests.push(ModelRequest { bytes, reused, num_ctx, summary: None });
+        self.prompt = prompt;
+        self.n_answers += 1;
+        self.answers.pop_front().unwrap_or_else(|| {
+            let text = format!("All of it is done now, as answer {} says.", self.n_answers);
+            Answer::whole(&text)
+        })
     }
 }
 
-/// Returns the next answer of the script, or a short text if there is none.
-fn next_answer(shared: &Shared, request: &Value, num_ctx: u64, max_tokens: u64) -> Response {
-    let prompt = prompt_bytes(request);
-    let mut state = shared.state.lock();
-    let reused = (!state.prompt.is_empty()).then(|| {
-        let pairs = state.prompt.iter().zip(&prompt);
-        (state.prompt.len(), pairs.take_while(|(a, b)| a == b).count())
-    });
-    state.requests.push(ModelRequest { bytes: prompt.len(), reused, num_ctx, summary: None });
-    state.prompt = prompt;
-    state.n_answers += 1;
-    let n_answers = state.n_answers;
-    let next = state.answers.pop_front();
-    drop(state);
-    match next {
-        Some(Answer::Text(text)) => answer(&text, &[], max_tokens),
-        Some(Answer::Calls(calls)) => {
-            let calls = calls.iter().map(
-                |(name, arguments)| json!({ "function": { "name": name, "arguments": arguments } }),
-            );
-            answer("", &calls.collect::<Vec<_>>(), max_tokens)
-        }
-        None => {
-            let text = format!("All of it is done now, as answer {n_answers} says.");
-            answer(&text, &[], max_tokens)
-        }
-    }
-}
-
-/// Returns the prompt as bytes. A message has no end mark, because a later prompt may extend it.
-fn prompt_bytes(request: &Value) -> Vec<u8> {
-    let mut prompt = request["tools"].to_string();
-    for message in request["messages"].as_array().into_iter().flatten() {
-        prompt.push_str(&format!("\n<{}>", message["role"].as_str().unwrap_or_default()));
-        prompt.push_str(message["content"].as_str().unwrap_or_default());
-        if let Some(calls) = message.get("tool_calls") {
-            prompt.push_str(&calls.to_string());
-        }
-    }
-    prompt.into_bytes()
-}
-
-/// Returns the lines of an answer, cut at the token limit.
-fn answer(text: &str, calls: &[Value], max_tokens: u64) -> Response {
-    let max_tokens = usize::try_from(max_tokens).unwrap_or(usize::MAX);
-    let max_chars = max_tokens.saturating_mul(CHARS_PER_TOKEN);
-    let cut = text.char_indices().nth(max_chars).map(|(at, _)| at);
-    let text = cut.map_or(text, |at| &text[..at]);
-    let at = "2026-01-01T00:00:00Z";
-    let mut message = json!({ "role": "assistant", "content": text });
-    if !calls.is_empty() {
-        message["tool_calls"] = json!(calls);
-    }
-    let reason = if cut.is_some() { "length" } else { "stop" };
-    let first = json!({ "model": MODEL, "created_at": at, "done": false, "message": message });
-    let last = json!({ "model": MODEL, "created_at": at, "done": true, "done_reason": reason,
-        "message": { "role": "assistant", "content": "" }, "eval_count": text.len() / CHARS_PER_TOKEN });
-    ([("content-type", "application/x-ndjson")], format!("{first}\n{last}\n")).into_response()
-}
-
-/// The headings of a summary. A request that names all of them is one for a summary.
-const SECTIONS: [&str; 6] =
-    ["Goal", "Constraints", "Progress", "Key decisions", "Next steps", "Critical context"];
 /// The number of words of the goal.
 const GOAL_WORDS: usize = 40;
 /// The number of words of one line of progress.
@@ -223,14 +133,8 @@ impl Summarizer {
     pub(crate) const ALL: [Self; 5] =
         [Self::Good, Self::Verbose, Self::Empty, Self::Failing, Self::Slow];
 
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Verbose => "verbose",
-            Self::Empty => "empty",
-            Self::Failing => "failing",
-            Self::Slow => "slow",
-        }
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
     /// Returns the summarizer of a name.
@@ -252,8 +156,8 @@ impl Summarizer {
 
 /// Returns the prompt of a request for a summary; `None` for any other request. Of a request behind a conversation, the
 /// conversation stands in the blocks that a request of its own has.
-fn summary_prompt(request: &Value) -> Option<String> {
-    let (last, chat) = request["messages"].as_array()?.split_last()?;
+fn summary_prompt(messages: &[Value]) -> Option<String> {
+    let (last, chat) = messages.split_last()?;
     let text = last["content"].as_str()?;
     // The headings stand at the end; a conversation may contain a summary elsewhere.
     let mut from = text.len().saturating_sub(6000);
@@ -261,7 +165,7 @@ fn summary_prompt(request: &Value) -> Option<String> {
         from += 1;
     }
     let end = &text[from..];
-    let has_all = SECTIONS.iter().all(|section| end.contains(&format!("## {section}")));
+    let has_all = HEADINGS.iter().all(|heading| end.contains(&format!("## {heading}")));
     if !has_all || !end.contains("words in all") {
         return None;
     }
@@ -279,12 +183,6 @@ fn summary_prompt(request: &Value) -> Option<String> {
     let records = lines.collect::<Vec<_>>().join("\n");
     let notes = format!("<previous-summary>\n{notes}\n</previous-summary>");
     Some(format!("{notes}\n<records>\n{records}\n</records>\n{text}"))
-}
-
-/// Returns the number of words that a prompt allows.
-fn max_words(prompt: &str) -> usize {
-    let before = prompt.rsplit_once(" words in all").map_or("", |(before, _)| before);
-    before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(200)
 }
 
 /// Returns a summary with all sections, made of the earlier summaries and the records in the prompt.

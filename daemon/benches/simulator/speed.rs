@@ -10,8 +10,9 @@ use super::facts::needle;
 use super::model_server::{ModelServer, Summarizer};
 use crate::harness::daemon::{Client, Daemon, Home, message};
 use crate::harness::generate::{LogWriter, TextGenerator};
+use crate::harness::model_server::MODEL;
 use crate::harness::report::{Report, Row, Samples, rounded};
-use crate::harness::session::{MODEL, home};
+use crate::harness::session::home;
 
 const RECORDS: usize = 100_000;
 const BUILDS: usize = 300;
@@ -32,8 +33,8 @@ pub(crate) fn run(report: &Report) -> Result<bool> {
 }
 
 fn long_session(report: &Report) -> Result<bool> {
-    let server = ModelServer::start(Summarizer::Good)?;
-    let home = home(&server.host, "")?;
+    let server = ModelServer::start(Summarizer::Good);
+    let home = home(server.fake.host(), "")?;
     let mut text = TextGenerator::new(7);
     let texts = (0..RECORDS).map(|at| format!("{} {}", needle(at), text.message(60 + at % 7 * 60)));
     let session = LogWriter::new(&home.sessions()).write(texts)?;
@@ -71,7 +72,7 @@ fn long_session(report: &Report) -> Result<bool> {
 
 /// Records with and without the check, in turns, so that both see the same state of the machine.
 fn records(report: &Report, name: &str, build_every: usize) -> Result<bool> {
-    let server = ModelServer::start(Summarizer::Good)?;
+    let server = ModelServer::start(Summarizer::Good);
     let mut with = Recorder::new(&server, "")?;
     let mut without = Recorder::new(&server, "compression: { enabled: false }\n")?;
     let (mut checked, mut unchecked) = (Samples::default(), Samples::default());
@@ -98,7 +99,7 @@ struct Recorder {
 
 impl Recorder {
     fn new(server: &ModelServer, config: &str) -> Result<Self> {
-        let home = home(&server.host, config)?;
+        let home = home(server.fake.host(), config)?;
         let daemon = Daemon::start(&home)?;
         let mut client = daemon.connect()?;
         let session = client.create(&json!({ "model": MODEL, "contextSize": 131_072 }))?;
