@@ -36,7 +36,10 @@ pub struct Flags {
     /// Print the configuration in force with the source of each value, and exit.
     #[arg(long)]
     pub show_config: bool,
-    /// Print JSON, with --check-config and --show-config.
+    /// Print every key of the configuration with its default and what it sets, and exit.
+    #[arg(long, conflicts_with_all = ["check_config", "show_config"])]
+    pub list_config: bool,
+    /// Print JSON, with --check-config, --show-config and --list-config.
     #[arg(long)]
     pub json: bool,
 }

@@ -63,6 +63,12 @@ pub(crate) enum ConfigCommand {
 The source of a value follows it: a line of the file, a variable, `default`, or how it is computed. The \
 output can be used as a configuration file.")]
     Show,
+    /// Print every key with its default and what it sets.
+    #[command(after_help = "\
+Examples:
+  ollmctl config list
+  ollmctl config list --json")]
+    List,
     /// Check the configuration; report the file, line and key of each mistake.
     Check,
     /// Print the path of the configuration file.
@@ -103,6 +109,7 @@ pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> Comma
 pub(super) fn config(command: ConfigCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         ConfigCommand::Show => run_program("--show-config", ctx),
+        ConfigCommand::List => run_program("--list-config", ctx),
         ConfigCommand::Check => run_program("--check-config", ctx),
         ConfigCommand::Path => {
             let path = ctx.environment.config.clone();

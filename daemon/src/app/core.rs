@@ -82,7 +82,7 @@ impl Core {
         clock: Arc<Clock>,
         tasks: &Tasks,
     ) -> Self {
-        let models = model_settings(&config.ollama);
+        let models = model_settings(&config);
         Self {
             sessions,
             catalog,
@@ -129,7 +129,7 @@ impl Core {
 
     /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
-        self.models.configure(model_settings(&config.ollama));
+        self.models.configure(model_settings(&config));
         self.files.configure(&config.files);
         if config.ollama.host != self.config().ollama.host {
             // Another server has other models.
@@ -258,14 +258,12 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Returns the settings of the connection to the model server.
-fn model_settings(config: &OllamaConfig) -> ModelSettings {
+fn model_settings(config: &Config) -> ModelSettings {
+    let OllamaConfig { host, connect_timeout, first_token_timeout, idle_timeout, .. } =
+        &config.ollama;
     ModelSettings {
-        host: config.host.clone(),
-        key: config.api_key.clone(),
-        timeouts: Timeouts::new(
-            config.connect_timeout,
-            config.first_token_timeout,
-            config.idle_timeout,
-        ),
+        host: host.clone(),
+        key: config.ollama_key.clone(),
+        timeouts: Timeouts::new(*connect_timeout, *first_token_timeout, *idle_timeout),
     }
 }

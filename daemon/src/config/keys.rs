@@ -1,11 +1,8 @@
-//! The table of configuration keys: what each accepts, its default, and whether a change applies without a restart.
-//!
-//! A checked value is held as JSON: text, number, switch or list as such, a duration as its text, no value as null.
+//! What a configuration key accepts. A checked value is held as JSON: text, number, switch or list as such, a duration as its text, no value as null.
 
 use std::fmt;
 use std::time::Duration;
 
-use ollm_protocol::content::MIN_CONTEXT_SIZE;
 use serde_json::{Value, json};
 
 /// The values that a key accepts.
@@ -44,6 +41,8 @@ pub(super) struct ConfigKey {
     pub default: &'static str,
     /// Whether a change applies without a restart.
     pub is_live: bool,
+    /// What the key sets, in sentences.
+    pub text: &'static str,
 }
 
 impl fmt::Display for ConfigKey {
@@ -51,91 +50,6 @@ impl fmt::Display for ConfigKey {
         write!(out, "{}.{}", self.section, self.name)
     }
 }
-
-const fn key(
-    section: &'static str,
-    name: &'static str,
-    kind: KeyKind,
-    default: &'static str,
-) -> ConfigKey {
-    ConfigKey { section, name, kind, default, is_live: true }
-}
-
-impl ConfigKey {
-    /// Marks a key whose change applies at the next start.
-    const fn at_start(mut self) -> Self {
-        self.is_live = false;
-        self
-    }
-}
-
-/// A day in seconds: the upper limit of most durations, because the daemon never waits longer.
-const DAY: u64 = 86_400;
-/// The upper limit of counts: no machine has more of anything that is counted.
-const MANY: u32 = 1_000_000;
-/// The largest file whose content can be kept: a frame has no larger one.
-const MAX_FILE: u64 = 16 * MIB;
-/// The most bytes of contents that a session can be allowed to keep.
-const MAX_FILES: u64 = 1024 * 1024 * MIB;
-const MIB: u64 = 1024 * 1024;
-/// The largest context window that can be configured; model servers reject far smaller ones.
-const MAX_WINDOW: u32 = 16_777_216;
-
-/// All keys, ordered by section.
-pub(super) const KEYS: &[ConfigKey] = &[
-    key("ollama", "host", KeyKind::Text, ""),
-    key("ollama", "keepAlive", KeyKind::Duration(30 * DAY), "5m"),
-    key("ollama", "connectTimeout", KeyKind::Duration(DAY), "5s"),
-    key("ollama", "firstTokenTimeout", KeyKind::Duration(DAY), "10m"),
-    key("ollama", "idleTimeout", KeyKind::Duration(DAY), "2m"),
-    key("models", "default", KeyKind::Text, ""),
-    // A build or a test run takes minutes, and a person may be asked first.
-    key("chat", "toolTimeout", KeyKind::Duration(DAY), "30m"),
-    // The logs are in this directory, which is locked at the start.
-    key("sessions", "dataDir", KeyKind::Path, "").at_start(),
-    key("sessions", "maxSessions", KeyKind::Count(0, MANY), "100"),
-    key("sessions", "onLimit", KeyKind::Choice(&["archive", "delete"]), "archive"),
-    key("sessions", "maxSessionsPerProject", KeyKind::Count(0, MANY), "50"),
-    key("sessions", "autoArchiveAfterDays", KeyKind::Count(0, 36_500), "30"),
-    key("sessions", "autoSave", KeyKind::Switch, "true"),
-    key("sessions", "documentIdle", KeyKind::Duration(DAY), "2s"),
-    key("snapshots", "enabled", KeyKind::Switch, "true"),
-    key("snapshots", "maxCount", KeyKind::Count(1, 10_000), "5"),
-    key("snapshots", "autoCreate", KeyKind::Switch, "true"),
-    key("snapshots", "autoThreshold", KeyKind::Share, "0.85"),
-    key("snapshots", "fileLimit", KeyKind::Size(MAX_FILE), "1MiB"),
-    key("snapshots", "fileQuota", KeyKind::Size(MAX_FILES), "256MiB"),
-    key("compression", "enabled", KeyKind::Switch, "true"),
-    key("compression", "strategy", KeyKind::Choice(&["summarize", "truncate", "hybrid"]), "hybrid"),
-    key("compression", "threshold", KeyKind::Share, "0.8"),
-    key("compression", "preserveRecent", KeyKind::Count(0, MAX_WINDOW), "4096"),
-    key("compression", "summaryMaxTokens", KeyKind::Count(64, MAX_WINDOW), "1024"),
-    key("compression", "model", KeyKind::Text, ""),
-    key("context", "size", KeyKind::OptionalCount(MIN_CONTEXT_SIZE, MAX_WINDOW), ""),
-    key("context", "answerReserve", KeyKind::OptionalCount(0, MAX_WINDOW), ""),
-    key("context", "answerLimit", KeyKind::OptionalCount(1, MAX_WINDOW), ""),
-    key("context", "userShare", KeyKind::Share, "0.5"),
-    key("goals", "markers", KeyKind::Switch, "false"),
-    key("modes", "assistant", KeyKind::Text, ""),
-    key("modes", "developer", KeyKind::Text, ""),
-    key("modes", "planning", KeyKind::Text, ""),
-    key("modes", "debugger", KeyKind::Text, ""),
-    key("modes", "user", KeyKind::Text, ""),
-    key("loopDetection", "enabled", KeyKind::Switch, "true"),
-    key("loopDetection", "maxTurns", KeyKind::Count(1, MANY), "50"),
-    key("loopDetection", "repeatThreshold", KeyKind::Count(2, 1000), "3"),
-    key("recall", "scope", KeyKind::Choice(&["session", "project", "all", "off"]), "session"),
-    key("recall", "share", KeyKind::Share, "0.05"),
-    key("recall", "tools", KeyKind::Choice(&["auto", "off"]), "auto"),
-    key("environment", "allow", KeyKind::List, ""),
-    key("environment", "deny", KeyKind::List, ""),
-    key("files", "maxDepth", KeyKind::OptionalCount(0, 10_000), ""),
-    key("files", "ignore", KeyKind::List, ""),
-    // The log is opened once, before anything else.
-    key("log", "level", KeyKind::Choice(&["error", "warn", "info", "debug", "trace"]), "info")
-        .at_start(),
-    key("log", "keepDays", KeyKind::Count(1, 36_500), "7").at_start(),
-];
 
 impl KeyKind {
     /// Parses the text of a variable or a flag; an empty text is no value. Returns `None` for an invalid text.
@@ -226,7 +140,7 @@ fn format_duration(duration: Duration) -> String {
 
 /// The units of a size in bytes, the largest first.
 const SIZE_UNITS: &[(&str, u64)] =
-    &[("GiB", 1024 * MIB), ("MiB", MIB), ("KiB", 1024), ("B", 1), ("", 1)];
+    &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1024), ("B", 1), ("", 1)];
 
 /// Parses a whole number with its unit; bytes need none.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
@@ -245,6 +159,7 @@ fn format_size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::sections::KEYS;
 
     #[test]
     fn keys_are_unique_and_accept_their_defaults() {

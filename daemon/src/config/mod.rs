@@ -1,6 +1,7 @@
 //! The configuration: one immutable value, merged from defaults, file, environment and flags.
 //!
-//! `keys` is the table of keys, `raw` merges the values that were set and checks them, and `sections` holds the structs.
+//! `sections` is the table of keys, from which the structs are made, `keys` what a key accepts, and `raw` merges the values
+//! that were set and checks them.
 //! A module receives its own struct, never [`Config`].
 //!
 //! **Invariant**: no other module reads the environment.
@@ -20,8 +21,9 @@ use serde_json::{Map, Value, json};
 
 use self::error::ValueSource;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
-use self::keys::{ConfigKey, KEYS};
+use self::keys::ConfigKey;
 use self::raw::{ConfigFile, Settings};
+use self::sections::KEYS;
 pub(crate) use self::sections::{
     ApiKey, ChatConfig, CompressionConfig, CompressionStrategy, ContextConfig,
     DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig,
@@ -32,6 +34,22 @@ use crate::fsutil;
 
 /// The name of the default file in the home.
 pub(crate) const FILE_NAME: &str = "config.yaml";
+
+/// The beginning of the list of keys.
+const KEYS_TEXT: &str = "\
+# Configuration of ollmd
+
+The file `config.yaml` in the home, usually `~/.ollm`, is optional. Environment variables override it:
+`sessions.maxSessions` is also `OLLM_SESSIONS__MAX_SESSIONS`. The locations are not in the file but in the environment,
+`OLLM_HOME`, `OLLM_SOCKET` and `OLLM_CONFIG`, or in the flags of `ollmd --help`.
+
+`ollmctl config show` prints the settings in force with the source of each value, `ollmctl config check` reports
+mistakes with file, line and key, and `ollmctl config list` prints this page. A change of the file takes effect at once,
+also after `kill -HUP` or `ollmctl call daemon.reload`, or after a restart where this page says so, which `ollmctl
+daemon status` reports.
+
+Each line is a key, its default in parentheses, what it accepts, and what it sets.
+";
 
 /// Values from the command line.
 ///
@@ -57,6 +75,12 @@ pub(crate) struct Config {
     pub(crate) environment: EnvironmentConfig,
     pub(crate) files: FilesConfig,
     pub(crate) log: LogConfig,
+    /// Ollama's API key, from `OLLAMA_API_KEY`. Never shown.
+    #[serde(skip)]
+    pub(crate) ollama_key: Option<ApiKey>,
+    /// Directories on this machine that may hold Ollama's models: `OLLAMA_MODELS`, then the usual one.
+    #[serde(skip)]
+    pub(crate) ollama_models_dirs: Vec<PathBuf>,
     #[serde(skip)]
     settings: Settings,
 }
@@ -111,12 +135,45 @@ impl Config {
         if config.ollama.host.is_empty() {
             config.ollama.host = variable("OLLAMA_HOST").cloned().unwrap_or_default();
         }
-        let api_key = variable("OLLAMA_API_KEY").map(|key| ApiKey(key.trim().to_owned()));
-        config.ollama.api_key = api_key;
+        let key = variable("OLLAMA_API_KEY").map(|key| ApiKey(key.trim().to_owned()));
+        config.ollama_key = key;
         let usual_dir = variable("HOME").map(|home| Path::new(home).join(".ollama").join("models"));
         let models_dirs = variable("OLLAMA_MODELS").map(PathBuf::from).into_iter().chain(usual_dir);
-        config.ollama.models_dirs = models_dirs.filter(|dir| dir.is_absolute()).collect();
+        config.ollama_models_dirs = models_dirs.filter(|dir| dir.is_absolute()).collect();
         Self { settings, ..config }
+    }
+
+    /// Returns every key, in sections, as a page that a terminal shows as well.
+    #[must_use]
+    pub(crate) fn keys_as_text() -> String {
+        let mut page = KEYS_TEXT.to_owned();
+        let mut section = "";
+        for key in KEYS {
+            if key.section != section {
+                section = key.section;
+                let _ = writeln!(page, "\n## {section}\n");
+            }
+            let ConfigKey { kind, default, text, .. } = key;
+            let default =
+                if default.is_empty() { "no value".to_owned() } else { format!("`{default}`") };
+            let restart = if key.is_live { "" } else { ", after a restart" };
+            let _ = writeln!(page, "- `{key}` ({default}): {kind}{restart}. {}", text.trim_start());
+        }
+        page
+    }
+
+    /// Returns every key.
+    ///
+    /// **Shape**: `{"data":[{"key":"sessions.maxSessions","default":"100","accepts":"a whole number from 0 to
+    /// 1000000","restart":false,"text":"The most unused sessions ..."}]}`
+    #[must_use]
+    pub(crate) fn keys_as_json() -> Value {
+        let entry = |key: &ConfigKey| {
+            let text = key.text.trim_start();
+            json!({ "key": key.to_string(), "default": key.default, "accepts": key.kind.to_string(),
+                "restart": !key.is_live, "text": text })
+        };
+        json!({ "data": KEYS.iter().map(entry).collect::<Vec<_>>() })
     }
 
     /// Returns what changed since `old`.

@@ -11,8 +11,9 @@ use figment::providers::Serialized;
 use serde_json::{Map, Value, json};
 
 use super::error::{ConfigError, ConfigWarning, ValueSource, nearest};
-use super::keys::{ConfigKey, KEYS, KeyKind};
+use super::keys::{ConfigKey, KeyKind};
 use super::lines::{KeyLines, yaml_options};
+use super::sections::KEYS;
 
 /// Variables that other modules read: they locate files and sockets.
 const OTHER_VARIABLES: &[&str] =

@@ -1,61 +1,227 @@
-//! The configuration as modules receive it: one struct for each section, checked and with units.
+//! The settings: one entry of one table for each key, from which the structs that modules receive are made.
 //!
-//! The structs are read from the checked values of the keys, so a field has the name of its key.
+//! The comment of a key is its text for users: `ollmd --list-config` prints it.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ollm_protocol::content::MIN_CONTEXT_SIZE;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::keys::{parse_duration, parse_size};
+use super::keys::{ConfigKey, KeyKind as Kind, parse_duration, parse_size};
 
 /// The context window of a session, in tokens, if neither the session, the configuration nor the model sets one: a
 /// common size for local models.
 pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 
-/// The server that `ollama` names.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct OllamaConfig {
-    /// The server's address as the user wrote it: the setting, else `OLLAMA_HOST`, else empty for this machine.
-    #[serde(deserialize_with = "default_if_null")]
-    pub host: String,
-    /// The server's API key, from `OLLAMA_API_KEY`. Never shown.
-    #[serde(skip)]
-    pub api_key: Option<ApiKey>,
-    /// Directories on this machine that may hold the server's models: `OLLAMA_MODELS`, then the usual one.
-    #[serde(skip)]
-    pub models_dirs: Vec<PathBuf>,
-    /// The time for which the server keeps a model loaded.
-    #[serde(deserialize_with = "duration")]
-    pub keep_alive: Duration,
-    #[serde(deserialize_with = "duration")]
-    pub connect_timeout: Duration,
-    /// The longest wait for the first token; the server sends nothing while it loads a model and reads the prompt.
-    #[serde(deserialize_with = "duration")]
-    pub first_token_timeout: Duration,
-    /// The longest wait between two tokens.
-    #[serde(deserialize_with = "duration")]
-    pub idle_timeout: Duration,
+/// One day in seconds: the upper limit of most durations, because the daemon never waits longer.
+const DAY: u64 = 86_400;
+/// The upper limit of counts: no machine has more of anything that is counted.
+const MANY: u32 = 1_000_000;
+const MIB: u64 = 1024 * 1024;
+/// The largest file whose content can be kept: a frame has no larger one.
+const MAX_FILE: u64 = 16 * MIB;
+/// The most bytes of contents that a session can be allowed to keep.
+const MAX_FILES: u64 = 1024 * 1024 * MIB;
+/// The largest context window that can be configured; model servers reject far smaller ones.
+const MAX_WINDOW: u32 = 16_777_216;
+/// Marks a key whose change applies at the next start.
+const AT_START: bool = false;
+
+/// Defines the struct of each section and the table of all keys. An entry is
+/// `field: type = ("name", kind, "default" as a person would write it, empty for no value)`, and `AT_START` if it
+/// applies only at the start.
+macro_rules! settings {
+    ($($(#[doc = $about:literal])+ $section:literal $Struct:ident {
+        $($(#[doc = $text:literal])+ $(#[serde($($serde:tt)+)])?
+        $field:ident: $type:ty = ($name:literal, $kind:expr, $default:literal $(, $start:ident)?);)+
+    })+) => {
+        $($(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, Deserialize)]
+        pub(crate) struct $Struct {
+            $($(#[doc = $text])+
+            #[serde(rename = $name, $($($serde)+)?)]
+            pub $field: $type,)+
+        })+
+
+        /// All keys, ordered by section.
+        pub(super) const KEYS: &[ConfigKey] = &[$($(ConfigKey {
+            section: $section,
+            name: $name,
+            kind: $kind,
+            default: $default,
+            is_live: [true $(, $start)?].len() == 1,
+            text: concat!($($text),+),
+        },)+)+];
+    };
 }
 
-/// The choice of models.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct ModelsConfig {
-    /// The model of sessions that name none.
-    pub default: Option<String>,
-}
-
-/// Chat turns.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ChatConfig {
-    /// The longest wait for the results of tools that a client runs.
-    #[serde(deserialize_with = "duration")]
-    pub tool_timeout: Duration,
+settings! {
+    /// The server that `ollama` names.
+    "ollama" OllamaConfig {
+        /// The address of Ollama, in any form that `OLLAMA_HOST` takes; without it, the value of that variable, else
+        /// this machine. The API key is read from `OLLAMA_API_KEY`, and vocabularies from the models on this machine,
+        /// in `OLLAMA_MODELS`, else `~/.ollama/models`.
+        #[serde(deserialize_with = "default_if_null")]
+        host: String = ("host", Kind::Text, "");
+        /// The time for which the server keeps a model loaded.
+        #[serde(deserialize_with = "duration")]
+        keep_alive: Duration = ("keepAlive", Kind::Duration(30 * DAY), "5m");
+        /// The longest wait for a connection.
+        #[serde(deserialize_with = "duration")]
+        connect_timeout: Duration = ("connectTimeout", Kind::Duration(DAY), "5s");
+        /// The longest wait for the first token; the server sends nothing while it loads a model and reads the prompt.
+        #[serde(deserialize_with = "duration")]
+        first_token_timeout: Duration = ("firstTokenTimeout", Kind::Duration(DAY), "10m");
+        /// The longest pause within an answer.
+        #[serde(deserialize_with = "duration")]
+        idle_timeout: Duration = ("idleTimeout", Kind::Duration(DAY), "2m");
+    }
+    /// The choice of models.
+    "models" ModelsConfig {
+        /// The model of sessions and calls that name none.
+        default: Option<String> = ("default", Kind::Text, "");
+    }
+    /// Chat turns.
+    "chat" ChatConfig {
+        /// The longest wait for the results of tools that a client runs: a build or a test run takes minutes, and a
+        /// person may be asked first.
+        #[serde(deserialize_with = "duration")]
+        tool_timeout: Duration = ("toolTimeout", Kind::Duration(DAY), "30m");
+    }
+    /// Session storage and retention.
+    "sessions" SessionsConfig {
+        /// The directory of the session logs, which is locked at the start; without it, `sessions` in the home.
+        #[serde(deserialize_with = "default_if_null")]
+        data_dir: PathBuf = ("dataDir", Kind::Path, "", AT_START);
+        /// The most unused sessions that are kept; 0 for no limit. A session is unused if it was closed, or had no
+        /// record for 24 hours. Pinned, archived, imported and active sessions do not count.
+        max_sessions: u32 = ("maxSessions", Kind::Count(0, MANY), "100");
+        /// The action on the oldest sessions beyond that limit.
+        on_limit: OnLimit = ("onLimit", Kind::Choice(&["archive", "delete"]), "archive");
+        /// The most sessions of a project that are not archived; 0 for no limit.
+        max_sessions_per_project: u32 = ("maxSessionsPerProject", Kind::Count(0, MANY), "50");
+        /// The days without activity after which a session is archived; 0 for never.
+        auto_archive_after_days: u32 = ("autoArchiveAfterDays", Kind::Count(0, 36_500), "30");
+        /// Whether the readable `<id>.json` is written beside a log when its session is idle; the log itself is always
+        /// durable.
+        auto_save: bool = ("autoSave", Kind::Switch, "true");
+        /// The idle time after which that file is written.
+        #[serde(deserialize_with = "duration")]
+        document_idle: Duration = ("documentIdle", Kind::Duration(DAY), "2s");
+    }
+    /// Snapshots of context states.
+    "snapshots" SnapshotsConfig {
+        /// Whether files of snapshots are written; without them, undo works, and snapshots cannot be requested.
+        enabled: bool = ("enabled", Kind::Switch, "true");
+        /// The most automatic snapshots of a session that keep their files; requested and pinned ones do not count.
+        max_count: u32 = ("maxCount", Kind::Count(1, 10_000), "5");
+        /// Whether a snapshot is taken when a context becomes nearly full.
+        auto_create: bool = ("autoCreate", Kind::Switch, "true");
+        /// The share of the prompt limit at which that happens.
+        auto_threshold: f64 = ("autoThreshold", Kind::Share, "0.85");
+        /// The largest file that a tool call wrote whose earlier content is kept, so that it can be put back.
+        #[serde(deserialize_with = "size")]
+        file_limit_bytes: u64 = ("fileLimit", Kind::Size(MAX_FILE), "1MiB");
+        /// The most bytes of such contents that a session keeps, its large texts counted too.
+        #[serde(deserialize_with = "size")]
+        file_quota_bytes: u64 = ("fileQuota", Kind::Size(MAX_FILES), "256MiB");
+    }
+    /// Compaction.
+    "compression" CompressionConfig {
+        /// Whether conversations that fill their window are compacted automatically; `ollmctl context compact` works
+        /// at any time.
+        enabled: bool = ("enabled", Kind::Switch, "true");
+        /// The way to make room: a model summarizes old messages (`summarize`), old messages are left out
+        /// (`truncate`), or old tool results are shortened first (`hybrid`).
+        strategy: CompressionStrategy =
+            ("strategy", Kind::Choice(&["summarize", "truncate", "hybrid"]), "hybrid");
+        /// The share of its room at which a conversation is compacted.
+        threshold: f64 = ("threshold", Kind::Share, "0.8");
+        /// The newest tokens that stay verbatim, as far as the window allows.
+        preserve_recent_tokens: u32 = ("preserveRecent", Kind::Count(0, MAX_WINDOW), "4096");
+        /// The longest summary, in tokens.
+        summary_max_tokens: u32 = ("summaryMaxTokens", Kind::Count(64, MAX_WINDOW), "1024");
+        /// The model that writes summaries; without it, the session's model.
+        model: Option<String> = ("model", Kind::Text, "");
+    }
+    /// Context windows and their division.
+    "context" ContextConfig {
+        /// The context window, in tokens, of sessions that set none, never more than the model supports; without it,
+        /// the `num_ctx` of the Modelfile, else 8192.
+        size: Option<u32> = ("size", Kind::OptionalCount(MIN_CONTEXT_SIZE, MAX_WINDOW), "");
+        /// The tokens that are kept free for the answer, if that is more than 15 % of the window, and at most 40 %.
+        #[serde(deserialize_with = "default_if_null")]
+        answer_reserve: u32 = ("answerReserve", Kind::OptionalCount(0, MAX_WINDOW), "");
+        /// The longest answer, in tokens and with thinking, of turns that name none; without it, the rest of the
+        /// window.
+        answer_limit: Option<NonZeroU32> =
+            ("answerLimit", Kind::OptionalCount(1, MAX_WINDOW), "");
+        /// The share of the conversation that earlier user messages may have if not everything fits.
+        user_share: f64 = ("userShare", Kind::Share, "0.5");
+    }
+    /// Goals.
+    "goals" GoalsConfig {
+        /// Whether models are asked to report progress on the goal in their answers.
+        markers: bool = ("markers", Kind::Switch, "false");
+    }
+    /// The texts that the system message has for sessions in a mode.
+    "modes" ModesConfig {
+        /// The text for sessions in the mode `assistant`; without it, a built-in one. A text of spaces is none.
+        assistant: Option<String> = ("assistant", Kind::Text, "");
+        /// The same for the mode `developer`.
+        developer: Option<String> = ("developer", Kind::Text, "");
+        /// The same for the mode `planning`.
+        planning: Option<String> = ("planning", Kind::Text, "");
+        /// The same for the mode `debugger`.
+        debugger: Option<String> = ("debugger", Kind::Text, "");
+        /// The same for the mode `user`.
+        user: Option<String> = ("user", Kind::Text, "");
+    }
+    /// Loop detection.
+    "loopDetection" LoopDetectionConfig {
+        /// Whether a session that repeats itself is kept from calling the model.
+        enabled: bool = ("enabled", Kind::Switch, "true");
+        /// The most model calls since the last user message.
+        max_turns: u32 = ("maxTurns", Kind::Count(1, MANY), "50");
+        /// The number of equal calls or results that are a loop.
+        repeat_threshold: u32 = ("repeatThreshold", Kind::Count(2, 1000), "3");
+    }
+    /// Recall.
+    "recall" RecallConfig {
+        /// Where a chat turn looks for earlier messages that the question needs and the prompt does not show.
+        scope: RecallSetting = ("scope", Kind::Choice(&["session", "project", "all", "off"]), "session");
+        /// The share of the prompt limit that these messages may have.
+        share: f64 = ("share", Kind::Share, "0.05");
+        /// Whether models are offered two tools that search earlier messages and read them, in turns whose client
+        /// passes tools.
+        tools: RecallTools = ("tools", Kind::Choice(&["auto", "off"]), "auto");
+    }
+    /// Environment sanitizing.
+    "environment" EnvironmentConfig {
+        /// Variables that tools may see although their value embeds a password in a URL; `deny` wins.
+        allow: Vec<String> = ("allow", Kind::List, "");
+        /// Further patterns of variables that tools must not see; `ollmctl call env.rules` lists the built-in ones,
+        /// which always hold.
+        deny: Vec<String> = ("deny", Kind::List, "");
+    }
+    /// File discovery.
+    "files" FilesConfig {
+        /// The depth to which `files.*` lists directories; without it, all of them.
+        max_depth: Option<u32> = ("maxDepth", Kind::OptionalCount(0, 10_000), "");
+        /// Patterns of files that `files.*` leaves out, as in `.gitignore`; `.ollmignore` is stronger.
+        ignore: Vec<String> = ("ignore", Kind::List, "");
+    }
+    /// The daemon's own log, which is opened once, before anything else.
+    "log" LogConfig {
+        /// The least severe level that is logged; the contents of messages are logged at `trace` only.
+        level: String =
+            ("level", Kind::Choice(&["error", "warn", "info", "debug", "trace"]), "info", AT_START);
+        /// The number of daily log files that are kept.
+        keep_days: u32 = ("keepDays", Kind::Count(1, 36_500), "7", AT_START);
+    }
 }
 
 /// An API key, which neither `Debug` nor an error shows.
@@ -98,48 +264,6 @@ pub(crate) enum OnLimit {
     Delete,
 }
 
-/// Session storage and retention.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct SessionsConfig {
-    /// The directory of the logs.
-    #[serde(deserialize_with = "default_if_null")]
-    pub data_dir: PathBuf,
-    /// The most closed sessions that are kept; 0 for no limit.
-    pub max_sessions: u32,
-    /// The action on sessions beyond `max_sessions`.
-    pub on_limit: OnLimit,
-    /// The most sessions of a project that are not archived; 0 for no limit.
-    pub max_sessions_per_project: u32,
-    /// Days without activity after which a session is archived; 0 for never.
-    pub auto_archive_after_days: u32,
-    /// Whether the document of a session is written when the session is idle.
-    pub auto_save: bool,
-    /// The idle time after which a session's document is written.
-    #[serde(deserialize_with = "duration")]
-    pub document_idle: Duration,
-}
-
-/// Snapshots of context states.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct SnapshotsConfig {
-    /// Whether snapshot files are written.
-    pub enabled: bool,
-    /// The most automatic snapshots of a session.
-    pub max_count: u32,
-    /// Whether a snapshot is taken automatically when the usage passes the threshold.
-    pub auto_create: bool,
-    /// The threshold as a share of the prompt limit.
-    pub auto_threshold: f64,
-    /// The largest file whose content is kept, so that it can be put back.
-    #[serde(rename = "fileLimit", deserialize_with = "size")]
-    pub file_limit_bytes: u64,
-    /// The most bytes of contents that a session keeps.
-    #[serde(rename = "fileQuota", deserialize_with = "size")]
-    pub file_quota_bytes: u64,
-}
-
 /// The method by which a compaction makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -150,47 +274,6 @@ pub(crate) enum CompressionStrategy {
     Truncate,
     /// Tool outputs are pruned, old messages summarized, recent ones kept.
     Hybrid,
-}
-
-/// Compaction.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct CompressionConfig {
-    /// Whether sessions are compacted automatically.
-    pub enabled: bool,
-    pub strategy: CompressionStrategy,
-    /// The share of the available tokens at which a session is compacted.
-    pub threshold: f64,
-    /// Recent tokens that are kept if the window allows.
-    #[serde(rename = "preserveRecent")]
-    pub preserve_recent_tokens: u32,
-    /// The longest summary.
-    pub summary_max_tokens: u32,
-    /// The model that summarizes; `None` for the session's own.
-    pub model: Option<String>,
-}
-
-/// Context windows and their division.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ContextConfig {
-    /// The window of sessions that have none of their own.
-    pub size: Option<u32>,
-    /// Tokens reserved for the answer; 0 for the default share.
-    #[serde(deserialize_with = "default_if_null")]
-    pub answer_reserve: u32,
-    /// The longest answer in tokens of turns that name none; `None` for the rest of the window.
-    pub answer_limit: Option<NonZeroU32>,
-    /// The largest share of a head's conversation that user messages take.
-    pub user_share: f64,
-}
-
-/// Goals.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct GoalsConfig {
-    /// Whether models are instructed to use markers.
-    pub markers: bool,
 }
 
 /// The sessions in which a chat turn looks for messages that its question needs.
@@ -213,111 +296,44 @@ pub(crate) enum RecallTools {
     Off,
 }
 
-/// Recall.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct RecallConfig {
-    pub scope: RecallSetting,
-    /// The share of the prompt limit that recalled messages may have.
-    pub share: f64,
-    pub tools: RecallTools,
-}
-
-/// The texts of modes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "BTreeMap<String, Option<String>>")]
-pub(crate) struct ModesConfig {
-    /// The configured texts, by mode.
-    pub texts: BTreeMap<String, String>,
-}
-
-impl From<BTreeMap<String, Option<String>>> for ModesConfig {
-    fn from(texts: BTreeMap<String, Option<String>>) -> Self {
-        Self { texts: texts.into_iter().filter_map(|(mode, text)| Some((mode, text?))).collect() }
-    }
-}
-
 impl ModesConfig {
-    /// Returns the text that the system message has in a mode: the configured one, else the built-in one.
+    /// Returns the text that the system message has in a mode: the configured one, else the built-in one. The built-in
+    /// texts are short, because every prompt contains them, and concern the manner of an answer, not its content.
     ///
     /// Returns `None` for an unknown mode, and for a mode whose configured text has only spaces.
     pub(crate) fn text(&self, mode: &str) -> Option<&str> {
-        let text = match self.texts.get(mode) {
-            Some(text) => text.as_str(),
-            None => built_in_text(mode)?,
+        let (configured, built_in) = match mode {
+            "assistant" => (
+                &self.assistant,
+                "You are a helpful assistant. Answer what is asked, plainly and as briefly as it allows. Say so when you \
+             are not sure or do not know.",
+            ),
+            "developer" => (
+                &self.developer,
+                "You help to write software. Read before you change, keep to the style and the structure that are there, \
+             and make the smallest change that does the job. Say what you changed, and what you could not check.",
+            ),
+            "planning" => (
+                &self.planning,
+                "You help to plan, and change nothing yet. Find out what is wanted and what is there, name the choices \
+             with what speaks for and against each, and end with steps small enough to be checked one by one.",
+            ),
+            "debugger" => (
+                &self.debugger,
+                "You help to find the cause of a fault. Begin with what was observed, name possible causes, and check the \
+             likeliest with the cheapest test. Change nothing until the cause is shown, and tell it apart from what \
+             you guess.",
+            ),
+            "user" => (
+                &self.user,
+                "You explain things to somebody who uses a program and does not write it. Use everyday words, leave out \
+             how it works inside, and give steps that can be followed one after the other.",
+            ),
+            _ => return None,
         };
+        let text = configured.as_deref().unwrap_or(built_in);
         (!text.trim().is_empty()).then_some(text)
     }
-}
-
-/// Returns the built-in text of a mode. The texts are short, because every prompt contains them, and concern the manner
-/// of an answer, not its content.
-fn built_in_text(mode: &str) -> Option<&'static str> {
-    Some(match mode {
-        "assistant" => {
-            "You are a helpful assistant. Answer what is asked, plainly and as briefly as it allows. Say so when you \
-             are not sure or do not know."
-        }
-        "developer" => {
-            "You help to write software. Read before you change, keep to the style and the structure that are there, \
-             and make the smallest change that does the job. Say what you changed, and what you could not check."
-        }
-        "planning" => {
-            "You help to plan, and change nothing yet. Find out what is wanted and what is there, name the choices \
-             with what speaks for and against each, and end with steps small enough to be checked one by one."
-        }
-        "debugger" => {
-            "You help to find the cause of a fault. Begin with what was observed, name possible causes, and check the \
-             likeliest with the cheapest test. Change nothing until the cause is shown, and tell it apart from what \
-             you guess."
-        }
-        "user" => {
-            "You explain things to somebody who uses a program and does not write it. Use everyday words, leave out \
-             how it works inside, and give steps that can be followed one after the other."
-        }
-        _ => return None,
-    })
-}
-
-/// Loop detection.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct LoopDetectionConfig {
-    pub enabled: bool,
-    /// The most model calls since the last user message.
-    pub max_turns: u32,
-    /// Number of repetitions that make a loop.
-    pub repeat_threshold: u32,
-}
-
-/// Environment sanitizing.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct EnvironmentConfig {
-    /// Names whose values are not checked.
-    pub allow: Vec<String>,
-    /// Patterns of names that do not pass, in addition to the built-in ones.
-    pub deny: Vec<String>,
-}
-
-/// File discovery.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct FilesConfig {
-    /// The depth of a walk; `None` for no limit.
-    pub max_depth: Option<u32>,
-    /// Patterns that are excluded in addition.
-    pub ignore: Vec<String>,
-}
-
-/// The daemon's own log.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct LogConfig {
-    /// The least severe level that is logged, by its name in `tracing`.
-    pub level: String,
-    /// Number of daily logs that are kept.
-    pub keep_days: u32,
 }
 
 #[cfg(test)]
@@ -326,9 +342,8 @@ mod tests {
 
     #[test]
     fn mode_text_is_the_configured_one_or_the_built_in_one() {
-        let texts = [("developer", "Be brief."), ("planning", " ")];
-        let texts = texts.map(|(mode, text)| (mode.to_owned(), text.to_owned())).into();
-        let modes = ModesConfig { texts };
+        let modes = serde_json::json!({ "developer": "Be brief.", "planning": " " });
+        let modes: ModesConfig = serde_json::from_value(modes).expect("modes");
         assert_eq!(modes.text("developer"), Some("Be brief."));
         assert_eq!(modes.text("planning"), None, "turned off");
         for mode in ["assistant", "debugger", "user"] {

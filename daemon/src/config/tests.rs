@@ -39,7 +39,7 @@ fn without_a_file_all_values_are_defaults() {
         ContextConfig { size: None, answer_reserve: 0, answer_limit: None, user_share: 0.5 };
     assert_eq!(config.context, context);
     assert_eq!(config.log, LogConfig { level: "info".to_owned(), keep_days: 7 });
-    assert!(config.modes.texts.is_empty());
+    assert_eq!(config.modes.developer, None);
     // The listed configuration can be read again.
     let (again, _) = load(&config.to_yaml(), &[], &[]).expect("loads");
     let computed = ["sessions.dataDir", "context.size"].map(str::to_owned);
@@ -47,6 +47,15 @@ fn without_a_file_all_values_are_defaults() {
     assert_eq!([diff.restart_needed, diff.applied].concat(), computed, "set instead of computed");
     assert_eq!(again.sessions, config.sessions);
     assert_eq!(again.context.size, Some(DEFAULT_CONTEXT_SIZE));
+}
+
+#[test]
+fn page_lists_every_key() {
+    assert!(
+        include_str!("../../CONFIG.md") == Config::keys_as_text(),
+        "daemon/CONFIG.md differs from the table of keys; renew it with \
+         `cargo run --bin ollmd -- --list-config > daemon/CONFIG.md`"
+    );
 }
 
 #[test]
@@ -105,7 +114,7 @@ fn model_server_variables_are_used_and_the_api_key_is_never_shown() {
     assert_eq!(host("", &env), "box:1");
     assert_eq!(host("ollama:\n  host: mine\n", &env), "mine");
     let (config, warnings) = load("", &env, &[("log.level", "warn")]).expect("loads");
-    assert_eq!(config.ollama.api_key, Some(ApiKey("hunter2".to_owned())));
+    assert_eq!(config.ollama_key, Some(ApiKey("hunter2".to_owned())));
     assert!(warnings.is_empty(), "{warnings:?}");
     assert_eq!(config.to_json()["ollama"]["host"]["value"], "box:1");
     for shown in [format!("{config:?}"), config.to_yaml(), config.to_json().to_string()] {
@@ -144,7 +153,7 @@ fn flags_override_variables_and_variables_override_the_file() {
     assert_eq!(config.environment.allow, ["A", "B"]);
     assert_eq!(config.environment.deny, ["X", "Y"]);
     assert_eq!(config.models.default.as_deref(), Some("7"));
-    assert_eq!(config.modes.texts["developer"], "be brief");
+    assert_eq!(config.modes.developer.as_deref(), Some("be brief"));
     let json = config.to_json();
     let source = |section: &str, key: &str| json[section][key]["source"].as_str().expect("named");
     assert_eq!(source("sessions", "maxSessions"), "env");

@@ -57,6 +57,9 @@ pub fn run(flags: &Flags) -> ExitCode {
     // Files and directories are private from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let readiness = Readiness::from_fd(flags.ready_fd);
+    if flags.list_config {
+        return start::list_config(flags.json);
+    }
     if flags.check_config || flags.show_config {
         return start::report_config(flags, home::home_dir(flags));
     }

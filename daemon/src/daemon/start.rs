@@ -237,6 +237,17 @@ fn check_log_files(dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
+/// Prints every key of the configuration, for `--list-config`.
+#[expect(clippy::print_stdout, reason = "the flag asks for it")]
+pub(super) fn list_config(json: bool) -> ExitCode {
+    if json {
+        println!("{}", Config::keys_as_json());
+    } else {
+        print!("{}", Config::keys_as_text());
+    }
+    ExitCode::SUCCESS
+}
+
 /// Prints the configuration of a home or the result of its check, for `--check-config` and `--show-config`.
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the flags ask for it")]
 pub(super) fn report_config(flags: &Flags, home: Result<PathBuf, StartError>) -> ExitCode {

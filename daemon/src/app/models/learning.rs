@@ -124,7 +124,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
     };
     let path = info.model_path.clone();
     let in_file = blocking(core, move |core| {
-        let dirs = &core.config().ollama.models_dirs;
+        let dirs = &core.config().ollama_models_dirs;
         Ok(path.and_then(|path| read_weights(&path, dirs, engine)))
     });
     let learned = match in_file.await {
