@@ -35,7 +35,9 @@ fn main() -> Result<()> {
     let server = model_server();
     let host = server.host();
     let home = Home::new()?;
-    home.write_config(&format!("ollama: {{ host: '{host}' }}\nmodels: {{ default: '{MODEL}' }}\n"))?;
+    home.write_config(&format!(
+        "ollama: {{ host: '{host}' }}\nmodels: {{ default: '{MODEL}' }}\n"
+    ))?;
     let daemon = Daemon::start(&home)?;
     let report = Report::new("relay", &json!({ "turns": TURNS, "tokens": TOKENS }));
     let (mut direct, mut relayed) = (Delays::default(), Delays::default());

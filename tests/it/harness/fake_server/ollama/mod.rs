@@ -92,7 +92,7 @@ impl FakeOllama {
     ///
     /// **Shape**: YAML that ends inside the section `ollama`; a test may append keys of it and other sections.
     pub(crate) fn config(&self, model: &str) -> String {
-        format!("ollama:\n  host: {}\n  model: {model}\n", self.host())
+        format!("models:\n  default: {model}\nollama:\n  host: {}\n", self.host())
     }
 
     /// Returns the requests to a path so far.
