@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, is_unit, read_words};
+use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words};
 use super::numbers::*;
 use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, Orthography, values_of};
@@ -105,11 +105,11 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
         return None;
     }
     let mut orthography = Orthography::default();
-    let mut found = values_of(sentence, orthography, &is_unit);
+    let mut found = values_of(sentence, orthography);
     let mut rest = lower_rest(sentence, &found);
     if is_german(&read_words(&words_of(&rest), "")) {
         orthography.has_capital_nouns = true;
-        found = values_of(sentence, orthography, &is_unit);
+        found = values_of(sentence, orthography);
         rest = lower_rest(sentence, &found);
     }
     let words = words_of(&rest);

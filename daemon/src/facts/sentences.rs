@@ -15,14 +15,15 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
     let has_log = stamped.take(MIN_LOG_LINES).count() == MIN_LOG_LINES;
     for raw in head.lines().chain(tail.lines()) {
         let trimmed = raw.trim_start();
-        if trimmed.starts_with("```") || trimmed.starts_with("~~~") {
-            is_code = !is_code;
-        }
+        let is_fence = trimmed.starts_with("```") || trimmed.starts_with("~~~");
+        is_code ^= is_fence;
         let is_outside = is_code
+            || is_fence
             || trimmed.is_empty()
             || is_listed(trimmed)
             || has_log && is_stamped(trimmed)
-            || trimmed.starts_with(['>', '`', '~']) && is_fence(trimmed);
+            || trimmed.starts_with("> ")
+            || trimmed == ">";
         let part = without_bullet(trimmed).trim_end();
         let continues = !is_outside
             && part.len() == trimmed.trim_end().len()
@@ -68,11 +69,6 @@ fn is_stamped(line: &str) -> bool {
         }
     }
     false
-}
-
-/// Whether a line is a quotation, or begins or ends a code block.
-fn is_fence(line: &str) -> bool {
-    line.starts_with("```") || line.starts_with("~~~") || line.starts_with("> ") || line == ">"
 }
 
 /// Returns the beginning and, of a long message, the end.

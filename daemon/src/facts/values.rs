@@ -8,6 +8,15 @@ use super::numbers::*;
 use super::sentences::for_each_sentence_of_line;
 use crate::languages::{WordClass, has_class, is_joined_script};
 
+/// Brackets and punctuation at which a word ends.
+const BRACKETS: &str = "()[]{}<>\"`“”„«»!?;|=…—、。，：；！？（）「」『』《》؟،؛।‘*→·";
+/// Signs behind a word that belong to it.
+const SIGNS_BEHIND: &str = "/%$€£¥₹°+#";
+/// Signs before a word that belong to it.
+const SIGNS_BEFORE: &str = "/~.-#@$€£¥₹\\+_%";
+/// Characters of numerals in Chinese and Japanese.
+const HAN_DIGITS: &str = "〇零一二三四五六七八九十百千万亿萬億兆";
+
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum FactValueKind {
@@ -52,7 +61,7 @@ pub(crate) fn values_of_line(line: &str) -> Vec<(FactValueKind, Range<usize>)> {
     for_each_sentence_of_line(line, &mut |sentence| {
         let start = end + line[end..].find(sentence).unwrap_or_default();
         end = start + sentence.len();
-        let values = values_of(sentence, Orthography::default(), &is_unit).into_iter();
+        let values = values_of(sentence, Orthography::default()).into_iter();
         found.extend(
             values.map(|FoundValue { range, kind, .. }| {
                 (kind, start + range.start..start + range.end)
@@ -62,13 +71,8 @@ pub(crate) fn values_of_line(line: &str) -> Vec<(FactValueKind, Range<usize>)> {
     found
 }
 
-/// Returns the values of a sentence in order, without overlaps. `is_unit` says whether a lower-case word is a unit or a
-/// month, which makes a small number before it a value.
-pub(super) fn values_of(
-    sentence: &str,
-    orthography: Orthography,
-    is_unit: &dyn Fn(&str) -> bool,
-) -> Vec<FoundValue> {
+/// Returns the values of a sentence in order, without overlaps.
+pub(super) fn values_of(sentence: &str, orthography: Orthography) -> Vec<FoundValue> {
     let mut found = links(sentence);
     found.extend(quotes(sentence, &found));
     found.sort_by_key(|value| value.range.start);
@@ -88,7 +92,7 @@ pub(super) fn values_of(
             continue;
         }
         let value = shaped(word)
-            .or_else(|| number(word, &|| next.is_some_and(|next| is_unit(&next.to_lowercase()))))
+            .or_else(|| number(word, next))
             .or_else(|| named(word, is_first || is_shouted, orthography));
         if let Some((kind, weight)) = value {
             found.push(FoundValue { range: range.clone(), kind, weight });
@@ -187,7 +191,7 @@ fn words_outside(sentence: &str, quotes: &[FoundValue]) -> Vec<Range<usize>> {
             (before.is_alphanumeric() || before == ':') && (next.is_alphanumeric() || next == ':');
         let is_break = is_quoted
             || char.is_whitespace()
-            || is_bracket(char)
+            || !char.is_ascii_alphanumeric() && BRACKETS.contains(char)
             || (matches!(char, ',' | ':' | '\'' | '’')
                 && !(char == ':' && next == '\\')
                 && !(is_inner && is_numeric_mark(char, before, next)));
@@ -205,56 +209,6 @@ fn words_outside(sentence: &str, quotes: &[FoundValue]) -> Vec<Range<usize>> {
     words.into_iter().filter_map(|range| trimmed(sentence, range)).collect()
 }
 
-const fn is_bracket(char: char) -> bool {
-    matches!(
-        char,
-        '(' | ')'
-            | '['
-            | ']'
-            | '{'
-            | '}'
-            | '<'
-            | '>'
-            | '"'
-            | '`'
-            | '“'
-            | '”'
-            | '„'
-            | '«'
-            | '»'
-            | '!'
-            | '?'
-            | ';'
-            | '|'
-            | '='
-            | '…'
-            | '—'
-            | '、'
-            | '。'
-            | '，'
-            | '：'
-            | '；'
-            | '！'
-            | '？'
-            | '（'
-            | '）'
-            | '「'
-            | '」'
-            | '『'
-            | '』'
-            | '《'
-            | '》'
-            | '؟'
-            | '،'
-            | '؛'
-            | '।'
-            | '‘'
-            | '*'
-            | '→'
-            | '·'
-    )
-}
-
 /// Whether a mark between two characters belongs to a number or an address: `1,000`, `14:30`, `fe80::1`.
 fn is_numeric_mark(mark: char, before: char, next: char) -> bool {
     match mark {
@@ -270,32 +224,11 @@ fn is_numeric_mark(mark: char, before: char, next: char) -> bool {
 /// Returns a word without the punctuation around it; some words begin with a mark of their own.
 fn trimmed(sentence: &str, range: Range<usize>) -> Option<Range<usize>> {
     let word = &sentence[range.clone()];
-    let end = word.trim_end_matches(|char: char| {
-        !char.is_alphanumeric()
-            && !matches!(char, '/' | '%' | '$' | '€' | '£' | '¥' | '₹' | '°' | '+' | '#')
-            && !is_pictograph(char)
-    });
-    let kept = end.trim_start_matches(|char: char| {
-        !char.is_alphanumeric()
-            && !matches!(
-                char,
-                '/' | '~'
-                    | '.'
-                    | '-'
-                    | '#'
-                    | '@'
-                    | '$'
-                    | '€'
-                    | '£'
-                    | '¥'
-                    | '₹'
-                    | '\\'
-                    | '+'
-                    | '_'
-                    | '%'
-            )
-            && !is_pictograph(char)
-    });
+    let is_outside = |char: char, signs: &str| {
+        !char.is_alphanumeric() && !signs.contains(char) && !is_pictograph(char)
+    };
+    let end = word.trim_end_matches(|char| is_outside(char, SIGNS_BEHIND));
+    let kept = end.trim_start_matches(|char| is_outside(char, SIGNS_BEFORE));
     let start = range.start + end.len() - kept.len();
     (!kept.is_empty()).then(|| start..start + kept.len())
 }
@@ -429,8 +362,8 @@ fn is_identifier(word: &str, has_digit: bool) -> bool {
     is_marked || has_camel || has_underscore || is_mixed || is_code || is_key
 }
 
-/// Returns the kind of a word that is a number beyond small counts, with or without a unit.
-fn number(word: &str, is_before_unit: &dyn Fn() -> bool) -> Option<(FactValueKind, f32)> {
+/// Returns the kind of a word that is a number beyond small counts, or a small one before a unit or a month.
+fn number(word: &str, next: Option<&str>) -> Option<(FactValueKind, f32)> {
     let n_digits = word.chars().filter(|char| char.is_numeric()).count();
     if n_digits == 0 || word.len() > 64 {
         return None;
@@ -438,9 +371,9 @@ fn number(word: &str, is_before_unit: &dyn Fn() -> bool) -> Option<(FactValueKin
     let has_mark = word.contains(['.', ',', ':', '/', '%', '$', '€', '£', '¥', '₹', '°', '+'])
         || word.chars().skip(1).any(|char| char == '-');
     let has_letter = word.contains(char::is_alphabetic);
-    let small = word.parse::<u64>().is_ok_and(|number| number <= MAX_SMALL_COUNT);
+    let is_small = word.parse::<u64>().is_ok_and(|number| number <= MAX_SMALL_COUNT);
     let weight = match n_digits {
-        _ if small && !is_before_unit() => return None,
+        _ if is_small && !next.is_some_and(|next| is_unit(&next.to_lowercase())) => return None,
         1 | 2 if !has_mark && !has_letter => 1.5,
         1 | 2 => 2.0,
         _ => 2.5,
@@ -487,42 +420,19 @@ fn join_names(sentence: &str, found: Vec<FoundValue>) -> Vec<FoundValue> {
 
 /// Returns the numerals of at least two characters in a run of a joined script.
 fn joined_numbers(run: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+    let is_digit = |char| HAN_DIGITS.contains(char);
     let mut at = 0;
     std::iter::from_fn(move || {
         while at < run.len() {
-            let start = at + run[at..].find(is_han_digit)?;
+            let start = at + run[at..].find(is_digit)?;
             let rest = &run[start..];
-            at = start + rest.find(|char| !is_han_digit(char)).unwrap_or(rest.len());
+            at = start + rest.find(|char| !is_digit(char)).unwrap_or(rest.len());
             if run[start..at].chars().nth(1).is_some() {
                 return Some(start..at);
             }
         }
         None
     })
-}
-
-const fn is_han_digit(char: char) -> bool {
-    matches!(
-        char,
-        '〇' | '零'
-            | '一'
-            | '二'
-            | '三'
-            | '四'
-            | '五'
-            | '六'
-            | '七'
-            | '八'
-            | '九'
-            | '十'
-            | '百'
-            | '千'
-            | '万'
-            | '亿'
-            | '萬'
-            | '億'
-            | '兆'
-    )
 }
 
 const fn is_pictograph(char: char) -> bool {
@@ -542,7 +452,7 @@ mod tests {
     use super::*;
 
     fn found(sentence: &str) -> Vec<String> {
-        let values = values_of(sentence, Orthography::default(), &|word| word == "minutes");
+        let values = values_of(sentence, Orthography::default());
         values.iter().map(|value| sentence[value.range.clone()].to_owned()).collect()
     }
 
@@ -586,7 +496,7 @@ mod tests {
     #[test]
     fn nouns_with_capitals_say_little() {
         let german = Orthography { has_capital_nouns: true };
-        let values = values_of("Mein Sohn geht in die Schule", german, &|_| false);
+        let values = values_of("Mein Sohn geht in die Schule", german);
         assert!(values.iter().map(|value| value.weight).sum::<f32>() < 1.0, "{values:?}");
     }
 }

@@ -276,7 +276,7 @@ fn without_numbers(line: &str) -> String {
 }
 
 /// Returns whether a line has a phrase that marks a decision, a next step or an error.
-pub(super) fn has_mark(line: &str, mark: WordClass) -> bool {
+fn has_mark(line: &str, mark: WordClass) -> bool {
     let line = line.to_lowercase();
     texts(mark).iter().any(|phrase| line.contains(phrase))
 }

@@ -10,19 +10,7 @@ use super::summary::{Summary, without_bullet};
 use super::values::{SearchedText, has_names, values};
 
 /// The words of the task that a line about the task has.
-const TASK_WORDS: [&str; 11] = [
-    "summary",
-    "summarize",
-    "notes",
-    "bullet",
-    "bullets",
-    "heading",
-    "headings",
-    "section",
-    "sections",
-    "instructions",
-    "constraints",
-];
+const TASK_WORDS: &str = "summary summarize notes bullet bullets heading headings section sections instructions constraints";
 
 /// The texts that the model of a summary was shown.
 pub(super) struct Grounds {
@@ -64,7 +52,7 @@ impl Grounds {
     /// the records do not have.
     pub(super) fn is_about_the_task(&self, said: &str) -> bool {
         let has = |text: &str, word: &str| text.split(' ').any(|one| one == word);
-        let named = TASK_WORDS.iter().filter(|word| has(said, word));
+        let named = TASK_WORDS.split(' ').filter(|word| has(said, word));
         named.clone().count() >= MIN_TASK_WORDS && {
             let known = words(&self.material);
             named.filter(|word| !has(&known, word)).count() >= MIN_TASK_WORDS

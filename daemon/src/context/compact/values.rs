@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::numbers::*;
 use crate::facts::{FactValueKind, values_of_line};
-use crate::languages::{WordClass, has_class};
+use crate::languages::{WordClass, has_class, is_unspaced_script};
 
 /// A value, in lower case, without the signs around a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,14 +91,14 @@ fn words_outside(line: &str, values: Vec<(FactValueKind, Range<usize>)>) -> BTre
     let is_said = |word: &String| word.chars().count() > 1 && !has_class(word, WordClass::Common);
     let mut about: BTreeSet<String> = words(&rest).map(str::to_lowercase).filter(is_said).collect();
     let chars: Vec<char> = rest.chars().collect();
-    let pairs = chars.windows(2).filter(|pair| pair.iter().all(|char| is_unspaced(*char)));
+    let pairs = chars.windows(2).filter(|pair| pair.iter().all(|char| is_unspaced_script(*char)));
     about.extend(pairs.map(|pair| pair.iter().collect::<String>()));
     about
 }
 
 /// Returns the words of a line. Scripts without spaces have none.
 fn words(line: &str) -> impl Iterator<Item = &str> {
-    line.split(|char: char| !char.is_alphanumeric() || is_unspaced(char))
+    line.split(|char: char| !char.is_alphanumeric() || is_unspaced_script(char))
         .filter(|word| !word.is_empty())
 }
 
@@ -127,16 +127,10 @@ impl SearchedText {
 
 /// Whether a word can begin or end at a position of a text.
 fn ends_at(text: &str, at: usize) -> bool {
-    let is_part = |char: char| char.is_alphanumeric() && !is_unspaced(char);
+    let is_part = |char: char| char.is_alphanumeric() && !is_unspaced_script(char);
     let before = text[..at].chars().next_back().is_some_and(is_part);
     let after = text[at..].chars().next().is_some_and(is_part);
     !(before && after)
-}
-
-/// Whether a character belongs to a script that puts no spaces between words.
-fn is_unspaced(char: char) -> bool {
-    matches!(u32::from(char), 0x0e00..=0x0eff | 0x1000..=0x109f | 0x1780..=0x17ff | 0x3040..=0x30ff
-        | 0x3400..=0x9fff | 0xf900..=0xfaff | 0x2_0000..=0x3_ffff)
 }
 
 #[cfg(test)]
