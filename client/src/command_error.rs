@@ -180,7 +180,7 @@ impl CommandError {
             Self::Unwell { exit } => ("unwell", *exit),
             Self::StillRunning { .. } => ("busy", Exit::Busy),
             Self::Interrupted => ("interrupted", Exit::Interrupted),
-            Self::Canceled { .. } => ("cancelled", Exit::Interrupted),
+            Self::Canceled { .. } => ("canceled", Exit::Interrupted),
             Self::Program { status } => ("program", exit_of_daemon(*status)),
             Self::CommandExit { .. } => ("program", Exit::Internal),
             Self::Input(_) => ("input", Exit::Internal),

@@ -104,7 +104,7 @@ error_kinds! {
     Locked = 1009, "locked", Busy;
     /// The daemon shut down before the call was done, or the chat turn was canceled. A retry with the same key is
     /// safe.
-    Cancelled = 1010, "cancelled", Busy;
+    Canceled = 1010, "canceled", Busy;
     /// The configuration is invalid; the message names the setting.
     Config = 1011, "config", Config;
     /// The model server at `host` cannot be used, for `reason`. A retry helps after that has changed.

@@ -11,7 +11,7 @@ use crate::content::{BuiltContext, named_enum};
 use crate::event::Event;
 use crate::methods::session::branches;
 use crate::methods::{
-    chat, context, daemon, env, event, files, goal, loops, model, session, snapshot,
+    TextPart, chat, context, daemon, env, event, files, goal, loops, model, session, snapshot,
 };
 
 named_enum! {
@@ -122,7 +122,7 @@ methods! {
     SessionGet = "session.get", Canceled, Safe, session::SessionGetParams => session::SessionGetResult, "Returns a page of records.";
     SessionList = "session.list", Canceled, Safe, session::SessionListParams => session::SessionListResult, "Lists sessions, the most recently active first.";
     SessionSearch = "session.search", Canceled, Safe, session::SessionSearchParams => session::SessionSearchResult, "Searches the text of all records.";
-    SessionGetRecord = "session.getRecord", Canceled, Safe, session::SessionGetRecordParams => session::SessionGetRecordResult, "Returns a part of a record that is too large for a page of records.";
+    SessionGetRecord = "session.getRecord", Canceled, Safe, session::SessionGetRecordParams => TextPart, "Returns a part of a record that is too large for a page of records.";
     SessionResume = "session.resume", Completes, Changes, session::SessionResumeParams => session::SessionGetResult, "Announces that a session is resumed, and returns its last page of records.";
     SessionCurrent = "session.current", Canceled, Safe, session::SessionCurrentParams => session::SessionCurrentResult, "Returns the current session of a project.";
     SessionSetCurrent = "session.setCurrent", Completes, Changes, session::SessionSetCurrentParams => session::SessionCurrentResult, "Sets or clears the current session of a project.";
@@ -134,7 +134,7 @@ methods! {
     SessionDelete = "session.delete", Completes, Changes, session::SessionIdParams => session::SessionDeleteResult, "Deletes a session and all of its files.";
     SessionClear = "session.clear", Completes, Changes, session::SessionClearParams => session::SessionCleanupResult, "Deletes all sessions.";
     SessionCleanup = "session.cleanup", Completes, Changes, session::SessionCleanupParams => session::SessionCleanupResult, "Deletes all but the most recently active sessions.";
-    SessionExport = "session.export", Canceled, Safe, session::SessionExportParams => session::SessionExportResult, "Exports a session as a file, chunk by chunk.";
+    SessionExport = "session.export", Canceled, Safe, session::SessionExportParams => TextPart, "Exports a session as a file, part by part.";
     SessionImport = "session.import", Completes, Changes, session::SessionImportParams => session::SessionImportResult, "Imports a file as a session, chunk by chunk.";
     SessionSave = "session.save", Completes, Changes, session::SessionIdParams => session::SessionSaveResult, "Writes the session document now.";
     SessionBranch = "session.branch", Completes, Changes, branches::SessionBranchParams => branches::SessionBranchResult, "Moves the active leaf to another record, where the conversation continues.";
@@ -154,7 +154,7 @@ methods! {
     ContextBuild = "context.build", Completes, Changes, context::ContextBuildParams => BuiltContext, "Builds the messages to send to a model, within its context window.";
     ContextStatus = "context.status", Canceled, Safe, context::ContextStatusParams => context::ContextStatusResult, "Returns how full the context of a session is.";
     ContextInspect = "context.inspect", Canceled, Safe, context::ContextInspectParams => context::ContextInspectResult, "Explains a context: everything in it and everything left out, with the reason.";
-    ContextGetBuild = "context.getBuild", Canceled, Safe, context::ContextGetBuildParams => context::ContextGetBuildResult, "Returns a part of a recent build, which can be larger than a response.";
+    ContextGetBuild = "context.getBuild", Canceled, Safe, context::ContextGetBuildParams => TextPart, "Returns a part of a recent build, which can be larger than a response.";
     ContextRecall = "context.recall", Canceled, Safe, context::ContextRecallParams => context::ContextRecallResult, "Finds the messages that answer a question best.";
     ContextCompact = "context.compact", Canceled, Changes, context::ContextCompactParams => context::ContextCompactResult, "Compacts a session; a client that leaves before the end cancels it.";
     ContextCheckpoints = "context.checkpoints", Canceled, Safe, session::SessionIdParams => context::ContextCheckpointsResult, "Lists the checkpoints of a session, which stand for its older records.";

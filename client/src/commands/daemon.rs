@@ -223,7 +223,7 @@ fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
     let pid = match client.call::<DaemonShutdown>(&NoParams {}) {
         Ok(result) => Some(result.pid),
         // The daemon is shutting down already.
-        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::Cancelled) => None,
+        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::Canceled) => None,
         Err(ClientError::Closed { .. }) => None,
         Err(error) => return Err(error.into()),
     };

@@ -264,7 +264,7 @@ fn find(
 
 fn show(args: &SnapshotArg, ctx: &mut CommandContext<'_>) -> CommandResult {
     let (snapshot_id, session_id) = find(&args.id, args.session.as_deref(), ctx)?;
-    let params = SnapshotGetParams { snapshot_id, session_id, offset: None };
+    let params = SnapshotGetParams { snapshot_id, session_id, cursor: None };
     ctx.show::<SnapshotGet>(&params, render_snapshot)
 }
 
@@ -340,7 +340,7 @@ fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     // All are read before the first is deleted, so that a typing error deletes none.
     let mut snapshots = Vec::new();
     for (snapshot_id, session_id) in found {
-        let params = SnapshotGetParams { snapshot_id, session_id, offset: None };
+        let params = SnapshotGetParams { snapshot_id, session_id, cursor: None };
         snapshots.push(ctx.call::<SnapshotGet>(&params)?.value.snapshot);
     }
     if !args.yes {

@@ -28,8 +28,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connector::Connector;
-use super::context_parts::ContextParts;
-use super::record_parts::RecordParts;
+use super::parts::{context_parts, record_parts, whole_record};
 use crate::error::{ClientError, RpcFailure};
 
 /// Events of a subscription that wait for their reader, so that a reader that pauses for a while does not lose a
@@ -95,7 +94,8 @@ impl AsyncClient {
     ///
     /// **Errors**: [`ClientError::Rpc`] if the daemon refuses the call, [`ClientError::Timeout`] if it does not reply.
     ///
-    /// **Cancel safety**: a call of class `Write` that was sent is carried out; its reply is dropped.
+    /// **Cancel safety**: a call that [completes](ollm_protocol::Life::Completes) and was sent is carried out; its reply is
+    /// dropped.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         call::<M>(&self.client, params, self.timeout).await
     }
@@ -108,11 +108,11 @@ impl AsyncClient {
         session_id: SessionId,
         record: Record,
     ) -> Result<Record, ClientError> {
-        let Some(mut parts) = RecordParts::of(session_id, &record) else { return Ok(record) };
+        let Some(mut parts) = record_parts(session_id, &record) else { return Ok(record) };
         loop {
             let part = self.call::<SessionGetRecord>(&parts.params).await?;
-            if let Some(whole) = parts.add(&part)? {
-                return Ok(whole);
+            if let Some(json) = parts.add(&part) {
+                return whole_record(&json, &record);
             }
         }
     }
@@ -204,7 +204,7 @@ async fn call<M: Method>(
         Err(error) => error,
         whole => return whole,
     };
-    let Some(mut parts) = ContextParts::of(M::NAME, &error) else { return Err(error) };
+    let Some(mut parts) = context_parts(M::NAME, &error) else { return Err(error) };
     loop {
         let part = call_once::<ContextGetBuild>(client, &parts.params, timeout).await?;
         if let Some(json) = parts.add(&part) {

@@ -24,8 +24,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::connector::Connector;
-use super::context_parts::ContextParts;
-use super::record_parts::RecordParts;
+use super::parts::{context_parts, record_parts, whole_record};
 use crate::error::{ClientError, RpcFailure};
 
 /// Bytes of one read; the buffer takes no memory before it is filled.
@@ -176,7 +175,7 @@ impl BlockingClient {
     ) -> Result<Box<RawValue>, ClientError> {
         let reply = self.call_reconnecting(method, params);
         let Err(error) = reply else { return reply };
-        let Some(mut parts) = ContextParts::of(method, &error) else { return Err(error) };
+        let Some(mut parts) = context_parts(method, &error) else { return Err(error) };
         loop {
             let name = ContextGetBuild::NAME;
             let part = decode(name, &self.call_reconnecting(name, &parts.params)?)?;
@@ -217,11 +216,11 @@ impl BlockingClient {
         session_id: SessionId,
         record: Record,
     ) -> Result<Record, ClientError> {
-        let Some(mut parts) = RecordParts::of(session_id, &record) else { return Ok(record) };
+        let Some(mut parts) = record_parts(session_id, &record) else { return Ok(record) };
         loop {
             let part = self.call::<SessionGetRecord>(&parts.params)?;
-            if let Some(whole) = parts.add(&part)? {
-                return Ok(whole);
+            if let Some(json) = parts.add(&part) {
+                return whole_record(&json, &record);
             }
         }
     }

@@ -11,10 +11,9 @@ mod async_client;
 mod autostart;
 mod blocking;
 mod connector;
-mod context_parts;
 mod hello;
+mod parts;
 mod probe;
-mod record_parts;
 
 pub use async_client::{AsyncClient, EventStream};
 pub(crate) use autostart::InstalledService;

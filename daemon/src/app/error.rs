@@ -11,6 +11,7 @@ use ollm_protocol::limits::{
     MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, MAX_PART_BYTES, MAX_RESULT_BYTES, OverLimit, json_bytes,
     part_of,
 };
+use ollm_protocol::methods::TextPart;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::Serialize;
 
@@ -135,23 +136,17 @@ pub(crate) fn page_limit(limit: Option<u32>, default: u32, max: u32) -> Result<u
     Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
 }
 
-/// A part of a JSON text that is too large for one response.
-pub(crate) struct JsonPart {
-    pub(crate) data: String,
-    /// The offset of the next part; `None` for the last one.
-    pub(crate) next_offset: Option<u64>,
-}
-
-/// Returns the part of a JSON text at an offset in bytes.
+/// Returns the part of a JSON text at a cursor, which is the position in bytes. Without a cursor, returns the first part.
 ///
-/// **Errors**: `Invalid` for an offset within a character, or at or behind the end.
-pub(crate) fn json_part(json: &str, offset: u64) -> Result<JsonPart> {
-    let rest = usize::try_from(offset).ok().and_then(|offset| json.get(offset..));
-    let rest = rest.filter(|rest| !rest.is_empty());
-    let rest = rest.ok_or_else(|| AppError::invalid("offset", "is not the offset of a part"))?;
-    let part = part_of(rest, MAX_PART_BYTES);
-    let next_offset = (part < rest.len()).then_some(offset + part as u64);
-    Ok(JsonPart { data: rest[..part].to_owned(), next_offset })
+/// **Errors**: `Invalid` for a position within a character, or at or behind the end.
+pub(crate) fn json_part(json: &str, cursor: Option<&str>) -> Result<TextPart> {
+    let at = cursor.map_or(Some(0), |cursor| cursor.parse::<usize>().ok());
+    let rest = at.and_then(|at| json.get(at..)).filter(|rest| !rest.is_empty());
+    let rest = rest.ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a part"))?;
+    let data = rest[..part_of(rest, MAX_PART_BYTES)].to_owned();
+    let done = json.len() - rest.len() + data.len();
+    let next_cursor = (done < json.len()).then(|| done.to_string());
+    Ok(TextPart { data, next_cursor, done: done as u64, total: json.len() as u64 })
 }
 
 /// Shortens a page to the first items that fit into a reply, at least one; returns whether some were dropped.

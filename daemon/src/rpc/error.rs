@@ -57,7 +57,7 @@ impl RpcError {
 
     /// Returns the error for a call that the shutdown of the daemon ended.
     pub(crate) fn stopping() -> Self {
-        Self::new(ErrorKind::Cancelled, "the daemon is shutting down")
+        Self::new(ErrorKind::Canceled, "the daemon is shutting down")
     }
 
     /// Returns the error for more bytes than a limit, in either direction.
@@ -349,7 +349,7 @@ impl From<ChatError> for RpcError {
                 .with_hint(format!("ollmctl call chat.cancel '{{\"sessionId\":\"{id}\"}}'"))
                 .with_field("holder", format!("{model} since {since}")),
             ChatError::NoPendingCalls { .. } => reply(ErrorKind::Conflict),
-            ChatError::Canceled { .. } => reply(ErrorKind::Cancelled),
+            ChatError::Canceled { .. } => reply(ErrorKind::Canceled),
             ChatError::Model { source, .. } => source.into(),
             ChatError::EmptyAnswer { model, prompt_tokens, prompt_limit, .. } => {
                 reply(ErrorKind::ModelFailed)
@@ -371,7 +371,7 @@ impl From<ChatError> for RpcError {
                 .with_field("model", model)
                 .with_field("sentTokens", sent)
                 .with_field("readTokens", read),
-            ChatError::ToolTimeout { missing, .. } => reply(ErrorKind::Cancelled)
+            ChatError::ToolTimeout { missing, .. } => reply(ErrorKind::Canceled)
                 .with_field("reason", "toolTimeout")
                 .with_field("missing", missing),
             ChatError::NoVision { model, host, readers, advice } => reply(ErrorKind::ModelRefused)
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn fields_of_an_error_are_shortened_and_a_long_hint_is_left_out() {
-        let error = RpcError::new(ErrorKind::Cancelled, "x".repeat(10_000))
+        let error = RpcError::new(ErrorKind::Canceled, "x".repeat(10_000))
             .with_hint("y".repeat(10_000))
             .with_field("missing", vec!["a".repeat(4096); 5000])
             .with_field("reason", "toolTimeout");

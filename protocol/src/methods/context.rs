@@ -57,6 +57,7 @@ impl ContextBuildParams {
 }
 
 /// The params of `context.getBuild`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextGetBuildParams {
@@ -67,22 +68,8 @@ pub struct ContextGetBuildParams {
     /// Whether to return the build as `context.inspect` does, with all items. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inspect: bool,
-    /// The position of the part in the JSON of the result, in bytes; default 0.
-    #[serde(default)]
-    pub offset: u64,
-}
-
-/// The result of `context.getBuild`: a part of the JSON of the result of `context.build` or `context.inspect`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ContextGetBuildResult {
-    /// The part. All parts, joined, are the JSON of the result.
-    pub data: String,
-    /// The `offset` of the next part; absent for the last part.
-    pub next_offset: Option<u64>,
-    /// The size of the whole JSON in bytes.
-    pub size_bytes: u64,
+    /// The `nextCursor` of the part before; absent for the first part.
+    pub cursor: Option<String>,
 }
 
 named_enum! {

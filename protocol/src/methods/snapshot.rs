@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use super::TextPart;
 use crate::content::{
     ContextState, FilePlan, FilesMode, PathRecords, Session, SkippedSnapshot, SnapshotDocument,
     SnapshotInfo,
@@ -72,8 +73,8 @@ pub struct SnapshotGetParams {
     pub snapshot_id: SnapshotId,
     /// The session; default the one that has the snapshot.
     pub session_id: Option<SessionId>,
-    /// The position of a part in the JSON of the document, in bytes, for a document that is larger than a response.
-    pub offset: Option<u64>,
+    /// The `nextCursor` of the part before; absent for the whole document, or its first part.
+    pub cursor: Option<String>,
 }
 
 /// The result of `snapshot.get`.
@@ -83,12 +84,10 @@ pub struct SnapshotGetParams {
 pub struct SnapshotGetResult {
     /// The snapshot.
     pub snapshot: SnapshotInfo,
-    /// The content of its file; absent if an `offset` was given, or if it is larger than a response.
+    /// The content of its file; absent if it is larger than a page.
     pub document: Option<Box<SnapshotDocument>>,
-    /// A part of the JSON of the content, in place of `document`. All parts, joined, are the whole.
-    pub data: Option<String>,
-    /// The `offset` of the next part; absent for the last part.
-    pub next_offset: Option<u64>,
+    /// A part of the JSON of the content, in place of `document`.
+    pub part: Option<TextPart>,
 }
 
 /// The params of `snapshot.update`.

@@ -22,7 +22,7 @@ fn canceled_turn_keeps_partial_answer_and_frees_the_session() {
     assert!(error["data"]["holder"].as_str().unwrap().starts_with("tiny since"), "{error}");
     assert_eq!(other.ok("chat.cancel", id.clone())["canceled"], true);
     let error = chat.events_until("error").pop().unwrap();
-    assert_eq!(error["data"]["kind"], "cancelled");
+    assert_eq!(error["data"]["kind"], "canceled");
     until("the request to the model is dropped", || fake.n_held() == 0);
     let (_, text, reason) = &conversation(&mut chat)[1];
     assert_eq!(reason, "canceled");

@@ -158,7 +158,7 @@ fn turn_canceled_during_its_compaction_changes_nothing() {
     until("the summary is waited for", || fake.n_held() == 1);
     assert_eq!(chat.ok("chat.cancel", json!({}))["canceled"], true);
     let error = chat.events_until("error").pop().unwrap();
-    assert_eq!(error["data"]["kind"], "cancelled", "{error}");
+    assert_eq!(error["data"]["kind"], "canceled", "{error}");
     assert_eq!(chat.count("compaction"), 0);
     until("the request to the model is dropped", || fake.n_held() == 0);
 }

@@ -19,10 +19,13 @@ fn read_parts(
         if n_parts == 1 {
             between(wire);
         }
-        match part.get("nextOffset") {
-            Some(next) => params["offset"] = next.clone(),
+        match part.get("nextCursor") {
+            Some(next) => params["cursor"] = next.clone(),
             None => {
-                assert_eq!(part["sizeBytes"], text.len());
+                assert_eq!(
+                    (&part["done"], &part["total"]),
+                    (&json!(text.len()), &json!(text.len()))
+                );
                 return (serde_json::from_str(&text).unwrap(), n_parts);
             }
         }
@@ -71,7 +74,7 @@ fn context_with_images_that_exceed_a_frame_is_read_in_parts() {
     let unknown = json!({ "sessionId": session, "buildId": "nope" });
     wire.refused("context.getBuild", unknown, "invalidParams");
     let mut beyond = of_build;
-    beyond["offset"] = json!(1_u64 << 40);
+    beyond["cursor"] = json!("1099511627776");
     wire.refused("context.getBuild", beyond, "invalidParams");
 
     // The client reads the parts by itself.

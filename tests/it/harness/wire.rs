@@ -276,7 +276,7 @@ impl Wire {
         let params = json!({ "sessionId": session, "format": format });
         let chunks = self.pages("session.export", params);
         let last = chunks.last().unwrap();
-        assert_eq!(last["doneRecords"], last["totalRecords"], "{format}");
+        assert_eq!(last["done"], last["total"], "{format}");
         chunks.iter().map(|chunk| chunk["data"].as_str().unwrap()).collect()
     }
 

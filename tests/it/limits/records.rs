@@ -6,21 +6,12 @@ use crate::harness::{Wire, start, text_message};
 
 /// Reads the JSON of one record in parts.
 fn record_in_parts(wire: &mut Wire, session: &str, seq: u64) -> (Value, usize) {
-    let (mut text, mut n_parts) = (String::new(), 0);
-    let mut offset = json!(0);
-    loop {
-        let params = json!({ "sessionId": session, "seq": seq, "offset": offset });
-        let part = wire.ok("session.getRecord", params);
-        text.push_str(part["data"].as_str().unwrap());
-        n_parts += 1;
-        match part.get("nextOffset") {
-            Some(next) => offset = next.clone(),
-            None => {
-                assert_eq!(part["sizeBytes"], text.len());
-                return (serde_json::from_str(&text).unwrap(), n_parts);
-            }
-        }
-    }
+    let params = json!({ "sessionId": session, "seq": seq });
+    let parts = wire.pages("session.getRecord", params);
+    let text: String = parts.iter().map(|part| part["data"].as_str().unwrap()).collect();
+    let last = parts.last().unwrap();
+    assert_eq!((&last["done"], &last["total"]), (&json!(text.len()), &json!(text.len())));
+    (serde_json::from_str(&text).unwrap(), parts.len())
 }
 
 #[test]
@@ -56,14 +47,16 @@ fn record_near_the_frame_limit_is_read_in_parts_and_exported() {
 }
 
 #[test]
-fn part_of_a_record_is_refused_for_an_unknown_record_or_offset() {
+fn part_of_a_record_is_refused_for_an_unknown_record_or_cursor() {
     let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "small");
     let (record, n_parts) = record_in_parts(&mut wire, &session, 1);
     assert_eq!((record["message"]["parts"][0]["text"].as_str(), n_parts), (Some("small"), 1));
     let part =
-        |seq: u64, offset: u64| json!({ "sessionId": session, "seq": seq, "offset": offset });
-    wire.refused("session.getRecord", part(9, 0), "recordNotFound");
-    wire.refused("session.getRecord", part(1, 1 << 30), "invalidParams");
+        |seq: u64, cursor: &str| json!({ "sessionId": session, "seq": seq, "cursor": cursor });
+    wire.refused("session.getRecord", part(9, "0"), "recordNotFound");
+    for cursor in ["1073741824", "-1", "next", ""] {
+        wire.refused("session.getRecord", part(1, cursor), "invalidParams");
+    }
 }

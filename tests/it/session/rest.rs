@@ -83,7 +83,7 @@ fn stopped_daemon_leaves_a_mark_that_no_client_sees() {
     let totals = |wire: &mut Wire| {
         let params = json!({ "sessionId": session, "format": "jsonl" });
         let chunk = wire.ok("session.export", params);
-        (chunk["doneRecords"].clone(), chunk["totalRecords"].clone())
+        (chunk["done"].clone(), chunk["total"].clone())
     };
     daemon.terminate();
     let log = || std::fs::read_to_string(sandbox.log_path(&session)).unwrap();

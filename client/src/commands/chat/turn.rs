@@ -157,7 +157,7 @@ impl TurnRunner {
                 Some(ChatEvent::Done { .. }) => return Ok(TurnEnd::Answered),
                 Some(ChatEvent::Error { code, message, data }) => {
                     let error = ClientError::of_turn(code, message, data);
-                    if is_canceled && error.kind() == ErrorKind::Cancelled.as_str() {
+                    if is_canceled && error.kind() == ErrorKind::Canceled.as_str() {
                         return Ok(TurnEnd::Canceled);
                     }
                     return Err(error.into());

@@ -133,9 +133,9 @@ fn export(
     loop {
         let chunk = ctx.call::<SessionExport>(&params)?.value;
         write(ctx, &chunk.data)?;
-        progress.set(chunk.done_records, chunk.total_records);
+        progress.set(chunk.done, chunk.total);
         match chunk.next_cursor {
-            None => return Ok(chunk.done_records),
+            None => return Ok(chunk.done),
             cursor => params.cursor = cursor,
         }
     }
@@ -241,7 +241,7 @@ mod tests {
         let file = path.to_str().unwrap().to_owned();
         let export = |fails: bool| {
             run_against(&["sessions", "export", SESSION_ID, "--output", &file], move |_, params| {
-                let chunk = |data: &str, next: Option<&str>| json!({"data": data, "nextCursor": next, "doneRecords": 1, "totalRecords": 1});
+                let chunk = |data: &str, next: Option<&str>| json!({"data": data, "nextCursor": next, "done": 1, "total": 1});
                 match params["cursor"].as_str() {
                     None => Some(chunk("one ", Some("c"))),
                     Some(_) if fails => None,

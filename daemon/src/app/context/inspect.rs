@@ -6,8 +6,9 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{
     CompactMode, CountKind, FACTS_BLOCK, OmittedItem, RecalledRecord, Reliability, Retention, Role,
 };
+use ollm_protocol::methods::TextPart;
 use ollm_protocol::methods::context::{
-    ContextGetBuildParams, ContextGetBuildResult, ContextInspectParams, ContextInspectResult,
+    ContextGetBuildParams, ContextInspectParams, ContextInspectResult,
     ContextItem, ContextPart, ContextStatusParams, ContextStatusResult, EpochSummary,
 };
 
@@ -21,7 +22,7 @@ use super::used_files::mark_stale;
 use crate::app::build_request::BuildRequest;
 use crate::app::cache::BuildRecipe;
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, JsonPart, Result, check_context_size, json_part};
+use crate::app::error::{AppError, Result, check_context_size, json_part};
 use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
@@ -103,12 +104,9 @@ fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<Cont
 }
 
 /// Returns a part of the JSON of a recent build (`context.getBuild`).
-pub(crate) async fn get_build(
-    core: Arc<Core>,
-    params: ContextGetBuildParams,
-) -> Result<ContextGetBuildResult> {
+pub(crate) async fn get_build(core: Arc<Core>, params: ContextGetBuildParams) -> Result<TextPart> {
     blocking(&core, move |core| {
-        let ContextGetBuildParams { session_id: id, build_id, inspect, offset } = params;
+        let ContextGetBuildParams { session_id: id, build_id, inspect, cursor } = params;
         let repeated = repeat(core, id, &build_id)?;
         if repeated.is_changed && !inspect {
             return Err(AppError::BuildChanged { build_id });
@@ -122,7 +120,7 @@ pub(crate) async fn get_build(
         let is_same = core.cache.peek(id, |session| {
             let recipe = session.builds.recipe_of(&build_id)?;
             let read_as = &mut recipe.read_as[usize::from(inspect)];
-            if offset == 0 {
+            if cursor.is_none() {
                 *read_as = Some(digest);
             }
             Some(*read_as == Some(digest))
@@ -131,8 +129,7 @@ pub(crate) async fn get_build(
         if is_same.flatten() != Some(true) {
             return Err(AppError::BuildChanged { build_id });
         }
-        let JsonPart { data, next_offset } = json_part(&json, offset)?;
-        Ok(ContextGetBuildResult { data, next_offset, size_bytes: json.len() as u64 })
+        json_part(&json, cursor.as_deref())
     })
     .await
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ollm_protocol::content::ExportFormat;
 use ollm_protocol::limits::{MAX_PART_BYTES, part_of};
-use ollm_protocol::methods::session::{BranchFilter, SessionExportParams, SessionExportResult};
+use ollm_protocol::methods::TextPart;
+use ollm_protocol::methods::session::{BranchFilter, SessionExportParams};
 use ollm_protocol::{Seq, SessionId};
 
 use super::read::{Branches, LargeRecords, RecordSlice, read};
@@ -17,7 +18,7 @@ use crate::session::export::Exporter;
 /// The most records in one chunk.
 const CHUNK_RECORDS: usize = 256;
 /// Reads the next chunk of an export (`session.export`). Blocks on the disk.
-pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<SessionExportResult> {
+pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<TextPart> {
     let id = params.session_id;
     let mut progress = match &params.cursor {
         Some(cursor) => ExportProgress::parse(cursor, params.format)?,
@@ -27,15 +28,11 @@ pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<Se
         }
     };
     let (data, page) = progress.next_chunk(core, id)?;
-    let (done_records, total_records) = core
+    let (done, total) = core
         .sessions
         .with(id, |live| (n_shown(live, page.done_records), n_shown(live, progress.end)))?;
-    Ok(SessionExportResult {
-        data,
-        next_cursor: (!page.is_last).then(|| progress.to_cursor()),
-        done_records,
-        total_records,
-    })
+    let next_cursor = (!page.is_last).then(|| progress.to_cursor());
+    Ok(TextPart { data, next_cursor, done, total })
 }
 
 /// Returns the branches of an export that does not name them: files for programs have all records, and those for readers

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use ollm_protocol::content::{Record, Session};
 use ollm_protocol::event::{NoData, SessionResumedData};
 use ollm_protocol::limits::{MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, json_bytes};
+use ollm_protocol::methods::TextPart;
 use ollm_protocol::methods::session::{
-    BranchFilter, SessionGetParams, SessionGetRecordParams, SessionGetRecordResult,
-    SessionGetResult, SessionResumeParams,
+    BranchFilter, SessionGetParams, SessionGetRecordParams, SessionGetResult, SessionResumeParams,
 };
 use ollm_protocol::{Seq, SessionId};
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, JsonPart, Result, json_part, page_limit};
+use crate::app::error::{AppError, Result, json_part, page_limit};
 use crate::app::partial::read_settled;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
@@ -51,11 +51,8 @@ pub(crate) fn resume(core: &Arc<Core>, params: SessionResumeParams) -> Result<Se
 /// Returns a part of the JSON of a record (`session.getRecord`). Blocks on the disk.
 ///
 /// The JSON is the same at every call: it has no `active` flag, which may change between two calls.
-pub(crate) fn get_record(
-    core: &Arc<Core>,
-    params: SessionGetRecordParams,
-) -> Result<SessionGetRecordResult> {
-    let SessionGetRecordParams { session_id: id, seq, offset } = params;
+pub(crate) fn get_record(core: &Arc<Core>, params: SessionGetRecordParams) -> Result<TextPart> {
+    let SessionGetRecordParams { session_id: id, seq, cursor } = params;
     if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
         return Err(SessionError::RecordNotFound { id, seq }.into());
     }
@@ -64,8 +61,7 @@ pub(crate) fn get_record(
     let json = serde_json::to_string(&record)
         .map_err(|error| AppError::invalid("seq", error.to_string()))?;
     drop(record);
-    let JsonPart { data, next_offset } = json_part(&json, offset)?;
-    Ok(SessionGetRecordResult { data, next_offset, size_bytes: json.len() as u64 })
+    json_part(&json, cursor.as_deref())
 }
 
 /// Consecutive records of a session.

@@ -13,7 +13,7 @@ use ollm_protocol::{SessionId, SnapshotId, Timestamp};
 use super::automatic::write_due;
 use super::files::{clean_up, publish_deleted};
 use crate::app::core::Core;
-use crate::app::error::{AppError, JsonPart, Result, json_part, limit_page, page_limit};
+use crate::app::error::{AppError, Result, json_part, limit_page, page_limit};
 use crate::snapshot::SnapshotError;
 
 const DEFAULT_LIMIT: u32 = 50;
@@ -99,17 +99,17 @@ pub(in crate::app) fn session_of(
 
 /// Returns a snapshot and the content of its file (`snapshot.get`). Blocks on the disk.
 pub(crate) fn get(core: &Arc<Core>, params: SnapshotGetParams) -> Result<SnapshotGetResult> {
-    let SnapshotGetParams { snapshot_id, session_id, offset } = params;
+    let SnapshotGetParams { snapshot_id, session_id, cursor } = params;
     let session = session_of(core, snapshot_id, session_id)?;
     let (snapshot, document) = core.snapshots.read(session, snapshot_id)?;
-    if offset.is_none() && json_bytes(&document) <= MAX_PAGE_BYTES {
+    if cursor.is_none() && json_bytes(&document) <= MAX_PAGE_BYTES {
         let document = Some(Box::new(document));
-        return Ok(SnapshotGetResult { snapshot, document, data: None, next_offset: None });
+        return Ok(SnapshotGetResult { snapshot, document, part: None });
     }
     let json = serde_json::to_string(&document)
         .map_err(|error| AppError::invalid("snapshotId", error.to_string()))?;
-    let JsonPart { data, next_offset } = json_part(&json, offset.unwrap_or_default())?;
-    Ok(SnapshotGetResult { snapshot, document: None, data: Some(data), next_offset })
+    let part = Some(json_part(&json, cursor.as_deref())?);
+    Ok(SnapshotGetResult { snapshot, document: None, part })
 }
 
 /// Pins or unpins a snapshot, or changes its summary (`snapshot.update`). Blocks on the disk.

@@ -28,7 +28,7 @@ async fn stop_finishes_calls_ends_subscriptions_and_removes_the_socket() {
     server.tasks.stop();
     let end = client.next().await;
     assert_eq!(end["params"]["subscription"], subscription);
-    assert_eq!(end["params"]["error"]["data"]["kind"], "cancelled");
+    assert_eq!(end["params"]["error"]["data"]["kind"], "canceled");
     until("no client can connect", || !server.socket().exists()).await;
     client.call(3, "test.echo", json!({})).await;
     server.methods.gate.add_permits(1);
@@ -100,6 +100,6 @@ async fn stop_ends_with_many_subscribers_and_a_client_that_does_not_read() {
     server.tasks.stop();
     within(server.running).await.expect("returns");
     for client in clients {
-        assert!(client.read_to_end().await.contains("cancelled"));
+        assert!(client.read_to_end().await.contains("canceled"));
     }
 }

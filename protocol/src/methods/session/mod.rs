@@ -406,6 +406,7 @@ pub struct SessionGetResult {
 }
 
 /// The params of `session.getRecord`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionGetRecordParams {
@@ -413,22 +414,8 @@ pub struct SessionGetRecordParams {
     pub session_id: SessionId,
     /// The record.
     pub seq: Seq,
-    /// The position of the part in the JSON of the record, in bytes; default 0.
-    #[serde(default)]
-    pub offset: u64,
-}
-
-/// The result of `session.getRecord`: a part of the JSON of a record.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionGetRecordResult {
-    /// The part. All parts, joined, are the JSON of the record.
-    pub data: String,
-    /// The `offset` of the next part; absent for the last part.
-    pub next_offset: Option<u64>,
-    /// The size of the whole JSON in bytes.
-    pub size_bytes: u64,
+    /// The `nextCursor` of the part before; absent for the first part.
+    pub cursor: Option<String>,
 }
 
 /// The params of `session.list`.
@@ -517,7 +504,7 @@ pub struct SessionResumeParams {
     pub limit: Option<u32>,
 }
 
-/// The params of `session.export`.
+/// The params of `session.export`. All parts cover the records that the session had at the first one.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -526,28 +513,11 @@ pub struct SessionExportParams {
     pub session_id: SessionId,
     /// The format of the file.
     pub format: ExportFormat,
-    /// The branches to export; default `all` for `json` and `jsonl`, and `active` for `markdown` and `html`. All chunks
+    /// The branches to export; default `all` for `json` and `jsonl`, and `active` for `markdown` and `html`. All parts
     /// have those of the first one.
     pub branch: Option<BranchFilter>,
-    /// The `nextCursor` of the chunk before; absent for the first chunk.
+    /// The `nextCursor` of the part before; absent for the first part.
     pub cursor: Option<String>,
-}
-
-/// The result of `session.export`: a chunk of the file.
-///
-/// All chunks cover the records that the session had at the first one.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionExportResult {
-    /// The text to append to the file.
-    pub data: String,
-    /// The cursor of the next chunk; absent at the end.
-    pub next_cursor: Option<String>,
-    /// The number of records that this pass has written. A format can need several passes over the records.
-    pub done_records: u64,
-    /// The number of all records.
-    pub total_records: u64,
 }
 
 /// The params of `session.import`: a chunk of a file. The daemon detects the format from the content.

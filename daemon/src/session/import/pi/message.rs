@@ -159,7 +159,7 @@ impl PiReader {
             llm_content: output,
             display_content: None,
             success: Some(!canceled && exit_code == Some(0)),
-            error: canceled.then(|| "cancelled".to_owned()),
+            error: canceled.then(|| "canceled".to_owned()),
             exit_code,
         };
         let body = ToolCall {
