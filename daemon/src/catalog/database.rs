@@ -6,7 +6,6 @@
 //!
 //! **Invariant**: the read connection is locked for one short read at a time, and a reader never waits for the writer.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::CatalogError;
-use super::files::{remove_kept, wal_bytes, with_suffix};
+use super::files::{wal_bytes, with_suffix};
 use super::query::{fulltext, schema, sessions};
 use super::queue::{PendingCleanup, WorkQueue};
 use super::seal;
@@ -78,9 +77,6 @@ pub(super) struct Connections {
 
 /// Opens the database, or creates a new one in place of a file that cannot be used.
 pub(super) fn open(path: &Path) -> Result<Connections, CatalogError> {
-    if let Err(error) = remove_kept(path) {
-        tracing::warn!(error = &error as &dyn Error, "the next deletion tries it again");
-    }
     match open_existing(path) {
         Ok(Some(connections)) => return Ok(connections),
         Ok(None) => {

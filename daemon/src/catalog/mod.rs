@@ -200,7 +200,7 @@ impl Catalog {
                     && !hidden.contains(&id)
                     && let Some(mut session) = sessions::details::<Session>(conn, num)?
                 {
-                    // Earlier versions stored fields of any size.
+                    // A log can have fields of any size.
                     limits::shorten_session(&mut session);
                     bytes += limits::json_bytes(&session) + ",".len();
                     page.push(session);

@@ -18,7 +18,7 @@ pub(super) fn session_title(
     hidden: &HashSet<SessionId>,
 ) -> rusqlite::Result<Option<SessionTitle>> {
     let mut title: Option<SessionTitle> = sessions::details(conn, num)?;
-    // Earlier versions stored titles of any size.
+    // A log can have a title of any size.
     if let Some(title) = &mut title {
         BoundedField::Title.shorten(&mut title.title);
     }

@@ -116,7 +116,7 @@ impl BuildInput<'_> {
     /// Returns the cause for a new epoch, or `None` while the basis of the epoch in force holds.
     ///
     /// New and changed entries are sent behind the conversation and need no new epoch; a removed entry does, because
-    /// the epoch in force shows it. Epochs of older versions have no basis and always hold.
+    /// the epoch in force shows it. Epochs of other programs have no basis and always hold.
     pub(super) fn changed_basis(&self) -> Option<&'static str> {
         let Some((_, epoch)) = self.epoch else { return (!self.path.is_empty()).then_some(START) };
         let then = epoch.basis.as_ref()?;

@@ -172,7 +172,7 @@ impl Registry {
 }
 
 /// Returns the JSON of a result. One that is larger than a response has shortened texts and lists, and says so in
-/// `shortened`: the logs of earlier versions, imports and model servers contain texts and lists of any size.
+/// `shortened`: logs, imports and model servers contain texts and lists of any size.
 ///
 /// Pages and parts are smaller, and a context is refused before, so that no client sends a shortened one to a model.
 fn result_json(result: &impl Serialize) -> Result<Box<RawValue>, RpcError> {

@@ -250,10 +250,6 @@ pub struct Close {
 pub enum CloseReason {
     /// A client closed the session.
     Client,
-    /// No record was written for a day. This version of the daemon does not use this reason.
-    Idle,
-    /// The session was imported as complete. This version of the daemon does not use this reason.
-    Import,
 }
 
 /// The scope of a context entry.

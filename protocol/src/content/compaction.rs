@@ -26,8 +26,8 @@ pub struct Epoch {
     pub head_tokens: u64,
     /// The items of the head, in order.
     pub head: Vec<HeadItem>,
-    /// The basis when the epoch was opened; a build with another basis opens a new epoch. Absent in epochs of older
-    /// versions and of other programs.
+    /// The basis when the epoch was opened; a build with another basis opens a new epoch. Absent in epochs of other
+    /// programs.
     pub basis: Option<EpochBasis>,
 }
 

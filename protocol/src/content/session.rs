@@ -62,8 +62,8 @@ pub struct Session {
     /// Data of clients, by name.
     #[serde(default, skip_serializing_if = "Meta::is_empty")]
     pub metadata: Meta,
-    /// The fields that are shortened here, because an earlier version accepted them without a limit. The records have
-    /// them in full.
+    /// The fields that are shortened here, because the log has longer ones than a client can set. The records have them
+    /// in full.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<String>,
 }

@@ -122,7 +122,7 @@ event_kinds! {
     }
     /// A client closed a session, or an imported record closed it.
     SessionClosed(SessionClosedData) {
-        /// `client`; in imported records also `idle` or `import`
+        /// `client`
         reason: CloseReason,
     }
     /// A session was archived.

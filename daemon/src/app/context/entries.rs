@@ -85,7 +85,7 @@ pub(crate) fn list(
     let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
     let (mut data, quota) = scope.entries(core)?;
     let tokens = quota.count(&render_entries(&data));
-    // Earlier versions accepted entries of any size.
+    // The files and the log can have entries of any size.
     limits::shorten_entries(&mut data);
     let addition = render_entries(&data);
     Ok(ContextListEntriesResult { data, addition, tokens, limit: quota.limit })

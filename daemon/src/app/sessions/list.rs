@@ -193,7 +193,7 @@ mod tests {
     use crate::app::testing::TestSession;
     use crate::session::{NewRecord, NewSession};
 
-    /// The store accepts what earlier versions of the daemon accepted from clients.
+    /// The store accepts fields of any size; only calls and imports limit them.
     fn create_with_huge_fields(core: &Core) -> SessionId {
         let mut header = SessionHeader::new(core.clock.session_id(), core.clock.now());
         let id = header.session_id;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_with_huge_fields_of_an_earlier_version_are_listed() {
+    fn sessions_with_huge_fields_are_listed() {
         let session = TestSession::new(&[]);
         let core = &session.core;
         let ids = [(); 3].map(|()| create_with_huge_fields(core));

@@ -344,18 +344,6 @@ fn damaged_catalog_keeps_no_word_of_a_deleted_session() {
 }
 
 #[test]
-fn damaged_files_of_earlier_versions_are_removed_at_the_start_and_by_a_deletion() {
-    let mut fixture = CatalogFixture::new();
-    let kept = fixture.home.path().join("catalog.sqlite3.corrupt-1");
-    fsutil::replace_atomically(&kept, b"words").expect("writes");
-    fixture.reopen();
-    assert!(!kept.exists());
-    fsutil::replace_atomically(&kept, b"words").expect("writes");
-    fixture.forget(id(1));
-    assert!(!kept.exists());
-}
-
-#[test]
 fn forgotten_session_returns_only_when_marked_again() {
     let fixture = CatalogFixture::new();
     fixture.record(id(1), Role::User, at(0), "hello");

@@ -149,9 +149,8 @@ impl CatalogWriter {
         }
     }
 
-    /// Removes the rows of sessions, and the damaged files that earlier versions kept.
+    /// Removes the rows of sessions.
     fn remove(&mut self, request: &ForgetRequest) -> Result<(), CatalogError> {
-        files::remove_kept(&self.shared.path)?;
         let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
         let marked = self.seal.mark_transaction(conn);
         let result = marked

@@ -221,11 +221,11 @@ const FORM: [&str; 2] = [
 const REJECTED: &str = "Your answer before could not be used";
 const RETRY: &str = "Write the notes and nothing else. Begin with the line `## Goal`.";
 
-/// Instructions in words, which an answer must not repeat: those of requests, and those in the chat's prompts.
-pub(super) const INSTRUCTIONS: [&str; 20] = [
+/// Instructions in words, which an answer must not repeat: those of requests, and those of the chat's prompts, which a
+/// request can stand behind.
+pub(super) const INSTRUCTIONS: [&str; 19] = [
     GUIDE,
     HEADINGS,
-    EARLIER_HINTS,
     SYSTEM,
     NOTES_TASK,
     UPDATE_TASK,
@@ -246,10 +246,6 @@ pub(super) const INSTRUCTIONS: [&str; 20] = [
 ];
 /// The value of the example line, which belongs to no conversation.
 pub(super) const EXAMPLE_VALUE: &str = "48213";
-/// The hints of earlier versions, which notes in old logs can repeat.
-const EARLIER_HINTS: &str = "what the user wants in the end. what the user demands, prefers and forbids. what is done, \
-    what is being done, what failed and why. what was decided, and why. what comes next, in order. what the work \
-    cannot go on without: files, names, values, errors.";
 
 impl<'a> SummaryRequest<'a> {
     /// Returns the request for a piece, which continues a summary if there is one before it.

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(kept.count(), 2, "texts beyond the limit stay in the line");
         assert!(round_trip(&body, dir.path()) == Some(body));
 
-        // Logs of earlier versions may have lines with any number of references.
+        // A log can have lines with any number of references.
         let mut many = json!(vec![same; 10_000]);
         assert!(load(&mut many, &hashes, dir.path()).is_err());
     }

@@ -291,7 +291,7 @@ mod tests {
     /// Returns a line of version 1.
     fn line(seq: u64, durable: &str) -> String {
         let start = format!(
-            r#"{{"v":1,"seq":{seq},"parent":null,"durable":{durable},"at":"2026-01-27T10:00:00.000Z","type":"close","close":{{"reason":"idle"}}"#
+            r#"{{"v":1,"seq":{seq},"parent":null,"durable":{durable},"at":"2026-01-27T10:00:00.000Z","type":"close","close":{{"reason":"client"}}"#
         );
         format!("{start},\"crc\":\"{:08x}\"}}\n", crc32c::crc32c(start.as_bytes()))
     }
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn damage_is_the_same_whether_its_records_are_known_to_be_synced_or_not() {
-        let flipped = |line: String| line.replacen("idle", "idme", 1);
+        let flipped = |line: String| line.replacen("client", "clidnt", 1);
         for (log, n_records, places) in [
             // Two places before the line that vouches for the first: of one, and of no lost number.
             (format!("{}x\n{}x\n{}", line(0, "null"), line(2, "0"), line(3, "2")), 4, 2),
