@@ -344,6 +344,30 @@ async fn build_recalls_for_its_pending_message_or_the_newest_one() {
 }
 
 #[tokio::test]
+async fn build_with_recall_returns_what_a_turn_sends() {
+    for is_recorded in [false, true] {
+        let chat = ChatFixture::with_forgotten_fact().await;
+        if is_recorded {
+            chat.session.record("user", QUESTION).await;
+        }
+        let message = (!is_recorded).then_some(QUESTION);
+        let params = ContextBuildParams {
+            pending: message.map(str::to_owned),
+            recall: true,
+            ..ContextBuildParams::new(chat.session.id)
+        };
+        let built = build(Arc::clone(&chat.session.core), params).await.expect("builds");
+        assert_eq!((built.recalled.len(), chat.deltas().len()), (1, 0));
+        chat.backend.answer_text("48213");
+        chat.run(message, json!({})).await.1.expect("answers");
+        let messages = built.messages.into_iter();
+        let shown: Vec<_> = messages.map(|message| (message.role, message.content)).collect();
+        assert_eq!(chat.last_request(), shown);
+        assert_eq!(chat.deltas().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn first_build_of_a_long_session_recalls_what_it_leaves_out() {
     let chat = ChatFixture::with_old_fact().await;
     let params = ContextBuildParams {
