@@ -29,17 +29,8 @@ pub(crate) struct BuildRequest {
 
 impl BuildRequest {
     /// Returns a request with all defaults.
-    pub(crate) const fn new(session_id: SessionId) -> Self {
-        Self {
-            session_id,
-            context_size: None,
-            model: None,
-            strategy: None,
-            tools: Vec::new(),
-            pending: None,
-            compact: CompactMode::Never,
-            recall: false,
-        }
+    pub(crate) fn new(session_id: SessionId) -> Self {
+        ContextBuildParams::new(session_id).into()
     }
 }
 

@@ -80,13 +80,14 @@ pub(crate) fn trigger(available: u64, threshold: f64) -> u64 {
     share(available, threshold)
 }
 
+/// Returns a share of some tokens.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "token counts lie far below 2^52, and a share lies between 0 and 1"
 )]
-pub(super) fn share(tokens: u64, share: f64) -> u64 {
+pub(crate) fn share(tokens: u64, share: f64) -> u64 {
     (tokens as f64 * share.clamp(0.0, 1.0)) as u64
 }
 

@@ -28,7 +28,7 @@ mod render;
 mod strategy;
 
 pub(crate) use self::assemble::{ItemSource, ShownItem};
-pub(crate) use self::budget::{prompt_limit, trigger};
+pub(crate) use self::budget::{prompt_limit, share, trigger};
 pub(crate) use self::build::{
     Built, OVERFLOW, REQUESTED, build, build_in_epoch, prune, truncate, with_checkpoints,
 };

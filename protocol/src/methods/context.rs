@@ -239,7 +239,7 @@ pub struct ContextInspectResult {
 ///
 /// **Shape**: `{"what":"record","seq":12,"kind":"message","role":"user","form":"whole","tokens":40,"message":3}`
 #[skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextItem {
     /// The sort of the item: `system`, `tools`, `checkpoint`, `facts`, `files`, `state`, `leftOut` (the text that names omitted

@@ -46,20 +46,54 @@ impl Turn {
                 return Err(ChatError::Model { source: error.clone(), partial }.into());
             }
         };
-        let n_compactions =
-            self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let retention = self.retention(call).await;
-        let (own, elsewhere): (Vec<_>, Vec<_>) =
-            call.built.recalled.iter().cloned().partition(|record| record.session_id.is_none());
-        let usage = ChatUsage {
-            cut_by: self.request.cut_by(end),
-            recalled: own.into_iter().map(|record| record.seq).collect(),
-            recalled_elsewhere: elsewhere,
-            ..usage(info, call, end, effective, n_compactions.unwrap_or_default(), retention)
-        };
+        let usage = self.usage(info, call, end, effective, retention);
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(call, end, partial).await?;
         Ok((partial, usage))
+    }
+
+    /// Returns the tokens and times of a call.
+    fn usage(
+        &self,
+        info: &ModelInfo,
+        call: &ModelCall,
+        end: &ChatEnd,
+        effective: Option<u32>,
+        retention: Option<Retention>,
+    ) -> ChatUsage {
+        let ModelCall { built, request, .. } = call;
+        let count =
+            self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
+        let compression_count = count.unwrap_or_default();
+        let evidence = ReliabilityEvidence {
+            parameters: info.parameter_count,
+            n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
+            count_kind: built.count_kind,
+            retention,
+        };
+        let (own, elsewhere): (Vec<_>, Vec<_>) =
+            built.recalled.iter().cloned().partition(|record| record.session_id.is_none());
+        ChatUsage {
+            prompt_tokens: prompt_tokens(end),
+            cached_tokens: end.cached_tokens,
+            answer_tokens: end.answer_tokens,
+            compression_count,
+            reliability: (compression_count > 0).then(|| assess_reliability(&evidence)),
+            context_tokens: built.tokens_used,
+            prompt_limit: built.token_budget,
+            count_kind: Some(built.count_kind),
+            answer_limit: request.num_predict.map(NonZeroU32::get),
+            cut_by: self.request.cut_by(end),
+            recalled: own.into_iter().map(|record| record.seq).collect(),
+            recalled_elsewhere: elsewhere,
+            requested_context: request.num_ctx,
+            trained_context: info.trained_context,
+            effective_context: effective,
+            load_ms: end.load_time.map(as_ms),
+            reading_ms: end.prompt_time.map(as_ms),
+            answering_ms: end.answer_time.map(as_ms),
+        }
     }
 
     /// Returns the retention of the newest compaction, which the context of the call began with, with the facts that its
@@ -169,41 +203,5 @@ const fn prompt_tokens(end: &ChatEnd) -> Option<u64> {
     match end.prompt {
         PromptCount::Whole(tokens) => Some(tokens),
         PromptCount::Uncached(_) | PromptCount::Unknown => None,
-    }
-}
-
-fn usage(
-    info: &ModelInfo,
-    call: &ModelCall,
-    end: &ChatEnd,
-    effective: Option<u32>,
-    compression_count: u64,
-    retention: Option<Retention>,
-) -> ChatUsage {
-    let evidence = ReliabilityEvidence {
-        parameters: info.parameter_count,
-        n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
-        count_kind: call.built.count_kind,
-        retention,
-    };
-    ChatUsage {
-        prompt_tokens: prompt_tokens(end),
-        cached_tokens: end.cached_tokens,
-        answer_tokens: end.answer_tokens,
-        compression_count,
-        reliability: (compression_count > 0).then(|| assess_reliability(&evidence)),
-        context_tokens: call.built.tokens_used,
-        prompt_limit: call.built.token_budget,
-        count_kind: Some(call.built.count_kind),
-        answer_limit: call.request.num_predict.map(NonZeroU32::get),
-        cut_by: None,
-        recalled: Vec::new(),
-        recalled_elsewhere: Vec::new(),
-        requested_context: call.request.num_ctx,
-        trained_context: info.trained_context,
-        effective_context: effective,
-        load_ms: end.load_time.map(as_ms),
-        reading_ms: end.prompt_time.map(as_ms),
-        answering_ms: end.answer_time.map(as_ms),
     }
 }

@@ -241,6 +241,7 @@ impl Inputs {
             in_context: false,
         };
         Arc::make_mut(&mut self.path).items.push(item);
+        self.sent.recalled.extend(delta.recalled.iter().map(|one| (seq, one.clone())));
         self.unrecorded = Some(delta);
         self
     }

@@ -270,19 +270,13 @@ fn shown_item(inputs: &Inputs, piece: &ShownItem, before: u32) -> ContextItem {
     let message = u32::try_from(piece.message).ok().map(|at| at + before);
     let common = ContextItem { tokens: piece.tokens, message, ..item("record", piece.form) };
     match &piece.source {
-        ItemSource::Record(record) => {
-            let unrecorded = inputs.unrecorded(record.seq);
-            ContextItem {
-                seq: Some(record.seq).filter(|_| unrecorded.is_none()),
-                kind: Some(record.kind),
-                recalled: match unrecorded {
-                    Some(delta) => delta.recalled.clone(),
-                    None => recalled_by(inputs, record.seq),
-                },
-                role: record.role,
-                ..common
-            }
-        }
+        ItemSource::Record(record) => ContextItem {
+            seq: Some(record.seq).filter(|seq| inputs.unrecorded(*seq).is_none()),
+            kind: Some(record.kind),
+            recalled: recalled_by(inputs, record.seq),
+            role: record.role,
+            ..common
+        },
         ItemSource::Checkpoint(id) => {
             let checkpoint = inputs.checkpoints.iter().find(|checkpoint| checkpoint.id == *id);
             ContextItem {
@@ -314,21 +308,7 @@ fn omitted_item(omitted: &OmittedItem) -> ContextItem {
 }
 
 fn item(what: &str, form: &str) -> ContextItem {
-    ContextItem {
-        what: what.to_owned(),
-        seq: None,
-        through_seq: None,
-        checkpoint_id: None,
-        kind: None,
-        role: None,
-        form: form.to_owned(),
-        recalled: Vec::new(),
-        stale: false,
-        reason: None,
-        tokens: 0,
-        message: None,
-        facts: Vec::new(),
-    }
+    ContextItem { what: what.to_owned(), form: form.to_owned(), ..ContextItem::default() }
 }
 
 /// Divides the window into parts. The tokens around the texts of messages count as recent.

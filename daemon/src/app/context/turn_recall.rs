@@ -22,7 +22,7 @@ use crate::app::error::Result;
 use crate::catalog::{RecallQuery, RecalledMessage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
-use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all};
+use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all, share};
 use crate::facts::{for_each_sentence_of_line, for_each_statement, is_plain_request};
 use crate::languages::is_joined_script;
 
@@ -195,12 +195,6 @@ impl TurnRecall<'_> {
         newest.filter(|item| item.is_user_message()).map(|item| item.seq)
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a share of at most some million tokens"
-    )]
     fn situation(&self, has_question: bool) -> Result<RecallSituation> {
         let Self { core, inputs, built, .. } = self;
         let (config, result) = (core.config(), &built.result);
@@ -215,7 +209,7 @@ impl TurnRecall<'_> {
             n_shown: own.iter().map(|(_, delta)| delta.recalled.len()).sum(),
             shown_tokens: own.iter().map(|(_, delta)| count(delta)).sum(),
             is_cut: !result.cut.is_empty(),
-            share_tokens: (result.token_budget as f64 * config.recall.share) as u64,
+            share_tokens: share(result.token_budget, config.recall.share),
             free_tokens: result.token_budget.saturating_sub(result.tokens_used),
         })
     }
