@@ -222,6 +222,42 @@ impl<'a> CommandContext<'a> {
         self.print_text(&text)
     }
 
+    /// Prints a value as JSON, or the text that `render` makes of it.
+    pub(crate) fn print_value<T: Serialize>(
+        &mut self,
+        value: &T,
+        render: impl FnOnce(&T, &RenderOptions) -> String,
+    ) -> CommandResult {
+        if self.json {
+            return self.print_json(value);
+        }
+        let text = render(value, &self.render_options());
+        self.print_text(&text)
+    }
+
+    /// Shows what `action`, such as `delete 2 sessions`, would change, and asks whether to do it. After a no, says that
+    /// nothing was `done`.
+    ///
+    /// **Errors**: no person can be asked, so `--yes` is needed.
+    pub(crate) fn confirm(
+        &mut self,
+        action: &str,
+        done: &str,
+        show: impl FnOnce(&RenderOptions) -> String,
+    ) -> CommandResult<bool> {
+        if !self.terminal.can_ask() {
+            let problem =
+                format!("this would {action}, and there is no terminal to ask on: add --yes");
+            return Err(CommandError::usage(problem, ""));
+        }
+        self.terminal.eprintln(show(&self.render_options()).trim_end());
+        let is_confirmed = self.terminal.confirm(&format!("{action}?"))?;
+        if !is_confirmed {
+            self.terminal.eprintln(&format!("nothing was {done}"));
+        }
+        Ok(is_confirmed)
+    }
+
     /// Prints text for people.
     pub(crate) fn print_text(&mut self, text: &str) -> CommandResult {
         Ok(self.terminal.print(text)?)

@@ -5,15 +5,17 @@ use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::SessionListParams;
 use ollm_protocol::{SessionId, sanitize};
 
+use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult, LIST_HINT};
 use crate::completion;
 use crate::error::ClientError;
+use crate::project::session_or_current;
 
 /// The help of a required session.
 pub(crate) const SESSION_HELP: &str = "An id, a unique prefix of one, or `last` for the most recently active session \
     of all projects that is not archived";
 /// The help of a session that may be left out.
-pub(crate) const OPTIONAL_SESSION_HELP: &str = "An id, a unique prefix of one, or `last` for the most recently active \
+const OPTIONAL_SESSION_HELP: &str = "An id, a unique prefix of one, or `last` for the most recently active \
     session of all projects that is not archived [default: the current session of this directory's project]";
 
 /// The shortest prefix that is looked up; shorter ones match by accident.
@@ -38,10 +40,42 @@ pub(crate) struct OptionalSessionArg {
     session: Option<String>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct SessionFlag {
+    #[arg(
+        long,
+        global = true,
+        value_name = "SESSION",
+        help = OPTIONAL_SESSION_HELP,
+        add = completion::sessions()
+    )]
+    session: Option<String>,
+}
+
 impl OptionalSessionArg {
+    /// Returns the session that was given, else the current one, as [`session_or_current`] does.
+    pub(crate) fn id_or_current(
+        &self,
+        command: &str,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult<SessionId> {
+        session_or_current(self.id.as_deref().or(self.session.as_deref()), command, ctx)
+    }
+}
+
+impl SessionFlag {
     /// Returns the session that was given.
     pub(crate) fn given(&self) -> Option<&str> {
-        self.id.as_deref().or(self.session.as_deref())
+        self.session.as_deref()
+    }
+
+    /// Returns the session that was given, else the current one, as [`session_or_current`] does.
+    pub(crate) fn id_or_current(
+        &self,
+        command: &str,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult<SessionId> {
+        session_or_current(self.given(), command, ctx)
     }
 }
 

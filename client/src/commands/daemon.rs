@@ -92,7 +92,7 @@ pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> Comma
         }
         DaemonCommand::Stop => {
             let stopped = stop(ctx.connector())?;
-            report_stop(&stopped, ctx)
+            ctx.print_value(&stopped, render_stop)
         }
         DaemonCommand::Restart => {
             ctx.allow_spawn("restart")?;
@@ -180,11 +180,7 @@ fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> CommandResul
 fn status(ctx: &mut CommandContext<'_>) -> CommandResult {
     let connector = ctx.connector().clone().without_spawn();
     let Some(mut client) = connect_if_running(&connector)? else {
-        if ctx.json() {
-            ctx.print_json(&json!({ "running": false }))?;
-        } else {
-            ctx.print_text("ollmd is not running\n")?;
-        }
+        ctx.print_value(&json!({ "running": false }), |_, _| "ollmd is not running\n".to_owned())?;
         return Err(CommandError::NotRunning);
     };
     let raw = client.call_raw(DaemonStatus::NAME, &NoParams {})?;
@@ -237,15 +233,12 @@ fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
     }
 }
 
-fn report_stop(outcome: &StopOutcome, ctx: &mut CommandContext<'_>) -> CommandResult {
-    if ctx.json() {
-        return ctx.print_json(outcome);
-    }
-    ctx.print_text(&match outcome {
+fn render_stop(outcome: &StopOutcome, _: &RenderOptions) -> String {
+    match outcome {
         StopOutcome { stopped: false, .. } => "ollmd is not running\n".to_owned(),
         StopOutcome { pid: Some(pid), .. } => format!("ollmd stopped (process {pid})\n"),
         StopOutcome { pid: None, .. } => "ollmd stopped\n".to_owned(),
-    })
+    }
 }
 
 /// Replaces this process with the daemon.

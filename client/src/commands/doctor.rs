@@ -101,12 +101,7 @@ struct SocketPart {
 /// Prints the report.
 pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
     let (report, daemon) = examine(ctx);
-    if ctx.json() {
-        ctx.print_json(&report)?;
-    } else {
-        let text = render(&report, daemon.as_ref(), &ctx.render_options());
-        ctx.print_text(&text)?;
-    }
+    ctx.print_value(&report, |report, options| render(report, daemon.as_ref(), options))?;
     match exit_of(&report.findings) {
         Exit::Success => Ok(()),
         exit => Err(CommandError::Unwell { exit }),

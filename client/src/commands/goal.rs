@@ -10,12 +10,10 @@ use ollm_protocol::method as m;
 use ollm_protocol::methods::goal as g;
 use ollm_protocol::{GoalId, Method, SessionId, sanitize};
 
-use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::session::SessionFlag;
 use crate::args::{wire_enum, wire_enum_with_alias};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::completion;
-use crate::project::session_or_current;
 use crate::render::Style;
 
 const STATUS_HELP: [&str; 3] =
@@ -40,14 +38,8 @@ Examples:
   ollmctl goal decide 'Use JWT' --locked"
 )]
 pub(crate) struct GoalArgs {
-    #[arg(
-        long,
-        global = true,
-        value_name = "SESSION",
-        help = OPTIONAL_SESSION_HELP,
-        add = completion::sessions()
-    )]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
     /// The goal, by its number in `goal list` [default: the active one].
     #[arg(long, global = true, value_name = "N")]
     goal: Option<usize>,
@@ -185,7 +177,7 @@ struct UpdateArgs {
 }
 
 pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.as_deref(), "goal list", ctx)?;
+    let session_id = args.session.id_or_current("goal list", ctx)?;
     match args.command.unwrap_or(GoalCommand::List) {
         GoalCommand::Create { text: description, priority, steps: checkpoints } => {
             let key = None;
@@ -198,7 +190,7 @@ pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult
             Some(number) => {
                 let goals = goals(session_id, ctx)?;
                 let goal = numbered(&goals, number, "goal")?;
-                if ctx.json() { ctx.print_json(goal) } else { ctx.print_text(&render_goal(goal)) }
+                ctx.print_value(goal, |goal, _| render_goal(goal))
             }
         },
         GoalCommand::Change(change) => {

@@ -9,7 +9,6 @@ use ollm_protocol::sanitize;
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::project::session_or_current;
 use crate::render::{RenderOptions, Style};
 
 /// Digits of a digest that are enough to compare by eye.
@@ -39,11 +38,11 @@ Examples:
 pub(super) fn run(command: &LoopCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         LoopCommand::Status(session) => {
-            let session_id = session_or_current(session.given(), "loop status", ctx)?;
+            let session_id = session.id_or_current("loop status", ctx)?;
             ctx.show::<LoopStatus>(&SessionIdParams { session_id }, render)
         }
         LoopCommand::Reset(session) => {
-            let session_id = session_or_current(session.given(), "loop reset", ctx)?;
+            let session_id = session.id_or_current("loop reset", ctx)?;
             ctx.show::<LoopReset>(&SessionIdParams { session_id }, render)
         }
     }

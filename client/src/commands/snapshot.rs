@@ -13,7 +13,7 @@ use ollm_protocol::methods::snapshot::{
 use ollm_protocol::{SessionId, SnapshotId, sanitize};
 use serde_json::Value;
 
-use crate::args::session::{OPTIONAL_SESSION_HELP, OptionalSessionArg};
+use crate::args::session::{OptionalSessionArg, SessionFlag};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::sessions::branches::{moved_records, path_records};
@@ -57,8 +57,8 @@ Examples:
 pub(crate) struct SnapshotCreateArgs {
     /// A line that says what it is for [default: the last message of the user].
     summary: Option<String>,
-    #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
 }
 
 /// List the snapshots of a session, the newest first.
@@ -144,8 +144,8 @@ Examples:
 pub(crate) struct SnapshotDeleteArgs {
     #[arg(required = true, value_name = "SNAPSHOT", help = SNAPSHOT_HELP, add = completion::snapshots())]
     ids: Vec<String>,
-    #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
@@ -156,8 +156,8 @@ pub(crate) struct SnapshotDeleteArgs {
 pub(crate) struct SnapshotArg {
     #[arg(value_name = "SNAPSHOT", default_value = "last", help = SNAPSHOT_HELP, add = completion::snapshots())]
     id: String,
-    #[arg(long, value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
 }
 
 /// A snapshot, and its session if it is known.
@@ -166,7 +166,7 @@ type FoundSnapshot = (SnapshotId, Option<SessionId>);
 pub(super) fn run(command: SnapshotCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         SnapshotCommand::Create(args) => {
-            let session_id = session_or_current(args.session.as_deref(), "snapshot create", ctx)?;
+            let session_id = args.session.id_or_current("snapshot create", ctx)?;
             let params = SnapshotCreateParams {
                 session_id,
                 reason: None,
@@ -183,7 +183,7 @@ pub(super) fn run(command: SnapshotCommand, ctx: &mut CommandContext<'_>) -> Com
         SnapshotCommand::Restore(args) => restore(&args, ctx).map(drop),
         SnapshotCommand::Pin(args) => {
             let (snapshot_id, session_id) =
-                find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
+                find(&args.snapshot.id, args.snapshot.session.given(), ctx)?;
             let pinned = Some(!args.off);
             let params = SnapshotUpdateParams { snapshot_id, session_id, pinned, summary: None };
             let done = if args.off { "unpinned" } else { "pinned" };
@@ -198,7 +198,7 @@ pub(super) fn run(command: SnapshotCommand, ctx: &mut CommandContext<'_>) -> Com
 fn list(args: &SnapshotListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = match args.all {
         true => None,
-        false => Some(session_or_current(args.session.given(), "snapshot list", ctx)?),
+        false => Some(args.session.id_or_current("snapshot list", ctx)?),
     };
     ctx.show::<SnapshotList>(&list_params(session_id, None), render_list)
 }
@@ -263,7 +263,7 @@ fn find(
 }
 
 fn show(args: &SnapshotArg, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let (snapshot_id, session_id) = find(&args.id, args.session.as_deref(), ctx)?;
+    let (snapshot_id, session_id) = find(&args.id, args.session.given(), ctx)?;
     let params = SnapshotGetParams { snapshot_id, session_id, cursor: None };
     ctx.show::<SnapshotGet>(&params, render_snapshot)
 }
@@ -273,7 +273,7 @@ pub(super) fn restore(
     args: &SnapshotRestoreArgs,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult<Option<Session>> {
-    let (snapshot_id, session_id) = find(&args.snapshot.id, args.snapshot.session.as_deref(), ctx)?;
+    let (snapshot_id, session_id) = find(&args.snapshot.id, args.snapshot.session.given(), ctx)?;
     let new_session = args.new_session;
     let params = SnapshotRestoreParams {
         session_id,
@@ -312,17 +312,9 @@ fn confirmed(
         return Ok(Some(params));
     }
     let plan = ctx.call::<SnapshotRestore>(&preview_of(&params))?.value;
-    if !yes {
-        if !ctx.terminal.can_ask() {
-            let problem =
-                "this would restore a snapshot, and there is no terminal to ask on: add --yes";
-            return Err(CommandError::usage(problem, ""));
-        }
-        ctx.terminal.eprintln(render_plan(&plan, with_files).trim_end());
-        if !ctx.terminal.confirm("restore?")? {
-            ctx.terminal.eprintln("nothing was restored");
-            return Ok(None);
-        }
+    let show = |_: &RenderOptions| render_plan(&plan, with_files);
+    if !yes && !ctx.confirm("restore the snapshot", "restored", show)? {
+        return Ok(None);
     }
     let plan_id = plan.files.filter(|_| with_files).map(|files| files.plan_id);
     let files = if plan_id.is_some() { FilesMode::Apply } else { FilesMode::Skip };
@@ -332,7 +324,7 @@ fn confirmed(
 fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut found: Vec<FoundSnapshot> = Vec::new();
     for text in &args.ids {
-        let one = find(text, args.session.as_deref(), ctx)?;
+        let one = find(text, args.session.given(), ctx)?;
         if !found.contains(&one) {
             found.push(one);
         }
@@ -343,19 +335,9 @@ fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         let params = SnapshotGetParams { snapshot_id, session_id, cursor: None };
         snapshots.push(ctx.call::<SnapshotGet>(&params)?.value.snapshot);
     }
-    if !args.yes {
-        let number = counted(snapshots.len() as u64, "snapshot");
-        if !ctx.terminal.can_ask() {
-            let problem = format!(
-                "this would delete {number}, and there is no terminal to ask on: add --yes"
-            );
-            return Err(CommandError::usage(problem, ""));
-        }
-        ctx.terminal.eprintln(table_of(&snapshots, &ctx.render_options()).trim_end());
-        if !ctx.terminal.confirm(&format!("delete {number}?"))? {
-            ctx.terminal.eprintln("nothing was deleted");
-            return Ok(());
-        }
+    let action = format!("delete {}", counted(snapshots.len() as u64, "snapshot"));
+    if !args.yes && !ctx.confirm(&action, "deleted", |options| table_of(&snapshots, options))? {
+        return Ok(());
     }
     let mut results: Vec<Value> = Vec::new();
     for info in &snapshots {

@@ -6,12 +6,10 @@ use ollm_protocol::method::{SessionRedo, SessionUndo};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
 use ollm_protocol::{SessionId, sanitize};
 
-use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::session::SessionFlag;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
-use crate::completion;
 use crate::error::ClientError;
-use crate::project::session_or_current;
 use crate::render::file_plan::{names_to_put_back, plan_lines};
 use crate::render::table::clip;
 use crate::render::units::counted;
@@ -57,13 +55,8 @@ struct StepArgs {
     /// The number of operations.
     #[arg(value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    #[arg(
-        long,
-        value_name = "SESSION",
-        help = OPTIONAL_SESSION_HELP,
-        add = completion::sessions()
-    )]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
     /// Put files back as well: `preview` only shows what would happen to them.
     #[arg(long, value_name = "ACTION", num_args = 0..=1, default_missing_value = "apply", value_parser = ["preview", "apply"])]
     files: Option<String>,
@@ -110,7 +103,7 @@ pub(super) fn redo(args: &RedoArgs, ctx: &mut CommandContext<'_>) -> CommandResu
 
 fn run(args: &StepArgs, direction: StepDirection, ctx: &mut CommandContext<'_>) -> CommandResult {
     let command = if direction == StepDirection::Back { "undo" } else { "redo" };
-    let session_id = session_or_current(args.session.as_deref(), command, ctx)?;
+    let session_id = args.session.id_or_current(command, ctx)?;
     match args.files.as_deref() {
         None => step_without_files(session_id, args.steps, direction, ctx),
         Some("preview") => {
@@ -164,26 +157,15 @@ fn step_with_files(
         let problem = "the daemon is older and does not put files back".to_owned();
         return Err(CommandError::usage(problem, "ollmctl daemon restart"));
     };
-    if !yes {
-        if !ctx.terminal.can_ask() {
-            let problem = format!(
-                "this would put back {}, and there is no terminal to ask on: add --yes",
-                counted(plan.counts.put_back, "file")
-            );
-            return Err(CommandError::usage(problem, ""));
-        }
-        let shown = render_preview(direction, &preview, &ctx.render_options());
-        ctx.terminal.eprintln(shown.trim_end());
-        let question = format!(
-            "{} {} and put back {}?",
-            if direction == StepDirection::Back { "undo" } else { "redo" },
-            counted(preview.operations.len() as u64, "operation"),
-            counted(plan.counts.put_back, "file")
-        );
-        if !ctx.terminal.confirm(&question)? {
-            ctx.terminal.eprintln("nothing was changed");
-            return Ok(());
-        }
+    let action = format!(
+        "{} {} and put back {}",
+        if direction == StepDirection::Back { "undo" } else { "redo" },
+        counted(preview.operations.len() as u64, "operation"),
+        counted(plan.counts.put_back, "file")
+    );
+    let show = |options: &RenderOptions| render_preview(direction, &preview, options);
+    if !yes && !ctx.confirm(&action, "changed", show)? {
+        return Ok(());
     }
     let params = SessionUndoParams {
         operation: preview.operations.first().map(|operation| operation.seq),

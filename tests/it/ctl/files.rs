@@ -88,12 +88,17 @@ fn questions_before_files_change_show_what_happens_to_each() {
     let hint = "with --files, also put back: a.txt, b.txt";
     ask(
         &restore,
-        &["taken back: 1 tool call", hint, "restore? [y/N]"],
+        &["taken back: 1 tool call", hint, "restore the snapshot? [y/N]"],
         "\r",
         "nothing was restored",
     );
     let restore = [&restore[..], &["--files"]].concat();
-    let shown = ["taken back: 1 tool call", "put back    a.txt", "remove      b.txt", "restore?"];
+    let shown = [
+        "taken back: 1 tool call",
+        "put back    a.txt",
+        "remove      b.txt",
+        "restore the snapshot?",
+    ];
     ask(&restore, &shown, "n\r", "nothing was restored");
     assert_eq!(a(), "two\n");
     ask(&restore, &shown, "y\r", "`ollmctl undo --files` takes this back");

@@ -10,7 +10,6 @@ use super::window::{WindowShare, bar, count_kind, legend, render_messages, windo
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::project::session_or_current;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, table};
@@ -54,7 +53,7 @@ pub(crate) struct BuildArgs {
 }
 
 pub(super) fn build(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "context build", ctx)?;
+    let session_id = args.session.id_or_current("context build", ctx)?;
     let params = ContextBuildParams {
         context_size: args.size,
         strategy: args.strategy,

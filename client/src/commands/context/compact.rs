@@ -18,7 +18,6 @@ use crate::args::wire_enum;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::CommandResult;
 use crate::connection::{BlockingClient, decode};
-use crate::project::session_or_current;
 use crate::render::progress::Spinner;
 use crate::render::units::{counted, grouped};
 use crate::render::{Style, warning_line};
@@ -73,7 +72,7 @@ pub(in crate::commands) fn compact(
     is_wanted: &dyn Fn() -> bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult<bool> {
-    let session_id = session_or_current(args.session.given(), "context compact", ctx)?;
+    let session_id = args.session.id_or_current("context compact", ctx)?;
     let params = ContextCompactParams {
         dry_run: args.dry_run,
         strategy: args.strategy,
@@ -84,7 +83,7 @@ pub(in crate::commands) fn compact(
 }
 
 pub(super) fn checkpoints(args: &CheckpointsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "context checkpoints", ctx)?;
+    let session_id = args.session.id_or_current("context checkpoints", ctx)?;
     let params = SessionIdParams { session_id };
     ctx.show::<ContextCheckpoints>(&params, |found, _| render_checkpoints(found, args.summaries))
 }

@@ -9,11 +9,9 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::sanitize;
 
-use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::session::SessionFlag;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::completion;
-use crate::project::session_or_current;
 use crate::render::RenderOptions;
 use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
@@ -37,14 +35,8 @@ Examples:
   ollmctl remember 'The staging port is 48213.'"
 )]
 pub(crate) struct FactsArgs {
-    #[arg(
-        long,
-        global = true,
-        value_name = "SESSION",
-        help = OPTIONAL_SESSION_HELP,
-        add = completion::sessions()
-    )]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
     #[command(subcommand)]
     command: Option<FactsCommand>,
 }
@@ -104,7 +96,7 @@ fn parse_fact(text: &str) -> Result<FactNumber, String> {
 }
 
 pub(super) fn run(args: FactsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.as_deref(), "context facts", ctx)?;
+    let session_id = args.session.id_or_current("context facts", ctx)?;
     let (fact, restore) = match args.command {
         None => return list(ContextFactsParams::new(session_id), ctx),
         Some(FactsCommand::List { all }) => {
@@ -132,11 +124,7 @@ fn list(mut params: ContextFactsParams, ctx: &mut CommandContext<'_>) -> Command
         whole.data.extend(page.data);
         whole.next_cursor = page.next_cursor;
     }
-    if ctx.json() {
-        return ctx.print_json(&whole);
-    }
-    let text = render_list(&whole, &ctx.render_options());
-    ctx.print_text(&text)
+    ctx.print_value(&whole, render_list)
 }
 
 fn render_list(listed: &ContextFactsResult, options: &RenderOptions) -> String {

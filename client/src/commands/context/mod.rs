@@ -14,12 +14,10 @@ use ollm_protocol::methods::context::{ContextPinParams, ContextPinResult};
 use ollm_protocol::{Seq, SessionId};
 
 use crate::args::parse_seq;
-use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::session::SessionFlag;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::chat::session::last_on_branch;
-use crate::completion;
-use crate::project::session_or_current;
 use crate::render::RenderOptions;
 use entries::budget_line;
 
@@ -52,13 +50,8 @@ pub(crate) struct PinArgs {
     /// The number of the record, as in `sessions view` [default: that of the last message].
     #[arg(value_name = "N", value_parser = parse_seq)]
     seq: Option<Seq>,
-    #[arg(
-        long,
-        value_name = "SESSION",
-        help = OPTIONAL_SESSION_HELP,
-        add = completion::sessions()
-    )]
-    session: Option<String>,
+    #[command(flatten)]
+    session: SessionFlag,
 }
 
 pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -77,7 +70,7 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
 
 fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let example = if pinned { "context pin N" } else { "context unpin N" };
-    let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
+    let session_id = args.session.id_or_current(example, ctx)?;
     let seq = args.seq.map_or_else(|| last_message(session_id, ctx), Ok)?;
     let params = ContextPinParams { session_id, seq };
     if pinned {

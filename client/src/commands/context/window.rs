@@ -13,7 +13,6 @@ use ollm_protocol::sanitize;
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::project::session_or_current;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style, table};
@@ -56,13 +55,13 @@ pub(crate) struct InspectArgs {
 }
 
 pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "context status", ctx)?;
+    let session_id = args.session.id_or_current("context status", ctx)?;
     let params = ContextStatusParams { session_id, context_size: args.size };
     ctx.show::<ContextStatus>(&params, render_status)
 }
 
 pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "context inspect", ctx)?;
+    let session_id = args.session.id_or_current("context inspect", ctx)?;
     let build_id = args.build;
     let params = ContextInspectParams { session_id, build_id, model: None, tools: None };
     ctx.show::<ContextInspect>(&params, |inspected, options| {

@@ -14,7 +14,6 @@ use crate::args::session::{OptionalSessionArg, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::commands::undo::{operation_line, remaining_line};
-use crate::project::session_or_current;
 use crate::render::RenderOptions;
 use crate::render::session_table::outcome_line;
 use crate::render::units::counted;
@@ -147,7 +146,7 @@ pub(in crate::commands) fn fork(
     args: ForkArgs,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult<Session> {
-    let session_id = session_or_current(args.session.given(), "sessions fork", ctx)?;
+    let session_id = args.session.id_or_current("sessions fork", ctx)?;
     let params = SessionForkParams { session_id, at_seq: args.at, title: args.title, key: None };
     let reply = ctx.call::<SessionFork>(&params)?;
     ctx.print(&reply, |result, _| render_fork(result))?;
@@ -161,7 +160,7 @@ fn render_fork(result: &SessionForkResult) -> String {
 }
 
 pub(super) fn operations(args: &OperationsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "sessions operations", ctx)?;
+    let session_id = args.session.id_or_current("sessions operations", ctx)?;
     let params = SessionOperationsParams { session_id, limit: Some(args.limit), cursor: None };
     ctx.show::<SessionOperations>(&params, render_operations)
 }

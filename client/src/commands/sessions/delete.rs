@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::list;
 use crate::args::session::SESSION_HELP;
 use crate::command_context::CommandContext;
-use crate::command_error::{CommandError, CommandResult};
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::render::session_table::{self, outcome_line};
 use crate::render::units::{counted, grouped};
@@ -145,18 +145,9 @@ fn confirm(
         return Ok(true);
     }
     let number = counted(sessions.len() as u64 + more, "session");
-    if !ctx.terminal.can_ask() {
-        return Err(CommandError::usage(
-            format!("this would delete {number}, and there is no terminal to ask on: add --yes"),
-            "",
-        ));
-    }
-    ctx.terminal.eprintln(first_sessions(sessions, more, &ctx.render_options()).trim_end());
-    let confirmed = ctx.terminal.confirm(&format!("delete {number}? This cannot be undone."))?;
-    if !confirmed {
-        ctx.terminal.eprintln("nothing was deleted");
-    }
-    Ok(confirmed)
+    ctx.confirm(&format!("permanently delete {number}"), "deleted", |options| {
+        first_sessions(sessions, more, options)
+    })
 }
 
 /// Returns the first sessions of a list, and the number of the others.

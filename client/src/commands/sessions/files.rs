@@ -10,7 +10,6 @@ use ollm_protocol::sanitize;
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::project::session_or_current;
 use crate::render::units::{ago, counted};
 use crate::render::{RenderOptions, Style};
 
@@ -34,7 +33,7 @@ pub(crate) struct FilesArgs {
 }
 
 pub(super) fn run(args: &FilesArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "sessions files", ctx)?;
+    let session_id = args.session.id_or_current("sessions files", ctx)?;
     let (stale, limit) = (args.stale, Some(args.limit));
     let params = SessionFilesParams { session_id, stale, limit, cursor: None };
     ctx.show::<SessionFiles>(&params, |result, options| render(result, stale, options))

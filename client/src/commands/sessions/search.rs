@@ -97,11 +97,7 @@ pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         }
         params.cursor.clone_from(&all.next_cursor);
     }
-    if ctx.json() {
-        return ctx.print_json(&all);
-    }
-    let text = render(&all, &ctx.render_options());
-    ctx.print_text(&text)
+    ctx.print_value(&all, render)
 }
 
 /// Returns the place and the snippet of each hit.

@@ -14,7 +14,6 @@ use serde_json::Value;
 use crate::args::session::{OptionalSessionArg, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::project::session_or_current;
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style, wire_name};
@@ -55,7 +54,7 @@ pub(crate) struct LabelArgs {
 }
 
 pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = session_or_current(args.session.given(), "sessions tree", ctx)?;
+    let session_id = args.session.id_or_current("sessions tree", ctx)?;
     let mut params = SessionTreeParams { session_id, limit: Some(PAGE_NODES), cursor: None };
     let (mut nodes, mut joined): (Vec<TreeNode>, Vec<Value>) = (Vec::new(), Vec::new());
     loop {

@@ -376,7 +376,7 @@ fn chat_undoes_branches_and_forks() {
     terminal.expect("undone:");
     terminal.expect("question two");
     terminal.send("/context restore\r");
-    terminal.expect("restore?");
+    terminal.expect("restore the snapshot?");
     terminal.send("y\r");
     terminal.expect("takes this back");
     terminal.send("/undo\r");
