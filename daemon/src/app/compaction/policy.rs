@@ -107,7 +107,7 @@ pub(super) struct Situation {
     pub(super) need: CompactionNeed,
     /// The records that the last compaction could not summarize, in percent of the room; `None` before the first one.
     pub(super) grown_percent: Option<u64>,
-    /// The tokens of the records without a summary of a model.
+    /// The tokens of the records without a summary of a model, except a message of the user that waits for its answer.
     pub(super) waiting_tokens: u64,
     /// The tokens that a prompt may have.
     pub(super) prompt_limit: u64,

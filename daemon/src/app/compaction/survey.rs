@@ -85,11 +85,14 @@ impl Survey {
         self.inputs.checkpoints.iter().any(|checkpoint| checkpoint.provisional)
     }
 
-    /// Returns the tokens of the records that no model summarized.
+    /// Returns the tokens of the records that no model summarized, without a message of the user that waits for its answer.
     pub(super) fn tokens_without_notes(&self) -> u64 {
         let Inputs { checkpoints, path, .. } = &self.inputs;
+        let newest = path.items.iter().rposition(PathItem::is_user_message);
+        let end = newest.filter(|_| self.answers_user()).unwrap_or(path.items.len());
         let lasting = checkpoints.iter().rfind(|checkpoint| !checkpoint.provisional);
-        lasting.map_or_else(|| tokens_of(&path.items), |last| tokens_after(&path.items, last.to))
+        let before = &path.items[..end];
+        lasting.map_or_else(|| tokens_of(before), |last| tokens_after(before, last.to))
     }
 
     /// Returns the model that summarizes.
