@@ -170,7 +170,7 @@ pub(crate) fn preview<F: PlannedFold, T>(
 pub(crate) enum FirstPhase<T> {
     /// Records that follow this leaf.
     Append(Option<Seq>, Vec<NewRecord>, T),
-    /// There is nothing to append.
+    /// There is nothing to append, which confirms an earlier change.
     Nothing(T),
 }
 
@@ -191,10 +191,16 @@ pub(crate) async fn in_two_phases<T, P: Future<Output = Result<FirstPhase<T>>>>(
     loop {
         let (leaf, records, done) = match first_phase().await? {
             FirstPhase::Append(leaf, records, done) => (leaf, records, done),
-            FirstPhase::Nothing(done) => return Ok((Some(done), None)),
+            FirstPhase::Nothing(done) => {
+                blocking(core, move |core| Ok(core.sessions.sync(id)?)).await?;
+                return Ok((Some(done), None));
+            }
         };
         match core.sessions.append_after(id, leaf, records, key.cloned())?.await {
-            Ok(appended) => return Ok((Some(done), Some(appended.seq))),
+            // A concurrent call may have used the key.
+            Ok(appended) => {
+                return Ok(((!appended.duplicate).then_some(done), Some(appended.seq)));
+            }
             Err(SessionError::LeafMoved { .. }) if Instant::now() < deadline => {}
             Err(error) => return Err(error.into()),
         }

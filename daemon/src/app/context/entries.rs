@@ -10,10 +10,13 @@ use ollm_protocol::methods::context::{
     ContextListEntriesResult, ContextRemoveEntryParams, ContextRemoveEntryResult, ContextSource,
 };
 
-use super::folds::{Folds, active_path, merged_entries, session_entries, shared_entries};
+use super::folds::{Folds, merged_entries, session_entries, settled_path, shared_entries};
 use super::quota::TokenQuota;
+use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::{Core, blocking};
+use crate::app::drafts::uncounted;
 use crate::app::error::{AppError, Result};
+use crate::app::path::ActivePath;
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
 
@@ -40,15 +43,12 @@ pub(crate) async fn add(
     let source = source.map_or(ContextEntry::DEFAULT_SOURCE, ContextSource::as_str).to_owned();
     let priority = priority.unwrap_or(ContextEntry::DEFAULT_PRIORITY);
     let entry = StoredEntry { content, priority, source };
-    let (result, record) = blocking(&core, move |core| {
-        let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
+    carry_out(&core, session_id, move |core| {
+        let scope = EntryScope::of(core, session_id, project_path.as_deref(), scope)?;
         let result = check_fit(core, &scope, &key, &entry)?;
-        let (_, record) = scope.set(core, key, Some(entry))?;
-        Ok((result, record))
+        scope.set(core, &key, Some(entry.clone()), |_| result)
     })
-    .await?;
-    append(&core, session_id, record).await?;
-    Ok(result)
+    .await
 }
 
 /// Removes a context entry (`context.removeEntry`); an entry of a wider scope with the same key is in force again.
@@ -58,20 +58,26 @@ pub(crate) async fn remove(
 ) -> Result<ContextRemoveEntryResult> {
     let ContextRemoveEntryParams { session_id, project_path, scope, key } = params;
     check_key(&key)?;
-    let (removed, record) = blocking(&core, move |core| {
-        EntryScope::of(session_id, project_path.as_deref(), scope)?.set(core, key, None)
-    })
-    .await?;
-    append(&core, session_id, record).await?;
-    Ok(ContextRemoveEntryResult { removed })
+    let removed = carry_out(&core, session_id, move |core| {
+        let scope = EntryScope::of(core, session_id, project_path.as_deref(), scope)?;
+        scope.set(core, &key, None, |removed| removed)
+    });
+    Ok(ContextRemoveEntryResult { removed: removed.await? })
 }
 
-/// Appends the change of a session's entry, if there is one.
-async fn append(core: &Core, id: Option<SessionId>, record: Option<RecordBody>) -> Result<()> {
-    if let Some((id, record)) = id.zip(record) {
-        core.append_one(id, record).await?;
-    }
-    Ok(())
+/// Carries out a change of an entry: in two phases if it is one of a session.
+async fn carry_out<T: Send + 'static>(
+    core: &Arc<Core>,
+    session_id: Option<SessionId>,
+    plan: impl Fn(&Arc<Core>) -> Result<FirstPhase<T>> + Clone + Send + 'static,
+) -> Result<T> {
+    let Some(id) = session_id else {
+        return match blocking(core, plan).await? {
+            FirstPhase::Nothing(result) | FirstPhase::Append(_, _, result) => Ok(result),
+        };
+    };
+    let (result, _) = in_two_phases(core, id, None, || blocking(core, plan.clone())).await?;
+    Ok(result.expect("a call without a key is planned"))
 }
 
 /// Lists the context entries in force (`context.listEntries`). Blocks on the disk.
@@ -82,7 +88,7 @@ pub(crate) fn list(
     let ContextListEntriesParams { session_id, project_path } = params;
     let is_global = session_id.is_none() && project_path.is_none();
     let scope = is_global.then_some(ContextScope::Global);
-    let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
+    let scope = EntryScope::of(core, session_id, project_path.as_deref(), scope)?;
     let (mut data, quota) = scope.entries(core)?;
     let tokens = quota.count(&render_entries(&data));
     // The files and the log can have entries of any size.
@@ -143,15 +149,17 @@ pub(super) fn render_entry(entry: &ContextEntry) -> String {
 
 /// The owner of context entries.
 enum EntryScope {
-    Session(SessionId),
+    /// The session, and its active path.
+    Session(SessionId, Arc<ActivePath>),
     /// The canonical path of the project.
     Project(String),
     Global,
 }
 
 impl EntryScope {
-    /// Checks that the params name exactly one scope.
+    /// Checks that the params name exactly one scope. Blocks on the disk.
     fn of(
+        core: &Arc<Core>,
         session: Option<SessionId>,
         project: Option<&str>,
         scope: Option<ContextScope>,
@@ -161,7 +169,9 @@ impl EntryScope {
             (Some(_), Some(_)) => {
                 Err(AppError::invalid("sessionId", "cannot be named together with projectPath"))
             }
-            (Some(id), None) if may_be(ContextScope::Session) => Ok(Self::Session(id)),
+            (Some(id), None) if may_be(ContextScope::Session) => {
+                Ok(Self::Session(id, settled_path(core, id)?))
+            }
             (None, Some(path)) if may_be(ContextScope::Project) => {
                 Ok(Self::Project(Projects::canonical(path)?))
             }
@@ -177,7 +187,7 @@ impl EntryScope {
 
     const fn scope(&self) -> ContextScope {
         match self {
-            Self::Session(_) => ContextScope::Session,
+            Self::Session(..) => ContextScope::Session,
             Self::Project(_) => ContextScope::Project,
             Self::Global => ContextScope::Global,
         }
@@ -186,7 +196,7 @@ impl EntryScope {
     /// Returns the file that keeps the entries; those of a session are in its log.
     const fn owner(&self) -> Option<Owner<'_>> {
         match self {
-            Self::Session(_) => None,
+            Self::Session(..) => None,
             Self::Project(path) => Some(Owner::Project(path.as_str())),
             Self::Global => Some(Owner::Global),
         }
@@ -196,10 +206,10 @@ impl EntryScope {
     fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, TokenQuota)> {
         let mut session = None;
         let entries = match self {
-            Self::Session(id) => {
+            Self::Session(id, path) => {
                 session = Some(*id);
                 let project = core.settings(*id)?.project_path;
-                Folds::load(core, *id, &*active_path(core, *id)?, project.as_deref())?.entries
+                Folds::load(core, *id, path, project.as_deref())?.entries
             }
             Self::Project(path) => merged_entries(shared_entries(core, Some(path))?),
             Self::Global => merged_entries(shared_entries(core, None)?),
@@ -210,31 +220,32 @@ impl EntryScope {
     /// Returns the entry of this scope itself, and not of a wider one. Blocks on the disk.
     fn own_entry(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>> {
         Ok(match (self, self.owner()) {
-            (Self::Session(id), _) => {
-                session_entries(core, *id, &*active_path(core, *id)?)?.get(key).cloned()
-            }
+            (Self::Session(id, path), _) => session_entries(core, *id, path)?.get(key).cloned(),
             (_, Some(owner)) => core.projects.entries(owner)?.remove(key),
             (_, None) => None,
         })
     }
 
-    /// Sets or removes an entry of this scope: in its file, or by the returned record, which the caller appends to the
-    /// session. Also returns whether that changes anything. Blocks on the disk.
-    fn set(
+    /// Sets or removes an entry of this scope: in its file, or by a record that is to be appended to the session. The result is
+    /// made from whether that changes anything. Blocks on the disk.
+    fn set<T>(
         &self,
         core: &Core,
-        key: String,
+        key: &str,
         entry: Option<StoredEntry>,
-    ) -> Result<(bool, Option<RecordBody>)> {
-        if let Some(owner) = self.owner() {
-            return Ok((core.projects.set_entry(owner, &key, entry)?, None));
-        }
-        let changed = self.own_entry(core, &key)? != entry;
-        if let (Self::Session(id), false) = (self, changed) {
-            // The reply confirms an earlier change.
-            core.sessions.sync(*id)?;
-        }
-        Ok((changed, changed.then(|| change_record(key, entry))))
+        result: impl FnOnce(bool) -> T,
+    ) -> Result<FirstPhase<T>> {
+        let changed = match self.owner() {
+            Some(owner) => core.projects.set_entry(owner, key, entry.clone())?,
+            None => self.own_entry(core, key)? != entry,
+        };
+        Ok(match self {
+            Self::Session(_, path) if changed => {
+                let records = vec![uncounted(change_record(key, entry))];
+                FirstPhase::Append(path.leaf, records, result(true))
+            }
+            _ => FirstPhase::Nothing(result(changed)),
+        })
     }
 }
 
@@ -269,13 +280,14 @@ fn check_fit(
     Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, limit: quota.limit })
 }
 
-fn change_record(key: String, entry: Option<StoredEntry>) -> RecordBody {
+fn change_record(key: &str, entry: Option<StoredEntry>) -> RecordBody {
     let (content, priority, source) = match entry {
         Some(StoredEntry { content, priority, source }) => {
             (Some(content), Some(priority), Some(source))
         }
         None => (None, None, None),
     };
+    let key = key.to_owned();
     RecordBody::ContextEntry(ContextEntryChange { key, content, priority, source })
 }
 
@@ -292,7 +304,10 @@ fn check_key(key: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::app::testing::TestSession;
 
     fn entry(key: &str, content: &str) -> ContextEntry {
         ContextEntry {
@@ -318,6 +333,30 @@ mod tests {
              <context-entry key=\"c\">\nz\n</context-entry>"
         );
         assert_eq!(render_entries(&[]), "");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn concurrent_entries_of_a_session_are_all_set() {
+        let session = Arc::new(TestSession::new(&[]));
+        let set = |number: usize| {
+            let session = Arc::clone(&session);
+            let params = json!({
+                "sessionId": session.id,
+                "key": format!("key {number}"),
+                "content": "Be brief.",
+            });
+            let params = serde_json::from_value(params).expect("params");
+            let set = async move { add(Arc::clone(&session.core), params).await };
+            crate::shutdown::Tasks::new().spawn(set)
+        };
+        let tasks: Vec<_> = (0..16).map(set).collect();
+        for task in tasks {
+            assert!(task.await.expect("no panic").expect("sets").changed);
+        }
+        let params = serde_json::from_value(json!({ "sessionId": session.id })).expect("params");
+        assert_eq!(list(&session.core, params).expect("lists").data.len(), 16);
+        let again = set(3).await.expect("no panic").expect("is set");
+        assert!(!again.changed);
     }
 
     #[test]

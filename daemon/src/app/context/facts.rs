@@ -14,11 +14,11 @@ use ollm_protocol::methods::context::{
 use ollm_protocol::{Seq, SessionId, method};
 use parking_lot::Mutex;
 
-use super::folds::{active_path, facts, pins};
+use super::folds::{active_path, facts, pins, settled_path};
+use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{take_key, uncounted};
 use crate::app::error::{AppError, Result, page_limit};
-use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::context::compact::recount_facts;
 use crate::context::{FactSource, defuse};
@@ -76,16 +76,23 @@ pub(crate) async fn forget(
 ) -> Result<ContextForgetFactResult> {
     let key = take_key::<method::ContextForgetFact>(&mut params, |params| &mut params.key)?;
     let ContextForgetFactParams { session_id: id, seq, index, restore, .. } = params;
-    let (change, is_changed) =
-        blocking(&core, move |core| forget_record(core, id, seq, index, restore)).await?;
-    let mut duplicate = false;
-    // A key is remembered even by a call that changes nothing.
-    if is_changed || key.is_some() {
-        let data = serde_json::to_value(&change).expect("a struct of numbers and strings is JSON");
-        let custom = Custom { name: FORGET_RECORD.to_owned(), data, context_text: None };
-        let appended = core.append(id, vec![uncounted(RecordBody::Custom(custom))], key).await?;
-        duplicate = appended.duplicate;
-    }
+    let has_key = key.is_some();
+    let first_phase = || {
+        blocking(&core, move |core| {
+            let path = settled_path(core, id)?;
+            let (change, is_changed) = forget_record(core, id, &path, seq, index, restore)?;
+            // A key is remembered even by a call that changes nothing.
+            if !is_changed && !has_key {
+                return Ok(FirstPhase::Nothing(false));
+            }
+            let data =
+                serde_json::to_value(&change).expect("a struct of numbers and strings is JSON");
+            let custom = Custom { name: FORGET_RECORD.to_owned(), data, context_text: None };
+            let records = vec![uncounted(RecordBody::Custom(custom))];
+            Ok(FirstPhase::Append(path.leaf, records, is_changed))
+        })
+    };
+    let (is_changed, _) = in_two_phases(&core, id, key.as_ref(), first_phase).await?;
     let data = blocking(&core, move |core| {
         let known = KnownFacts::load(core, id)?;
         let ranked = known.fold.ranked(&known.pins);
@@ -93,19 +100,19 @@ pub(crate) async fn forget(
         Ok(own.map(|one| known.describe(one)).collect())
     })
     .await?;
-    Ok(ContextForgetFactResult { data, changed: is_changed && !duplicate, duplicate })
+    let (changed, duplicate) = (is_changed == Some(true), is_changed.is_none());
+    Ok(ContextForgetFactResult { data, changed, duplicate })
 }
 
 /// Returns the change of a record's facts, and whether it changes anything. Blocks on the disk.
 fn forget_record(
-    core: &Arc<Core>,
+    core: &Core,
     id: SessionId,
+    path: &ActivePath,
     seq: Seq,
     index: Option<u32>,
     restored: bool,
 ) -> Result<(ForgottenFact, bool)> {
-    // The pieces of an interrupted answer are joined only while they are the last records.
-    settle(core, id)?;
     let entry = core.sessions.with(id, |live| live.state().entry(seq))?;
     let kind = entry.ok_or(SessionError::RecordNotFound { id, seq })?;
     let states = match kind.kind() {
@@ -118,8 +125,7 @@ fn forget_record(
             "only messages of the user and context entries state facts",
         ));
     }
-    let path = active_path(core, id)?;
-    let fold = facts(core, id, &path)?;
+    let fold = facts(core, id, path)?;
     let own: Vec<_> = fold.of_record(seq).collect();
     let digest = match index {
         None => None,

@@ -16,6 +16,7 @@ use crate::app::cache::{CachedFolds, FoldedTo};
 use crate::app::change::KindFold;
 use crate::app::core::Core;
 use crate::app::error::Result;
+use crate::app::partial::read_settled;
 use crate::app::path::ActivePath;
 use crate::context::compact::Extractor;
 use crate::context::{FileUses, PathItem};
@@ -57,6 +58,12 @@ impl Folds {
 /// Returns the active path of a session. Blocks on the disk unless the session is open.
 pub(super) fn active_path(core: &Core, id: SessionId) -> Result<Arc<ActivePath>> {
     Ok(core.sessions.with(id, |live| core.cache.path_to(live.state(), live.state().leaf()))?)
+}
+
+/// Returns the active path of a session without the pieces of an interrupted answer, for a change that names its leaf. Blocks on
+/// the disk.
+pub(super) fn settled_path(core: &Arc<Core>, id: SessionId) -> Result<Arc<ActivePath>> {
+    read_settled(core, id, |live| core.cache.path_to(live.state(), live.state().leaf()))
 }
 
 /// Folds the goals on a path. Blocks on the disk.
