@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{
-    Close, CloseReason, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
+    Close, CloseReason, MetaPatch, ModeChange, RecordBody, SessionStatus,
 };
 use ollm_protocol::event::SessionArchivedData;
 use ollm_protocol::limits::{self, BoundedField};
@@ -44,12 +44,17 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
         let patch = patch.clone();
         blocking(&core, move |core| check_changed_prompt(core, id, patch)).await?;
     }
-    if !patch.metadata.is_empty() {
-        let mut all = summary(&core, id).await?.metadata;
-        all.extend(patch.metadata.clone());
-        BoundedField::Metadata.check(limits::metadata_bytes(&all))?;
-    }
-    Ok(SessionResult { session: write_patch(&core, id, patch).await? })
+    let now = core.clock.now();
+    change(&core, id, None, move |view: &View<'_>| {
+        if !patch.metadata.is_empty() {
+            let mut all = view.state.summary(now).metadata;
+            all.extend(patch.metadata.clone());
+            BoundedField::Metadata.check(limits::metadata_bytes(&all))?;
+        }
+        Ok(vec![uncounted(RecordBody::Meta(patch))])
+    })
+    .await?;
+    result(&core, id).await
 }
 
 /// Refuses a change after which the system prompt would not fit. Blocks on the disk.
@@ -63,38 +68,48 @@ fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<
 /// Archives a session (`session.archive`).
 pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let session = summary(&core, id).await?;
-    if session.status == SessionStatus::Archived {
-        return unchanged(&core, session).await;
+    let is_due = |status| status != SessionStatus::Archived;
+    if change_status(&core, id, is_due, archived(true)).await? {
+        announce_archived(&core, id, "client");
     }
-    blocking(&core, move |core| {
-        archive_for(core, id, "client")?;
-        Ok(SessionResult { session: core.summary(id)? })
-    })
-    .await
+    result(&core, id).await
+}
+
+/// Appends a record if the session is due for it by its status; returns whether it was.
+async fn change_status(
+    core: &Arc<Core>,
+    id: SessionId,
+    is_due: fn(SessionStatus) -> bool,
+    body: RecordBody,
+) -> Result<bool> {
+    let now = core.clock.now();
+    let plan = move |view: &View<'_>| {
+        let is_due = is_due(view.state.summary(now).status);
+        Ok(if is_due { vec![uncounted(body)] } else { Vec::new() })
+    };
+    Ok(change(core, id, None, plan).await?.is_some())
+}
+
+fn archived(archived: bool) -> RecordBody {
+    RecordBody::Meta(MetaPatch { archived: Some(archived), ..MetaPatch::default() })
+}
+
+fn announce_archived(core: &Core, id: SessionId, reason: &'static str) {
+    core.publish(id, None, &SessionArchivedData { reason: reason.to_owned() });
 }
 
 /// Archives a session and announces the reason, which is not recorded. Blocks on the disk.
 pub(super) fn archive_for(core: &Core, id: SessionId, reason: &'static str) -> Result<()> {
-    let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
-    core.sessions.append(id, vec![uncounted(RecordBody::Meta(patch))], None)?.wait()?;
-    core.publish(id, None, &SessionArchivedData { reason: reason.to_owned() });
+    core.sessions.append(id, vec![uncounted(archived(true))], None)?.wait()?;
+    announce_archived(core, id, reason);
     Ok(())
 }
 
 /// Unarchives a session (`session.unarchive`).
 pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let session = summary(&core, params.session_id).await?;
-    if session.status != SessionStatus::Archived {
-        return unchanged(&core, session).await;
-    }
-    let patch = MetaPatch { archived: Some(false), ..MetaPatch::default() };
-    Ok(SessionResult { session: write_patch(&core, params.session_id, patch).await? })
-}
-
-async fn write_patch(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session> {
-    core.append_one(id, RecordBody::Meta(patch)).await?;
-    summary(core, id).await
+    let is_due = |status| status == SessionStatus::Archived;
+    change_status(&core, params.session_id, is_due, archived(false)).await?;
+    result(&core, params.session_id).await
 }
 
 /// Changes the mode of a session (`session.setMode`).
@@ -120,32 +135,79 @@ pub(crate) async fn set_mode(
         Ok(vec![view.snapshot(mark), uncounted(RecordBody::ModeChange(change))])
     })
     .await?;
-    Ok(SessionResult { session: summary(&core, session_id).await? })
+    result(&core, session_id).await
 }
 
 /// Closes a session and writes its document (`session.close`).
 pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let session = summary(&core, id).await?;
-    if session.status == SessionStatus::Closed {
-        return unchanged(&core, session).await;
-    }
+    let is_due = |status| status != SessionStatus::Closed;
     let body = RecordBody::Close(Close { reason: CloseReason::Client });
-    core.append_one(id, body).await?;
-    blocking(&core, move |core| {
-        documents::write(core, id)?;
-        Ok(SessionResult { session: core.summary(id)? })
-    })
-    .await
+    if change_status(&core, id, is_due, body).await? {
+        blocking(&core, move |core| documents::write(core, id)).await?;
+    }
+    result(&core, id).await
 }
 
-/// Replies that there is nothing to change, which confirms an earlier change: it is made durable before.
-async fn unchanged(core: &Arc<Core>, session: Session) -> Result<SessionResult> {
-    let id = session.session_id;
-    blocking(core, move |core| Ok(core.sessions.sync(id)?)).await?;
+async fn result(core: &Arc<Core>, id: SessionId) -> Result<SessionResult> {
+    let session = blocking(core, move |core| core.summary(id)).await?;
     Ok(SessionResult { session })
 }
 
-async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session> {
-    blocking(core, move |core| core.summary(id)).await
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::app::testing::TestSession;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn concurrent_updates_never_exceed_the_metadata_limit() {
+        let session = TestSession::new(&[]);
+        let value = "x".repeat(BoundedField::Metadata.max_bytes() * 2 / 5);
+        let tasks: Vec<_> = (0..4)
+            .map(|number| {
+                let metadata = json!({ format!("key {number}"): value });
+                let params = json!({ "sessionId": session.id, "metadata": metadata });
+                let params = serde_json::from_value(params).expect("params");
+                crate::shutdown::Tasks::new().spawn(update(Arc::clone(&session.core), params))
+            })
+            .collect();
+        let mut n_updated = 0;
+        for task in tasks {
+            match task.await.expect("no panic") {
+                Ok(_) => n_updated += 1,
+                Err(error) => assert!(matches!(error, AppError::TooLarge(_)), "{error}"),
+            }
+        }
+        assert_eq!(n_updated, 2);
+        let metadata = session.core.summary(session.id).expect("is there").metadata;
+        assert_eq!(metadata.len(), 2);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn session_is_archived_once_by_concurrent_calls() {
+        let session = TestSession::new(&[]);
+        let params = || SessionIdParams { session_id: session.id };
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let archive = archive(Arc::clone(&session.core), params());
+                crate::shutdown::Tasks::new().spawn(archive)
+            })
+            .collect();
+        for task in tasks {
+            let archived = task.await.expect("no panic").expect("archives").session;
+            assert_eq!(archived.status, SessionStatus::Archived);
+        }
+        let n_records = |session: &TestSession| {
+            let bodies = session.bodies();
+            bodies.iter().filter(|body| matches!(body, RecordBody::Meta(_))).count()
+        };
+        assert_eq!(n_records(&session), 1);
+        for _ in 0..2 {
+            let session = unarchive(Arc::clone(&session.core), params()).await.expect("unarchives");
+            assert_eq!(session.session.status, SessionStatus::Active);
+        }
+        assert_eq!(n_records(&session), 2);
+    }
 }
