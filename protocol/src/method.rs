@@ -165,16 +165,8 @@ methods! {
     ContextUnpin = "context.unpin", Completes, Changes, context::ContextPinParams => context::ContextPinResult, "Unpins a record.";
     ContextFacts = "context.facts", Canceled, Safe, context::ContextFactsParams => context::ContextFactsResult, "Lists the facts that the user stated in a session and that still hold.";
     ContextForgetFact = "context.forgetFact", Completes, Changes, context::ContextForgetFactParams => context::ContextForgetFactResult, "Suppresses a fact, so that later contexts do not show it, or shows it again.";
-    GoalCreate = "goal.create", Completes, Changes, goal::GoalCreateParams => goal::GoalResult, "Creates a goal and makes it the active one.";
+    GoalChange = "goal.change", Completes, Changes, goal::GoalChangeParams => goal::GoalChangeResult, "Changes goals in several steps: all of them are made, or none.";
     GoalList = "goal.list", Canceled, Safe, goal::GoalListParams => goal::GoalListResult, "Lists the goals of a session, the newest first.";
-    GoalUpdate = "goal.update", Completes, Changes, goal::GoalUpdateParams => goal::GoalResult, "Changes the description, priority or status of a goal.";
-    GoalAddCheckpoint = "goal.addCheckpoint", Completes, Changes, goal::GoalAddCheckpointParams => goal::GoalResult, "Adds a checkpoint to a goal.";
-    GoalUpdateCheckpoint = "goal.updateCheckpoint", Completes, Changes, goal::GoalUpdateCheckpointParams => goal::GoalResult, "Changes the description or status of a checkpoint.";
-    GoalAddDecision = "goal.addDecision", Completes, Changes, goal::GoalAddDecisionParams => goal::GoalResult, "Adds a decision to a goal; it may supersede another one.";
-    GoalLockDecision = "goal.lockDecision", Completes, Changes, goal::GoalLockDecisionParams => goal::GoalResult, "Locks a decision, so that models cannot change it.";
-    GoalAddArtifact = "goal.addArtifact", Completes, Changes, goal::GoalAddArtifactParams => goal::GoalResult, "Adds a created, modified or deleted file to a goal.";
-    GoalSetNextSteps = "goal.setNextSteps", Completes, Changes, goal::GoalSetNextStepsParams => goal::GoalResult, "Replaces the next steps of a goal.";
-    GoalApplyMarkers = "goal.applyMarkers", Completes, Changes, goal::GoalApplyMarkersParams => goal::GoalApplyMarkersResult, "Applies the goal markers in a text or in a recorded message.";
     ModelList = "model.list", Canceled, Safe, daemon::NoParams => model::ModelListResult, "Lists the models of the model server.";
     ModelShow = "model.show", Canceled, Safe, model::ModelShowParams => model::ModelShowResult, "Describes a model.";
     ModelRunning = "model.running", Canceled, Safe, daemon::NoParams => model::ModelRunningResult, "Lists the models in the memory of the model server.";

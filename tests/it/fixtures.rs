@@ -169,10 +169,11 @@ fn check_method(method: &str, path: &Path) {
         let mut before = before.clone();
         fill(&mut before, &names);
         let result = wire.ok(before["method"].as_str().unwrap(), before["params"].clone());
-        for (name, field) in
-            [("<checkpoint>", "checkpointId"), ("<decision>", "decisionId"), ("<build>", "buildId")]
-        {
-            names.extend(result[field].as_str().map(|id| (name, id.to_owned())));
+        names.extend(result["buildId"].as_str().map(|id| ("<build>", id.to_owned())));
+        for (name, field) in [("<checkpoint>", "checkpointId"), ("<decision>", "decisionId")] {
+            let steps = result["steps"].as_array().into_iter().flatten();
+            let ids = steps.filter_map(|step| step[field].as_str());
+            names.extend(ids.map(|id| (name, id.to_owned())));
         }
         let snapshot = result["snapshot"]["snapshotId"].as_str();
         names.extend(snapshot.map(|id| ("<snapshot>", id.to_owned())));

@@ -7,17 +7,23 @@ use crate::harness::{
     start, text_message,
 };
 
-/// Calls a method for the goals of a session.
+/// Lists goals of a session.
 #[track_caller]
-fn goal(wire: &mut Wire, session: &str, method: &str, mut params: Value) -> Value {
+fn list(wire: &mut Wire, session: &str, mut params: Value) -> Value {
     params["sessionId"] = json!(session);
-    wire.ok(method, params)
+    wire.ok("goal.list", params)
+}
+
+/// Changes goals by one step.
+#[track_caller]
+fn change(wire: &mut Wire, session: &str, step: Value) -> Value {
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [step] }))
 }
 
 /// Returns the active goal.
 #[track_caller]
 fn active_goal(wire: &mut Wire, session: &str) -> Option<Value> {
-    let listed = goal(wire, session, "goal.list", json!({ "status": "active" }));
+    let listed = list(wire, session, json!({ "status": "active" }));
     let data = array(&listed["data"]);
     assert!(data.len() <= 1, "{listed}");
     data.first().cloned()
@@ -31,15 +37,18 @@ fn records_of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
 fn goal_changes_are_recorded_and_survive_a_kill() {
     let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
-    let params = json!({ "sessionId": session, "description": "x" });
-    wire.refused("goal.addCheckpoint", params, "goalNotFound");
+    let add = |text: &str| json!({ "action": "addCheckpoint", "description": text });
+    let steps = json!([add("x")]);
+    wire.refused("goal.change", json!({ "sessionId": session, "steps": steps }), "goalNotFound");
     wire.subscribe(json!({ "sessionId": session }));
-    let checkpoints = json!(["Design  the\nflow"]);
-    let params =
-        json!({ "description": "Implement auth", "priority": "high", "checkpoints": checkpoints });
-    let first = goal(&mut wire, &session, "goal.create", params)["goal"].clone();
+    let create = json!({ "action": "create", "description": "Implement auth", "priority": "high" });
+    let steps = json!([create, add("Design  the\nflow")]);
+    let created = wire.ok("goal.change", json!({ "sessionId": session, "steps": steps }));
+    let first = created["goal"].clone();
     assert_fields(&first, json!({ "status": "active", "source": "client" }));
     assert_eq!(first["checkpoints"][0]["description"], "Design the flow", "joined to one line");
+    let ids = json!([{ "goalId": first["id"] }, { "checkpointId": first["checkpoints"][0]["id"] }]);
+    assert_eq!(created["steps"], ids);
     let event = wire.events_until("goal-updated").pop().unwrap();
     assert_eq!(
         event["data"],
@@ -47,47 +56,52 @@ fn goal_changes_are_recorded_and_survive_a_kill() {
     );
     assert_eq!(event["seq"], 1);
 
-    let added =
-        goal(&mut wire, &session, "goal.addCheckpoint", json!({ "description": "Add login" }));
-    let checkpoint = added["checkpointId"].clone();
-    let done = json!({ "checkpointId": checkpoint, "status": "completed" });
-    let done = goal(&mut wire, &session, "goal.updateCheckpoint", done);
+    let added = change(&mut wire, &session, add("Add login"));
+    let checkpoint = added["steps"][0]["checkpointId"].clone();
+    let done =
+        json!({ "checkpointId": checkpoint, "status": "completed", "action": "updateCheckpoint" });
+    let done = change(&mut wire, &session, done);
     assert_eq!(done["goal"]["checkpoints"][1]["status"], "completed");
     assert!(done["goal"]["checkpoints"][1].get("completedAt").is_some());
-    let decided = json!({ "description": "Use JWT", "kind": "architecture" });
-    let decision = goal(&mut wire, &session, "goal.addDecision", decided)["decisionId"].clone();
-    let locked = goal(&mut wire, &session, "goal.lockDecision", json!({ "decisionId": decision }));
+    let decide =
+        json!({ "action": "addDecision", "description": "Use JWT", "kind": "architecture" });
+    let decided = change(&mut wire, &session, decide);
+    let decision = decided["steps"][0]["decisionId"].clone();
+    let lock = json!({ "action": "lockDecision", "decisionId": decision });
+    let locked = change(&mut wire, &session, lock.clone());
     assert_eq!(locked["goal"]["decisions"][0]["locked"], true);
-    let again = goal(&mut wire, &session, "goal.lockDecision", json!({ "decisionId": decision }));
+    let again = change(&mut wire, &session, lock);
     assert_eq!(again.get("seq"), None, "a locked decision is unchanged");
-    let instead = json!({ "description": "Use cookies", "supersedes": decision });
-    let instead = goal(&mut wire, &session, "goal.addDecision", instead);
-    assert_eq!(instead["goal"]["decisions"][0]["supersededBy"], instead["decisionId"]);
-    let file = json!({ "path": "src/login.rs", "action": "created", "type": "file" });
-    let _file = goal(&mut wire, &session, "goal.addArtifact", file);
-    let next = goal(&mut wire, &session, "goal.setNextSteps", json!({ "nextSteps": ["Test it"] }));
+    let instead =
+        json!({ "action": "addDecision", "description": "Use cookies", "supersedes": decision });
+    let instead = change(&mut wire, &session, instead);
+    let superseded_by = &instead["goal"]["decisions"][0]["supersededBy"];
+    assert_eq!(*superseded_by, instead["steps"][0]["decisionId"]);
+    let steps = json!([
+        { "action": "addArtifact", "path": "src/login.rs", "did": "created", "type": "file" },
+        { "action": "setNextSteps", "nextSteps": ["Test it"] },
+    ]);
+    let next = wire.ok("goal.change", json!({ "sessionId": session, "steps": steps }));
     let whole = next["goal"].clone();
     assert_eq!(
         (&whole["nextSteps"], &whole["artifacts"][0]["path"]),
         (&json!(["Test it"]), &json!("src/login.rs"))
     );
 
-    let second =
-        goal(&mut wire, &session, "goal.create", json!({ "description": "Ship it" }))["goal"]
-            .clone();
-    let paused = goal(&mut wire, &session, "goal.list", json!({ "status": "paused" }));
+    let ship = json!({ "action": "create", "description": "Ship it" });
+    let second = change(&mut wire, &session, ship)["goal"].clone();
+    let paused = list(&mut wire, &session, json!({ "status": "paused" }));
     assert_eq!(paused["data"][0]["id"], first["id"]);
-    let params = json!({ "goalId": first["id"], "status": "active" });
-    let resumed = goal(&mut wire, &session, "goal.update", params);
+    let resume = json!({ "action": "update", "goalId": first["id"], "status": "active" });
+    let resumed = change(&mut wire, &session, resume);
     assert_eq!(resumed["goal"], whole, "a resumed goal is unchanged");
     daemon.kill();
 
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     assert_eq!(active_goal(&mut wire, &session), Some(whole));
-    let page = goal(&mut wire, &session, "goal.list", json!({ "limit": 1 }));
+    let page = list(&mut wire, &session, json!({ "limit": 1 }));
     assert_eq!((&page["data"][0]["id"], &page["nextCursor"]), (&second["id"], &second["id"]));
-    let page =
-        goal(&mut wire, &session, "goal.list", json!({ "limit": 1, "cursor": page["nextCursor"] }));
+    let page = list(&mut wire, &session, json!({ "limit": 1, "cursor": page["nextCursor"] }));
     assert_eq!((&page["data"][0]["id"], page.get("nextCursor")), (&first["id"], None));
 }
 
@@ -95,45 +109,52 @@ fn goal_changes_are_recorded_and_survive_a_kill() {
 fn invalid_params_and_retried_keys_change_nothing() {
     let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
-    let params = json!({ "sessionId": session, "description": "Ship it", "key": "k" });
-    let first = wire.ok("goal.create", params.clone());
-    let retried = wire.ok("goal.create", params);
-    assert_fields(&retried, json!({ "goal": first["goal"], "duplicate": true }));
-    assert_eq!(retried["seq"], first["seq"]);
-    let other = json!({ "sessionId": session, "description": "Another", "key": "k" });
-    wire.refused("goal.create", other, "conflict");
-    let step = json!({ "sessionId": session, "description": "Add login" });
-    let added = wire.ok("goal.addCheckpoint", step);
-    let duplicate = json!({ "sessionId": session, "description": "add LOGIN!" });
-    let error = wire.refused("goal.addCheckpoint", duplicate, "conflict");
-    assert_eq!(error["data"]["holder"], added["checkpointId"]);
+    let call = |steps: Value| json!({ "sessionId": session, "steps": steps });
+    let create = |text: &str| json!({ "action": "create", "description": text });
+    let add = |text: &str| json!({ "action": "addCheckpoint", "description": text });
+    let keyed = |steps: Value| json!({ "sessionId": session, "steps": steps, "key": "k" });
+    let first = wire.ok("goal.change", keyed(json!([create("Ship it")])));
+    let added = wire.ok("goal.change", call(json!([add("Add login")])));
+    let retried = wire.ok("goal.change", keyed(json!([create("Ship it")])));
+    let mut expected = first;
+    expected["duplicate"] = json!(true);
+    assert_eq!(retried, expected, "the goal is as it was after the first call");
+    wire.refused("goal.change", keyed(json!([create("Another")])), "conflict");
+    let error = wire.refused("goal.change", call(json!([add("add LOGIN!")])), "conflict");
+    assert_eq!(error["data"]["holder"], added["steps"][0]["checkpointId"]);
     let records = wire.records(&session).len();
     let unknown = UNKNOWN_SESSION;
-    for (method, params, kind) in [
-        ("goal.create", json!({ "description": " \n" }), "invalidParams"),
-        ("goal.create", json!({ "description": "x".repeat(5000) }), "tooLarge"),
-        ("goal.create", json!({ "description": "x", "priority": "urgent" }), "invalidParams"),
-        ("goal.update", json!({}), "invalidParams"),
-        ("goal.update", json!({ "goalId": unknown, "status": "paused" }), "goalNotFound"),
+    for (step, kind) in [
+        (create(" \n"), "invalidParams"),
+        (create(&"x".repeat(5000)), "tooLarge"),
+        (json!({ "action": "create", "description": "x", "priority": "urgent" }), "invalidParams"),
+        (json!({ "action": "close" }), "invalidParams"),
+        (json!({ "action": "update" }), "invalidParams"),
+        (json!({ "action": "update", "goalId": unknown, "status": "paused" }), "goalNotFound"),
         (
-            "goal.updateCheckpoint",
-            json!({ "checkpointId": unknown, "status": "pending" }),
+            json!({ "action": "updateCheckpoint", "checkpointId": unknown, "status": "pending" }),
             "goalNotFound",
         ),
-        ("goal.lockDecision", json!({ "decisionId": unknown }), "goalNotFound"),
-        ("goal.addDecision", json!({ "description": "x", "supersedes": unknown }), "goalNotFound"),
-        ("goal.addDecision", json!({ "description": "x", "lock": true }), "invalidParams"),
-        ("goal.applyMarkers", json!({}), "invalidParams"),
-        ("goal.applyMarkers", json!({ "seq": 99 }), "recordNotFound"),
-        ("goal.list", json!({ "limit": 0 }), "invalidParams"),
-        ("goal.list", json!({ "cursor": unknown }), "invalidParams"),
+        (json!({ "action": "lockDecision", "decisionId": unknown }), "goalNotFound"),
+        (
+            json!({ "action": "addDecision", "description": "x", "supersedes": unknown }),
+            "goalNotFound",
+        ),
+        (json!({ "action": "addDecision", "description": "x", "lock": true }), "invalidParams"),
+        (json!({ "action": "applyMarkers" }), "invalidParams"),
+        (json!({ "action": "applyMarkers", "seq": 99 }), "recordNotFound"),
     ] {
+        let steps = json!([create("A step before"), step]);
+        wire.refused("goal.change", call(steps), kind);
+    }
+    wire.refused("goal.change", call(json!([])), "invalidParams");
+    for params in [json!({ "limit": 0 }), json!({ "cursor": unknown })] {
         let mut params = params;
         params["sessionId"] = json!(session);
-        wire.refused(method, params, kind);
+        wire.refused("goal.list", params, "invalidParams");
     }
-    let missing = json!({ "sessionId": unknown, "description": "x" });
-    wire.refused("goal.create", missing, "sessionNotFound");
+    let missing = json!({ "sessionId": unknown, "steps": [create("x")] });
+    wire.refused("goal.change", missing, "sessionNotFound");
     assert_eq!(wire.records(&session).len(), records);
 }
 
@@ -141,14 +162,16 @@ fn invalid_params_and_retried_keys_change_nothing() {
 fn concurrent_clients_add_an_equal_checkpoint_once() {
     let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
-    let _goal = goal(&mut wire, &session, "goal.create", json!({ "description": "Ship it" }));
+    let create = json!({ "action": "create", "description": "Ship it" });
+    let _goal = change(&mut wire, &session, create);
     let added: usize = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
                     let mut wire = Wire::connect(&sandbox.socket());
-                    let step = json!({ "sessionId": session, "description": "Add login" });
-                    usize::from(wire.call("goal.addCheckpoint", step).is_ok())
+                    let step = json!({ "action": "addCheckpoint", "description": "Add login" });
+                    let params = json!({ "sessionId": session, "steps": [step] });
+                    usize::from(wire.call("goal.change", params).is_ok())
                 })
             })
             .collect();
@@ -203,17 +226,20 @@ fn markers_are_recorded_with_their_message_and_change_the_goal() {
     let decision = found["decisions"][0]["id"].clone();
     wire.record(&session, "assistant", "[DECISION] use jwt");
     assert_eq!(active_goal(&mut wire, &session).unwrap()["decisions"], found["decisions"]);
-    let instead = json!({ "description": "Use cookies", "supersedes": decision });
-    let _decided = goal(&mut wire, &session, "goal.addDecision", instead);
+    let instead =
+        json!({ "action": "addDecision", "description": "Use cookies", "supersedes": decision });
+    let _decided = change(&mut wire, &session, instead);
     let before = active_goal(&mut wire, &session).unwrap();
-    let applied = goal(&mut wire, &session, "goal.applyMarkers", json!({ "seq": seqs[0] }));
-    assert_eq!(applied["applied"], 1, "the other markers change nothing");
+    let apply = json!({ "action": "applyMarkers", "seq": seqs[0] });
+    let applied = change(&mut wire, &session, apply);
+    assert_eq!(applied["steps"][0]["applied"], 1, "the other markers change nothing");
     assert_eq!(wire.records(&session).last().unwrap()["seq"], applied["seq"]);
     let reopened = applied["goal"]["checkpoints"][0]["status"].clone();
     assert_eq!(reopened, "in-progress", "the old marker is applied again");
     assert_eq!(applied["goal"]["decisions"], before["decisions"]);
-    let applied = goal(&mut wire, &session, "goal.applyMarkers", json!({ "text": "no markers" }));
-    assert_fields(&applied, json!({ "markers": [], "applied": 0 }));
+    let apply = json!({ "action": "applyMarkers", "text": "no markers" });
+    let applied = change(&mut wire, &session, apply);
+    assert_eq!(applied["steps"], json!([{ "markers": [], "applied": 0 }]));
     let before = active_goal(&mut wire, &session);
     assert!(daemon.terminate().success());
     let (_daemon, mut wire) = sandbox.daemon_and_wire();

@@ -32,7 +32,8 @@ fn snapshot_survives_a_kill_and_restores_what_was_in_force() {
     let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "one");
-    wire.ok("goal.create", json!({ "sessionId": session, "description": "Port the parser" }));
+    let create = json!({ "action": "create", "description": "Port the parser" });
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [create] }));
     let mut other = daemon.wire();
     other.subscribe(
         json!({ "kinds": ["snapshot-created", "snapshot-restored", "snapshot-deleted"] }),
@@ -52,7 +53,8 @@ fn snapshot_survives_a_kill_and_restores_what_was_in_force() {
         json!({ "kinds": ["snapshot-created", "snapshot-restored", "snapshot-deleted"] }),
     );
     wire.record(&session, "user", "two");
-    wire.ok("goal.create", json!({ "sessionId": session, "description": "Something else" }));
+    let create = json!({ "action": "create", "description": "Something else" });
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [create] }));
     wire.ok("session.setMode", json!({ "sessionId": session, "mode": "planning" }));
     let restored = restore(&mut wire, &snapshot);
     assert_eq!(restored["removed"]["messages"], 1, "{restored}");

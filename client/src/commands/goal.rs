@@ -7,8 +7,8 @@ use ollm_protocol::content::{
     ArtifactAction, CheckpointStatus, Goal, GoalDecision, GoalPriority, GoalStatus,
 };
 use ollm_protocol::method as m;
-use ollm_protocol::methods::goal as g;
-use ollm_protocol::{GoalId, Method, SessionId, sanitize};
+use ollm_protocol::methods::goal::{self as g, GoalStepParams};
+use ollm_protocol::{GoalId, SessionId, sanitize};
 
 use crate::args::session::SessionFlag;
 use crate::args::{wire_enum, wire_enum_with_alias};
@@ -179,11 +179,15 @@ struct UpdateArgs {
 pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.id_or_current("goal list", ctx)?;
     match args.command.unwrap_or(GoalCommand::List) {
-        GoalCommand::Create { text: description, priority, steps: checkpoints } => {
-            let key = None;
-            let params =
-                g::GoalCreateParams { session_id, description, priority, checkpoints, key };
-            change::<m::GoalCreate>(&params, ctx)
+        GoalCommand::Create { text: description, priority, steps } => {
+            let add = |description| GoalStepParams::AddCheckpoint {
+                goal_id: None,
+                description,
+                status: CheckpointStatus::default(),
+            };
+            let create = GoalStepParams::Create { description, priority };
+            let steps = std::iter::once(create).chain(steps.into_iter().map(add)).collect();
+            change(session_id, steps, ctx)
         }
         GoalCommand::List => match args.goal {
             None => list(session_id, ctx),
@@ -193,82 +197,55 @@ pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult
                 ctx.print_value(goal, |goal, _| render_goal(goal))
             }
         },
-        GoalCommand::Change(change) => {
+        GoalCommand::Change(command) => {
             let goals = goals(session_id, ctx)?;
             let goal = match args.goal {
                 Some(number) => Some(numbered(&goals, number, "goal")?),
                 None => goals.iter().find(|goal| goal.status == GoalStatus::Active),
             };
-            change_goal(goal, session_id, change, ctx)
+            change(session_id, vec![step(goal, command)?], ctx)
         }
     }
 }
 
-/// Changes a goal. Without a goal the daemon refuses the call, because none is active.
-fn change_goal(
-    goal: Option<&Goal>,
-    session_id: SessionId,
-    command: ChangeGoalCommand,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let (goal_id, key) = (goal.map(|goal| goal.id), None);
+/// Returns the step of a command. Without a goal the daemon refuses it, because none is active.
+fn step(goal: Option<&Goal>, command: ChangeGoalCommand) -> CommandResult<GoalStepParams> {
+    let goal_id = goal.map(|goal| goal.id);
     let decision_id = |number: usize| {
         let decisions = goal.map_or(&[][..], |goal| &goal.decisions);
         numbered(decisions, number, "decision").map(|decision| decision.id)
     };
-    match command {
-        ChangeGoalCommand::Update(args) => {
-            let params = g::GoalUpdateParams {
-                session_id,
-                goal_id,
-                description: args.text,
-                priority: args.priority,
-                status: args.status,
-                key,
-            };
-            change::<m::GoalUpdate>(&params, ctx)
-        }
-        ChangeGoalCommand::Checkpoint { step, state } => {
-            set_step(goal, session_id, step, state, ctx)
-        }
+    Ok(match command {
+        ChangeGoalCommand::Update(args) => GoalStepParams::Update {
+            goal_id,
+            description: args.text,
+            priority: args.priority,
+            status: args.status,
+        },
+        ChangeGoalCommand::Checkpoint { step, state } => checkpoint_step(goal, step, state)?,
         ChangeGoalCommand::Decide { text: description, kind, locked, instead_of } => {
             let supersedes = instead_of.map(decision_id).transpose()?;
-            let params = g::GoalAddDecisionParams {
-                session_id,
-                goal_id,
-                description,
-                kind,
-                locked,
-                supersedes,
-                key,
-            };
-            change::<m::GoalAddDecision>(&params, ctx)
+            GoalStepParams::AddDecision { goal_id, description, kind, locked, supersedes }
         }
         ChangeGoalCommand::Lock { decision } => {
-            let decision_id = decision_id(decision)?;
-            let params = g::GoalLockDecisionParams { session_id, goal_id, decision_id, key };
-            change::<m::GoalLockDecision>(&params, ctx)
+            GoalStepParams::LockDecision { goal_id, decision_id: decision_id(decision)? }
         }
-        ChangeGoalCommand::Artifact { action, path, kind } => {
-            let params = g::GoalAddArtifactParams { session_id, goal_id, path, action, kind, key };
-            change::<m::GoalAddArtifact>(&params, ctx)
+        ChangeGoalCommand::Artifact { action: did, path, kind } => {
+            GoalStepParams::AddArtifact { goal_id, path, did, kind }
         }
         ChangeGoalCommand::Next { steps: next_steps, none: _ } => {
-            let params = g::GoalSetNextStepsParams { session_id, goal_id, next_steps, key };
-            change::<m::GoalSetNextSteps>(&params, ctx)
+            GoalStepParams::SetNextSteps { goal_id, next_steps }
         }
-    }
+    })
 }
 
-/// Adds a step, or sets the state of the step with this number or text.
-fn set_step(
+/// Returns the step that adds a checkpoint, or sets the state of the checkpoint with this number or text.
+fn checkpoint_step(
     goal: Option<&Goal>,
-    session_id: SessionId,
     description: String,
     state: Option<CheckpointStatus>,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult {
-    let (goal_id, key) = (goal.map(|goal| goal.id), None);
+) -> CommandResult<GoalStepParams> {
+    let goal_id = goal.map(|goal| goal.id);
     let steps = goal.map_or(&[][..], |goal| &goal.checkpoints);
     let typed = description.trim().to_lowercase();
     let existing = match typed.parse() {
@@ -276,36 +253,33 @@ fn set_step(
         Err(_) => steps.iter().find(|step| step.description.trim().to_lowercase() == typed),
     };
     match (existing, state) {
-        (Some(step), Some(state)) => {
-            let params = g::GoalUpdateCheckpointParams {
-                session_id,
-                goal_id,
-                checkpoint_id: step.id,
-                description: None,
-                status: Some(state),
-                key,
-            };
-            change::<m::GoalUpdateCheckpoint>(&params, ctx)
-        }
+        (Some(step), Some(_)) => Ok(GoalStepParams::UpdateCheckpoint {
+            goal_id,
+            checkpoint_id: step.id,
+            description: None,
+            status: state,
+        }),
         (Some(_), None) => Err(CommandError::usage(
             "the goal has this step already; give its new state",
             "ollmctl goal checkpoint N completed",
         )),
         (None, state) => {
             let status = state.unwrap_or_default();
-            let params =
-                g::GoalAddCheckpointParams { session_id, goal_id, description, status, key };
-            change::<m::GoalAddCheckpoint>(&params, ctx)
+            Ok(GoalStepParams::AddCheckpoint { goal_id, description, status })
         }
     }
 }
 
-/// Changes a goal and prints the new version of it.
-fn change<M: Method<Result = g::GoalResult>>(
-    params: &M::Params,
+/// Changes goals and prints the new version of the one that was changed.
+fn change(
+    session_id: SessionId,
+    steps: Vec<GoalStepParams>,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    ctx.show::<M>(params, |changed, _| render_goal(&changed.goal))
+    let params = g::GoalChangeParams { session_id, steps, key: None };
+    ctx.show::<m::GoalChange>(&params, |changed, _| {
+        changed.goal.as_ref().map(render_goal).unwrap_or_default()
+    })
 }
 
 fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {

@@ -105,15 +105,16 @@ impl Run {
     /// Creates the goal, decisions and pins of a turn.
     fn plant(&mut self, at: usize) -> Result<()> {
         if at == 2 {
-            let goal = json!({ "description": "Port the parser to the new lexer" });
-            self.session.call("goal.create", goal)?;
+            let goal =
+                json!({ "action": "create", "description": "Port the parser to the new lexer" });
+            self.session.call("goal.change", json!({ "steps": [goal] }))?;
         }
         let is_due = FIRST_DECISIONS.contains(&at) || (at > 0 && at.is_multiple_of(DECISION_EVERY));
         if is_due && self.n_decisions < MAX_DECISIONS {
             self.n_decisions += 1;
             let words = format!("dec-{at}-kappa keeps the lexer at level {}", at % 97);
-            let decision = json!({ "description": words, "locked": true });
-            self.session.call("goal.addDecision", decision)?;
+            let decision = json!({ "action": "addDecision", "description": words, "locked": true });
+            self.session.call("goal.change", json!({ "steps": [decision] }))?;
             self.facts.add_decision(words);
         }
         // A pin that does not fit is refused.

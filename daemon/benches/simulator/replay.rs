@@ -162,13 +162,13 @@ impl Replay {
     /// Creates the goal, decisions and pins of a turn.
     fn plant(&mut self) -> Result<()> {
         if self.turn == 1 {
-            let goal = json!({ "description": "Untangle the run modes" });
-            self.session.call("goal.create", goal)?;
+            let goal = json!({ "action": "create", "description": "Untangle the run modes" });
+            self.session.call("goal.change", json!({ "steps": [goal] }))?;
         }
         if self.turn == 2 || self.turn == 9 {
             let words = format!("dec-{}-kappa keeps one module for each mode", self.turn);
-            let decision = json!({ "description": words, "locked": true });
-            self.session.call("goal.addDecision", decision)?;
+            let decision = json!({ "action": "addDecision", "description": words, "locked": true });
+            self.session.call("goal.change", json!({ "steps": [decision] }))?;
             self.facts.add_decision(words);
         }
         if self.turn == 3

@@ -85,8 +85,10 @@ impl GoalState {
         Ok(n_changed)
     }
 
-    /// Makes a client's step; returns whether it changed something.
-    fn make_step(&mut self, at: Timestamp, step: &GoalStep) -> Result<bool, GoalError> {
+    /// Makes one step; returns whether it changed something.
+    ///
+    /// **Errors**: the reason why a client's step is refused; the state may then hold a part of it. Markers never fail.
+    pub(crate) fn make_step(&mut self, at: Timestamp, step: &GoalStep) -> Result<bool, GoalError> {
         match step {
             GoalStep::Create { id, description, priority, source } => {
                 let source = source.unwrap_or(GoalSource::Client);
@@ -131,8 +133,7 @@ impl GoalState {
             GoalStep::SetNextSteps { goal, next_steps } => {
                 Ok(set_next_steps(self.goal_mut(*goal)?, next_steps))
             }
-            // Only markers have such steps.
-            GoalStep::Mark { .. } => Ok(false),
+            GoalStep::Mark { .. } => Ok(self.follow_marker(at, step)),
         }
     }
 

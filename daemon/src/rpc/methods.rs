@@ -31,7 +31,9 @@ pub(super) fn register(registry: &mut Registry) {
     session(registry);
     snapshot(registry);
     context(registry);
-    goal(registry);
+
+    registry.app::<m::GoalChange, _, _>(goals::change);
+    registry.app_blocking::<m::GoalList>(goals::list);
 
     registry.app::<m::ModelList, _, _>(models::list);
     registry.app::<m::ModelShow, _, _>(models::show);
@@ -123,19 +125,6 @@ fn context(registry: &mut Registry) {
     registry.app::<m::ContextUnpin, _, _>(pins::unpin);
     registry.app_blocking::<m::ContextFacts>(facts::list);
     registry.app::<m::ContextForgetFact, _, _>(facts::forget);
-}
-
-fn goal(registry: &mut Registry) {
-    registry.app::<m::GoalCreate, _, _>(goals::create);
-    registry.app_blocking::<m::GoalList>(goals::list);
-    registry.app::<m::GoalUpdate, _, _>(goals::update);
-    registry.app::<m::GoalAddCheckpoint, _, _>(goals::add_checkpoint);
-    registry.app::<m::GoalUpdateCheckpoint, _, _>(goals::update_checkpoint);
-    registry.app::<m::GoalAddDecision, _, _>(goals::add_decision);
-    registry.app::<m::GoalLockDecision, _, _>(goals::lock_decision);
-    registry.app::<m::GoalAddArtifact, _, _>(goals::add_artifact);
-    registry.app::<m::GoalSetNextSteps, _, _>(goals::set_next_steps);
-    registry.app::<m::GoalApplyMarkers, _, _>(goals::apply_markers);
 }
 
 /// Replies to a client that speaks the protocol of this daemon; `reply` keeps the reply.

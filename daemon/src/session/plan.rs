@@ -246,6 +246,8 @@ impl<'a> WritePlanner<'a> {
         mut key: Option<IdempotencyKey>,
     ) -> Result<(Seq, Vec<ScannedRecord>, NotKept), LogError> {
         let first = Seq(self.plan.end.records);
+        let begins_with_message =
+            records.first().is_some_and(|record| matches!(record.body, RecordBody::Message(_)));
         let mut not_kept = NotKept::default();
         let mut encoded: Vec<ScannedRecord> = Vec::with_capacity(records.len());
         for mut record in records {
@@ -259,7 +261,7 @@ impl<'a> WritePlanner<'a> {
             if let RecordBody::Goal(change) = &mut record.body
                 && change.source == GoalSource::Marker
                 && record.at.is_none()
-                && !encoded.is_empty()
+                && begins_with_message
             {
                 change.message_seq.get_or_insert(first);
             }

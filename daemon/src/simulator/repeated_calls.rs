@@ -67,9 +67,10 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("loop.reset", |home, id| {
             wait(home, async |core| loops::reset(core, of(&json!({ "sessionId": id }))).await)
         }),
-        ("goal.applyMarkers", |home, id| {
-            let params = json!({ "sessionId": id, "text": "no marker" });
-            wait(home, async |core| goals::apply_markers(core, of(&params)).await)
+        ("goal.change", |home, id| {
+            let steps = json!([{ "action": "applyMarkers", "text": "no marker" }]);
+            let params = json!({ "sessionId": id, "steps": steps });
+            wait(home, async |core| goals::change(core, of(&params)).await)
         }),
     ]
 }

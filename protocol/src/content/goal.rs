@@ -281,6 +281,22 @@ pub enum GoalStep {
 }
 
 impl GoalStep {
+    /// Returns the goal that the step names; a marker names none.
+    #[must_use]
+    pub const fn goal(&self) -> Option<GoalId> {
+        match self {
+            Self::Create { id, .. } => Some(*id),
+            Self::Update { goal, .. }
+            | Self::AddCheckpoint { goal, .. }
+            | Self::UpdateCheckpoint { goal, .. }
+            | Self::AddDecision { goal, .. }
+            | Self::LockDecision { goal, .. }
+            | Self::AddArtifact { goal, .. }
+            | Self::SetNextSteps { goal, .. } => Some(*goal),
+            Self::Mark { .. } => None,
+        }
+    }
+
     /// Returns the `action`; for a marker `mark.` and its type.
     #[must_use]
     pub const fn action(&self) -> &'static str {

@@ -1,6 +1,4 @@
 //! `goal.*`: the goals of a session.
-//!
-//! A call without `goal_id` concerns the active goal. All writes take an idempotency key.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,23 +9,151 @@ use crate::content::{
 };
 use crate::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId};
 
-/// The params of `goal.create`.
+/// The params of `goal.change`.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalCreateParams {
+pub struct GoalChangeParams {
     /// The session.
     pub session_id: SessionId,
-    /// The aim, at most 4 KiB; line breaks become spaces.
-    pub description: String,
-    /// The importance of the goal; default `medium`.
-    #[serde(default)]
-    pub priority: GoalPriority,
-    /// The descriptions of checkpoints to add, all `pending`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checkpoints: Vec<String>,
+    /// The steps, 1 to 100, in order. All of them are made, or none.
+    pub steps: Vec<GoalStepParams>,
     /// An idempotency key: a retry with the same key changes nothing again.
     pub key: Option<String>,
+}
+
+/// A step of `goal.change`. Without `goalId` it concerns the goal that is active after the steps before it. Texts have at
+/// most 4 KiB; line breaks become spaces.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    tag = "action",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
+pub enum GoalStepParams {
+    /// Creates a goal and makes it the active one.
+    Create {
+        /// The aim.
+        description: String,
+        /// The importance of the goal; default `medium`.
+        #[serde(default)]
+        priority: GoalPriority,
+    },
+    /// Changes at least one field of a goal.
+    Update {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The aim.
+        description: Option<String>,
+        /// The importance of the goal.
+        priority: Option<GoalPriority>,
+        /// The status; `active` pauses the goal that was active.
+        status: Option<GoalStatus>,
+    },
+    /// Adds a checkpoint.
+    AddCheckpoint {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The task.
+        description: String,
+        /// The progress; default `pending`.
+        #[serde(default)]
+        status: CheckpointStatus,
+    },
+    /// Changes at least one field of a checkpoint.
+    UpdateCheckpoint {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The checkpoint.
+        checkpoint_id: GoalCheckpointId,
+        /// The task.
+        description: Option<String>,
+        /// The progress.
+        status: Option<CheckpointStatus>,
+    },
+    /// Adds a decision.
+    AddDecision {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The decision.
+        description: String,
+        /// The subject, in a word of the client, for example `architecture`.
+        kind: Option<String>,
+        /// Whether only clients can change the decision, and no marker. Default false.
+        #[serde(default)]
+        locked: bool,
+        /// The decision that this one replaces, locked or not.
+        supersedes: Option<DecisionId>,
+    },
+    /// Locks a decision, so that markers cannot change it.
+    LockDecision {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The decision.
+        decision_id: DecisionId,
+    },
+    /// Adds an artifact, or changes the one with the same path.
+    AddArtifact {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The path, as the client names it.
+        path: String,
+        /// The change of the file.
+        did: ArtifactAction,
+        /// The type of the artifact, in a word of the client, for example `file`.
+        #[serde(rename = "type")]
+        kind: Option<String>,
+    },
+    /// Replaces the next steps.
+    SetNextSteps {
+        /// The goal.
+        goal_id: Option<GoalId>,
+        /// The new next steps, in order; empty to remove all.
+        next_steps: Vec<String>,
+    },
+    /// Applies the markers of either `text` or `seq`, as far as the goals allow it.
+    ApplyMarkers {
+        /// A text with markers.
+        text: Option<String>,
+        /// The record of an assistant message with markers.
+        seq: Option<Seq>,
+    },
+}
+
+/// The result of `goal.change`, the same for a repeated key.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GoalChangeResult {
+    /// The goal of the last step as it was right after the change: the one that the step named or created, else the active
+    /// one. Absent if there was none.
+    pub goal: Option<Goal>,
+    /// The first record of the change; absent if nothing changed.
+    pub seq: Option<Seq>,
+    /// The results of the steps, in order.
+    pub steps: Vec<GoalStepResult>,
+    /// Whether the key was used before, so that nothing was written. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+/// What a step of `goal.change` added, or what became of its markers.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GoalStepResult {
+    /// The new goal.
+    pub goal_id: Option<GoalId>,
+    /// The new checkpoint.
+    pub checkpoint_id: Option<GoalCheckpointId>,
+    /// The new decision.
+    pub decision_id: Option<DecisionId>,
+    /// The markers in the text of the step, in order.
+    pub markers: Option<Vec<GoalMarker>>,
+    /// The number of these markers that changed something.
+    pub applied: Option<u64>,
 }
 
 /// The params of `goal.list`.
@@ -54,183 +180,4 @@ pub struct GoalListResult {
     pub data: Vec<Goal>,
     /// The cursor of the next page; absent at the end.
     pub next_cursor: Option<GoalId>,
-}
-
-/// The params of `goal.update`, with at least one field to change.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalUpdateParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The aim.
-    pub description: Option<String>,
-    /// The importance of the goal.
-    pub priority: Option<GoalPriority>,
-    /// The status; `active` pauses the goal that was active.
-    pub status: Option<GoalStatus>,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The params of `goal.addCheckpoint`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalAddCheckpointParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The task, at most 4 KiB; line breaks become spaces.
-    pub description: String,
-    /// The progress; default `pending`.
-    #[serde(default)]
-    pub status: CheckpointStatus,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The params of `goal.updateCheckpoint`, with at least one field to change.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalUpdateCheckpointParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The checkpoint.
-    pub checkpoint_id: GoalCheckpointId,
-    /// The task.
-    pub description: Option<String>,
-    /// The progress.
-    pub status: Option<CheckpointStatus>,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The params of `goal.addDecision`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalAddDecisionParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The decision, at most 4 KiB; line breaks become spaces.
-    pub description: String,
-    /// The subject, in a word of the client, for example `architecture`.
-    pub kind: Option<String>,
-    /// Whether only clients can change the decision, and no marker. Default false.
-    #[serde(default)]
-    pub locked: bool,
-    /// The decision that this one replaces, locked or not.
-    pub supersedes: Option<DecisionId>,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The params of `goal.lockDecision`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalLockDecisionParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The decision.
-    pub decision_id: DecisionId,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The params of `goal.addArtifact`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalAddArtifactParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The path, as the client names it.
-    pub path: String,
-    /// The change of the file.
-    pub action: ArtifactAction,
-    /// The type of the artifact, in a word of the client, for example `file`.
-    #[serde(rename = "type")]
-    pub kind: Option<String>,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The params of `goal.setNextSteps`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalSetNextStepsParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// The goal; default the active one.
-    pub goal_id: Option<GoalId>,
-    /// The new next steps, in order; empty to remove all.
-    pub next_steps: Vec<String>,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The result of methods that change a goal.
-#[skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GoalResult {
-    /// The goal after the change.
-    pub goal: Goal,
-    /// The record of the change; absent if nothing changed.
-    pub seq: Option<Seq>,
-    /// The checkpoint that was added or changed.
-    pub checkpoint_id: Option<GoalCheckpointId>,
-    /// The decision that was added or locked.
-    pub decision_id: Option<DecisionId>,
-    /// Whether the key was used before, so that nothing was written. Default false.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub duplicate: bool,
-}
-
-/// The params of `goal.applyMarkers`, with either `text` or `seq`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalApplyMarkersParams {
-    /// The session.
-    pub session_id: SessionId,
-    /// A text with markers.
-    pub text: Option<String>,
-    /// The record of an assistant message with markers.
-    pub seq: Option<Seq>,
-    /// An idempotency key: a retry with the same key changes nothing again.
-    pub key: Option<String>,
-}
-
-/// The result of `goal.applyMarkers`.
-#[skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GoalApplyMarkersResult {
-    /// The markers in the text, in order.
-    pub markers: Vec<GoalMarker>,
-    /// The number of markers that changed something; 0 for a key that was used before.
-    pub applied: u64,
-    /// The active goal after the change; absent if there is none.
-    pub goal: Option<Goal>,
-    /// The record of the change; absent if nothing changed.
-    pub seq: Option<Seq>,
-    /// Whether the key was used before, so that nothing was written. Default false.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub duplicate: bool,
 }

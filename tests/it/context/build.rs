@@ -203,7 +203,8 @@ fn changed_entries_and_goals_are_sent_once_behind_the_conversation() {
     let add =
         |key: &str, content: &str| json!({ "sessionId": session, "key": key, "content": content });
     wire.ok("context.addEntry", add("style", "Write in French."));
-    wire.ok("goal.create", json!({ "sessionId": session, "description": "Ship the parser" }));
+    let create = json!({ "action": "create", "description": "Ship the parser" });
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [create] }));
     wire.record(&session, "user", "hello");
     let first = contents(&mut wire, &session);
     assert!(
@@ -215,10 +216,9 @@ fn changed_entries_and_goals_are_sent_once_behind_the_conversation() {
     wire.record(&session, "assistant", "hi");
     wire.ok("context.addEntry", add("style", "Write in German."));
     wire.ok("context.addEntry", add("name", "The user is Ada."));
-    wire.ok(
-        "goal.addDecision",
-        json!({ "sessionId": session, "description": "Use a state machine", "locked": true }),
-    );
+    let decide =
+        json!({ "action": "addDecision", "description": "Use a state machine", "locked": true });
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [decide] }));
     let second = contents(&mut wire, &session);
     assert_eq!(second[..2], first[..], "earlier messages are unchanged");
     let delta = second.last().unwrap();

@@ -9,7 +9,8 @@ use crate::harness::{Random, array, start};
 fn status_divides_the_window_into_parts() {
     let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 4096 }));
-    wire.ok("goal.create", json!({ "sessionId": session, "description": "Ship it" }));
+    let create = json!({ "action": "create", "description": "Ship it" });
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [create] }));
     converse(&mut wire, &session, 4, &mut Random::seeded("status"));
     let status = wire.ok("context.status", json!({ "sessionId": session }));
     let parts = array(&status["parts"]);

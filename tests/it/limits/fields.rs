@@ -37,6 +37,7 @@ fn oversized_field_is_refused_with_its_name_and_limit() {
     let mut mode = with("mode", &json!("planning"));
     mode["trigger"] = json!(long);
     let text = json!(long);
+    let goal = with("steps", &json!([{ "action": "create", "description": long }]));
     let cases = [
         ("session.create", json!({ "title": text }), "title"),
         ("session.create", json!({ "model": text }), "model"),
@@ -59,7 +60,7 @@ fn oversized_field_is_refused_with_its_name_and_limit() {
         ("session.recordToolCall", tool_call("id"), "toolCallId"),
         ("session.recordCustom", custom, "name"),
         ("context.addEntry", entry, "content"),
-        ("goal.create", with("description", &text), "goalText"),
+        ("goal.change", goal, "goalText"),
     ];
     let hello = json!({ "client": "t", "version": "1", "protocolMin": 1, "protocolMax": 1 });
     let limits = wire.ok("daemon.hello", hello)["limits"]["fieldBytes"].clone();

@@ -165,7 +165,8 @@ fn goals_pins_and_entries_follow_the_path() {
         params["sessionId"] = json!(session);
         params
     };
-    wire.ok("goal.create", on(json!({ "description": "Port the parser" })));
+    let create = json!({ "action": "create", "description": "Port the parser" });
+    wire.ok("goal.change", on(json!({ "steps": [create] })));
     wire.ok("context.pin", on(json!({ "seq": 1 })));
     wire.ok(
         "context.addEntry",

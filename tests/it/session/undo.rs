@@ -26,7 +26,8 @@ fn undo_walks_back_and_redo_forward_until_a_new_operation() {
         wire.record(&session, "user", text);
         wire.record(&session, "assistant", &format!("answer {text}"));
     }
-    wire.ok("goal.create", json!({ "sessionId": session, "description": "Port the parser" }));
+    let create = json!({ "action": "create", "description": "Port the parser" });
+    wire.ok("goal.change", json!({ "sessionId": session, "steps": [create] }));
     let log = std::fs::read(sandbox.log_path(&session)).unwrap();
     let mut other = daemon.wire();
     other.subscribe(json!({ "kinds": ["branch-changed"] }));
@@ -78,7 +79,8 @@ fn operations_say_what_each_changed() {
         params
     };
     wire.ok("session.setMode", on(json!({ "mode": "planning" })));
-    wire.ok("goal.create", on(json!({ "description": "Port the parser" })));
+    let create = json!({ "action": "create", "description": "Port the parser" });
+    wire.ok("goal.change", on(json!({ "steps": [create] })));
     wire.ok("context.pin", on(json!({ "seq": 1 })));
     let entry = json!({ "key": "style", "content": "Be brief", "scope": "session" });
     wire.ok("context.addEntry", on(entry));

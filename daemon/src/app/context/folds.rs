@@ -71,6 +71,17 @@ pub(super) fn goals(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc
     fold(core, id, &path.goals, |folds| &mut folds.goals)
 }
 
+/// Folds the goals on a path before one of its records. Blocks on the disk.
+pub(super) fn goals_before(
+    core: &Core,
+    id: SessionId,
+    path: &ActivePath,
+    end: Seq,
+) -> Result<Arc<GoalState>> {
+    let n_before = path.goals.partition_point(|seq| *seq < end);
+    fold(core, id, &path.goals[..n_before], |folds| &mut folds.goals)
+}
+
 /// Reads the changes of goals after a record, oldest first. Blocks on the disk.
 pub(super) fn goal_changes(
     core: &Core,

@@ -1,165 +1,313 @@
-//! `goal.*`: changing and listing the goals of a session.
+//! `goal.change` and `goal.list`: changing and listing the goals of a session.
 //!
-//! A change is checked against the goals in force and written only if no other record was written in between. So of
-//! two clients whose changes exclude each other, only one succeeds.
+//! The session's writer plans a change from the goals in force, step by step. So of two clients whose changes exclude
+//! each other, only one succeeds. A change without effect is not recorded.
 
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    CheckpointStatus, Goal, GoalChange, GoalSource, GoalStep, RecordBody, Role,
+    Goal, GoalChange, GoalMarker, GoalSource, GoalStep, Record, RecordBody, Role,
 };
 use ollm_protocol::limits::{self, BoundedField, MAX_PAGE_BYTES};
-use ollm_protocol::methods::goal as g;
-use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, method};
+use ollm_protocol::methods::goal::{self as g, GoalStepParams, GoalStepResult};
+use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, Timestamp, method};
 
-use super::folds::{active_path, goals};
+use super::folds::{active_path, goals, goals_before};
+use crate::app::change;
+use crate::app::change::{FoldedPath, View};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{marker_steps, take_key, uncounted};
 use crate::app::error::{AppError, Result, page_limit};
-use crate::goal::{GoalState, MAX_ITEMS, markers, on_one_line};
-use crate::session::{Appended, IdempotencyKey, SessionError};
+use crate::goal::{GoalError, GoalState, MAX_ITEMS, markers, on_one_line};
+use crate::session::{Appended, SessionError};
 
-/// Attempts to write a change while other records move the leaf, before it fails as busy.
-const MAX_TRIES: usize = 32;
 /// The default number of goals in a page; one goal has at most some megabytes.
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIMIT: u32 = 100;
-/// Creates a goal and makes it the active one (`goal.create`).
-pub(crate) async fn create(
+/// The most steps of a change. With more, the markers in the result could be larger than a response.
+const MAX_STEPS: usize = 100;
+
+/// Changes goals (`goal.change`).
+///
+/// **Errors**: the reason why the first step that is impossible is refused; no step is made then.
+pub(crate) async fn change(
     core: Arc<Core>,
-    mut params: g::GoalCreateParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalCreate>(&mut params, |params| &mut params.key)?;
-    let g::GoalCreateParams { session_id, description, priority, checkpoints, .. } = params;
-    let id = GoalId::from_uuid(core.clock.uuid());
-    let description = checked_text("description", &description)?;
-    let mut steps = vec![GoalStep::Create { id, description, priority, source: None }];
-    for checkpoint in checked_texts("checkpoints", checkpoints)? {
-        steps.push(GoalStep::AddCheckpoint {
-            goal: id,
-            id: GoalCheckpointId::from_uuid(core.clock.uuid()),
-            description: checkpoint,
-            status: CheckpointStatus::Pending,
-        });
+    mut params: g::GoalChangeParams,
+) -> Result<g::GoalChangeResult> {
+    let key = take_key::<method::GoalChange>(&mut params, |params| &mut params.key)?;
+    let g::GoalChangeParams { session_id: id, steps, .. } = params;
+    if !(1..=MAX_STEPS).contains(&steps.len()) {
+        return Err(AppError::invalid("steps", format!("must have 1 to {MAX_STEPS} items")));
     }
-    change(&core, session_id, key, move |_| Ok(steps)).await
-}
-
-/// Changes fields of a goal (`goal.update`).
-pub(crate) async fn update(
-    core: Arc<Core>,
-    mut params: g::GoalUpdateParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalUpdate>(&mut params, |params| &mut params.key)?;
-    let g::GoalUpdateParams { session_id, goal_id, description, priority, status, .. } = params;
-    if description.is_none() && priority.is_none() && status.is_none() {
-        return Err(AppError::invalid("params", "name at least one field to change"));
+    let mut prepared = Vec::new();
+    for step in steps {
+        prepared.push(prepare(&core, id, step).await?);
     }
-    let description = description.map(|text| checked_text("description", &text)).transpose()?;
-    let step = move |goal| GoalStep::Update { goal, description, priority, status };
-    change_goal(&core, session_id, goal_id, key, step).await
+    let subjects: Vec<_> = prepared.iter().map(PreparedStep::subject).collect();
+    core.cache.with(id, |session| session.goal_is_queued = true);
+    let at = core.clock.now();
+    let appended = change::change(&core, id, key, move |view: &View<'_, FoldedPath<GoalState>>| {
+        let changes = plan(&view.fold.fold, at, prepared)?;
+        Ok(changes.into_iter().map(|change| uncounted(RecordBody::Goal(change))).collect())
+    })
+    .await?;
+    blocking(&core, move |core| reply(core, id, subjects, appended.as_ref())).await
 }
 
-/// Adds a checkpoint to a goal (`goal.addCheckpoint`).
-pub(crate) async fn add_checkpoint(
-    core: Arc<Core>,
-    mut params: g::GoalAddCheckpointParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalAddCheckpoint>(&mut params, |params| &mut params.key)?;
-    let g::GoalAddCheckpointParams { session_id, goal_id, description, status, .. } = params;
-    let description = checked_text("description", &description)?;
-    let id = GoalCheckpointId::from_uuid(core.clock.uuid());
-    let step = move |goal| GoalStep::AddCheckpoint { goal, id, description, status };
-    change_goal(&core, session_id, goal_id, key, step).await
-}
-
-/// Changes a checkpoint of a goal (`goal.updateCheckpoint`).
-pub(crate) async fn update_checkpoint(
-    core: Arc<Core>,
-    mut params: g::GoalUpdateCheckpointParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalUpdateCheckpoint>(&mut params, |params| &mut params.key)?;
-    let g::GoalUpdateCheckpointParams {
-        session_id,
-        goal_id,
-        checkpoint_id: id,
-        description,
-        status,
-        ..
-    } = params;
-    if description.is_none() && status.is_none() {
-        return Err(AppError::invalid("params", "name at least one field to change"));
+/// Makes the steps on a copy of the goals and returns the changes to record: consecutive steps of the client are one, and
+/// so are the markers of a text. Returns nothing if no step has an effect.
+fn plan(
+    goals: &GoalState,
+    at: Timestamp,
+    steps: Vec<PreparedStep>,
+) -> Result<Vec<GoalChange>, GoalError> {
+    let (mut goals, mut is_changed) = (goals.clone(), false);
+    let mut changes: Vec<GoalChange> = Vec::new();
+    for step in steps {
+        let (source, message_seq, steps) = match step {
+            PreparedStep::Client(goal, make) => {
+                let goal = match goal {
+                    Some(goal) => goal,
+                    None => goals.active().ok_or(GoalError::NoActiveGoal)?.id,
+                };
+                (GoalSource::Client, None, vec![make(goal)])
+            }
+            PreparedStep::Markers(_, steps) if steps.is_empty() => continue,
+            PreparedStep::Markers(seq, steps) => (GoalSource::Marker, seq, steps),
+        };
+        for step in &steps {
+            is_changed |= goals.make_step(at, step)?;
+        }
+        match changes.last_mut() {
+            Some(last) if [last.source, source] == [GoalSource::Client; 2] => {
+                last.steps.extend(steps);
+            }
+            _ => changes.push(GoalChange { source, message_seq, steps }),
+        }
     }
-    let description = description.map(|text| checked_text("description", &text)).transpose()?;
-    let step = move |goal| GoalStep::UpdateCheckpoint { goal, id, description, status };
-    change_goal(&core, session_id, goal_id, key, step).await
+    Ok(if is_changed { changes } else { Vec::new() })
 }
 
-/// Adds a decision to a goal (`goal.addDecision`).
-pub(crate) async fn add_decision(
-    core: Arc<Core>,
-    mut params: g::GoalAddDecisionParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalAddDecision>(&mut params, |params| &mut params.key)?;
-    let g::GoalAddDecisionParams {
-        session_id, goal_id, description, kind, locked, supersedes, ..
-    } = params;
-    let description = checked_text("description", &description)?;
-    let kind = kind.map(|kind| checked_text("kind", &kind)).transpose()?;
-    let id = DecisionId::from_uuid(core.clock.uuid());
-    let step = move |goal| GoalStep::AddDecision {
-        goal,
-        id,
-        kind,
-        description,
-        locked,
-        supersedes,
-        source: None,
+/// Makes a client's step on a goal.
+type MakeStep = Box<dyn FnOnce(GoalId) -> GoalStep + Send>;
+
+/// A step whose texts are checked and whose new ids are assigned.
+enum PreparedStep {
+    /// A step on a goal; on the active one if none is named.
+    Client(Option<GoalId>, MakeStep),
+    /// The markers of a text, and the message that has it.
+    Markers(Option<Seq>, Vec<GoalStep>),
+}
+
+/// What a reply needs of a step, beside the records.
+enum StepSubject {
+    Goal(Option<GoalId>),
+    Markers(Vec<GoalMarker>),
+}
+
+impl PreparedStep {
+    fn subject(&self) -> StepSubject {
+        let marker = |step: &GoalStep| match step {
+            GoalStep::Mark { marker, .. } => Some(marker.clone()),
+            _ => None,
+        };
+        match self {
+            Self::Client(goal, _) => StepSubject::Goal(*goal),
+            Self::Markers(_, steps) => {
+                StepSubject::Markers(steps.iter().filter_map(marker).collect())
+            }
+        }
+    }
+}
+
+/// Checks a step and assigns the id of what it adds.
+///
+/// **Errors**: `Invalid` for a text that is empty, and for a step that changes nothing; `TooLarge`.
+async fn prepare(core: &Arc<Core>, id: SessionId, step: GoalStepParams) -> Result<PreparedStep> {
+    let new_id = core.clock.uuid();
+    let (goal, make): (Option<GoalId>, MakeStep) = match step {
+        GoalStepParams::Create { description, priority } => {
+            let description = checked_text("description", &description)?;
+            let create = move |id| GoalStep::Create { id, description, priority, source: None };
+            (Some(GoalId::from_uuid(new_id)), Box::new(create))
+        }
+        GoalStepParams::Update { description: None, priority: None, status: None, .. }
+        | GoalStepParams::UpdateCheckpoint { description: None, status: None, .. } => {
+            return Err(AppError::invalid("steps", "name at least one field to change"));
+        }
+        GoalStepParams::Update { goal_id, description, priority, status } => {
+            let description = checked_option("description", description)?;
+            let update = move |goal| GoalStep::Update { goal, description, priority, status };
+            (goal_id, Box::new(update))
+        }
+        GoalStepParams::AddCheckpoint { goal_id, description, status } => {
+            let description = checked_text("description", &description)?;
+            let id = GoalCheckpointId::from_uuid(new_id);
+            let add = move |goal| GoalStep::AddCheckpoint { goal, id, description, status };
+            (goal_id, Box::new(add))
+        }
+        GoalStepParams::UpdateCheckpoint { goal_id, checkpoint_id: id, description, status } => {
+            let description = checked_option("description", description)?;
+            let update = move |goal| GoalStep::UpdateCheckpoint { goal, id, description, status };
+            (goal_id, Box::new(update))
+        }
+        GoalStepParams::AddDecision { goal_id, description, kind, locked, supersedes } => {
+            let description = checked_text("description", &description)?;
+            let kind = checked_option("kind", kind)?;
+            let (id, source) = (DecisionId::from_uuid(new_id), None);
+            let add = move |goal| GoalStep::AddDecision {
+                goal,
+                id,
+                kind,
+                description,
+                locked,
+                supersedes,
+                source,
+            };
+            (goal_id, Box::new(add))
+        }
+        GoalStepParams::LockDecision { goal_id, decision_id: id } => {
+            (goal_id, Box::new(move |goal| GoalStep::LockDecision { goal, id }))
+        }
+        GoalStepParams::AddArtifact { goal_id, path, did, kind } => {
+            let (path, kind) = (checked_text("path", &path)?, checked_option("type", kind)?);
+            (goal_id, Box::new(move |goal| GoalStep::AddArtifact { goal, kind, path, did }))
+        }
+        GoalStepParams::SetNextSteps { goal_id, next_steps } => {
+            if next_steps.len() > MAX_ITEMS {
+                let problem = format!("has more than {MAX_ITEMS} items");
+                return Err(AppError::invalid("nextSteps", problem));
+            }
+            let checked = next_steps.iter().map(|step| checked_text("nextSteps", step));
+            let next_steps = checked.collect::<Result<_>>()?;
+            (goal_id, Box::new(move |goal| GoalStep::SetNextSteps { goal, next_steps }))
+        }
+        GoalStepParams::ApplyMarkers { text, seq } => {
+            let text = match (text, seq) {
+                (Some(text), None) => text,
+                (None, Some(seq)) => {
+                    blocking(core, move |core| assistant_text(core, id, seq)).await?
+                }
+                _ => return Err(AppError::invalid("text", "name either text or seq")),
+            };
+            let steps = marker_steps(&core.clock, &markers::parse(&text, true));
+            return Ok(PreparedStep::Markers(seq, steps));
+        }
     };
-    change_goal(&core, session_id, goal_id, key, step).await
+    Ok(PreparedStep::Client(goal, make))
 }
 
-/// Locks a decision against changes by models (`goal.lockDecision`).
-pub(crate) async fn lock_decision(
-    core: Arc<Core>,
-    mut params: g::GoalLockDecisionParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalLockDecision>(&mut params, |params| &mut params.key)?;
-    let g::GoalLockDecisionParams { session_id, goal_id, decision_id: id, .. } = params;
-    let step = move |goal| GoalStep::LockDecision { goal, id };
-    change_goal(&core, session_id, goal_id, key, step).await
+/// Returns a text as one line.
+///
+/// **Errors**: `Invalid` if it is empty; `TooLarge`.
+fn checked_text(field: &'static str, text: &str) -> Result<String> {
+    let line = on_one_line(text, usize::MAX);
+    if line.is_empty() {
+        return Err(AppError::invalid(field, "must not be empty"));
+    }
+    BoundedField::GoalText.check(line.len())?;
+    Ok(line)
 }
 
-/// Adds an artifact to a goal (`goal.addArtifact`).
-pub(crate) async fn add_artifact(
-    core: Arc<Core>,
-    mut params: g::GoalAddArtifactParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalAddArtifact>(&mut params, |params| &mut params.key)?;
-    let g::GoalAddArtifactParams { session_id, goal_id, path, action: did, kind, .. } = params;
-    let path = checked_text("path", &path)?;
-    let kind = kind.map(|kind| checked_text("type", &kind)).transpose()?;
-    let step = move |goal| GoalStep::AddArtifact { goal, kind, path, did };
-    change_goal(&core, session_id, goal_id, key, step).await
+fn checked_option(field: &'static str, text: Option<String>) -> Result<Option<String>> {
+    text.map(|text| checked_text(field, &text)).transpose()
 }
 
-/// Replaces the next steps of a goal (`goal.setNextSteps`).
-pub(crate) async fn set_next_steps(
-    core: Arc<Core>,
-    mut params: g::GoalSetNextStepsParams,
-) -> Result<g::GoalResult> {
-    let key = take_key::<method::GoalSetNextSteps>(&mut params, |params| &mut params.key)?;
-    let g::GoalSetNextStepsParams { session_id, goal_id, next_steps, .. } = params;
-    let next_steps = checked_texts("nextSteps", next_steps)?;
-    let step = move |goal| GoalStep::SetNextSteps { goal, next_steps };
-    change_goal(&core, session_id, goal_id, key, step).await
+/// Reads the text of a recorded assistant message. Blocks on the disk.
+fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
+    if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
+        return Err(SessionError::RecordNotFound { id, seq }.into());
+    }
+    match core.body(id, seq)? {
+        Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
+            Ok(message.plain_text())
+        }
+        Some(_) => Err(AppError::invalid("seq", "is not a message of an assistant")),
+        None => Err(SessionError::Damaged { id, seq }.into()),
+    }
+}
+
+/// Returns the result of a call, from the records of its change, or from the goals in force if there was nothing to change.
+/// Blocks on the disk.
+fn reply(
+    core: &Core,
+    id: SessionId,
+    subjects: Vec<StepSubject>,
+    appended: Option<&Appended>,
+) -> Result<g::GoalChangeResult> {
+    let n_steps = |subject: &StepSubject| match subject {
+        StepSubject::Goal(_) => 1,
+        StepSubject::Markers(markers) => markers.len(),
+    };
+    let (goals, recorded) = match appended {
+        Some(first) => recorded_steps(core, id, first.seq, subjects.iter().map(n_steps).sum())?,
+        None => (goals(core, id, &*active_path(core, id)?)?, Vec::new()),
+    };
+    let (mut recorded, mut goal, mut steps) = (recorded.into_iter(), None, Vec::new());
+    for subject in subjects {
+        let mut own = recorded.by_ref().take(n_steps(&subject));
+        let mut result = GoalStepResult::default();
+        goal = match subject {
+            StepSubject::Goal(named) => own.next().map_or(named, |(step, _)| {
+                match step {
+                    GoalStep::Create { id, .. } => result.goal_id = Some(id),
+                    GoalStep::AddCheckpoint { id, .. } => result.checkpoint_id = Some(id),
+                    GoalStep::AddDecision { id, .. } => result.decision_id = Some(id),
+                    _ => {}
+                }
+                step.goal()
+            }),
+            StepSubject::Markers(markers) => {
+                result.applied = Some(own.filter(|(_, is_applied)| *is_applied).count() as u64);
+                result.markers = Some(markers);
+                None
+            }
+        };
+        steps.push(result);
+    }
+    Ok(g::GoalChangeResult {
+        goal: goals.named_or_active(goal).ok().map(short_goal),
+        seq: appended.map(|first| first.seq),
+        steps,
+        duplicate: appended.is_some_and(|first| first.duplicate),
+    })
+}
+
+/// Reads the steps of a change, each with whether it changed something, and the goals after them. Blocks on the disk.
+fn recorded_steps(
+    core: &Core,
+    id: SessionId,
+    first: Seq,
+    n_steps: usize,
+) -> Result<(Arc<GoalState>, Vec<(GoalStep, bool)>)> {
+    let path = core.sessions.with(id, |live| {
+        let path = core.cache.path_to(live.state(), live.state().leaf());
+        if path.contains(first) { path } else { core.cache.path_to(live.state(), Some(first)) }
+    })?;
+    let (mut goals, mut steps) = (goals_before(core, id, &path, first)?, Vec::new());
+    let mut seq = first;
+    while steps.len() < n_steps {
+        let record = core.sessions.records(id, &[seq])?.pop().flatten();
+        let at = record.as_ref().map(|record| record.at);
+        let body = record.and_then(Record::into_body);
+        let (Some(at), Some(RecordBody::Goal(change))) = (at, body) else {
+            return Err(SessionError::Damaged { id, seq }.into());
+        };
+        for step in change.steps {
+            // The fold ignores a refused step as well.
+            let is_changed = Arc::make_mut(&mut goals).make_step(at, &step).unwrap_or(false);
+            steps.push((step, is_changed));
+        }
+        seq.0 += 1;
+    }
+    Ok((goals, steps))
 }
 
 /// Lists goals, newest first (`goal.list`). Blocks on the disk.
 pub(crate) fn list(core: &Arc<Core>, params: g::GoalListParams) -> Result<g::GoalListResult> {
     let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
-    let path = active_path(core, params.session_id)?;
-    let state = goals(core, params.session_id, &path)?;
+    let id = params.session_id;
+    let state = goals(core, id, &*active_path(core, id)?)?;
     let all = state.goals();
     let before = params.cursor.map(|cursor| {
         let at = all.iter().position(|goal| goal.id == cursor);
@@ -188,276 +336,150 @@ fn short_goal(goal: &Goal) -> Goal {
     goal
 }
 
-/// Applies the markers in a text or in a recorded message (`goal.applyMarkers`).
-pub(crate) async fn apply_markers(
-    core: Arc<Core>,
-    mut params: g::GoalApplyMarkersParams,
-) -> Result<g::GoalApplyMarkersResult> {
-    let key = take_key::<method::GoalApplyMarkers>(&mut params, |params| &mut params.key)?;
-    let g::GoalApplyMarkersParams { session_id, text, seq, .. } = params;
-    let text = match (text, seq) {
-        (Some(text), None) => text,
-        (None, Some(seq)) => {
-            blocking(&core, move |core| assistant_text(core, session_id, seq)).await?
-        }
-        _ => return Err(AppError::invalid("text", "name either text or seq")),
-    };
-    let markers = markers::parse(&text, true);
-    let steps = marker_steps(&core.clock, &markers);
-    let change = GoalChange { source: GoalSource::Marker, message_seq: seq, steps };
-    let written = write(&core, session_id, key, move |_| Ok(change)).await?;
-    let WrittenChange { state, n_changed, seq, duplicate, .. } = written;
-    let goal = state.active().map(short_goal);
-    Ok(g::GoalApplyMarkersResult { markers, applied: n_changed, goal, seq, duplicate })
-}
-
-/// Reads the text of a recorded assistant message. Blocks on the disk.
-fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
-    if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
-        return Err(SessionError::RecordNotFound { id, seq }.into());
-    }
-    match core.body(id, seq)? {
-        Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
-            Ok(message.plain_text())
-        }
-        Some(_) => Err(AppError::invalid("seq", "is not a message of an assistant")),
-        None => Err(SessionError::Damaged { id, seq }.into()),
-    }
-}
-
-/// Returns a text as one line.
-///
-/// **Errors**: `Invalid` if it is empty; `TooLarge`.
-fn checked_text(field: &'static str, text: &str) -> Result<String> {
-    let line = on_one_line(text, usize::MAX);
-    if line.is_empty() {
-        return Err(AppError::invalid(field, "must not be empty"));
-    }
-    BoundedField::GoalText.check(line.len())?;
-    Ok(line)
-}
-
-fn checked_texts(field: &'static str, texts: Vec<String>) -> Result<Vec<String>> {
-    if texts.len() > MAX_ITEMS {
-        return Err(AppError::invalid(field, format!("has more than {MAX_ITEMS} items")));
-    }
-    texts.iter().map(|text| checked_text(field, text)).collect()
-}
-
-/// A change that was written by this call, or by an earlier one with the same key.
-struct WrittenChange {
-    /// The goals after it.
-    state: Arc<GoalState>,
-    change: GoalChange,
-    /// The number of its steps that changed something.
-    n_changed: u64,
-    /// Its record; `None` if there was nothing to change.
-    seq: Option<Seq>,
-    /// An earlier call with the same key wrote it.
-    duplicate: bool,
-}
-
-/// Makes a step on the named goal, or on the active one if none is named.
-async fn change_goal(
-    core: &Arc<Core>,
-    id: SessionId,
-    goal: Option<GoalId>,
-    key: Option<IdempotencyKey>,
-    step: impl FnOnce(GoalId) -> GoalStep + Clone + Send + 'static,
-) -> Result<g::GoalResult> {
-    change(core, id, key, move |state| Ok(vec![step(state.named_or_active(goal)?.id)])).await
-}
-
-/// Writes a change of a client, and returns the changed goal.
-///
-/// `steps` makes the steps from the goals in force; a clone of it is called for each attempt.
-async fn change(
-    core: &Arc<Core>,
-    id: SessionId,
-    key: Option<IdempotencyKey>,
-    steps: impl FnOnce(&GoalState) -> Result<Vec<GoalStep>> + Clone + Send + 'static,
-) -> Result<g::GoalResult> {
-    let make = move |state: &GoalState| {
-        let steps = steps(state)?;
-        Ok(GoalChange { source: GoalSource::Client, message_seq: None, steps })
-    };
-    let WrittenChange { state, change, seq, duplicate, .. } = write(core, id, key, make).await?;
-    let (goal, checkpoint_id, decision_id) = subject(&change);
-    let goal = short_goal(state.named_or_active(goal)?);
-    Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
-}
-
-/// Returns the goal, the checkpoint and the decision that the first step of a change names.
-fn subject(change: &GoalChange) -> (Option<GoalId>, Option<GoalCheckpointId>, Option<DecisionId>) {
-    match change.steps.first() {
-        Some(GoalStep::Create { id, .. }) => (Some(*id), None, None),
-        Some(
-            GoalStep::AddCheckpoint { goal, id, .. } | GoalStep::UpdateCheckpoint { goal, id, .. },
-        ) => (Some(*goal), Some(*id), None),
-        Some(GoalStep::AddDecision { goal, id, .. } | GoalStep::LockDecision { goal, id }) => {
-            (Some(*goal), None, Some(*id))
-        }
-        Some(
-            GoalStep::Update { goal, .. }
-            | GoalStep::AddArtifact { goal, .. }
-            | GoalStep::SetNextSteps { goal, .. },
-        ) => (Some(*goal), None, None),
-        Some(GoalStep::Mark { .. }) | None => (None, None, None),
-    }
-}
-
-/// The effect of a change on the goals in force.
-enum PlannedChange {
-    Write {
-        change: GoalChange,
-        leaf: Option<Seq>,
-        n_changed: u64,
-    },
-    /// The key was used before.
-    Duplicate,
-    /// The change would have no effect.
-    Nothing(WrittenChange),
-}
-
-/// Writes the change that `make` makes from the goals in force, if they did not change concurrently.
-///
-/// **Errors**: `Busy` if the session changed at every attempt.
-async fn write(
-    core: &Arc<Core>,
-    id: SessionId,
-    key: Option<IdempotencyKey>,
-    make: impl FnOnce(&GoalState) -> Result<GoalChange> + Clone + Send + 'static,
-) -> Result<WrittenChange> {
-    for _ in 0..MAX_TRIES {
-        let (make, used) = (make.clone(), key.clone());
-        let planned =
-            blocking(core, move |core| plan_change(core, id, used.as_ref(), make)).await?;
-        let (answer, n_changed) = match planned {
-            PlannedChange::Nothing(unchanged) => return Ok(unchanged),
-            PlannedChange::Duplicate => (core.sessions.append(id, Vec::new(), key.clone())?, 0),
-            PlannedChange::Write { change, leaf, n_changed } => {
-                core.cache.with(id, |session| session.goal_is_queued = true);
-                let drafts = vec![uncounted(RecordBody::Goal(change))];
-                (core.sessions.append_after(id, leaf, drafts, key.clone())?, n_changed)
-            }
-        };
-        match answer.await {
-            Ok(appended) => {
-                return blocking(core, move |core| written(core, id, &appended, n_changed)).await;
-            }
-            Err(SessionError::LeafMoved { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(SessionError::Busy { id, waiting: 1 }.into())
-}
-
-/// Applies a change to a copy of the goals in force. Blocks on the disk.
-fn plan_change(
-    core: &Core,
-    id: SessionId,
-    key: Option<&IdempotencyKey>,
-    make: impl FnOnce(&GoalState) -> Result<GoalChange>,
-) -> Result<PlannedChange> {
-    let (path, is_used) = core.sessions.with(id, |live| {
-        let state = live.state();
-        let used = key.and_then(|key| state.key(&key.digest.key));
-        (core.cache.path_to(state, state.leaf()), used.is_some())
-    })?;
-    if is_used {
-        return Ok(PlannedChange::Duplicate);
-    }
-    let state = goals(core, id, &path)?;
-    let change = make(&state)?;
-    match GoalState::clone(&state).apply(core.clock.now(), &change)? {
-        0 => {
-            // The reply confirms the change that made this one unnecessary.
-            core.sessions.sync(id)?;
-            let (n_changed, seq, duplicate) = (0, None, false);
-            let unchanged = WrittenChange { state, change, n_changed, seq, duplicate };
-            Ok(PlannedChange::Nothing(unchanged))
-        }
-        n => Ok(PlannedChange::Write { change, leaf: path.leaf, n_changed: n as u64 }),
-    }
-}
-
-/// Reads a written change and the goals after it. Blocks on the disk.
-fn written(
-    core: &Core,
-    id: SessionId,
-    appended: &Appended,
-    n_changed: u64,
-) -> Result<WrittenChange> {
-    let state = goals(core, id, &*active_path(core, id)?)?;
-    let seq = appended.seq;
-    let Some(RecordBody::Goal(change)) = core.body(id, seq)? else {
-        return Err(SessionError::Damaged { id, seq }.into());
-    };
-    let duplicate = appended.duplicate;
-    Ok(WrittenChange { state, change, n_changed, seq: Some(seq), duplicate })
-}
-
 #[cfg(test)]
 mod tests {
-    use ollm_protocol::content::{CheckpointStatus, GoalPriority};
-    use serde_json::json;
+    use ollm_protocol::content::{CheckpointStatus, GoalPriority, LeafMove};
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::app::testing::TestSession;
 
     impl TestSession {
-        async fn create_goal(&self, description: &str, key: Option<&str>) -> g::GoalResult {
-            let params = json!({ "sessionId": self.id, "description": description, "key": key });
+        async fn change_goals(
+            &self,
+            steps: Value,
+            key: Option<&str>,
+        ) -> Result<g::GoalChangeResult> {
+            let params = json!({ "sessionId": self.id, "steps": steps, "key": key });
             let params = serde_json::from_value(params).expect("params");
-            create(Arc::clone(&self.core), params).await.expect("creates")
+            change(Arc::clone(&self.core), params).await
         }
 
-        async fn update_goal(&self, fields: serde_json::Value) -> Result<g::GoalResult> {
-            let mut params = fields;
-            params["sessionId"] = json!(self.id);
-            let params = serde_json::from_value(params).expect("params");
-            update(Arc::clone(&self.core), params).await
+        async fn make_step(&self, step: Value) -> Result<g::GoalChangeResult> {
+            self.change_goals(json!([step]), None).await
+        }
+
+        fn goals(&self) -> Vec<Goal> {
+            let params = serde_json::from_value(json!({ "sessionId": self.id })).expect("params");
+            list(&self.core, params).expect("lists").data
         }
     }
 
+    fn create(description: &str) -> Value {
+        json!({ "action": "create", "description": description })
+    }
+
+    fn add_checkpoint(description: &str) -> Value {
+        json!({ "action": "addCheckpoint", "description": description })
+    }
+
     #[tokio::test]
-    async fn retried_change_is_written_once() {
+    async fn repeated_key_gives_the_same_result_after_later_changes() {
         let session = TestSession::new(&[]);
-        let first = session.create_goal("one", Some("k")).await;
-        let again = session.create_goal("one", Some("k")).await;
-        assert_eq!((first.duplicate, again.duplicate), (false, true));
-        assert_eq!((first.goal.id, first.seq), (again.goal.id, again.seq));
+        let message =
+            session.record("assistant", "[CHECKPOINT] Read - DONE\n[DECISION] Tabs").await;
+        let steps = json!([
+            create("one"),
+            add_checkpoint("Read"),
+            { "action": "applyMarkers", "seq": message.seq },
+            { "action": "applyMarkers", "text": "no marker" },
+            { "action": "addDecision", "description": "Use JWT" },
+            { "action": "applyMarkers", "text": "[CHECKPOINT] read - DONE" },
+        ]);
+        let first = session.change_goals(steps.clone(), Some("k")).await.expect("changes");
+        let applied: Vec<_> = first.steps.iter().map(|step| step.applied).collect();
+        assert_eq!(applied, [None, None, Some(2), Some(0), None, Some(0)]);
+        let goal = first.goal.clone().expect("is active");
+        assert_eq!(first.steps[0].goal_id, Some(goal.id));
+        assert_eq!(first.steps[1].checkpoint_id, Some(goal.checkpoints[0].id));
+        assert_eq!(goal.checkpoints[0].status, CheckpointStatus::Completed);
+        assert_eq!(goal.decisions.len(), 2);
+        assert_eq!(first.steps[4].decision_id, Some(goal.decisions[1].id));
+
+        session
+            .change_goals(json!([add_checkpoint("Test"), create("two")]), None)
+            .await
+            .expect("changes");
+        let expected = g::GoalChangeResult { duplicate: true, ..first };
+        let again = session.change_goals(steps.clone(), Some("k")).await.expect("repeats");
+        assert_eq!(again, expected);
+        session.core.cache.forget(session.id);
+        let again = session.change_goals(steps.clone(), Some("k")).await.expect("repeats");
+        assert_eq!(again, expected);
+        let message_seqs: Vec<_> = session
+            .bodies()
+            .into_iter()
+            .filter_map(|body| match body {
+                RecordBody::Goal(change) => Some(change.message_seq),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(message_seqs, [None, Some(message.seq), None, None, None], "of both changes");
+
+        // The records of the change leave the path.
+        let (to, cause) = (Some(message.seq), "branch".to_owned());
+        session.append(RecordBody::Leaf(LeafMove { to, cause })).await;
+        let again = session.change_goals(steps, Some("k")).await.expect("repeats");
+        assert_eq!(again, expected);
     }
 
     #[tokio::test]
     async fn change_without_effect_writes_no_record() {
         let session = TestSession::new(&[]);
-        session.create_goal("one", None).await;
+        session.make_step(create("one")).await.expect("creates");
         let len = session.bodies().len();
-        let same = session.update_goal(json!({ "description": "one" })).await.expect("no error");
+        let same = json!({ "action": "update", "description": "one" });
+        let steps = json!([same, { "action": "applyMarkers", "text": "[GOAL] two" }]);
+        let same = session.change_goals(steps, None).await.expect("no error");
         assert_eq!((same.seq, session.bodies().len()), (None, len));
-        let changed = session.update_goal(json!({ "priority": "high" })).await.expect("changes");
-        assert_eq!(changed.goal.priority, GoalPriority::High);
+        assert_eq!(same.goal.expect("is active").description, "one");
+        assert_eq!((same.steps.len(), same.steps[1].applied), (2, Some(0)));
+        let update = json!({ "action": "update", "priority": "high" });
+        let changed = session.make_step(update).await.expect("changes");
+        assert_eq!(changed.goal.expect("is active").priority, GoalPriority::High);
         assert_eq!(session.bodies().len(), len + 1);
     }
 
     #[tokio::test]
-    async fn invalid_changes_are_refused_before_they_are_written() {
+    async fn steps_are_made_together_or_not_at_all() {
         let session = TestSession::new(&[]);
-        let error = session.update_goal(json!({ "description": "one" })).await;
-        assert!(matches!(error, Err(AppError::Goal(_))), "there is no goal");
-        session.create_goal("one", None).await;
+        let refused = session.make_step(add_checkpoint("Read")).await;
+        assert!(matches!(refused, Err(AppError::Goal(_))), "there is no goal");
+        session.make_step(create("one")).await.expect("creates");
+        let (before, len) = (session.goals(), session.bodies().len());
+        let refused = json!([create("two"), add_checkpoint("Read"), add_checkpoint("read!")]);
+        let error = session.change_goals(refused, None).await;
+        assert!(matches!(error, Err(AppError::Goal(GoalError::Exists { .. }))), "{error:?}");
+        let done = json!({ "action": "update", "status": "completed" });
+        let error = session.change_goals(json!([done, add_checkpoint("Read")]), None).await;
+        assert!(matches!(error, Err(AppError::Goal(GoalError::NoActiveGoal))), "{error:?}");
+        assert_eq!((session.goals(), session.bodies().len()), (before, len));
+    }
+
+    #[tokio::test]
+    async fn invalid_steps_are_refused_before_they_are_written() {
+        let session = TestSession::new(&[]);
+        session.make_step(create("one")).await.expect("creates");
         let len = session.bodies().len();
-        for (fields, field) in
-            [(json!({}), "params"), (json!({ "description": " \n " }), "description")]
-        {
-            let error = session.update_goal(fields).await.map(drop);
+        let too_many = vec![create("x"); MAX_STEPS + 1];
+        for (steps, field) in [
+            (json!([]), "steps"),
+            (json!(too_many), "steps"),
+            (json!([{ "action": "update" }]), "steps"),
+            (json!([{ "action": "update", "description": " \n " }]), "description"),
+            (
+                json!([{ "action": "setNextSteps", "nextSteps": vec!["x"; MAX_ITEMS + 1] }]),
+                "nextSteps",
+            ),
+            (json!([{ "action": "applyMarkers" }]), "text"),
+        ] {
+            let error = session.change_goals(steps, None).await.map(drop);
             let is_refused =
                 matches!(&error, Err(AppError::Invalid { field: at, .. }) if *at == field);
             assert!(is_refused, "{field}: {error:?}");
         }
-        let long = "x".repeat(BoundedField::GoalText.max_bytes() + 1);
-        let error = session.update_goal(json!({ "description": long })).await.map(drop);
+        let long = create(&"x".repeat(BoundedField::GoalText.max_bytes() + 1));
+        let error = session.make_step(long).await.map(drop);
         let is_refused =
             matches!(&error, Err(AppError::TooLarge(over)) if over.field == BoundedField::GoalText);
         assert!(is_refused, "{error:?}");
@@ -467,26 +489,26 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn concurrent_changes_are_all_applied_to_the_goals_before_them() {
         let session = Arc::new(TestSession::new(&[]));
-        session.create_goal("one", None).await;
-        let tasks: Vec<_> = (0..8)
+        session.make_step(create("one")).await.expect("creates");
+        let tasks: Vec<_> = (0..16)
             .map(|number| {
                 let session = Arc::clone(&session);
-                let add = async move {
-                    let description = format!("step {number}");
-                    let params = json!({ "sessionId": session.id, "description": description });
-                    let params = serde_json::from_value(params).expect("params");
-                    add_checkpoint(Arc::clone(&session.core), params).await.expect("adds")
-                };
-                crate::shutdown::Tasks::new().spawn(add)
+                crate::shutdown::Tasks::new().spawn(async move {
+                    let step = format!("step {number}");
+                    let change = session.make_step(add_checkpoint(&step)).await.expect("adds");
+                    let goal = change.goal.expect("is active");
+                    let added = goal.checkpoints.last().expect("was added");
+                    assert_eq!(added.description, step, "the goal is that of the change");
+                    assert_eq!(Some(added.id), change.steps[0].checkpoint_id);
+                })
             })
             .collect();
         for task in tasks {
             task.await.expect("no panic");
         }
-        let params = serde_json::from_value(json!({ "sessionId": session.id })).expect("params");
-        let goals = list(&session.core, params).expect("lists").data;
+        let goals = session.goals();
         assert_eq!(goals.len(), 1);
-        assert_eq!(goals[0].checkpoints.len(), 8);
+        assert_eq!(goals[0].checkpoints.len(), 16);
         assert!(goals[0].checkpoints.iter().all(|one| one.status == CheckpointStatus::Pending));
     }
 
@@ -496,13 +518,10 @@ mod tests {
         session.record("assistant", "[CHECKPOINT] Read the code - COMPLETED").await;
         assert!(!session.bodies().iter().any(|body| matches!(body, RecordBody::Goal(_))));
         session.record("assistant", "[GOAL] Port the parser\n[CHECKPOINT] Read - COMPLETED").await;
-        let state = goals(
-            &session.core,
-            session.id,
-            &active_path(&session.core, session.id).expect("is open"),
+        let goals = session.goals();
+        assert_eq!(
+            (goals[0].description.as_str(), goals[0].checkpoints.len()),
+            ("Port the parser", 1)
         );
-        let state = state.expect("folds");
-        let goal = state.active().expect("the marker set it");
-        assert_eq!((goal.description.as_str(), goal.checkpoints.len()), ("Port the parser", 1));
     }
 }

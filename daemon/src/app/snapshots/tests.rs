@@ -85,10 +85,16 @@ impl TestSession {
         let core = || Arc::clone(&self.core);
         self.record("user", "How do I port the parser?").await;
         self.record("assistant", "Line by line.").await;
-        let goal = json!({ "description": "Port it", "checkpoints": ["lexer", "parser"] });
-        goals::create(core(), self.with_id(goal)).await.expect("creates");
-        let decision = json!({ "description": "no unsafe code", "locked": true });
-        goals::add_decision(core(), self.with_id(decision)).await.expect("adds");
+        let steps = json!([
+            { "action": "create", "description": "Port it" },
+            { "action": "addCheckpoint", "description": "lexer" },
+            { "action": "addCheckpoint", "description": "parser" },
+        ]);
+        goals::change(core(), self.with_id(json!({ "steps": steps }))).await.expect("creates");
+        let decide =
+            json!({ "action": "addDecision", "description": "no unsafe code", "locked": true });
+        let steps = json!({ "steps": [decide] });
+        goals::change(core(), self.with_id(steps)).await.expect("adds");
         let entry = json!({ "scope": "session", "key": "style", "content": "be brief" });
         entries::add(core(), self.with_id(entry)).await.expect("adds");
         pins::pin(core(), self.with_id(json!({ "seq": 1 }))).await.expect("pins");

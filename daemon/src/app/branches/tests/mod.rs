@@ -88,8 +88,8 @@ impl TestSession {
                 Ok(())
             }
             Action::SetGoal => {
-                let fields = json!({ "description": "Port the parser" });
-                goals::create(core(), params(self, fields)).await.map(drop)
+                let fields = json!({ "action": "create", "description": "Port the parser" });
+                goals::change(core(), params(self, json!({ "steps": [fields] }))).await.map(drop)
             }
             Action::SetEntry => {
                 let fields = json!({ "key": "style", "content": "Be brief", "scope": "session" });
