@@ -29,9 +29,8 @@ use crate::session::{
     Appended, IdempotencyKey, NewRecord, OpenSession, SessionError, SessionState,
 };
 
-/// The time for which a change in two phases is planned again while other records move the leaf. A plan that calls a model
-/// takes longer, and is not repeated.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// The time for which a change in two phases is planned again after another record moved the leaf first.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session at the moment at which a change of it is planned.
 pub(crate) struct View<'a, F = ()> {
@@ -172,36 +171,46 @@ pub(crate) enum FirstPhase<T> {
     Append(Option<Seq>, Vec<NewRecord>, T),
     /// There is nothing to append, which confirms an earlier change.
     Nothing(T),
+    /// There is nothing to append, and the result confirms no change.
+    Unrecorded(T),
 }
 
-/// Carries out a change in two phases: repeats the first one until its records are appended to the leaf that it saw. Returns
-/// its result and the first record of the change. For a known key the first phase is not run, and there is no result.
+/// Carries out a change in two phases: repeats the first one until its records are appended to the leaf that it saw, each
+/// time with the result of the attempt before. Returns its result and the first record of the change. For a known key the
+/// first phase is not run, and there is no result.
 ///
 /// **Errors**: `LeafMoved` if other records moved the leaf until the deadline.
 pub(crate) async fn in_two_phases<T, P: Future<Output = Result<FirstPhase<T>>>>(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<&IdempotencyKey>,
-    mut first_phase: impl FnMut() -> P,
+    mut first_phase: impl FnMut(Option<T>) -> P,
 ) -> Result<(Option<T>, Option<Seq>)> {
-    let deadline = Instant::now() + DEADLINE;
+    let (mut refused, mut deadline) = (None, None);
     if let Some(known) = known(core, id, key).await? {
         return Ok((None, Some(known)));
     }
     loop {
-        let (leaf, records, done) = match first_phase().await? {
+        let (leaf, records, done) = match first_phase(refused.take()).await? {
             FirstPhase::Append(leaf, records, done) => (leaf, records, done),
             FirstPhase::Nothing(done) => {
                 blocking(core, move |core| Ok(core.sessions.sync(id)?)).await?;
                 return Ok((Some(done), None));
             }
+            FirstPhase::Unrecorded(done) => return Ok((Some(done), None)),
         };
         match core.sessions.append_after(id, leaf, records, key.cloned())?.await {
             // A concurrent call may have used the key.
             Ok(appended) => {
                 return Ok(((!appended.duplicate).then_some(done), Some(appended.seq)));
             }
-            Err(SessionError::LeafMoved { .. }) if Instant::now() < deadline => {}
+            Err(error @ SessionError::LeafMoved { .. }) => {
+                let now = Instant::now();
+                if now >= *deadline.get_or_insert(now + PATIENCE) {
+                    return Err(error.into());
+                }
+                refused = Some(done);
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -200,18 +200,6 @@ impl Core {
     pub(crate) async fn append_one(&self, id: SessionId, body: RecordBody) -> Result<Appended> {
         self.append(id, vec![NewRecord::new(body, None)], None).await
     }
-
-    /// Appends if `leaf` is still active and returns the last seq, or `None` if it moved.
-    pub(crate) async fn append_if_leaf(
-        &self,
-        id: SessionId,
-        leaf: Option<Seq>,
-        drafts: Vec<NewRecord>,
-    ) -> Result<Option<Seq>> {
-        let n_before_last = (drafts.len() as u64).saturating_sub(1);
-        let first = unless_moved(self.sessions.append_after(id, leaf, drafts, None)?.await)?;
-        Ok(first.map(|first| Seq(first.0 + n_before_last)))
-    }
 }
 
 /// The settings of a session that its contexts depend on.
@@ -231,15 +219,6 @@ impl SessionSettings {
             model: state.model().map(str::to_owned),
             project_path: state.project_path().map(str::to_owned),
         }
-    }
-}
-
-/// Returns the first seq of an append, or `None` if the leaf moved.
-fn unless_moved(result: Result<Appended, SessionError>) -> Result<Option<Seq>> {
-    match result {
-        Ok(appended) => Ok(Some(appended.seq)),
-        Err(SessionError::LeafMoved { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -55,7 +55,7 @@ async fn move_with_summary(
     key: Option<&IdempotencyKey>,
     to_seq: Option<Seq>,
 ) -> Result<(Option<()>, Option<Seq>)> {
-    let first_phase = || async {
+    let first_phase = |_| async {
         let (planned, leaf, removed) = blocking(core, move |core| {
             preview(core, id, |view: &View<'_>| {
                 view.check_no_turn()?;

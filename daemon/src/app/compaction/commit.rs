@@ -10,7 +10,7 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{CheckpointId, Seq, SessionId};
 
-use super::survey::{self, CompactionRequest, ContextBefore, Survey};
+use super::survey::{CompactionRequest, ContextBefore, Survey};
 use crate::app::build_request::BuildRequest;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
@@ -19,9 +19,7 @@ use crate::app::schedule::TakenSnapshot;
 use crate::app::snapshots;
 use crate::context::compact::{MeasuredTexts, measure_retention, retention_targets};
 use crate::context::{self, BuildInput, Built, CutPlan};
-
-/// Attempts to plan and write the head while other records move the leaf.
-const MAX_TRIES: usize = 8;
+use crate::session::NewRecord;
 
 /// The parts of a new head, before it is planned.
 #[derive(Clone)]
@@ -67,13 +65,6 @@ pub(super) struct Compacted {
     pub(super) survey: Arc<Survey>,
 }
 
-/// The result of [`commit`].
-pub(super) enum CommitOutcome {
-    Done(Box<Compacted>),
-    /// Another compaction was recorded first; holds a new survey.
-    Superseded(Arc<Survey>),
-}
-
 /// Takes a snapshot before a compaction, record and file.
 ///
 /// **Errors**: `Storage`; the compaction must not run then.
@@ -95,40 +86,6 @@ pub(super) async fn snapshot_before(
         Ok(())
     })
     .await
-}
-
-/// Plans the head and records the compaction.
-///
-/// **Errors**: `BranchMoved` if the session moved to another branch; `NoGain` if the context would not be smaller.
-/// **Cancel safety**: a record that was queued is written; nothing else changes.
-pub(super) async fn commit(
-    core: &Arc<Core>,
-    request: &CompactionRequest,
-    mut survey: Arc<Survey>,
-    head: NewHead,
-) -> Result<CommitOutcome> {
-    let id = survey.inputs.id;
-    for _ in 0..MAX_TRIES {
-        let (built, retention) = plan(core, request, &survey, &head).await?;
-        let record = RecordBody::Compaction(compaction(&survey, &head, &built, retention));
-        let leaf = survey.inputs.leaf;
-        let written = core.append_if_leaf(id, leaf, vec![uncounted(record)]).await?;
-        if written.is_some() {
-            core.cache.with(id, |session| session.builds.set_fill(written, &built.result));
-            let (seq, before, after) = (written, survey.before, built.result);
-            let compacted = Compacted { seq, head, before, after, retention, survey };
-            return Ok(CommitOutcome::Done(Box::new(compacted)));
-        }
-        let now = survey::survey(core, request).await?;
-        if leaf.is_some_and(|leaf| !now.inputs.path.contains(leaf)) {
-            return Err(CompactError::BranchMoved { id }.into());
-        }
-        if now.inputs.compaction_at() != survey.inputs.compaction_at() {
-            return Ok(CommitOutcome::Superseded(now));
-        }
-        survey = now;
-    }
-    Err(CompactError::BranchMoved { id }.into())
 }
 
 /// Plans the head for the records of a survey, and measures the retention.
@@ -176,12 +133,18 @@ fn plan_now(
     Ok((built, retention))
 }
 
-fn compaction(survey: &Survey, head: &NewHead, built: &Built, retention: Retention) -> Compaction {
+/// Returns the record of a compaction.
+pub(super) fn record(
+    survey: &Survey,
+    head: &NewHead,
+    built: &Built,
+    retention: Retention,
+) -> NewRecord {
     let mut epoch = built.new_epoch.clone();
     if let Some(epoch) = &mut epoch {
         "compaction".clone_into(&mut epoch.cause);
     }
-    Compaction {
+    uncounted(RecordBody::Compaction(Compaction {
         from: head.cut.as_ref().map(|cut| cut.from),
         to: head.cut.as_ref().map(|cut| cut.to),
         summary: String::new(),
@@ -193,5 +156,5 @@ fn compaction(survey: &Survey, head: &NewHead, built: &Built, retention: Retenti
         method: Some(head.method),
         model: head.model.clone(),
         retention: Some(retention),
-    }
+    }))
 }

@@ -4,26 +4,25 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::CompactionMethod;
+use ollm_protocol::content::{CompactionMethod, Retention};
 use ollm_protocol::event::CompressionStep;
 use tokio_util::sync::CancellationToken;
 
 use super::automatic::need_of;
-use super::commit::{CommitOutcome, Compacted, NewHead, commit, snapshot_before};
+use super::commit::{Compacted, NewHead, plan, record, snapshot_before};
 use super::events;
 use super::policy::{Action, OnFailure, Situation, SkipReason, decide};
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
+use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 use crate::app::schedule::CompactionHistory;
-use crate::context::CutPlan;
+use crate::context::{Built, CutPlan};
 use crate::model::{Priority, Ticket};
-
-/// Attempts to plan a compaction while other compactions are recorded first.
-const MAX_ROUNDS: usize = 3;
+use crate::session::SessionError;
 
 /// The end of a compaction.
 pub(super) enum CompactionOutcome {
@@ -32,6 +31,14 @@ pub(super) enum CompactionOutcome {
     Skipped(SkipReason, Arc<Survey>),
     /// It failed or gave way; the context is unchanged.
     Abandoned,
+}
+
+/// A head whose record can be written for the survey that it was planned with.
+struct PlannedHead {
+    survey: Arc<Survey>,
+    head: NewHead,
+    built: Built,
+    retention: Retention,
 }
 
 /// A compaction to carry out.
@@ -98,41 +105,106 @@ impl<'a> CompactionTask<'a> {
         Ok(outcome)
     }
 
-    /// Makes and records a new head. Starts again if another compaction, whose owner was dropped before the reply, was
-    /// recorded first.
+    /// Makes a new head and records it. Records that were written meanwhile follow the head, which is planned again for
+    /// them; behind another compaction, whose owner was dropped before the reply, another head is made.
+    ///
+    /// **Errors**: `BranchMoved` if the session moved to another branch.
     pub(super) async fn carry_out(
         &self,
-        mut survey: Arc<Survey>,
+        survey: Arc<Survey>,
         canceled: &CancellationToken,
     ) -> Result<CompactionOutcome> {
-        let id = self.id();
-        for _ in 0..MAX_ROUNDS {
-            let made = tokio::select! {
-                biased;
-                () = canceled.cancelled() => return Ok(CompactionOutcome::Abandoned),
-                made = self.make_head(&survey) => made?,
-            };
-            // The remaining work takes no longer than one sync, so it cannot be canceled any more.
-            let head = match made {
-                ControlFlow::Continue(head) => head,
-                ControlFlow::Break(outcome) => return Ok(outcome),
-            };
-            events::step(self.core, id, CompressionStep::Writing);
-            match commit(self.core, &self.request, Arc::clone(&survey), head).await {
-                Ok(CommitOutcome::Done(done)) => return Ok(CompactionOutcome::Done(done)),
-                Ok(CommitOutcome::Superseded(now)) => survey = now,
-                Err(AppError::Compact(error)) if self.trigger.is_automatic() => {
-                    self.core.due_compactions.change(id, CompactionHistory::fail);
-                    events::failed(self.core, id, &error, false);
-                    return Ok(CompactionOutcome::Abandoned);
-                }
-                Err(AppError::Compact(CompactError::NoGain { .. })) => {
-                    return Ok(CompactionOutcome::Skipped(SkipReason::Unchanged, survey));
-                }
-                Err(error) => return Err(error),
+        let first = survey;
+        let first_phase = |refused: Option<Result<PlannedHead, CompactionOutcome>>| {
+            self.plan_record(Arc::clone(&first), refused.and_then(Result::ok), canceled)
+        };
+        let (planned, seq) = match in_two_phases(self.core, self.id(), None, first_phase).await {
+            Ok((Some(Ok(planned)), seq)) => (planned, seq),
+            Ok((Some(Err(outcome)), _)) => return Ok(outcome),
+            Ok((None, _)) => return Ok(CompactionOutcome::Abandoned),
+            Err(error) => return self.failed(error, first),
+        };
+        let PlannedHead { survey, head, built, retention } = planned;
+        let (before, after) = (survey.before, built.result);
+        self.core.cache.with(self.id(), |session| session.builds.set_fill(seq, &after));
+        let compacted = Compacted { seq, head, before, after, retention, survey };
+        Ok(CompactionOutcome::Done(Box::new(compacted)))
+    }
+
+    /// Makes a head, or takes that of a refused attempt, and plans its record.
+    async fn plan_record(
+        &self,
+        first: Arc<Survey>,
+        refused: Option<PlannedHead>,
+        canceled: &CancellationToken,
+    ) -> Result<FirstPhase<Result<PlannedHead, CompactionOutcome>>> {
+        let (survey, made) = match refused {
+            None => (first, None),
+            Some(PlannedHead { survey: seen, head, .. }) => {
+                let now = self.survey_again(&seen).await?;
+                let is_valid = now.inputs.compaction_at() == seen.inputs.compaction_at();
+                (now, is_valid.then_some(head))
             }
+        };
+        let head = match made {
+            Some(head) => head,
+            None => match self.head_unless_canceled(&survey, canceled).await? {
+                ControlFlow::Continue(head) => head,
+                ControlFlow::Break(outcome) => return Ok(FirstPhase::Unrecorded(Err(outcome))),
+            },
+        };
+        let (built, retention) = plan(self.core, &self.request, &survey, &head).await?;
+        let (leaf, record) = (survey.inputs.leaf, record(&survey, &head, &built, retention));
+        let planned = PlannedHead { survey, head, built, retention };
+        Ok(FirstPhase::Append(leaf, vec![record], Ok(planned)))
+    }
+
+    /// Surveys the session again, after records were written that the last survey does not have.
+    async fn survey_again(&self, seen: &Survey) -> Result<Arc<Survey>> {
+        let now = survey(self.core, &self.request).await?;
+        match seen.inputs.leaf {
+            Some(leaf) if !now.inputs.path.contains(leaf) => {
+                Err(CompactError::BranchMoved { id: self.id() }.into())
+            }
+            _ => Ok(now),
         }
-        Ok(CompactionOutcome::Abandoned)
+    }
+
+    /// Makes the new head, unless the compaction is canceled. The work behind it takes no longer than one sync, so it cannot
+    /// be canceled any more.
+    async fn head_unless_canceled(
+        &self,
+        survey: &Arc<Survey>,
+        canceled: &CancellationToken,
+    ) -> Result<ControlFlow<CompactionOutcome, NewHead>> {
+        let made = tokio::select! {
+            biased;
+            () = canceled.cancelled() => ControlFlow::Break(CompactionOutcome::Abandoned),
+            made = self.make_head(survey) => made?,
+        };
+        if made.is_continue() {
+            events::step(self.core, self.id(), CompressionStep::Writing);
+        }
+        Ok(made)
+    }
+
+    /// Returns the outcome of a compaction whose record was not written.
+    fn failed(&self, error: AppError, survey: Arc<Survey>) -> Result<CompactionOutcome> {
+        let id = self.id();
+        match error {
+            AppError::Session(SessionError::LeafMoved { .. }) if self.trigger.is_automatic() => {
+                Ok(CompactionOutcome::Abandoned)
+            }
+            AppError::Compact(error) if self.trigger.is_automatic() => {
+                self.core.due_compactions.change(id, CompactionHistory::fail);
+                events::failed(self.core, id, &error, false);
+                Ok(CompactionOutcome::Abandoned)
+            }
+            AppError::Compact(CompactError::NoGain { .. }) => {
+                Ok(CompactionOutcome::Skipped(SkipReason::Unchanged, survey))
+            }
+            error => Err(error),
+        }
     }
 
     /// Makes the new head, or ends the compaction.

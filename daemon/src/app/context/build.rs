@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::inputs::{self, BuildLeaf, Inputs, plan};
 use super::turn_recall::recall_for;
 use crate::app::build_request::BuildRequest;
+use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
@@ -24,8 +25,9 @@ use crate::model::ModelInfo;
 use crate::session::NewRecord;
 use crate::tokens::Counter;
 
-/// Attempts to record what a build needs while other records move the leaf; then the plan is returned unrecorded.
-const MAX_TRIES: usize = 4;
+/// The plans that are refused because other records moved the leaf, before a plan is returned unrecorded: a prompt is worth
+/// more than its epoch.
+const MAX_REFUSALS: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
 pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
@@ -68,25 +70,33 @@ pub(crate) async fn build_with(
     request: BuildRequest,
     counter: Option<Counter>,
 ) -> Result<BuiltContext> {
+    let id = request.session_id;
     let mut recalled = None;
-    let mut n_tries = 0;
     loop {
-        let may_try = n_tries < MAX_TRIES;
-        let compact = if may_try { request.compact } else { CompactMode::Never };
-        // Looks for messages once, and not if they could no longer be recorded.
-        let recall = request.recall && recalled.is_none() && may_try;
-        let (current, counter) =
-            (BuildRequest { compact, recall, ..request.clone() }, counter.clone());
-        let step = blocking(core, move |core| next_step(core, &current, counter)).await?;
-        n_tries += 1;
-        let mut leaf = step.leaf;
-        if !step.drafts.is_empty() {
-            leaf = core.append_if_leaf(request.session_id, leaf, step.drafts).await?;
-            if leaf.is_none() {
-                // The leaf moved, and the plan does not contain the concurrent record.
-                continue;
+        // Looks for messages once.
+        let recall = request.recall && recalled.is_none();
+        let current = BuildRequest { recall, ..request.clone() };
+        let mut n_refused = 0;
+        let first_phase = |refused: Option<_>| {
+            n_refused += usize::from(refused.is_some());
+            let mut current = current.clone();
+            if n_refused == MAX_REFUSALS {
+                // What is recalled for a plan that cannot be recorded could not be repeated.
+                (current.compact, current.recall) = (CompactMode::Never, false);
             }
-        }
+            let counter = counter.clone();
+            blocking(core, move |core| {
+                let (records, step) = next_step(core, &current, counter)?;
+                let n_later = (records.len() as u64).saturating_sub(1);
+                Ok(match records.is_empty() {
+                    true => FirstPhase::Unrecorded((step, n_later)),
+                    false => FirstPhase::Append(step.leaf, records, (step, n_later)),
+                })
+            })
+        };
+        let (step, first) = in_two_phases(core, id, None, first_phase).await?;
+        let (step, n_later) = step.expect("a change without a key is planned");
+        let leaf = first.map_or(step.leaf, |first| Some(Seq(first.0 + n_later)));
         recalled = recalled.or(step.recalled);
         if let Some(built) = step.built {
             return Ok(remember(core, request, leaf, built, recalled));
@@ -98,21 +108,20 @@ pub(crate) async fn build_with(
 struct BuildStep {
     /// The leaf that it is for.
     leaf: Option<Seq>,
-    /// The records to append at this leaf: changes that were not sent to the model yet, a new epoch, and recalled messages.
-    drafts: Vec<NewRecord>,
-    /// What is brought back for the message that is to be answered: one of `drafts`, or a part of `built` alone.
+    /// What is brought back for the message that is to be answered: a record of the step, or a part of `built` alone.
     recalled: Option<Arc<Delta>>,
-    /// The context; `None` if it is planned once `drafts` are recorded, so that all later builds contain them at the same
+    /// The context; `None` if it is planned once the records are there, so that all later builds contain them at the same
     /// position.
     built: Option<Box<Built>>,
 }
 
-/// Plans a context, or what to record before that. Blocks on the disk.
+/// Plans a context, or what to record before that. Returns the records to append as well: changes that were not sent to the
+/// model yet, a new epoch, and recalled messages. Blocks on the disk.
 fn next_step(
     core: &Arc<Core>,
     request: &BuildRequest,
     counter: Option<Counter>,
-) -> Result<BuildStep> {
+) -> Result<(Vec<NewRecord>, BuildStep)> {
     let inputs = inputs::load(core, request, counter, BuildLeaf::Active)?;
     let leaf = inputs.leaf;
     let draft = |delta| counted(RecordBody::Delta(delta), &inputs.counter);
@@ -120,22 +129,22 @@ fn next_step(
     if may_record {
         let drafts: Vec<_> = inputs.pending_deltas(core)?.into_iter().map(draft).collect();
         if !drafts.is_empty() {
-            return Ok(BuildStep { leaf, drafts, recalled: None, built: None });
+            return Ok((drafts, BuildStep { leaf, recalled: None, built: None }));
         }
     }
     let built = plan(core, request, &inputs)?;
     let new_epoch = built.new_epoch.clone().filter(|_| may_record);
     let mut drafts = new_epoch.map_or(Vec::new(), |epoch| epoch_drafts(core, epoch, leaf));
     let Some(delta) = recalled(core, request, &inputs, &built) else {
-        return Ok(BuildStep { leaf, drafts, recalled: None, built: Some(Box::new(built)) });
+        return Ok((drafts, BuildStep { leaf, recalled: None, built: Some(Box::new(built)) }));
     };
     let recalled = Some(Arc::clone(&delta));
     if may_record {
         drafts.push(draft((*delta).clone()));
-        return Ok(BuildStep { leaf, drafts, recalled, built: None });
+        return Ok((drafts, BuildStep { leaf, recalled, built: None }));
     }
     let built = plan(core, request, &inputs.with_delta(delta))?;
-    Ok(BuildStep { leaf, drafts, recalled, built: Some(Box::new(built)) })
+    Ok((drafts, BuildStep { leaf, recalled, built: Some(Box::new(built)) }))
 }
 
 /// Returns what a build recalls. A build does not depend on it, so an error is only logged.

@@ -73,10 +73,12 @@ async fn carry_out<T: Send + 'static>(
 ) -> Result<T> {
     let Some(id) = session_id else {
         return match blocking(core, plan).await? {
-            FirstPhase::Nothing(result) | FirstPhase::Append(_, _, result) => Ok(result),
+            FirstPhase::Append(_, _, result)
+            | FirstPhase::Nothing(result)
+            | FirstPhase::Unrecorded(result) => Ok(result),
         };
     };
-    let (result, _) = in_two_phases(core, id, None, || blocking(core, plan.clone())).await?;
+    let (result, _) = in_two_phases(core, id, None, |_| blocking(core, plan.clone())).await?;
     Ok(result.expect("a call without a key is planned"))
 }
 

@@ -77,7 +77,7 @@ pub(crate) async fn forget(
     let key = take_key::<method::ContextForgetFact>(&mut params, |params| &mut params.key)?;
     let ContextForgetFactParams { session_id: id, seq, index, restore, .. } = params;
     let has_key = key.is_some();
-    let first_phase = || {
+    let first_phase = |_| {
         blocking(&core, move |core| {
             let path = settled_path(core, id)?;
             let (change, is_changed) = forget_record(core, id, &path, seq, index, restore)?;

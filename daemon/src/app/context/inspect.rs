@@ -8,8 +8,8 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::methods::TextPart;
 use ollm_protocol::methods::context::{
-    ContextGetBuildParams, ContextInspectParams, ContextInspectResult,
-    ContextItem, ContextPart, ContextStatusParams, ContextStatusResult, EpochSummary,
+    ContextGetBuildParams, ContextInspectParams, ContextInspectResult, ContextItem, ContextPart,
+    ContextStatusParams, ContextStatusResult, EpochSummary,
 };
 
 use ollm_protocol::Seq;

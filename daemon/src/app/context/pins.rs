@@ -35,7 +35,7 @@ async fn set_pinned(
     pinned: bool,
 ) -> Result<ContextPinResult> {
     let ContextPinParams { session_id: id, seq } = params;
-    let first_phase = || blocking(core, move |core| plan_pin(core, id, seq, pinned));
+    let first_phase = |_| blocking(core, move |core| plan_pin(core, id, seq, pinned));
     let (result, _) = in_two_phases(core, id, None, first_phase).await?;
     Ok(result.expect("a call without a key is planned"))
 }
