@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn list_is_a_table() {
-        let result = serde_json::from_value(json!({ "host": "http://h:1", "data": [
+        let result = serde_json::from_value(json!({ "host": "http://h:1", "getSmallModel": "get small", "data": [
             { "model": "qwen3:8b\u{1b}[2J", "digest": "d", "sizeBytes": 5_368_709_120_u64,
               "parameterSize": "8.2B", "trainedContext": 40960, "capabilities": ["tools", "thinking"] },
             { "model": "old:latest", "digest": "e", "sizeBytes": 1024 },

@@ -273,13 +273,16 @@ fn reply(
     })
 }
 
+/// A recorded step, and whether it changed something.
+type MadeStep = (GoalStep, bool);
+
 /// Reads the steps of a change, each with whether it changed something, and the goals after them. Blocks on the disk.
 fn recorded_steps(
     core: &Core,
     id: SessionId,
     first: Seq,
     n_steps: usize,
-) -> Result<(Arc<GoalState>, Vec<(GoalStep, bool)>)> {
+) -> Result<(Arc<GoalState>, Vec<MadeStep>)> {
     let path = core.sessions.with(id, |live| {
         let path = core.cache.path_to(live.state(), live.state().leaf());
         if path.contains(first) { path } else { core.cache.path_to(live.state(), Some(first)) }
