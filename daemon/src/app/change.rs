@@ -151,6 +151,16 @@ pub(crate) async fn change<F: PlannedFold>(
     core.sessions.change(id, key, planned)?.done().await
 }
 
+/// Carries out a change that is planned from the session's own fold, and concerns no path. It is queued before the first
+/// await, as records that are appended are, so that calls of one client keep their order.
+pub(crate) async fn change_state(
+    core: &Arc<Core>,
+    id: SessionId,
+    plan: impl FnOnce(&SessionState) -> Result<Vec<NewRecord>> + Send + 'static,
+) -> Result<Option<Appended>> {
+    core.sessions.change(id, None, move |live: &OpenSession| plan(live.state()))?.done().await
+}
+
 /// Plans a change from the present state, and changes nothing. Blocks on the disk.
 pub(crate) fn preview<F: PlannedFold, T>(
     core: &Arc<Core>,

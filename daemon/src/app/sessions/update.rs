@@ -13,12 +13,13 @@ use ollm_protocol::methods::session::{
 };
 
 use super::documents;
-use crate::app::change::{View, change};
+use crate::app::change::{View, change, change_state};
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
 use crate::projects::Projects;
+use crate::session::SessionState;
 
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
@@ -45,9 +46,9 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
         blocking(&core, move |core| check_changed_prompt(core, id, patch)).await?;
     }
     let now = core.clock.now();
-    change(&core, id, None, move |view: &View<'_>| {
+    change_state(&core, id, move |state| {
         if !patch.metadata.is_empty() {
-            let mut all = view.state.summary(now).metadata;
+            let mut all = state.summary(now).metadata;
             all.extend(patch.metadata.clone());
             BoundedField::Metadata.check(limits::metadata_bytes(&all))?;
         }
@@ -83,11 +84,11 @@ async fn change_status(
     body: RecordBody,
 ) -> Result<bool> {
     let now = core.clock.now();
-    let plan = move |view: &View<'_>| {
-        let is_due = is_due(view.state.summary(now).status);
+    let plan = move |state: &SessionState| {
+        let is_due = is_due(state.summary(now).status);
         Ok(if is_due { vec![uncounted(body)] } else { Vec::new() })
     };
-    Ok(change(core, id, None, plan).await?.is_some())
+    Ok(change_state(core, id, plan).await?.is_some())
 }
 
 fn archived(archived: bool) -> RecordBody {
