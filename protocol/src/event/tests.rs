@@ -70,6 +70,7 @@ fn lines(text: &str) -> String {
 
 /// `OLLM_WRITE_FIXTURES=1` writes the table.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a file of the sources, written on request")]
 fn table_in_protocol_md_follows_from_the_types() {
     let text = protocol_md();
     let head = "| kind | when | data |\n|---|---|---|\n";

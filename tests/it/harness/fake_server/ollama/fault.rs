@@ -102,7 +102,7 @@ impl Fault {
             }
             _ => rest.iter().flat_map(split).collect(),
         };
-        [&[begin.clone()], &*edited, &[Step::End]].concat()
+        [std::slice::from_ref(begin), &*edited, &[Step::End]].concat()
     }
 }
 
