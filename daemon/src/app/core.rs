@@ -127,6 +127,11 @@ impl Core {
         Arc::clone(&self.config.read())
     }
 
+    /// Returns a model that is named, or else the default one.
+    pub(crate) fn model_or_default(&self, named: Option<String>) -> Option<String> {
+        named.or_else(|| self.config().models.default.clone())
+    }
+
     /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
         self.models.configure(model_settings(&config));

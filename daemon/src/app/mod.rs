@@ -1,21 +1,22 @@
 //! The application layer: combines sessions, catalog, contexts and models into recorded messages, built contexts,
 //! compactions and chat turns.
 //!
-//! From the ground up:
+//! From the ground up, each module using only those before it (`tests/it/tidy/modules.rs` has the whole order):
 //!
-//! - [`error`]; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`, `model_limits`, `model_speed`: state
-//!   without behavior across modules; [`core`]: the handles over all of it.
-//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; [`put_back`]: files
-//!   that follow a move of the leaf; [`loops`]: loop detection.
-//! - [`models`], [`context`], [`sessions`], [`snapshots`], [`compaction`], [`branches`], [`chat`], [`files`]: the methods of the
+//! - [`error`], `build_request`; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`,
+//!   `model_limits`, `model_speed`: values and state without behavior across modules; [`core`]: the handles over all of it.
+//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; `change`: the three
+//!   forms in which a session changes.
+//! - [`loops`]: loop detection; `other_branches`: found records off the path; [`put_back`]: files that follow a move of the
+//!   leaf.
+//! - [`models`], [`context`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`]: the methods of the
 //!   wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
 //! A function that implements a method takes the core and the params of the method and returns its result, so that
 //! `rpc` registers it as it is.
 //!
-//! **Invariants**: nothing here knows the wire's errors or framing; every record is written by [`core::Core::append`]
-//! and its sibling, or through the session store directly by code that may block.
+//! **Invariants**: nothing here knows the wire's errors or framing; a session changes in one of the three forms of `change`.
 
 pub(crate) mod branches;
 mod build_request;

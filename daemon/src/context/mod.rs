@@ -37,7 +37,9 @@ pub(crate) use self::compact::{defuse, defuse_all};
 pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild, digest};
 pub(crate) use self::ledger::{FileUses, Ledger, UsedFile};
 pub(crate) use self::newest::newest_start;
-pub(crate) use self::numbers::{MIN_TURN_TOKENS, PIN_PERCENT};
+pub(crate) use self::numbers::{
+    ENTRIES_PERCENT, GOAL_PERCENT, MIN_TURN_TOKENS, PIN_PERCENT, RECALL_RESULT_PERCENT,
+};
 pub(crate) use self::omitted::OmitReason;
 pub(crate) use self::path::{Contents, ContentsError, PathItem};
 pub(crate) use self::render::RECALL_TOPIC;

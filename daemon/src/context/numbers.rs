@@ -13,8 +13,14 @@ pub(super) const OTHERS_PERCENT: u64 = 10;
 /// Percent of the prompt limit that older records may have beside a large newest unit, as long as the conversation stays
 /// below [`CROWDED_PERCENT`] of its room.
 pub(super) const BESIDE_PERCENT: u64 = 20;
+/// Percent of the prompt limit that all context entries together may have.
+pub(crate) const ENTRIES_PERCENT: u64 = 20;
+/// Percent of the prompt limit that the goal may have.
+pub(crate) const GOAL_PERCENT: u64 = 15;
 /// Percent of the prompt limit that all pinned texts together may have.
 pub(crate) const PIN_PERCENT: u64 = 10;
+/// Percent of the prompt limit that one result of a tool for recall may have.
+pub(crate) const RECALL_RESULT_PERCENT: u64 = 10;
 /// Percent of the prompt limit for the facts that the user stated.
 pub(super) const FACTS_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
@@ -28,6 +34,8 @@ pub(super) const LEVEL_PERCENTS: [u64; 4] = [5, 10, 15, 25];
 /// Percent of the prompt limit that all checkpoints may have together.
 pub(super) const CHECKPOINTS_PERCENT: u64 = 40;
 
+// A full system message leaves most of the limit to the conversation; the parts of an opening get what is left of it.
+const _: () = assert!(ENTRIES_PERCENT + GOAL_PERCENT < 50);
 // A new summary and an aged one fill the whole; older ones shrink further as they age.
 const _: () = assert!(LEVEL_PERCENTS[3] + LEVEL_PERCENTS[2] <= CHECKPOINTS_PERCENT);
 // The parts of an opening and all checkpoints leave some of the limit to the turns.

@@ -24,6 +24,7 @@ const LEVELS: &[&[&str]] = &[
 const APP_FLOORS: &[&str] = &[
     // State that needs no `Core`.
     "error",
+    "build_request",
     "uploads",
     "chat_history",
     "running",

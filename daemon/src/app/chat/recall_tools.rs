@@ -22,11 +22,9 @@ use crate::app::error::Result;
 use crate::app::models::window::window_of;
 use crate::app::path::ActivePath;
 use crate::catalog::{RECALL_SEARCH, RecallQuery};
-use crate::context::{defuse_all, prompt_limit};
+use crate::context::{RECALL_RESULT_PERCENT, defuse_all, prompt_limit};
 use crate::tokens::Counter;
 
-/// The share of the prompt limit that one result may have, in percent.
-const RESULT_PERCENT: u64 = 10;
 /// Number of messages that a search returns by default, and at most.
 const DEFAULT_HITS: usize = 4;
 const MAX_HITS: usize = 8;
@@ -84,7 +82,7 @@ impl<'a> RecallReader<'a> {
         let counter = core.counts.load(Some(model), None, &[]);
         let window = window_of(core, Some(model), size).size;
         let limit = prompt_limit(window, core.config().context.answer_reserve);
-        Ok(Self { core, id, path, counter, most: limit * RESULT_PERCENT / 100 })
+        Ok(Self { core, id, path, counter, most: limit * RECALL_RESULT_PERCENT / 100 })
     }
 
     fn answer(&self, call: ChatToolCall, message: Seq) -> ToolCall {

@@ -34,7 +34,7 @@ pub(super) enum CompactionOutcome {
 }
 
 /// A head whose record can be written for the survey that it was planned with.
-struct PlannedHead {
+struct PlannedCompaction {
     survey: Arc<Survey>,
     head: NewHead,
     built: Built,
@@ -115,7 +115,7 @@ impl<'a> CompactionTask<'a> {
         canceled: &CancellationToken,
     ) -> Result<CompactionOutcome> {
         let first = survey;
-        let first_phase = |refused: Option<Result<PlannedHead, CompactionOutcome>>| {
+        let first_phase = |refused: Option<Result<PlannedCompaction, CompactionOutcome>>| {
             self.plan_record(Arc::clone(&first), refused.and_then(Result::ok), canceled)
         };
         let (planned, seq) = match in_two_phases(self.core, self.id(), None, first_phase).await {
@@ -124,7 +124,7 @@ impl<'a> CompactionTask<'a> {
             Ok((None, _)) => return Ok(CompactionOutcome::Abandoned),
             Err(error) => return self.failed(error, first),
         };
-        let PlannedHead { survey, head, built, retention } = planned;
+        let PlannedCompaction { survey, head, built, retention } = planned;
         let (before, after) = (survey.before, built.result);
         self.core.cache.with(self.id(), |session| session.builds.set_fill(seq, &after));
         let compacted = Compacted { seq, head, before, after, retention, survey };
@@ -135,12 +135,12 @@ impl<'a> CompactionTask<'a> {
     async fn plan_record(
         &self,
         first: Arc<Survey>,
-        refused: Option<PlannedHead>,
+        refused: Option<PlannedCompaction>,
         canceled: &CancellationToken,
-    ) -> Result<FirstPhase<Result<PlannedHead, CompactionOutcome>>> {
+    ) -> Result<FirstPhase<Result<PlannedCompaction, CompactionOutcome>>> {
         let (survey, made) = match refused {
             None => (first, None),
-            Some(PlannedHead { survey: seen, head, .. }) => {
+            Some(PlannedCompaction { survey: seen, head, .. }) => {
                 let now = self.survey_again(&seen).await?;
                 let is_valid = now.inputs.compaction_at() == seen.inputs.compaction_at();
                 (now, is_valid.then_some(head))
@@ -155,7 +155,7 @@ impl<'a> CompactionTask<'a> {
         };
         let (built, retention) = plan(self.core, &self.request, &survey, &head).await?;
         let (leaf, record) = (survey.inputs.leaf, record(&survey, &head, &built, retention));
-        let planned = PlannedHead { survey, head, built, retention };
+        let planned = PlannedCompaction { survey, head, built, retention };
         Ok(FirstPhase::Append(leaf, vec![record], Ok(planned)))
     }
 

@@ -8,20 +8,18 @@ use std::sync::Arc;
 use ollm_protocol::content::{Delta, Epoch, OmittedItem, RecalledRecord, RecordBody, RecordKind};
 use ollm_protocol::{Seq, SessionId};
 
-use super::entries::{ENTRIES_PERCENT, ENTRY_BEGIN, ENTRY_END, entries_block, render_entry};
+use super::entries::{ENTRY_BEGIN, ENTRY_END, entries_block, render_entry};
 use super::folds::{Folds, goal_changes};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::config::Config;
-use crate::context::{OmitReason, digest, prompt_limit};
+use crate::context::{ENTRIES_PERCENT, GOAL_PERCENT, OmitReason, digest, prompt_limit};
 use crate::goal::block::{
     GOAL_BLOCK, GOAL_END, MARKER_INSTRUCTION, goal_block, goal_delta, n_omitted,
 };
 use crate::tokens::Counter;
 
-/// The share of the prompt limit that the goal may have, in percent.
-pub(super) const GOAL_PERCENT: u64 = 15;
 /// The topic of a delta about the goal.
 const GOAL_TOPIC: &str = "goal";
 /// The beginning of the topic of a delta about a context entry; the entry's key follows.

@@ -17,11 +17,10 @@ use crate::app::core::{Core, blocking};
 use crate::app::drafts::uncounted;
 use crate::app::error::{AppError, Result};
 use crate::app::path::ActivePath;
+use crate::context::ENTRIES_PERCENT;
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
 
-/// The share of a prompt that all context entries together may have, in percent.
-pub(super) const ENTRIES_PERCENT: u64 = 20;
 /// The most bytes of JSON of all entries that apply together, so that a list of the entries of all scopes fits into a
 /// frame: it has every text twice.
 const MAX_ENTRIES_BYTES: usize = 2 * 1024 * 1024;

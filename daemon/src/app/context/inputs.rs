@@ -7,7 +7,7 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{Seq, SessionId};
 
-use super::deltas::{Additions, GOAL_PERCENT, SentDeltas, omitted_additions};
+use super::deltas::{Additions, SentDeltas, omitted_additions};
 use super::facts::SessionFacts;
 use super::folds::Folds;
 use super::head::head_in_force;
@@ -20,7 +20,7 @@ use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{
-    BuildInput, Built, Contents, ContentsError, PathItem, PreviousBuild, prompt_limit,
+    BuildInput, Built, Contents, ContentsError, GOAL_PERCENT, PathItem, PreviousBuild, prompt_limit,
 };
 use crate::goal::GoalState;
 use crate::session::Sessions;
@@ -95,9 +95,7 @@ pub(crate) fn load(
         (path, SessionSettings::of(state), mode)
     })?;
     let config = core.config();
-    let model =
-        request.model.as_ref().or(settings.model.as_ref()).or(config.models.default.as_ref());
-    let model = model.cloned();
+    let model = core.model_or_default(request.model.clone().or_else(|| settings.model.clone()));
     let counter =
         counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &request.tools));
     let own = request.context_size.or(settings.context_size);

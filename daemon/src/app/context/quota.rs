@@ -23,10 +23,9 @@ impl TokenQuota {
     /// Blocks on the disk.
     pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
         let own = id.map(|id| core.settings(id)).transpose()?.unwrap_or_default();
-        let config = core.config();
-        let model = own.model.or_else(|| config.models.default.clone());
+        let model = core.model_or_default(own.model);
         let window = window_of(core, model.as_deref(), own.context_size);
-        let limit = prompt_limit(window.size, config.context.answer_reserve) * percent / 100;
+        let limit = prompt_limit(window.size, core.config().context.answer_reserve) * percent / 100;
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
     }
 
@@ -55,17 +54,16 @@ pub(crate) fn check_system_prompt(
     size: Option<u32>,
     model: Option<&str>,
 ) -> Result<()> {
-    let config = core.config();
     let Some(prompt) = prompt.filter(|prompt| !prompt.is_empty()) else { return Ok(()) };
-    let model = model.or(config.models.default.as_deref());
-    let window = window_of(core, model, size);
+    let model = core.model_or_default(model.map(str::to_owned));
+    let window = window_of(core, model.as_deref(), size);
     if !window.is_named() && window.trained.is_none() {
         return Ok(());
     }
-    let counter = core.counts.load(model, None, &[]);
+    let counter = core.counts.load(model.as_deref(), None, &[]);
     let message = ContextMessage::text(Role::System, prompt);
     let needed = u64::from(counter.count_head(Some(&message), &[]).0) + MIN_TURN_TOKENS;
-    let available = prompt_limit(window.size, config.context.answer_reserve);
+    let available = prompt_limit(window.size, core.config().context.answer_reserve);
     if needed > available {
         return Err(ContextError::Overflow {
             needed,

@@ -41,9 +41,8 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         turn: None,
         wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
     })?;
-    let config = core.config();
     let model = own.map(|id| core.settings(id)).transpose()?.and_then(|settings| settings.model);
-    let model = model.or_else(|| config.models.default.clone());
+    let model = core.model_or_default(model);
     let counter = core.counts.load(model.as_deref(), None, &[]);
     let mut tokens = 0;
     let mut data = Vec::with_capacity(page.messages.len());

@@ -210,7 +210,7 @@ pub(super) async fn choose_window(core: &Core, model: &str, size: Option<u32>) -
 ///
 /// **Errors**: `Invalid` without either, or for a text that is no model name.
 pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String> {
-    let model = model.or_else(|| core.config().models.default.clone());
+    let model = core.model_or_default(model);
     match model {
         None => Err(AppError::invalid("model", "name a model, or set models.default")),
         Some(model) if model.trim().is_empty() => Err(AppError::invalid("model", "is empty")),

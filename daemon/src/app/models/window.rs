@@ -122,7 +122,7 @@ pub(crate) async fn learn_limits(
         Some(model) => Some(model.to_owned()),
         None => session_model(core, id).await?,
     };
-    match own.or_else(|| core.config().models.default.clone()) {
+    match core.model_or_default(own) {
         Some(model) => Ok(describe_soon(core, &model).await),
         None => Ok(None),
     }
