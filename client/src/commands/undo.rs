@@ -229,6 +229,12 @@ pub(super) fn operation_line(operation: &Operation, options: &RenderOptions) -> 
 
 /// Returns how many operations can be undone and redone.
 pub(super) fn remaining_line(undoable: u64, redoable: u64) -> String {
-    let line = format!("{undoable} can be undone, {redoable} redone");
+    let count = |n: u64, none: &str, some: &str| match n {
+        0 => none.to_owned(),
+        n => format!("{n} {some}"),
+    };
+    let undoable = count(undoable, "nothing left to undo", "can be undone");
+    let redoable = count(redoable, "nothing to redo", "can be redone");
+    let line = format!("{undoable}, {redoable}");
     format!("{}\n", Style::Faint.paint(&line))
 }

@@ -147,7 +147,7 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
     let compaction = if left == 0 {
         format!("due: the conversation is longer than {trigger} tokens")
     } else {
-        format!("at {trigger} tokens of conversation, in {}", counted(left, "token"))
+        format!("at {trigger} tokens of conversation, {} from now", counted(left, "token"))
     };
     let mut fields = vec![("compaction", compaction)];
     let reliability = status.reliability.as_ref();
@@ -362,7 +362,7 @@ mod tests {
         );
         assert!(text.contains("+  checkpoints           1,834  22.4 %"), "{text}");
         assert!(!text.contains("tool definitions"), "{text}");
-        assert!(text.contains("at 3,570 tokens of conversation, in 670 tokens"), "{text}");
+        assert!(text.contains("at 3,570 tokens of conversation, 670 tokens from now"), "{text}");
         assert!(text.contains("checkpointed, since #412 (overflow)"), "{text}");
     }
 

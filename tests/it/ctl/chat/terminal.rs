@@ -385,7 +385,7 @@ fn chat_undoes_branches_and_forks() {
     terminal.send("/redo\r");
     terminal.expect("redone:");
     terminal.send("/undo\r");
-    terminal.expect("1 can be undone, 1 redone");
+    terminal.expect("1 can be undone, 1 can be redone");
     terminal.send("/tree\r");
     terminal.expect("#3 assistant: first answer  <- here");
     terminal.send("/fork\r");
