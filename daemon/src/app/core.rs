@@ -208,7 +208,7 @@ impl Core {
 }
 
 /// The settings of a session that its contexts depend on.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 pub(crate) struct SessionSettings {
     pub(crate) system_prompt: Option<String>,
     pub(crate) context_size: Option<u32>,

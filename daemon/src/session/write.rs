@@ -150,6 +150,11 @@ impl<R: From<SessionError>> PendingChange<R> {
     pub(crate) async fn done(self) -> Result<Option<Appended>, R> {
         changed(self.written.await, self.refusal)
     }
+
+    /// Waits like [`PendingChange::done`]. Blocks the thread.
+    pub(crate) fn wait(self) -> Result<Option<Appended>, R> {
+        changed(self.written.blocking_recv(), self.refusal)
+    }
 }
 
 /// Returns the result of a change from those of its write and its plan.
@@ -157,11 +162,10 @@ fn changed<R: From<SessionError>>(
     written: Received,
     mut refusal: Refusal<R>,
 ) -> Result<Option<Appended>, R> {
-    let written = written.unwrap_or(Err(SessionError::Stopping))?;
     match refusal.try_recv() {
         Ok(Ok(refusal)) => Err(refusal),
         Ok(Err(panic)) => resume_unwind(panic),
-        Err(_) => Ok(written),
+        Err(_) => Ok(written.unwrap_or(Err(SessionError::Stopping))?),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::projects::Projects;
 use crate::session::import::{
     self, ImportError, ImportSource, Imported, ImportedRecord, RecordSpool, SeqMap,
 };
-use crate::session::{IdempotencyKey, NewRecord, NewSession, Parent, SessionError};
+use crate::session::{IdempotencyKey, NewRecord, NewSession, OpenSession, Parent, SessionError};
 use crate::tokens::Counter;
 
 /// The most records in one append.
@@ -324,11 +324,13 @@ fn append_rest(
         let count = page.len();
         let drafts: Vec<NewRecord> =
             page.into_iter().map(|new| draft(&counter, numbers, new)).collect();
-        let appended = core.sessions.append(id, drafts, None)?.wait()?;
-        if appended.seq != numbers.seq(next) {
-            // A concurrent record shifted the seqs, so the references inside the file are wrong now.
-            return Err(SessionError::LeafMoved { id }.into());
-        }
+        // Behind a concurrent record, the references inside the file would be wrong.
+        let wanted = numbers.seq(next).0;
+        let plan = move |live: &OpenSession| match live.state().entries().len() as u64 == wanted {
+            true => Ok(drafts),
+            false => Err(SessionError::LeafMoved { id }),
+        };
+        core.sessions.change(id, None, plan)?.wait()?;
         next += count;
     }
     Ok(())

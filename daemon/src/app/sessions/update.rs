@@ -15,11 +15,11 @@ use ollm_protocol::methods::session::{
 use super::documents;
 use crate::app::change::{View, change, change_state};
 use crate::app::context::quota::check_system_prompt;
-use crate::app::core::{Core, blocking};
+use crate::app::core::{Core, SessionSettings, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
 use crate::projects::Projects;
-use crate::session::SessionState;
+use crate::session::{SessionError, SessionState};
 
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
@@ -41,12 +41,18 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     }
     check_context_size(patch.context_size)?;
     limits::check_patch(&mut patch)?;
+    let mut checked = None;
     if patch.system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
         let patch = patch.clone();
-        blocking(&core, move |core| check_changed_prompt(core, id, patch)).await?;
+        let check = move |core: &Arc<Core>| check_changed_prompt(core, id, patch);
+        checked = Some(blocking(&core, check).await?);
     }
     let now = core.clock.now();
     change_state(&core, id, move |state| {
+        // Another call may have changed the fields beside which the prompt was counted.
+        if checked.is_some_and(|checked| checked != SessionSettings::of(state)) {
+            return Err(SessionError::LeafMoved { id }.into());
+        }
         if !patch.metadata.is_empty() {
             let mut all = state.summary(now).metadata;
             all.extend(patch.metadata.clone());
@@ -58,12 +64,14 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     result(&core, id).await
 }
 
-/// Refuses a change after which the system prompt would not fit. Blocks on the disk.
-fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<()> {
+/// Refuses a change after which the system prompt would not fit. Returns the settings before it. Blocks on the disk.
+fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<SessionSettings> {
     let own = core.settings(id)?;
-    let prompt = patch.system_prompt.or(own.system_prompt);
-    let (size, model) = (patch.context_size.or(own.context_size), patch.model.or(own.model));
-    check_system_prompt(core, prompt.as_deref(), size, model.as_deref())
+    let prompt = patch.system_prompt.as_ref().or(own.system_prompt.as_ref());
+    let model = patch.model.as_ref().or(own.model.as_ref());
+    let size = patch.context_size.or(own.context_size);
+    check_system_prompt(core, prompt.map(String::as_str), size, model.map(String::as_str))?;
+    Ok(own)
 }
 
 /// Archives a session (`session.archive`).
