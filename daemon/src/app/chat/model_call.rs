@@ -186,8 +186,8 @@ impl Turn {
         is_loaded.then(|| core.models.windows().current(model))
     }
 
-    /// Compacts before the call if that is due; returns whether the context is smaller now. A failure does not end the
-    /// turn: the context that is built next fits, or its error says why not.
+    /// Compacts before the call if that is due. Returns the place at the model, which may be a new one. A failure does not
+    /// end the turn: the context that is built next fits, or its error says why not.
     async fn compact_if_due(
         &self,
         admitted: AdmittedCall,

@@ -61,6 +61,7 @@ impl Turn {
         let error = last.as_ref().err().map(ToString::to_string);
         self.publish(seq, &TurnEndedData { model, finish_reason, error });
         let Self { core, request, claim, events, .. } = self;
+        core.due_compactions.end_turn(request.id);
         // A client that reads the last event may start the next turn.
         drop(claim);
         // The records of a turn are compacted behind it, so that no user waits.

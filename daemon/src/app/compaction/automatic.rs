@@ -43,9 +43,10 @@ impl CompactionInTurn {
         if !core.config().compression.enabled {
             return Ok(None);
         }
-        let fullness =
-            events::report_fill(core, params.session_id).map(|fill| fullness(core, fill));
-        // The fullness is that of the last build, which may have had another window, model or tools.
+        let threshold = core.config().compression.threshold;
+        let fill = events::report_fill(core, params.session_id);
+        let reaches_threshold = fill.is_none_or(|fill| fill.reaches(threshold));
+        // The fill is that of the last build, which may have had another window, model or tools.
         let is_like_last = is_like_last(core, &params);
         let cause = match is_like_last {
             _ if must_shrink => CompactionCause::Refusal,
@@ -54,7 +55,8 @@ impl CompactionInTurn {
         };
         let request = CompactionRequest::configured(core, params, Some(counter));
         let is_due = must_shrink
-            || may_overflow(fullness, is_like_last) && !survey(core, &request).await?.before.fits();
+            || may_overflow(reaches_threshold, is_like_last)
+                && !survey(core, &request).await?.before.fits();
         Ok(is_due.then_some(Self { request, cause }))
     }
 
@@ -116,7 +118,6 @@ fn mark_if_due(core: &Core, id: SessionId) -> CompactionNeed {
 /// Follows the end of a turn: does what [`follow`] does, and cancels a background compaction that still waits for its
 /// summary if lines must be extracted before the next message, because only a new compaction extracts.
 pub(crate) fn follow_turn(core: &Core, id: SessionId) {
-    core.due_compactions.end_turn(id);
     let need = mark_if_due(core, id);
     if let Some(compaction) = core.compactions.get(id)
         && compaction.trigger == CompactionTrigger::Background

@@ -95,9 +95,10 @@ pub(super) fn is_noticed(reading: Duration) -> bool {
 
 /// Returns whether the context of a turn may be too large for its model, so that it has to be measured.
 ///
-/// `is_like_last`: whether the turn has the window, the model and the tools for which the fullness is known.
-pub(super) fn may_overflow(fullness: Option<Fullness>, is_like_last: bool) -> bool {
-    !is_like_last || fullness != Some(Fullness::Low)
+/// `reaches_threshold`: whether the conversation takes the configured share of its room, as far as that is known.
+/// `is_like_last`: whether the turn has the window, the model and the tools for which it is known.
+pub(super) const fn may_overflow(reaches_threshold: bool, is_like_last: bool) -> bool {
+    !is_like_last || reaches_threshold
 }
 
 /// The values on which a compaction depends.
@@ -405,9 +406,9 @@ mod tests {
 
     #[test]
     fn contexts_of_turns_are_measured_unless_they_certainly_fit() {
-        assert!(!may_overflow(Some(Low), true));
-        assert!(may_overflow(Some(Low), false), "the window may have become smaller");
-        assert!(may_overflow(None, true) && may_overflow(Some(DueInPause), true));
+        assert!(!may_overflow(false, true));
+        assert!(may_overflow(false, false), "the window may have become smaller");
+        assert!(may_overflow(true, true) && may_overflow(true, false));
     }
 
     #[test]

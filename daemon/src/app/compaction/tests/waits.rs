@@ -95,6 +95,12 @@ impl LongSession {
 /// The time in which a slow model reads 100 tokens.
 const SLOW: Duration = Duration::from_millis(200);
 
+/// Ends a turn as the end of a running one does.
+fn end_turn(core: &Core, id: SessionId) {
+    core.due_compactions.end_turn(id);
+    follow_turn(core, id);
+}
+
 #[tokio::test]
 async fn turn_extracts_notes_that_the_background_replaces() {
     let session = LongSession::new().await;
@@ -244,7 +250,7 @@ async fn second_compaction_of_a_turn_calls_no_model() {
     let notes = session.checkpoints();
     assert!(notes[0].summary.starts_with(SUMMARY), "the notes of the model stay: {notes:?}");
     assert_eq!(session.backend.requests().len(), 1);
-    follow_turn(&session.core, session.id);
+    end_turn(&session.core, session.id);
     session.record_exchanges(30).await;
     session.backend.answer_text(SUMMARY);
     assert_eq!(session.compact_in_turn().await.head.method, CompactionMethod::Summarized);
@@ -379,14 +385,14 @@ async fn nearly_full_context_is_extracted_once_while_notes_fail() {
     compact(Arc::clone(&session.core), session.id).await;
     assert!(session.compactions().is_empty(), "the model fails");
     session.take_mark().await;
-    follow_turn(&session.core, session.id);
+    end_turn(&session.core, session.id);
     assert!(session.take_mark().await, "although the model is not asked for a while");
     session.backend.answer(&[AnswerStep::End(DoneReason::Length)]);
     compact(Arc::clone(&session.core), session.id).await;
     let methods: Vec<_> = session.compactions().iter().map(|one| one.method).collect();
     assert_eq!(methods, [Some(CompactionMethod::Extracted)]);
     session.take_mark().await;
-    follow_turn(&session.core, session.id);
+    end_turn(&session.core, session.id);
     assert!(!session.take_mark().await, "the model is asked again when its pause ends");
 }
 
@@ -399,7 +405,7 @@ async fn extraction_in_the_pause_that_fails_is_not_tried_again_at_once() {
     drop(std::fs::remove_dir_all(&snapshots));
     std::fs::File::create(&snapshots).expect("a file in the place of a directory");
     let mut n_tries = 0;
-    follow_turn(&session.core, session.id);
+    end_turn(&session.core, session.id);
     while session.take_mark().await && n_tries < 10 {
         n_tries += 1;
         compact(Arc::clone(&session.core), session.id).await;
@@ -418,12 +424,12 @@ async fn interrupted_notes_of_a_nearly_full_context_end_with_the_turn() {
         session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
         let turn = async {
             session.backend.paused().await;
-            follow_turn(&session.core, session.id);
+            end_turn(&session.core, session.id);
             let running = session.core.compactions.get(session.id).expect("is running");
             assert!(!running.cancel.is_cancelled(), "they gave way to nothing yet");
             let chat = session.core.models.queues().enter("m", Priority::Chat);
             chat.admitted().await;
-            follow_turn(&session.core, session.id);
+            end_turn(&session.core, session.id);
             let is_ended = running.cancel.is_cancelled();
             // Ends the test where the notes wait for a longer pause.
             running.cancel.cancel();
@@ -456,7 +462,7 @@ async fn notes_that_wait_for_a_longer_pause_end_with_the_turn() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(chat);
-        follow_turn(&session.core, session.id);
+        end_turn(&session.core, session.id);
     };
     let both = async { tokio::join!(session.compact_in_pause(), turn) };
     let (outcome, ()) =
