@@ -122,16 +122,24 @@ pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
     }
 }
 
-/// Returns the pieces of an answer among the client data that ends the path to `leaf`, oldest first.
+/// Returns the pieces of an answer behind the conversation on the path to `leaf`, oldest first. Other changes may stand
+/// between them.
 pub(crate) fn last_pieces(state: &SessionState, leaf: Option<Seq>) -> Vec<Seq> {
-    let is_data = |entry: &IndexEntry| {
-        entry.kind() == Some(RecordKind::Custom) && !entry.has(IndexEntry::IN_CONTEXT)
-    };
-    let data = state.walk(leaf).map_while(|(seq, entry)| Some((seq, entry.filter(is_data)?)));
-    let pieces = data.filter(|(_, entry)| entry.has(IndexEntry::PARTIAL)).map(|(seq, _)| seq);
+    let is_behind = |entry: &IndexEntry| !entry.is_damaged() && !is_conversation(*entry);
+    let behind = state.walk(leaf).map_while(|(seq, entry)| Some((seq, entry.filter(is_behind)?)));
+    let pieces = behind.filter(|(_, entry)| entry.has(IndexEntry::PARTIAL)).map(|(seq, _)| seq);
     let mut pieces: Vec<Seq> = pieces.collect();
     pieces.reverse();
     pieces
+}
+
+/// Returns whether a record is a part of the conversation.
+pub(crate) fn is_conversation(entry: IndexEntry) -> bool {
+    match entry.kind() {
+        Some(RecordKind::Message | RecordKind::ToolCall | RecordKind::BranchSummary) => true,
+        Some(RecordKind::Custom) => entry.has(IndexEntry::IN_CONTEXT),
+        _ => false,
+    }
 }
 
 fn piece_of(body: Option<RecordBody>) -> Option<AnswerPiece> {

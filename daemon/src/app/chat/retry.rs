@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    Custom, LeafMove, Message, Part, Record, RecordBody, RecordKind, Role, ToolCall, ToolResult,
+    LeafMove, Message, Part, Record, RecordBody, RecordKind, Role, ToolCall, ToolResult,
 };
 use ollm_protocol::{Seq, SessionId};
 
@@ -16,7 +16,7 @@ use crate::app::change::{PlannedFold, View, change};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted_for, mark_before, uncounted};
 use crate::app::error::{AppError, Result};
-use crate::app::partial::last_pieces;
+use crate::app::partial::{is_conversation, last_pieces};
 use crate::session::index::IndexEntry;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
@@ -71,7 +71,8 @@ impl PathEnd {
         let first = first_piece.unwrap_or(seq);
         end.before = state.entry(first).and_then(|entry| entry.parent());
         let since = state.walk(leaf).take_while(|(at, _)| *at >= first);
-        for entry in since.filter(|(at, _)| *at != seq).filter_map(|(_, entry)| entry) {
+        let others = since.filter(|(at, _)| *at != seq).filter_map(|(_, entry)| entry);
+        for entry in others.filter(|entry| !entry.has(IndexEntry::PARTIAL)) {
             end.others.extend(reader.read_again(entry).map_err(failed)?);
         }
         end.others.reverse();
@@ -111,14 +112,6 @@ pub(super) async fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryInte
         tracing::debug!(session = %id, "an answer left the active path");
     }
     Ok(())
-}
-
-fn is_conversation(entry: IndexEntry) -> bool {
-    match entry.kind() {
-        Some(RecordKind::Message | RecordKind::ToolCall | RecordKind::BranchSummary) => true,
-        Some(RecordKind::Custom) => entry.has(IndexEntry::IN_CONTEXT),
-        _ => false,
-    }
 }
 
 /// Returns whether the answer at the end of the path is to be given again.
@@ -222,10 +215,9 @@ fn open_calls(core: &Arc<Core>, id: SessionId) -> Result<Vec<NewRecord>> {
 }
 
 /// Returns whether a record around the answer is independent of it.
-fn is_kept(body: &RecordBody) -> bool {
+const fn is_kept(body: &RecordBody) -> bool {
     match body {
         RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_) => false,
-        RecordBody::Custom(custom) => custom.name != Custom::PARTIAL_ANSWER,
         // The session store sets the message of a change by markers, which is the answer.
         RecordBody::Goal(change) => change.message_seq.is_none(),
         _ => true,

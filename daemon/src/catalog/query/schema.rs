@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use super::fulltext;
 
 /// The version of tables and index tokens. A file of another version is removed and recreated.
-pub(crate) const VERSION: i64 = 7;
+pub(crate) const VERSION: i64 = 8;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
 // large values lie in `details`. A session number is never reused (AUTOINCREMENT): the documents of a replaced log
