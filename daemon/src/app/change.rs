@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::{Record, RecordBody, RecordKind, SnapshotMark};
+use ollm_protocol::content::{RecordBody, SnapshotMark};
 use ollm_protocol::{Seq, SessionId};
 use tokio::time::Instant;
 
@@ -22,7 +22,6 @@ use super::core::{Core, blocking};
 use super::drafts::uncounted;
 use super::error::{ChatError, Result};
 use super::partial::read_settled;
-use super::path::{ActivePath, records_between};
 use super::running::RunningTurn;
 use crate::session::operations::Operations;
 use crate::session::{
@@ -46,15 +45,22 @@ impl<F> View<'_, F> {
     ///
     /// **Errors**: `Conflict`, which names the turn.
     pub(crate) fn check_no_turn(&self) -> Result<()> {
-        let Some(turn) = self.turn else { return Ok(()) };
-        let (id, model, since) = (self.state.id(), turn.model.clone(), turn.started);
-        Err(ChatError::Conflict { id, model, since }.into())
+        check_no_turn(self.state.id(), self.turn)
     }
 
     /// Returns the record of a snapshot of this state.
     pub(crate) fn snapshot(&self, mark: SnapshotMark) -> NewRecord {
         uncounted(RecordBody::Snapshot(SnapshotMark { leaf: self.state.leaf(), ..mark }))
     }
+}
+
+/// Refuses a change while a turn answers.
+///
+/// **Errors**: `Conflict`, which names the turn.
+pub(crate) fn check_no_turn(id: SessionId, turn: Option<&RunningTurn>) -> Result<()> {
+    let Some(turn) = turn else { return Ok(()) };
+    let (model, since) = (turn.model.clone(), turn.started);
+    Err(ChatError::Conflict { id, model, since }.into())
 }
 
 /// A fold that a plan reads, beside the session's own.
@@ -66,7 +72,7 @@ pub(crate) trait PlannedFold: Send + Sized + 'static {
     fn catch_up(&mut self, live: &OpenSession) -> Result<()>;
 }
 
-/// The fold of changes that need none.
+/// The fold for plans that read the session alone.
 impl PlannedFold for () {
     fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
         read_settled(core, id, |_| ())
@@ -83,50 +89,9 @@ impl PlannedFold for Arc<Operations> {
     }
 
     fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
-        Self::make_mut(self).extend(live.state());
-        Ok(())
-    }
-}
-
-/// A fold of the records of one kind on the active path.
-pub(crate) trait KindFold: Clone + Default + Send + Sync + 'static {
-    const KIND: RecordKind;
-
-    /// Folds the records of a path, by the cache. Blocks on the disk.
-    fn of(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<Self>>;
-
-    /// Applies the next record of the kind.
-    fn apply_record(&mut self, record: Record);
-}
-
-/// The fold of the records of one kind up to a leaf.
-pub(crate) struct FoldedPath<T> {
-    leaf: Option<Seq>,
-    pub(crate) fold: Arc<T>,
-}
-
-impl<T: KindFold> PlannedFold for FoldedPath<T> {
-    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
-        let path = |live: &OpenSession| core.cache.path_to(live.state(), live.state().leaf());
-        let path = read_settled(core, id, path)?;
-        Ok(Self { leaf: path.leaf, fold: T::of(core, id, &path)? })
-    }
-
-    fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
-        let (state, reader) = (live.state(), live.reader());
-        let new = records_between(state, self.leaf, state.leaf());
-        if new.is_none() {
-            self.fold = Arc::default();
+        if !self.is_fold_of(live.state()) {
+            Self::make_mut(self).extend(live.state());
         }
-        for seq in new.unwrap_or_else(|| state.path()) {
-            let entry = state.entry(seq).filter(|entry| entry.kind() == Some(T::KIND));
-            let read =
-                |entry| reader.read(entry).map_err(|error| SessionError::fs(state.id(), &error));
-            if let Some(record) = entry.map(read).transpose()?.flatten() {
-                Arc::make_mut(&mut self.fold).apply_record(record);
-            }
-        }
-        self.leaf = state.leaf();
         Ok(())
     }
 }
@@ -179,9 +144,9 @@ pub(crate) fn preview<F: PlannedFold, T>(
 pub(crate) enum FirstPhase<T> {
     /// Records that follow this leaf.
     Append(Option<Seq>, Vec<NewRecord>, T),
-    /// There is nothing to append, which confirms an earlier change.
+    /// There is nothing to append: an earlier write made this change, and is synced before the call returns.
     Nothing(T),
-    /// There is nothing to append, and the result confirms no change.
+    /// There is nothing to append, and the result vouches for no earlier write.
     Unrecorded(T),
 }
 

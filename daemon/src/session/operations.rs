@@ -114,6 +114,11 @@ impl Operations {
         self.folded = FoldedLog::of(state, state.entries().len());
     }
 
+    /// Returns whether exactly the records of a log are folded.
+    pub(crate) fn is_fold_of(&self, state: &SessionState) -> bool {
+        self.folded == FoldedLog::of(state, state.entries().len())
+    }
+
     /// Returns whether the log begins with the records that are folded.
     fn is_beginning_of(&self, state: &SessionState) -> bool {
         let n_records = self.folded.n_records;

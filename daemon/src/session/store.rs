@@ -576,7 +576,7 @@ mod tests {
         };
         let n_marks = |id: SessionId| {
             let log = std::fs::read_to_string(sessions.shared.paths.log(id)).expect("reads");
-            log.matches("\"reason\":\"rest\"").count()
+            log.matches("\"type\":\"rest\"").count()
         };
         let ids: Vec<_> = (0..MARK_BEYOND + 8).map(|_| write()).collect();
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);

@@ -196,7 +196,7 @@ event_kinds! {
     GoalUpdated(GoalUpdatedData) {
         /// `client` or `marker`
         source: GoalSource,
-        /// the verbs of `goal.*`, or `mark.` and the type of the marker
+        /// the actions of the steps, or `mark.` and the type of the marker
         actions: Vec<String>,
         /// the message with the markers
         message_seq: Option<Seq>,

@@ -9,13 +9,13 @@ use ollm_protocol::{Seq, SessionId, method};
 use super::leaf_move::{MoveCall, Moved, PlannedMove, RecordedMove, carry_out};
 use super::unit::unit_end;
 use super::{count_change, path_change};
-use crate::app::change::{FirstPhase, View, in_two_phases, preview};
+use crate::app::change::{View, known, preview};
 use crate::app::compaction::summarize_branch;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted_for, mark_before, take_key};
 use crate::app::error::Result;
 use crate::app::put_back::FilesRequest;
-use crate::session::IdempotencyKey;
+use crate::session::{NewRecord, SessionError};
 
 /// Moves the active leaf (`session.branch`).
 ///
@@ -27,17 +27,27 @@ pub(crate) async fn branch(
 ) -> Result<SessionBranchResult> {
     let key = take_key::<method::SessionBranch>(&mut params, |params| &mut params.key)?;
     let SessionBranchParams { session_id: id, to_seq, summarize, .. } = params;
-    let first = if summarize {
-        let (is_new, first) = move_with_summary(&core, id, key.as_ref(), to_seq).await?;
-        first.map(|first| (first, is_new.is_none()))
-    } else {
-        let mark = mark_before(&core.clock, None, MarkedChange::Branch);
-        let call = MoveCall { id, key, mark, files: FilesRequest::Skip, dry_run: false };
-        let plan = move |view: &View<'_>| Ok((plan(view, to_seq)?, ()));
-        match carry_out(&core, call, plan).await? {
-            Moved::Done(first, _) => first,
-            Moved::Previewed(..) => None,
+    let is_new = known(&core, id, key.as_ref()).await?.is_none();
+    let seen = match summarize && is_new {
+        true => Some(summarize_removed(&core, id, to_seq).await?),
+        false => None,
+    };
+    let mark = mark_before(&core.clock, None, MarkedChange::Branch);
+    let call = MoveCall { id, key, mark, files: FilesRequest::Skip, dry_run: false };
+    let plan = move |view: &View<'_>| {
+        let planned = plan(view, to_seq)?;
+        match seen {
+            // The summary is not that of what leaves the path now.
+            Some(seen) if seen.leaf != view.state.leaf() => {
+                Err(SessionError::LeafMoved { id }.into())
+            }
+            Some(seen) => Ok((planned.followed_by(seen.summary), ())),
+            None => Ok((planned, ())),
         }
+    };
+    let first = match carry_out(&core, call, plan).await? {
+        Moved::Done(first, _) => first,
+        Moved::Previewed(..) => None,
     };
     blocking(&core, move |core| result(core, id, to_seq, first)).await
 }
@@ -48,35 +58,38 @@ fn plan(view: &View<'_>, to_seq: Option<Seq>) -> Result<PlannedMove> {
     Ok(PlannedMove::to_leaf(view.state, to, LeafMove::BRANCH))
 }
 
-/// Moves the leaf and records a summary of what leaves the path.
-async fn move_with_summary(
+/// The summary of the records that a move takes off the path.
+struct RemovedSummary {
+    /// The leaf that was active then.
+    leaf: Option<Seq>,
+    /// The record of the summary; `None` if nothing was said in them.
+    summary: Option<NewRecord>,
+}
+
+/// Summarizes the records that would leave the path. A model takes its time, so the move is planned again behind it.
+async fn summarize_removed(
     core: &Arc<Core>,
     id: SessionId,
-    key: Option<&IdempotencyKey>,
     to_seq: Option<Seq>,
-) -> Result<(Option<()>, Option<Seq>)> {
-    let first_phase = |_| async {
-        let (planned, leaf, removed) = blocking(core, move |core| {
-            preview(core, id, |view: &View<'_>| {
-                view.check_no_turn()?;
-                let planned = plan(view, to_seq)?;
-                let leaf = view.state.leaf();
-                let (_, removed) = path_change(view.state, leaf, planned.to());
-                Ok((planned, leaf, removed))
-            })
+) -> Result<RemovedSummary> {
+    let (leaf, removed) = blocking(core, move |core| {
+        preview(core, id, |view: &View<'_>| {
+            view.check_no_turn()?;
+            let (leaf, planned) = (view.state.leaf(), plan(view, to_seq)?);
+            let (_, removed) = path_change(view.state, leaf, planned.to());
+            Ok((leaf, removed))
         })
-        .await?;
-        let mut records = planned.records(mark_before(&core.clock, None, MarkedChange::Branch));
-        if records.is_empty() {
-            return Ok(FirstPhase::Nothing(()));
-        }
-        if let Some((summary, by)) = summarize_branch(core, id, removed).await? {
-            let summary = BranchSummary { from: leaf, summary, by: Some(by) };
-            records.push(counted_for(core, id, RecordBody::BranchSummary(summary)).0);
-        }
-        Ok(FirstPhase::Append(leaf, records, ()))
+    })
+    .await?;
+    let summary = match removed.is_empty() {
+        true => None,
+        false => summarize_branch(core, id, removed).await?,
     };
-    in_two_phases(core, id, key, first_phase).await
+    let summary = summary.map(|(summary, by)| {
+        let summary = BranchSummary { from: leaf, summary, by: Some(by) };
+        counted_for(core, id, RecordBody::BranchSummary(summary)).0
+    });
+    Ok(RemovedSummary { leaf, summary })
 }
 
 /// Returns the result of a move whose first record is given, with whether an earlier call wrote it. Blocks on the disk.

@@ -7,8 +7,8 @@ use ollm_protocol::limits::{BoundedField, check_header};
 use ollm_protocol::methods::session::branches::{SessionForkParams, SessionForkResult};
 use ollm_protocol::{Seq, SessionId, method};
 
-use super::check_no_turn;
 use super::unit::unit_end;
+use crate::app::change::check_no_turn;
 use crate::app::core::Core;
 use crate::app::drafts::take_key;
 use crate::app::error::{AppError, Result};
@@ -36,7 +36,7 @@ pub(crate) fn fork(core: &Arc<Core>, mut params: SessionForkParams) -> Result<Se
     }
     // A deletion would empty the log while it is copied.
     let _no_deletion = core.deleting.lock();
-    let is_running = core.turns.is_running(source);
+    let turn = core.turns.get(source);
     let (id, now) = (core.clock.session_id(), core.clock.now());
     let (leaf, last, holds_turn, mut header) = read_settled(core, source, |live| {
         let state = live.state();
@@ -45,8 +45,8 @@ pub(crate) fn fork(core: &Arc<Core>, mut params: SessionForkParams) -> Result<Se
         let holds_turn = newest.is_some_and(|question| leaf >= question);
         Ok::<_, AppError>((leaf, last, holds_turn, state.current_header(id, now)))
     })??;
-    if is_running && holds_turn {
-        check_no_turn(core, source)?;
+    if holds_turn {
+        check_no_turn(source, turn.as_deref())?;
     }
     header.forked_from = Some(source);
     header.title = match title.filter(|title| !title.is_empty()) {

@@ -24,12 +24,14 @@ pub(super) struct PlannedMove {
     /// The leaf after each step.
     steps: Vec<Option<Seq>>,
     cause: &'static str,
+    /// The record behind the move.
+    behind: Option<NewRecord>,
 }
 
 impl PlannedMove {
     /// Returns a move of the active leaf by some steps.
     pub(super) fn by(state: &SessionState, steps: Vec<Option<Seq>>, cause: &'static str) -> Self {
-        Self { leaf: state.leaf(), steps, cause }
+        Self { leaf: state.leaf(), steps, cause, behind: None }
     }
 
     /// Returns a move of the active leaf to another one; if it is the same, nothing moves.
@@ -38,20 +40,25 @@ impl PlannedMove {
         Self::by(state, steps, cause)
     }
 
+    /// Returns the move with a record behind it, if the leaf moves at all.
+    pub(super) fn followed_by(self, behind: Option<NewRecord>) -> Self {
+        Self { behind, ..self }
+    }
+
     /// Returns the leaf after the move.
     pub(super) fn to(&self) -> Option<Seq> {
         self.steps.last().copied().unwrap_or(self.leaf)
     }
 
     /// Returns the records of the move, with a snapshot before them; none if nothing moves.
-    pub(super) fn records(&self, mark: SnapshotMark) -> Vec<NewRecord> {
+    pub(super) fn records(self, mark: SnapshotMark) -> Vec<NewRecord> {
         if self.steps.is_empty() {
             return Vec::new();
         }
         let mark = RecordBody::Snapshot(SnapshotMark { leaf: self.leaf, ..mark });
         let step = |to: &Option<Seq>| LeafMove { to: *to, cause: self.cause.to_owned() };
         let steps = self.steps.iter().map(step).map(RecordBody::Leaf);
-        [mark].into_iter().chain(steps).map(uncounted).collect()
+        [mark].into_iter().chain(steps).map(uncounted).chain(self.behind).collect()
     }
 
     /// Returns the move as files follow it.
@@ -75,8 +82,8 @@ pub(super) struct MoveCall {
 
 /// The result of a call.
 pub(super) enum Moved<T> {
-    /// What the call would do, with the files of the move if they are asked for.
-    Previewed(PlannedMove, T, Option<FilePlan>),
+    /// The leaf after the move, what else the call would do, and the files of the move if they are asked for.
+    Previewed(Option<Seq>, T, Option<FilePlan>),
     /// The first record of the move, whether an earlier call with the same key wrote it, and the files; `None` if the leaf
     /// is there already.
     Done(Option<(Seq, bool)>, Option<FilePlan>),
@@ -115,6 +122,10 @@ pub(super) async fn carry_out<F: PlannedFold, T: Send + 'static>(
                     let planned = plan_now(view)?;
                     Ok((planned.file_move(view.state), planned.records(mark)))
                 })?;
+                if records.is_empty() {
+                    core.sessions.sync(id)?;
+                    return Ok(Moved::Done(None, None));
+                }
                 let (appended, files) = put_back::apply(core, &file_move, plan_id, records, key)?;
                 Ok(Moved::Done(Some((appended.seq, appended.duplicate)), Some(files)))
             };
@@ -130,16 +141,16 @@ fn show<F: PlannedFold, T>(
     files: FilesRequest,
     plan: impl FnOnce(&View<'_, F>) -> Result<(PlannedMove, T)>,
 ) -> Result<Moved<T>> {
-    let (planned, shown, file_move) = preview(core, id, |view: &View<'_, F>| {
+    let (shown, file_move) = preview(core, id, |view: &View<'_, F>| {
         let (planned, shown) = plan(view)?;
-        let file_move = planned.file_move(view.state);
-        Ok((planned, shown, file_move))
+        Ok((shown, planned.file_move(view.state)))
     })?;
+    let to = file_move.to;
     let files = match files {
         FilesRequest::Preview => Some(put_back::preview(core, file_move)?),
         FilesRequest::Skip | FilesRequest::Apply(_) => None,
     };
-    Ok(Moved::Previewed(planned, shown, files))
+    Ok(Moved::Previewed(to, shown, files))
 }
 
 /// A move as the log has it.

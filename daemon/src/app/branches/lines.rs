@@ -72,8 +72,16 @@ pub(super) fn line_of(body: &RecordBody) -> String {
 fn goal_step(step: &GoalStep) -> String {
     match step {
         GoalStep::Create { description, .. } => format!("new goal: {description}"),
+        GoalStep::Update { .. } => "goal".to_owned(),
+        GoalStep::AddCheckpoint { description, .. } => format!("checkpoint: {description}"),
+        GoalStep::UpdateCheckpoint { .. } => "checkpoint".to_owned(),
+        GoalStep::AddDecision { description, .. } => format!("decision: {description}"),
+        GoalStep::LockDecision { .. } => "decision locked".to_owned(),
+        GoalStep::AddArtifact { path, .. } => format!("artifact: {path}"),
+        GoalStep::SetNextSteps { next_steps, .. } => {
+            format!("next steps: {}", next_steps.join("; "))
+        }
         GoalStep::Mark { .. } => "marker".to_owned(),
-        step => step.action().to_owned(),
     }
 }
 

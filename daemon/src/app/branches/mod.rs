@@ -16,26 +16,11 @@ pub(crate) mod tree;
 pub(crate) mod undo;
 mod unit;
 
+use ollm_protocol::Seq;
 use ollm_protocol::content::{PathRecords, RecordKind};
-use ollm_protocol::{Seq, SessionId};
 
-use super::core::Core;
-use super::error::{ChatError, Result};
 use crate::session::SessionState;
 use crate::session::index::IndexEntry;
-
-/// Refuses a move while a turn answers: its records would follow a leaf that the turn does not expect.
-///
-/// **Errors**: `Conflict`, which names the turn.
-fn check_no_turn(core: &Core, id: SessionId) -> Result<()> {
-    match core.turns.get(id) {
-        None => Ok(()),
-        Some(turn) => {
-            let (model, since) = (turn.model.clone(), turn.started);
-            Err(ChatError::Conflict { id, model, since }.into())
-        }
-    }
-}
 
 /// Calls `each` with the records that come onto the path (`true`) when the leaf moves, and those that leave it, each from
 /// the end of its branch on.

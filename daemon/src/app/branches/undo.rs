@@ -70,6 +70,10 @@ impl Direction {
             return Err(AppError::invalid("steps", problem));
         }
         if next.first().map(|(first, _)| *first) != meant {
+            if !next.iter().any(|(first, _)| Some(*first) == meant) {
+                let problem = format!("is not the first record of an operation that can be {done}");
+                return Err(AppError::invalid("operation", problem));
+            }
             return Err(SessionError::LeafMoved { id: view.state.id() }.into());
         }
         next.truncate(n_steps);
@@ -132,9 +136,8 @@ async fn step(
     let plan = move |view: &OperationsView<'_>| direction.plan(view, n_steps, meant);
     let moved = carry_out(core, call, plan).await?;
     blocking(core, move |core| match moved {
-        Moved::Previewed(planned, steps, files) => {
+        Moved::Previewed(leaf, steps, files) => {
             let (undoable, redoable) = steps.counts_after;
-            let leaf = planned.to();
             let result =
                 SessionUndoResult { leaf, undoable, redoable, files, ..Default::default() };
             with_operations(core, id, &steps.operations, result)

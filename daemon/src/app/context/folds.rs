@@ -13,16 +13,17 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, SessionId};
 
 use crate::app::cache::{CachedFolds, FoldedTo};
-use crate::app::change::KindFold;
+use crate::app::change::PlannedFold;
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::app::partial::read_settled;
-use crate::app::path::ActivePath;
+use crate::app::path::{ActivePath, records_between};
 use crate::context::compact::Extractor;
 use crate::context::{FileUses, PathItem};
 use crate::facts::FactFold;
 use crate::goal::GoalState;
 use crate::projects::{Owner, StoredEntries, StoredEntry};
+use crate::session::{OpenSession, SessionError};
 
 /// Maximum number of records in memory while they are folded.
 const MAX_BATCH: usize = 64;
@@ -208,15 +209,36 @@ trait Fold: Clone + Default {
     fn apply_record(&mut self, record: Record);
 }
 
-impl KindFold for GoalState {
-    const KIND: RecordKind = RecordKind::Goal;
+/// The goals in force on the path to a leaf, for changes that the session's writer plans.
+pub(super) struct GoalsInForce {
+    leaf: Option<Seq>,
+    pub(super) goals: Arc<GoalState>,
+}
 
-    fn of(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<Self>> {
-        goals(core, id, path)
+impl PlannedFold for GoalsInForce {
+    fn warm(core: &Arc<Core>, id: SessionId) -> Result<Self> {
+        let path = |live: &OpenSession| core.cache.path_to(live.state(), live.state().leaf());
+        let path = read_settled(core, id, path)?;
+        Ok(Self { leaf: path.leaf, goals: goals(core, id, &path)? })
     }
 
-    fn apply_record(&mut self, record: Record) {
-        Fold::apply_record(self, record);
+    fn catch_up(&mut self, live: &OpenSession) -> Result<()> {
+        let (state, reader) = (live.state(), live.reader());
+        let new = records_between(state, self.leaf, state.leaf());
+        if new.is_none() {
+            self.goals = Arc::default();
+        }
+        for seq in new.unwrap_or_else(|| state.path()) {
+            let entry = state.entry(seq).filter(|entry| entry.kind() == Some(RecordKind::Goal));
+            let read = |entry| reader.read(entry);
+            let record = entry.map(read).transpose();
+            let record = record.map_err(|error| SessionError::fs(state.id(), &error))?;
+            if let Some(record) = record.flatten() {
+                Arc::make_mut(&mut self.goals).apply_record(record);
+            }
+        }
+        self.leaf = state.leaf();
+        Ok(())
     }
 }
 

@@ -12,9 +12,9 @@ use ollm_protocol::limits::{self, BoundedField, MAX_PAGE_BYTES};
 use ollm_protocol::methods::goal::{self as g, GoalStepParams, GoalStepResult};
 use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, Timestamp, method};
 
-use super::folds::{active_path, goals, goals_before};
+use super::folds::{GoalsInForce, active_path, goals, goals_before};
 use crate::app::change;
-use crate::app::change::{FoldedPath, View};
+use crate::app::change::View;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{marker_steps, take_key, uncounted};
 use crate::app::error::{AppError, Result, page_limit};
@@ -46,8 +46,8 @@ pub(crate) async fn change(
     let subjects: Vec<_> = prepared.iter().map(PreparedStep::subject).collect();
     core.cache.with(id, |session| session.goal_is_queued = true);
     let at = core.clock.now();
-    let appended = change::change(&core, id, key, move |view: &View<'_, FoldedPath<GoalState>>| {
-        let changes = plan(&view.fold.fold, at, prepared)?;
+    let appended = change::change(&core, id, key, move |view: &View<'_, GoalsInForce>| {
+        let changes = plan(&view.fold.goals, at, prepared)?;
         Ok(changes.into_iter().map(|change| uncounted(RecordBody::Goal(change))).collect())
     })
     .await?;

@@ -618,7 +618,7 @@ async fn snapshot_with_the_reason_of_a_client_is_kept_like_a_manual_one() {
         session.set_mode(mode).await;
     }
     assert_eq!(session.reasons(), ["modeChange", "release", "before-refactoring"]);
-    for reason in ["undo", "rest", "import", "two words", "", &"x".repeat(65)] {
+    for reason in ["undo", "import", "two words", "", &"x".repeat(65)] {
         let refused = take(reason, false).await;
         assert!(matches!(refused, Err(AppError::Invalid { field: "reason", .. })), "{reason:?}");
     }

@@ -125,7 +125,7 @@ pub struct SessionUndoParams {
     /// The number of operations, 1 to 1000; default 1.
     pub steps: Option<u32>,
     /// The first operation to undo or redo, by its first record; default the next one when the call arrives. If another one
-    /// comes first when the leaf moves, the call is refused with `leafMoved`.
+    /// comes first when the leaf moves, the call is refused with `busy`.
     pub operation: Option<Seq>,
     /// What to do with the files that the operations wrote; default `skip`.
     #[serde(default, skip_serializing_if = "FilesMode::is_skip")]
@@ -150,7 +150,7 @@ impl SessionUndoParams {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionUndoResult {
-    /// The active leaf now, for a preview after the call; absent for the position before the first record.
+    /// The active leaf after the move, of a preview after the call; absent for the position before the first record.
     pub leaf: Option<Seq>,
     /// The operations that were undone or redone, or would be, in the order in which that happens.
     pub operations: Vec<Operation>,

@@ -1,5 +1,6 @@
 //! Any sequence of records, moves, undos and redos on real logs: nothing is rewritten, and a restart changes nothing.
 
+mod moves;
 mod restores;
 
 use std::sync::Arc;
