@@ -20,6 +20,9 @@ pub(super) struct Cut {
 }
 
 impl Cut {
+    /// The smallest cut.
+    pub(super) const SMALLEST: Self = Self { head: MIN_CUT_CHARS / 2, tail: MIN_CUT_CHARS / 2 };
+
     /// Returns the cut of a quote in a head, or `None` for a whole quote.
     pub(super) fn of_chars(head: Option<u32>, tail: Option<u32>) -> Option<Self> {
         Some(Self { head: head?, tail: tail? })

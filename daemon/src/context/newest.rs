@@ -113,10 +113,9 @@ impl NewestUnit {
             let cap = common_cap(&costs, share).max(MIN_NEWEST_SHARE);
             let item = |(&at, &cost): (&usize, &u64)| {
                 let seq = input.path[at].seq;
-                let cut = bodies
-                    .get(seq)
-                    .filter(|_| cost > cap)
-                    .map(|body| cut::fit(counter, body, cap).map_or(SMALLEST_CUT, |(cut, _)| cut));
+                let cut = bodies.get(seq).filter(|_| cost > cap).map(|body| {
+                    cut::fit(counter, body, cap).map_or(cut::Cut::SMALLEST, |(cut, _)| cut)
+                });
                 (at, turn(seq, cut))
             };
             let items: BTreeMap<usize, HeadItem> = core.iter().zip(&costs).map(item).collect();

@@ -4,8 +4,6 @@
 //! A name in `PERCENT` is a share of what its section names; a divisor is the share of the tokens that are left at that
 //! moment. Assertions below each table show that shares of one whole add up.
 
-use super::cut::Cut;
-
 // Percent of the prompt limit.
 
 /// Percent of the prompt limit that the newest unit leaves to the other layers.
@@ -125,8 +123,6 @@ pub(super) const FRAME_TOKENS: u64 = 40;
 
 // What is kept of one record.
 
-/// The smallest cut.
-pub(super) const SMALLEST_CUT: Cut = Cut { head: 8, tail: 8 };
 /// Characters of the smallest cut. Anything smaller would be little more than its marker.
 pub(super) const MIN_CUT_CHARS: u32 = 16;
 /// Bytes of the longest word that is left out rather than divided. Scripts without spaces have longer ones.

@@ -18,6 +18,7 @@ mod kept_files;
 mod log;
 mod open_session;
 pub(crate) mod operations;
+mod pending;
 mod plan;
 mod pool;
 mod remove;

@@ -14,8 +14,9 @@ use super::index::{IndexEntry, KeyEntry, ScanPoint, ScannedRecord};
 use super::kept_files::{self, NewContents};
 use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
+use super::pending::Plan;
 use super::shared::StoreShared;
-use super::write::{Appended, IdempotencyKey, NewRecord, Parent, Plan};
+use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
 
 /// The sender of the result of a write.
 pub(super) type WriteReply = oneshot::Sender<Result<Option<Appended>, SessionError>>;

@@ -21,13 +21,11 @@ use super::index::{HintSource, IndexEntry};
 use super::kept_files;
 use super::log::{OpenLogFile, open_real};
 use super::open_session::OpenSession;
+use super::pending::{PendingAppend, PendingChange, WriteReceiver, refusable};
 use super::plan::{RequestedChange, WriteRequest};
 use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared};
-use super::write::{
-    IdempotencyKey, NewRecord, NewSession, Observer, PendingAppend, PendingChange, WriteReceiver,
-    refusable,
-};
+use super::write::{IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
 use crate::fsutil::{self, FsError};
 

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 
 use super::events;
 use super::policy::{CompactionNeed, Fullness, may_overflow};
-use super::read_ahead::{NextReader, read_ahead};
+use super::read_ahead::read_ahead;
 use super::survey::{CompactionRequest, survey};
-use super::task::{CompactionOutcome, CompactionTask};
+use super::task::{CompactionOutcome, CompactionTask, need_of};
 use crate::app::build_request::BuildRequest;
 use crate::app::cache::{CachedSession, ContextFill};
 use crate::app::context::inputs::request_like_last;
@@ -129,24 +129,6 @@ pub(crate) fn follow_turn(core: &Core, id: SessionId) {
 
 fn fullness(core: &Core, fill: ContextFill) -> Fullness {
     Fullness::of_fitting(core.config().compression.threshold, |share| fill.reaches(share))
-}
-
-/// Gathers what is known of the need for a compaction without the log.
-///
-/// `available`: the tokens that the conversation may have.
-pub(super) fn need_of(
-    core: &Core,
-    id: SessionId,
-    fullness: Fullness,
-    has_provisional: bool,
-    available: u64,
-) -> CompactionNeed {
-    let history = core.due_compactions.history(id);
-    // A new context has about half of the tokens that are available.
-    let reading = || NextReader::of(core, id, available / 2).map(|reader| reader.reading);
-    let missing_notes = history.are_notes_missing.then(|| reading().unwrap_or_default());
-    let awaits_retry = history.awaits_retry();
-    CompactionNeed { fullness, has_provisional, awaits_retry, missing_notes }
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.

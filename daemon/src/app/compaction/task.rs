@@ -8,10 +8,10 @@ use ollm_protocol::content::{CompactionMethod, Retention};
 use ollm_protocol::event::CompressionStep;
 use tokio_util::sync::CancellationToken;
 
-use super::automatic::need_of;
 use super::commit::{Compacted, NewHead, plan, record, snapshot_before};
 use super::events;
-use super::policy::{Action, OnFailure, Situation, SkipReason, decide};
+use super::policy::{Action, CompactionNeed, Fullness, OnFailure, Situation, SkipReason, decide};
+use super::read_ahead::NextReader;
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
@@ -73,6 +73,24 @@ async fn claim(
         cancel.cancel();
         holder.ended().await;
     }
+}
+
+/// Gathers what is known of the need for a compaction without the log.
+///
+/// `available`: the tokens that the conversation may have.
+pub(super) fn need_of(
+    core: &Core,
+    id: SessionId,
+    fullness: Fullness,
+    has_provisional: bool,
+    available: u64,
+) -> CompactionNeed {
+    let history = core.due_compactions.history(id);
+    // A new context has about half of the tokens that are available.
+    let reading = || NextReader::of(core, id, available / 2).map(|reader| reader.reading);
+    let missing_notes = history.are_notes_missing.then(|| reading().unwrap_or_default());
+    let awaits_retry = history.awaits_retry();
+    CompactionNeed { fullness, has_provisional, awaits_retry, missing_notes }
 }
 
 impl<'a> CompactionTask<'a> {

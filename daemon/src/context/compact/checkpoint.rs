@@ -14,8 +14,6 @@ use crate::context::ledger::Ledger;
 use crate::context::numbers::*;
 use crate::tokens::Counter;
 
-/// The level of a new checkpoint.
-pub(crate) const RECENT_LEVEL: u8 = 3;
 /// The lowest level that ageing reaches.
 const ANCIENT_LEVEL: u8 = 1;
 /// The level of a checkpoint that was merged from others.

@@ -23,12 +23,13 @@ mod values;
 mod verify;
 
 pub(crate) use self::checkpoint::{
-    CheckpointBounds, NewSummary, RECENT_LEVEL, RenewOptions, checkpoint_to_update,
-    checkpoints_to_merge, renew, tier,
+    CheckpointBounds, NewSummary, RenewOptions, checkpoint_to_update, checkpoints_to_merge, renew,
+    tier,
 };
 pub(super) use self::checkpoint::{merged_summaries, shown_summary};
 pub(crate) use self::defuse::{defuse, defuse_all};
 pub(crate) use self::extract::Extractor;
+pub(crate) use self::numbers::RECENT_LEVEL;
 pub(crate) use self::range::{
     CutPlan, RangeNames, RangePieces, compaction_cut, extract_records, needs_compaction,
     read_names, read_pieces,

@@ -2,23 +2,17 @@
 
 use std::ops::RangeInclusive;
 
-use super::summary::Section;
+/// The level of a new checkpoint; it falls as the checkpoint ages.
+pub(crate) const RECENT_LEVEL: u8 = 3;
 
 // Percent of the target of a summary.
 
-/// Percent of a target for each section. A section that needs less leaves the rest to the others.
-pub(super) const SECTION_PERCENTS: [(Section, u64); 6] = [
-    (Section::Goal, 12),
-    (Section::Constraints, 18),
-    (Section::Progress, 20),
-    (Section::Decisions, 20),
-    (Section::NextSteps, 8),
-    (Section::Critical, 22),
-];
+/// Percent of a target for each section in the order of rendering: goal, constraints, progress, decisions, next steps and
+/// critical context. A section that needs less leaves the rest to the others.
+pub(super) const SECTION_PERCENTS: [u64; 6] = [12, 18, 20, 20, 8, 22];
 
 const _: () = {
-    let [(_, goal), (_, constraints), (_, progress), rest @ ..] = SECTION_PERCENTS;
-    let [(_, decisions), (_, next), (_, critical)] = rest;
+    let [goal, constraints, progress, decisions, next, critical] = SECTION_PERCENTS;
     assert!(goal + constraints + progress + decisions + next + critical == 100);
 };
 

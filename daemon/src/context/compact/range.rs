@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use ollm_protocol::Seq;
 use ollm_protocol::content::Checkpoint;
 
-use super::checkpoint::RECENT_LEVEL;
 use super::extract::Extractor;
 use super::numbers::*;
 use super::request::{TranscriptBuilder, TranscriptPiece};

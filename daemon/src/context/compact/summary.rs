@@ -308,7 +308,9 @@ fn is_nothing(line: &str) -> bool {
 
 /// Cuts each section to its share of `target` and the tokens that other sections leave.
 fn with_shares(summary: &Summary, counter: &Counter, target: u64) -> Summary {
-    let costs = SECTION_PERCENTS.map(|(section, share)| {
+    let mut shares = Section::ALL.into_iter().zip(SECTION_PERCENTS);
+    let costs = [(); 6].map(|()| {
+        let (section, share) = shares.next().expect("there are six sections");
         let lines = summary.lines(section);
         let title = u64::from(counter.count_text(section.title())) + 4;
         let cost: u64 = lines.iter().map(|line| line_cost(counter, line)).sum();

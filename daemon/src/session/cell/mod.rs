@@ -24,9 +24,10 @@ use super::index::ScannedRecord;
 use super::log::recover::ScanEnd;
 use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
+use super::pending::PendingAppend;
 use super::plan::{RequestedChange, WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
-use super::write::{NewRecord, NewSession, PendingAppend, SessionChange};
+use super::write::{NewRecord, NewSession, SessionChange};
 use crate::error_chain::with_sources;
 
 /// Maximum number of requests in the queue of a session; far above what a client sends before it reads a reply.
