@@ -76,12 +76,14 @@ fn trivial_call(home: &Home) -> Result<()> {
     let mut server = spawn_echo(&echo_socket, reply_bytes)?;
     let mut echo = connect_with_retries(&echo_socket)?;
     let (mut calls, mut floor) = (Samples::default(), Samples::default());
+    let used_before = daemon.cpu_time()?;
     for _ in 0..ROUNDS {
         for (client, samples) in [(&mut echo, &mut floor), (&mut client, &mut calls)] {
             let round = Samples::take(CALLS / ROUNDS, || client.exchange(&call).map(drop))?;
             samples.extend(round);
         }
     }
+    let used = daemon.cpu_time()? - used_before;
     server.kill()?;
     server.wait()?;
     report.print(Row::latency("tokio echo, same frames", &floor))?;
@@ -89,6 +91,7 @@ fn trivial_call(home: &Home) -> Result<()> {
         Row::latency("trivial call", &calls)
             .with("requestBytes", call.len())
             .with("replyBytes", reply_bytes)
+            .cpu(used, calls.n_runs())
             .at_most_times(calls.p50_us(), floor.p50_us(), 1.5),
     )?;
     daemon.stop()

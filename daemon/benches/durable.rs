@@ -34,8 +34,8 @@ const RUNS: usize = 3;
 struct Run {
     samples: Samples,
     elapsed: Duration,
-    /// Syncs per second, where the daemon counts them.
-    sync_rate: Option<f64>,
+    /// Syncs per second, and the CPU time of the daemon.
+    daemon: Option<(f64, Duration)>,
 }
 
 fn main() -> Result<()> {
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     for (name, n_sessions, bar) in
         [("64 writers, one session", 1, 6.0), ("64 writers, 64 sessions", WRITERS, 2.5)]
     {
-        let run = || over_socket(&mut client, &home.socket(), n_sessions);
+        let run = || over_socket(&daemon, &mut client, &home.socket(), n_sessions);
         best_of_runs(&report, name, run, serial_rate, bar)?;
     }
     daemon.stop()?;
@@ -77,8 +77,9 @@ fn best_of_runs(
     let best = runs.into_iter().min_by_key(|run| run.elapsed).context("a run")?;
     let rate = (WRITERS * RECORDS_PER_WRITER) as f64 / best.elapsed.as_secs_f64();
     let mut row = Row::latency(name, &best.samples).with("rate", rounded(rate));
-    if let Some(sync_rate) = best.sync_rate {
+    if let Some((sync_rate, used)) = best.daemon {
         row = row.with("syncsPerSecond", rounded(sync_rate));
+        row = row.cpu(used, WRITERS * RECORDS_PER_WRITER);
     }
     report.print(row.at_least_times(rate, serial_rate, bar))
 }
@@ -93,6 +94,7 @@ fn one_writer(report: &Report, home: &Home, daemon: &Daemon) -> Result<f64> {
     let line = vec![b'x'; LINE_BYTES];
     let (mut floor, mut trivial, mut records) =
         (Samples::default(), Samples::default(), Samples::default());
+    let mut used = Duration::ZERO;
     for _ in 0..ROUNDS {
         floor.extend(Samples::take(RECORDS_PER_ROUND, || {
             file.write_all(&line)?;
@@ -100,22 +102,29 @@ fn one_writer(report: &Report, home: &Home, daemon: &Daemon) -> Result<f64> {
         })?);
         trivial
             .extend(Samples::take(RECORDS_PER_ROUND, || check(client.exchange(&trivial_call)?))?);
+        let before = daemon.cpu_time()?;
         records.extend(Samples::take(RECORDS_PER_ROUND, || check(client.exchange(&record)?))?);
+        used += daemon.cpu_time()? - before;
     }
     let (sync, call) = (floor.p50_us(), trivial.p50_us());
     let serial_rate = 1e6 / sync;
     report.print(Row::latency("append + fdatasync", &floor).with("rate", rounded(serial_rate)))?;
     report.print(Row::latency("trivial call, not pinned", &trivial))?;
     let row = Row::latency("1 writer, less one trivial call", &records);
-    let row = row.with("call", rounded(call));
+    let row = row.with("call", rounded(call)).cpu(used, records.n_runs());
     report.print(row.at_most_times(records.p50_us() - call, sync, 1.5))?;
     Ok(serial_rate)
 }
 
 /// Runs writers with a connection each; one thread serves them all.
-fn over_socket(client: &mut Client, socket: &Path, n_sessions: usize) -> Result<Run> {
+fn over_socket(
+    daemon: &Daemon,
+    client: &mut Client,
+    socket: &Path,
+    n_sessions: usize,
+) -> Result<Run> {
     let sessions = (0..n_sessions).map(|_| create(client)).collect::<Result<Vec<String>>>()?;
-    let syncs_before = syncs(client)?;
+    let (syncs_before, used_before) = (syncs(client)?, daemon.cpu_time()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (samples, elapsed) = runtime.block_on(async {
         let mut writers = JoinSet::new();
@@ -126,8 +135,9 @@ fn over_socket(client: &mut Client, socket: &Path, n_sessions: usize) -> Result<
         }
         Ok::<_, anyhow::Error>((join(writers).await?, start.elapsed()))
     })?;
+    let used = daemon.cpu_time()? - used_before;
     let sync_rate = (syncs(client)? - syncs_before) / elapsed.as_secs_f64();
-    Ok(Run { samples, elapsed, sync_rate: Some(sync_rate) })
+    Ok(Run { samples, elapsed, daemon: Some((sync_rate, used)) })
 }
 
 /// Records over a connection; waits for each reply before the next record.
@@ -175,7 +185,7 @@ fn in_process(dir: &Path, n_sessions: usize) -> Result<Run> {
         }
         Ok::<_, anyhow::Error>((join(writers).await?, start.elapsed()))
     })?;
-    Ok(Run { samples, elapsed, sync_rate: None })
+    Ok(Run { samples, elapsed, daemon: None })
 }
 
 async fn join(mut writers: JoinSet<Result<Samples>>) -> Result<Samples> {

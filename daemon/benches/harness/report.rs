@@ -35,6 +35,11 @@ impl Samples {
         self.0.push(sample);
     }
 
+    /// Returns the number of timed and untimed runs of [`Samples::take`].
+    pub(crate) fn n_runs(&self) -> usize {
+        self.count() + self.count().div_ceil(10)
+    }
+
     /// Adds the samples of another round.
     pub(crate) fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
@@ -90,6 +95,11 @@ impl Row {
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Adds the CPU time that the daemon used for each of `n` operations, in microseconds.
+    pub(crate) fn cpu(self, used: Duration, n: usize) -> Self {
+        self.with("cpuUs", rounded(used.as_secs_f64() * 1e6 / n as f64))
     }
 
     /// Adds a floor, the ratio to it, and whether the ratio is at most `bar`.
@@ -187,11 +197,12 @@ impl Report {
             None => "",
         };
         let line = format!(
-            "{:<44} {:>5} p50 {:>10} p99 {:>10} rate {:>10} value {:>10} floor {:>10} ratio {:>7}  {} {}",
+            "{:<44} {:>5} p50 {:>10} p99 {:>10} cpu {:>7} rate {:>10} value {:>10} floor {:>10} ratio {:>7}  {} {}",
             text("name"),
             text("unit"),
             text("p50"),
             text("p99"),
+            text("cpuUs"),
             text("rate"),
             text("value"),
             text("floor"),
