@@ -228,13 +228,33 @@ impl SessionSettings {
 }
 
 /// Runs work that may block on the disk on a thread of its own, so that other calls do not wait.
-pub(crate) async fn blocking<T: Send + 'static>(
+///
+/// The work is boxed here, so that the task and the wait for it are compiled once and not for every caller.
+pub(crate) fn blocking<T: Send + 'static, W>(
     core: &Arc<Core>,
-    work: impl FnOnce(&Arc<Core>) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let core = Arc::clone(core);
-    match tokio::task::spawn_blocking(move || work(&core)).await {
-        Ok(done) => done,
+    work: W,
+) -> impl Future<Output = Result<T>> + Send + use<T, W>
+where
+    W: FnOnce(&Arc<Core>) -> Result<T> + Send + 'static,
+{
+    let result = Arc::new(Mutex::new(None));
+    let (core, slot) = (Arc::clone(core), Arc::clone(&result));
+    result_of(Box::new(move || *slot.lock() = Some(work(&core))), result)
+}
+
+/// Waits for the result that work leaves in a slot.
+async fn result_of<T>(work: BlockingWork, slot: Arc<Mutex<Option<Result<T>>>>) -> Result<T> {
+    run_blocking(work).await?;
+    let result = slot.lock().take();
+    result.expect("finished work left its result")
+}
+
+/// Work for a blocking thread.
+type BlockingWork = Box<dyn FnOnce() + Send>;
+
+async fn run_blocking(work: BlockingWork) -> Result<()> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(()) => Ok(()),
         // The panic barrier around every call reports and logs it.
         Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
         Err(_) => Err(AppError::Stopping),
