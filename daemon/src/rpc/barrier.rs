@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use ollm_protocol::Life;
@@ -11,7 +11,7 @@ use super::error::RpcError;
 use crate::shutdown::Tasks;
 
 /// A running handler.
-type RunningHandler<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send>>;
+pub(super) type RunningHandler<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send>>;
 
 /// Runs a handler; a panic in it becomes an `internal` error.
 ///
@@ -38,8 +38,8 @@ pub(super) async fn run<T: Send + 'static>(
 async fn guard<T>(
     handler: impl Future<Output = Result<T, RpcError>> + Send,
 ) -> Result<T, RpcError> {
-    let mut handler = Box::pin(handler);
-    poll_fn(move |context| {
+    let mut handler = pin!(handler);
+    poll_fn(|context| {
         // After a panic the handler is dropped and never polled again, so its state cannot be observed.
         match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context))) {
             Ok(poll) => poll,

@@ -18,18 +18,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use jsonrpsee::types::ErrorObjectOwned;
+use jsonrpsee::types::{ErrorObjectOwned, Params};
 use jsonrpsee::{Extensions, Methods, RpcModule};
-use ollm_protocol::Method;
 use ollm_protocol::limits::{MAX_RESULT_BYTES, shorten_value};
 use ollm_protocol::methods::daemon::{
     DaemonDoctorResult, DaemonReloadResult, DaemonStatusResult, Limits,
 };
+use ollm_protocol::{Life, Method};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tracing::{Instrument, field};
 
+use self::barrier::RunningHandler;
 use self::error::RpcError;
 use crate::app::core::{Core, blocking};
 use crate::app::error::AppError;
@@ -82,7 +83,14 @@ pub(crate) fn methods(handles: Arc<Handles>) -> Methods {
     registry.module.into()
 }
 
+/// Decodes the params of a call, and returns its work, which has not begun.
+type Handler = dyn Fn(&Arc<Handles>, &Params<'_>) -> Result<RunningHandler<Box<RawValue>>, RpcError>
+    + Send
+    + Sync;
+
 /// Collects one function for each method.
+///
+/// Each method has its own decoding, future and result. Everything around them is compiled once, for boxed handlers.
 struct Registry {
     module: RpcModule<Handles>,
 }
@@ -95,8 +103,8 @@ impl Registry {
         F: Fn(Arc<Core>, M::Params) -> R + Copy + Send + Sync + 'static,
         R: Future<Output = Result<M::Result, AppError>> + Send + 'static,
     {
-        self.handler::<M, _, _>(move |handles, params| async move {
-            Ok(function(Arc::clone(&handles.core), params).await?)
+        self.register::<M, _, _>(move |handles, params| async move {
+            result_json(&function(Arc::clone(&handles.core), params).await?)
         });
     }
 
@@ -118,9 +126,9 @@ impl Registry {
     /// Its result becomes JSON on the blocking thread too. Making a page of megabytes takes long, and the few threads
     /// that serve all calls would see no timer and no other client meanwhile.
     fn app_blocking<M: Method>(&mut self, function: BlockingFunction<M>) {
-        self.register::<M, _, _>(move |handles, params| async move {
+        self.register::<M, _, _>(move |handles, params| {
             let work = move |core: &Arc<Core>| Ok(result_json(&function(core, params)?));
-            blocking(&handles.core, work).await?
+            flatten(blocking(&handles.core, work))
         });
     }
 
@@ -141,23 +149,30 @@ impl Registry {
     fn register<M, H, F>(&mut self, handler: H)
     where
         M: Method,
-        H: Fn(Arc<Handles>, M::Params) -> F + Clone + Send + Sync + 'static,
+        H: Fn(Arc<Handles>, M::Params) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Box<RawValue>, RpcError>> + Send + 'static,
     {
-        let callback = move |params: jsonrpsee::types::Params<'static>,
+        let handler = move |handles: &Arc<Handles>, params: &Params<'_>| {
+            let params = decode::decode::<M::Params>(M::NAME, params)?;
+            let work: RunningHandler<_> = Box::pin(handler(Arc::clone(handles), params));
+            Ok(work)
+        };
+        self.insert(M::NAME, M::LIFE, Arc::new(handler));
+    }
+
+    /// Registers a method with its span, panic barrier, timing and error replies.
+    fn insert(&mut self, name: &'static str, life: Life, handler: Arc<Handler>) {
+        let callback = move |params: Params<'static>,
                              handles: Arc<Handles>,
                              extensions: Extensions| {
-            let handler = handler.clone();
-            let span = call_span(M::NAME, &extensions);
+            let handler = Arc::clone(&handler);
+            let span = call_span(name, &extensions);
             async move {
                 let started = Instant::now();
-                let decoded = decode::decode::<M::Params>(M::NAME, &params);
+                let work = handler(&handles, &params);
                 drop(params);
-                let result = match decoded {
-                    Ok(params) => {
-                        let work = handler(Arc::clone(&handles), params);
-                        barrier::run(&handles.shutdown, M::LIFE, work.in_current_span()).await
-                    }
+                let result = match work {
+                    Ok(work) => barrier::run(&handles.shutdown, life, work.in_current_span()).await,
                     Err(error) => Err(error),
                 };
                 log_end(started, result.as_ref().err());
@@ -166,17 +181,29 @@ impl Registry {
             .instrument(span)
         };
         self.module
-            .register_async_method(M::NAME, callback)
+            .register_async_method(name, callback)
             .expect("names in the list of methods are unique and registered once");
     }
+}
+
+/// Returns the reply that work on a blocking thread made.
+async fn flatten(
+    work: impl Future<Output = Result<Result<Box<RawValue>, RpcError>, AppError>>,
+) -> Result<Box<RawValue>, RpcError> {
+    work.await?
+}
+
+/// Returns the JSON of a result, as [`fitting`] shortens it.
+fn result_json(result: &impl Serialize) -> Result<Box<RawValue>, RpcError> {
+    fitting(to_raw_value(result))
 }
 
 /// Returns the JSON of a result. One that is larger than a response has shortened texts and lists, and says so in
 /// `shortened`: logs, imports and model servers contain texts and lists of any size.
 ///
 /// Pages and parts are smaller, and a context is refused before, so that no client sends a shortened one to a model.
-fn result_json(result: &impl Serialize) -> Result<Box<RawValue>, RpcError> {
-    let json = to_raw_value(result).map_err(failed_json)?;
+fn fitting(json: serde_json::Result<Box<RawValue>>) -> Result<Box<RawValue>, RpcError> {
+    let json = json.map_err(failed_json)?;
     if json.get().len() <= MAX_RESULT_BYTES {
         return Ok(json);
     }
