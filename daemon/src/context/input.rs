@@ -247,7 +247,7 @@ fn common_tokens(counter: &Counter, before: &ContextMessage, now: &ContextMessag
 
 fn hash_json(value: &impl serde::Serialize) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    serde_json::to_writer(&mut hasher, value)
+    serde_json::to_writer(&mut hasher as &mut dyn std::io::Write, value)
         .expect("neither a hasher nor a value with string keys fails");
     hasher.finalize()
 }

@@ -191,7 +191,7 @@ impl SnapshotWriter<'_> {
             index::remove(&dir)?;
         }
         let written = fsutil::replace_with(&path, |out| {
-            serde_json::to_writer(&mut *out, document).map_err(io::Error::from)
+            serde_json::to_writer(out as &mut dyn io::Write, document).map_err(io::Error::from)
         });
         if let Err(error) = written {
             // The file may have its name already, if only the sync of its directory failed.
