@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use ollm_protocol::content::{RecordBody, RestMark, Session};
 use ollm_protocol::{Seq, SessionId};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::oneshot;
 
 use super::error::SessionError;
@@ -254,15 +254,23 @@ impl SessionCell {
     ///
     /// **Errors**: `NotFound`, `Storage`, `UpgradeRequired`.
     pub(super) fn with<T>(&self, read: impl FnOnce(&OpenSession) -> T) -> Result<T, SessionError> {
+        let open = self.opened()?;
+        open.as_ref().map(read).ok_or(SessionError::NotFound { id: self.id })
+    }
+
+    /// Opens the session if necessary. It may be closed again before it is locked, for its deletion only.
+    fn opened(&self) -> Result<RwLockReadGuard<'_, Option<OpenSession>>, SessionError> {
         if self.is_deleting() {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.touch();
         // A record that could not be read may be readable again.
         self.recheck();
-        if let Some(session) = self.open.read().as_ref() {
-            return Ok(read(session));
+        let open = self.open.read();
+        if open.is_some() {
+            return Ok(open);
         }
+        drop(open);
         let guard = self.writer.lock();
         // A deletion that began in the meantime must not open the session again.
         if self.is_deleting() {
@@ -270,8 +278,7 @@ impl SessionCell {
         }
         self.ensure_open()?;
         drop(guard);
-        let open = self.open.read();
-        open.as_ref().map(read).ok_or(SessionError::NotFound { id: self.id })
+        Ok(self.open.read())
     }
 
     /// Calls `read` with the session if it is open, even during its deletion. Never blocks on the disk.
