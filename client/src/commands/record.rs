@@ -107,7 +107,7 @@ mod tests {
 
     fn recorded() -> Value {
         json!({
-            "seq": 3, "timestamp": "2026-01-27T10:00:00Z", "tokens": 2, "countKind": "estimated",
+            "seq": 3, "at": "2026-01-27T10:00:00Z", "tokens": 2, "countKind": "estimated",
             "usage": {"messageCount": 2, "tokenCount": 4}
         })
     }

@@ -43,7 +43,7 @@ fn retried_key_is_duplicate_and_key_with_other_payload_is_conflict() {
     let check = |wire: &mut Wire| {
         let retried = wire.ok("session.record", params.clone());
         assert_eq!(retried["duplicate"], true);
-        assert_fields(&retried, json!({ "seq": first["seq"], "timestamp": first["timestamp"] }));
+        assert_fields(&retried, json!({ "seq": first["seq"], "at": first["at"] }));
         let mut other = text_message(session, "user", "twice");
         other["key"] = json!("k2");
         wire.refused("session.record", other, "conflict");

@@ -88,7 +88,7 @@ async fn write(
     let r#loop = loops::after_record(core, id, appended.seq).await;
     Ok(SessionRecordResult {
         seq: appended.seq,
-        timestamp: appended.at,
+        at: appended.at,
         tokens: appended.tokens,
         // An earlier write with the same key may have been counted in another way.
         count_kind: if appended.tokens == tokens { kind } else { CountKind::Estimated },

@@ -348,7 +348,7 @@ pub struct SessionRecordResult {
     /// The number of the record.
     pub seq: Seq,
     /// The time of recording.
-    pub timestamp: Timestamp,
+    pub at: Timestamp,
     /// The tokens that the record takes in a context.
     pub tokens: u32,
     /// The accuracy of `tokens`.
