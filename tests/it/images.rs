@@ -46,7 +46,7 @@ fn recorded_image_is_neither_sent_to_nor_counted_for_a_model_without_vision() {
     let built = session.ok("context.build", json!({}));
     let text = "What is this?\n\n[an image, which this model cannot read]";
     assert_eq!(built["messages"][0], json!({ "role": "user", "content": text }));
-    assert!(built["tokensUsed"].as_u64().unwrap() < 100, "{built}");
+    assert!(built["contextTokens"].as_u64().unwrap() < 100, "{built}");
     let omitted = json!([{ "seq": seq, "tokens": 1280, "reason": "noVision" }]);
     assert_eq!(built["omitted"], omitted);
     let inspected = session.ok("context.inspect", json!({}));
@@ -64,7 +64,7 @@ fn recorded_image_is_neither_sent_to_nor_counted_for_a_model_without_vision() {
     assert!(records.iter().any(|record| record.to_string().contains(IMAGE)), "the log keeps it");
     let seen = session.ok("context.build", json!({ "model": "seer" }));
     assert_eq!(seen["messages"][0]["images"], json!([IMAGE]));
-    assert!(seen["tokensUsed"].as_u64().unwrap() > 1280, "{seen}");
+    assert!(seen["contextTokens"].as_u64().unwrap() > 1280, "{seen}");
     assert_eq!(seen["omitted"], json!([]));
 }
 

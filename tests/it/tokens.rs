@@ -91,11 +91,11 @@ fn counts_equal_those_of_the_server_over_a_conversation_with_tools() {
         let built = chat.ok("context.build", json!({ "tools": tools, "pending": "and now?" }));
         assert_eq!(built["countKind"], "exact");
         let all = [tool("read"), tool("list")];
-        assert_eq!(built["tokensUsed"], server_count(model, &built, &all, true));
+        assert_eq!(built["contextTokens"], server_count(model, &built, &all, true));
         let budget = &built["budget"];
-        let parts = ["systemPromptTokens", "toolDefinitionTokens", "currentConversationTokens"];
+        let parts = ["systemPromptTokens", "toolDefinitionTokens", "conversationTokens"];
         let sum: u64 = parts.iter().map(|part| budget[*part].as_u64().unwrap()).sum();
-        assert_eq!(built["tokensUsed"], sum);
+        assert_eq!(built["contextTokens"], sum);
         assert_eq!(fake.requests(VOCABULARY).len(), 1);
         assert_eq!(fake.requests("/api/chat").len(), 6);
         assert_eq!(fake.n_loads(), 1, "the template is learned with the window of the chat");
@@ -132,7 +132,7 @@ fn margin_holds_from_the_first_call_with_tools_that_no_template_covers() {
         for n in 0..3 {
             let params = json!({ "messages": messages, "tools": tools });
             let counted = chat.wire.ok("model.countTokens", params);
-            assert_eq!(counted["kind"], "calibrated", "{counted}");
+            assert_eq!(counted["countKind"], "calibrated", "{counted}");
             let server = count(&render("mover", &messages, &tools, true));
             let number = |name: &str| counted[name].as_u64().unwrap();
             assert!(
@@ -160,7 +160,7 @@ fn messages_that_the_model_adds_are_counted() {
         count(&render("plain", &[json!({ "role": "user", "content": "hi" })], &[], true))
     );
     let built = chat.ok("context.build", json!({ "pending": "more" }));
-    assert_eq!(built["tokensUsed"], server_count("plain", &built, &[], true));
+    assert_eq!(built["contextTokens"], server_count("plain", &built, &[], true));
     let own = built["budget"]["systemPromptTokens"].as_u64().unwrap();
     assert!(own > count("Be brief.Ping?Pong."), "{own}");
     chat.ok("session.update", json!({ "systemPrompt": "My own." }));
@@ -176,14 +176,14 @@ fn counts_stay_exact_without_the_server_and_after_a_restart() {
     drop(fake);
     let built = chat.ok("context.build", json!({ "tools": tools, "pending": "two" }));
     assert_eq!(built["countKind"], "exact");
-    assert_eq!(built["tokensUsed"], server_count("tiny", &built, &[tool("read")], true));
+    assert_eq!(built["contextTokens"], server_count("tiny", &built, &[tool("read")], true));
     let mut chat = chat.restart();
     let again = chat.ok("context.build", json!({ "tools": tools, "pending": "two" }));
-    for field in ["messages", "tokensUsed", "countKind", "budget"] {
+    for field in ["messages", "contextTokens", "countKind", "budget"] {
         assert_eq!(again[field], built[field], "{field}");
     }
     let counted = chat.wire.ok("model.countTokens", json!({ "text": "a banana" }));
-    assert_eq!(counted, json!({ "model": "tiny", "tokens": 6, "kind": "exact", "margin": 0 }));
+    assert_eq!(counted, json!({ "model": "tiny", "tokens": 6, "countKind": "exact", "margin": 0 }));
     let recorded = chat.wire.ok("session.record", chat.message("hello there"));
     assert_eq!(recorded["countKind"], "exact", "the vocabulary is in memory");
     assert_eq!(recorded["tokens"], count("<|im_start|>user\nhello there<|im_end|>\n"));
@@ -206,7 +206,10 @@ fn count_of_messages_is_that_of_their_prompt() {
     let params = json!({ "messages": messages, "tools": [tool("read")] });
     let counted = chat.wire.ok("model.countTokens", params);
     let expect = count(&render("tiny", &messages, &[tool("read")], true));
-    assert_eq!(counted, json!({ "model": "tiny", "tokens": expect, "kind": "exact", "margin": 0 }));
+    assert_eq!(
+        counted,
+        json!({ "model": "tiny", "tokens": expect, "countKind": "exact", "margin": 0 })
+    );
     for invalid in
         [json!({}), json!({ "text": "a", "messages": [] }), json!({ "text": "a", "tools": [1] })]
     {
@@ -224,10 +227,10 @@ fn without_rendered_prompts_counts_are_calibrated() {
     let done = last_event(&mut chat, "hello");
     assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
     let text = chat.wire.ok("model.countTokens", json!({ "text": "a banana" }));
-    assert_fields(&text, json!({ "tokens": 6, "kind": "exact" }));
+    assert_fields(&text, json!({ "tokens": 6, "countKind": "exact" }));
     let message = json!([{ "role": "user", "content": "hello" }]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": message }));
-    assert_eq!(counted["kind"], "calibrated");
+    assert_eq!(counted["countKind"], "calibrated");
     assert!(counted["margin"].as_u64().unwrap() > 0);
 }
 
@@ -265,7 +268,7 @@ fn mismatch_is_an_event_and_concerns_messages_like_that_one() {
     assert_eq!(
         event["data"],
         json!({
-            "model": "thinker", "countedTokens": counted, "readTokens": read, "cause": "template",
+            "model": "thinker", "contextTokens": counted, "promptTokens": read, "cause": "template",
             "shapes": shapes,
         })
     );
@@ -274,7 +277,7 @@ fn mismatch_is_an_event_and_concerns_messages_like_that_one() {
     assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
     let odd = json!([{ "role": "user", "content": "other words</think>x" }]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": odd }));
-    assert_eq!(counted["kind"], "calibrated");
+    assert_eq!(counted["countKind"], "calibrated");
     let own = counted["tokens"].as_u64().unwrap();
     let server = count(&render("thinker", odd.as_array().unwrap(), &[], true));
     assert!(own.abs_diff(server) <= counted["margin"].as_u64().unwrap(), "{counted} {server}");
@@ -283,7 +286,7 @@ fn mismatch_is_an_event_and_concerns_messages_like_that_one() {
     let plain = json!([{ "role": "user", "content": "plain words" }]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": plain }));
     let server = count(&render("thinker", plain.as_array().unwrap(), &[], true));
-    assert_fields(&counted, json!({ "kind": "exact", "tokens": server, "margin": 0 }));
+    assert_fields(&counted, json!({ "countKind": "exact", "tokens": server, "margin": 0 }));
 }
 
 #[test]
@@ -297,9 +300,9 @@ fn truncated_prompt_is_an_event_and_an_error() {
     let error = last_event(&mut chat, &"y".repeat(3000));
     assert_eq!(error["kind"], "error", "{error}");
     let event = events.event();
-    assert_eq!(event["data"]["readTokens"], 2048);
+    assert_eq!(event["data"]["promptTokens"], 2048);
     assert_eq!(
-        event["data"]["sentTokens"],
+        event["data"]["contextTokens"],
         3000 + count("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n")
     );
     // The daemon knows the effective window now.
@@ -319,8 +322,8 @@ fn exactly_counted_context_never_exceeds_its_limit() {
         assert!(used <= 1741, "{used}");
     }
     let built = chat.ok("context.build", json!({ "pending": "x".repeat(300) }));
-    assert!(built["tokensUsed"].as_u64().unwrap() <= built["tokenBudget"].as_u64().unwrap());
-    assert_eq!(built["tokensUsed"], server_count("tiny", &built, &[], true));
+    assert!(built["contextTokens"].as_u64().unwrap() <= built["promptLimit"].as_u64().unwrap());
+    assert_eq!(built["contextTokens"], server_count("tiny", &built, &[], true));
     assert_eq!(built["countKind"], "exact");
 }
 
@@ -334,7 +337,7 @@ fn models_count_command_prints_the_number_of_tokens() {
         chat.sandbox.ctl_with_input(["models", "count", "-m", "thinker", "-"], "hello there");
     assert_eq!(output.ok(), format!("{} tokens\n", count("hello there")));
     let json = chat.sandbox.ctl(["models", "count", "a", "--json"]).json();
-    assert_eq!(json["kind"], "exact");
+    assert_eq!(json["countKind"], "exact");
 }
 
 #[test]
@@ -359,7 +362,7 @@ fn unknown_template_is_corrected_by_the_counts_of_the_server() {
     }
     let messages = json!([{ "role": "user", "content": "hello" }]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": messages }));
-    assert_fields(&counted, json!({ "kind": "calibrated", "margin": 1 }));
+    assert_fields(&counted, json!({ "countKind": "calibrated", "margin": 1 }));
     let (_, used) = counts(&mut chat, "How long may it be?");
     let request = fake.requests("/api/chat").pop().unwrap();
     let num_predict = &request.body["options"]["num_predict"];
@@ -387,7 +390,7 @@ fn counts_without_cached_tokens_do_not_calibrate() {
 /// Counts a text, checks the kind of the count, and returns the number of requests for the vocabulary so far.
 fn vocabulary_requests(fake: &FakeOllama, wire: &mut Wire, kind: &str) -> usize {
     let counted = wire.ok("model.countTokens", json!({ "model": "tiny", "text": "in the inning" }));
-    assert_eq!(counted["kind"], kind, "{counted}");
+    assert_eq!(counted["countKind"], kind, "{counted}");
     assert!(kind != "exact" || counted["tokens"] == count("in the inning"), "{counted}");
     fake.requests(VOCABULARY).len()
 }

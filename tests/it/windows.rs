@@ -24,7 +24,7 @@ fn window_is_the_same_before_during_and_after_a_chat() {
     let limits = json!({ "wanted": 32_768, "trained": 8192, "verified": true });
     let check = |session: &mut ModelSession| {
         let built = session.ok("context.build", json!({}));
-        assert_fields(&built, json!({ "numCtx": 8192, "tokenBudget": 6963, "window": limits }));
+        assert_fields(&built, json!({ "numCtx": 8192, "promptLimit": 6963, "window": limits }));
         let status = session.ok("context.status", json!({}));
         assert_fields(&status, json!({ "numCtx": 8192, "promptLimit": 6963, "window": limits }));
         let inspected = session.ok("context.inspect", json!({}));
@@ -34,9 +34,9 @@ fn window_is_the_same_before_during_and_after_a_chat() {
     };
     check(&mut session);
     let pinned = session.ok("context.pin", json!({ "seq": seq }));
-    assert_eq!(pinned["limit"], 696, "a tenth of the prompts that the model reads");
+    assert_eq!(pinned["tokenLimit"], 696, "a tenth of the prompts that the model reads");
     let entries = session.ok("context.listEntries", json!({}));
-    assert_eq!(entries["limit"], 1392);
+    assert_eq!(entries["tokenLimit"], 1392);
     let tier = session.ok("context.checkpoints", json!({}));
     assert_eq!(tier["tierName"], "smart", "the tier of 8,192 tokens: {tier}");
     let usage = session.turn("more").pop().unwrap()["usage"].clone();
@@ -95,7 +95,7 @@ fn smaller_model_chats_with_the_window_that_it_was_trained_for() {
     let status = session.ok("context.status", json!({}));
     let window = json!({ "trained": 1024, "verified": true });
     assert_fields(&status, json!({ "numCtx": 1024, "window": window }));
-    assert!(number(&status["tokensUsed"]) <= number(&status["promptLimit"]), "{status}");
+    assert!(number(&status["contextTokens"]) <= number(&status["promptLimit"]), "{status}");
     let error = session.refused("context.build", json!({ "contextSize": 1024 }), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("2048"), "{error}");
 }

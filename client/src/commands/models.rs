@@ -135,7 +135,7 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
 
 fn render_count(result: &ModelCountTokensResult, _: &RenderOptions) -> String {
     let tokens = counted(result.tokens, "token");
-    match result.kind {
+    match result.count_kind {
         CountKind::Exact => format!("{tokens}\n"),
         CountKind::Calibrated | CountKind::Estimated => {
             format!("{tokens}, estimated (at most about {} more)\n", grouped(result.margin))

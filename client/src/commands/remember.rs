@@ -86,7 +86,7 @@ fn render_remembered(added: &ContextAddEntryResult, flag: &str) -> String {
     let key = sanitize::one_line(&added.entry.key);
     format!(
         "{outcome} in {place}\n{}list:   ollmctl context entries {flag}\nremove: ollmctl context entries remove {key} {flag}\n",
-        budget_line(added.tokens, added.limit)
+        budget_line(added.tokens, added.token_limit)
     )
 }
 
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn reply_says_how_to_list_and_remove() {
         let value = serde_json::json!({ "entry": { "key": "remember-a-1", "content": "a", "priority": 100,
-            "source": "user", "scope": "global" }, "changed": true, "tokens": 12, "limit": 1392 });
+            "source": "user", "scope": "global" }, "changed": true, "tokens": 12, "tokenLimit": 1392 });
         assert_eq!(
             render_remembered(&serde_json::from_value(value).unwrap(), "--global"),
             "remembered in all sessions\n12 tokens of at most 1,392\nlist:   ollmctl context entries --global\n\

@@ -155,7 +155,7 @@ impl Player<'_> {
             let mut params = json!({
                 "sessionId": session,
                 "message": message,
-                "maxTokens": ANSWER_TOKENS,
+                "answerLimit": ANSWER_TOKENS,
                 "options": { "temperature": 0.0, "seed": 1 },
             });
             if let Some(tools) = &case.tools {

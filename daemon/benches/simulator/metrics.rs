@@ -207,7 +207,7 @@ impl RunMetrics {
     ) {
         self.builds.push(elapsed);
         let number = |name: &str| build[name].as_u64().unwrap_or_default();
-        if number("tokensUsed") > number("tokenBudget") {
+        if number("contextTokens") > number("promptLimit") {
             self.n_overflows += 1;
             self.add_finding(turn, "a context has more tokens than its budget");
         }

@@ -95,7 +95,7 @@ pub(crate) fn run(real: &RealSession, summarizer: Summarizer, window: u32) -> Re
             // These heads belong to this build, or precede the next one.
             let n_later = run.add_new_records()?;
             let tokens = |name: &str| build[name].as_u64().unwrap_or_default();
-            let (used, limit) = (tokens("tokensUsed"), tokens("tokenBudget"));
+            let (used, limit) = (tokens("contextTokens"), tokens("promptLimit"));
             let previous_tokens = previous.filter(|_| n_heads + n_later == 0);
             run.metrics.add_build(run.turn, elapsed, &build, previous_tokens);
             run.metrics.add_prompts(&[(used, limit)]);

@@ -313,7 +313,7 @@ impl RecentBuilds {
     pub(crate) fn set_fill(&mut self, leaf: Option<Seq>, context: &BuiltContext) {
         let budget = &context.budget;
         let fill = ContextFill {
-            used: budget.current_conversation_tokens,
+            used: budget.conversation_tokens,
             available: budget.available_tokens,
             prompt_limit: budget.prompt_limit,
         };

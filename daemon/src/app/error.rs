@@ -182,9 +182,9 @@ pub(crate) enum ChatError {
     Model { source: ModelError, partial: Option<Seq> },
     /// The model answered with neither text nor a tool call.
     #[error(
-        "{model} answered nothing; the prompt has {prompt_tokens} tokens of at most {prompt_limit}"
+        "{model} answered nothing; the prompt has {context_tokens} tokens of at most {prompt_limit}"
     )]
-    EmptyAnswer { model: String, prompt_tokens: u64, prompt_limit: u64, partial: Option<Seq> },
+    EmptyAnswer { model: String, context_tokens: u64, prompt_limit: u64, partial: Option<Seq> },
     /// The model spent its whole answer on thinking.
     #[error("{model} {spent}")]
     OnlyThinking { id: SessionId, model: String, spent: SpentTokens, partial: Option<Seq> },
@@ -242,7 +242,7 @@ impl fmt::Display for Readers<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SpentTokens {
     pub(crate) thinking_tokens: u64,
-    pub(crate) prompt_tokens: u64,
+    pub(crate) context_tokens: u64,
     /// The largest prompt, in tokens.
     pub(crate) prompt_limit: u64,
     /// The context window, in tokens.
@@ -257,7 +257,7 @@ pub(crate) struct SpentTokens {
 
 impl fmt::Display for SpentTokens {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { thinking_tokens, prompt_tokens, window, .. } = self;
+        let Self { thinking_tokens, context_tokens, window, .. } = self;
         let off = "have it think less (think: false)";
         if let Some((setting, _)) = self.limited_by {
             return write!(
@@ -269,7 +269,7 @@ impl fmt::Display for SpentTokens {
         write!(
             out,
             "spent {thinking_tokens} tokens on thinking and answered nothing: the prompt has \
-             {prompt_tokens} tokens, and the window of {window} is full; {off}"
+             {context_tokens} tokens, and the window of {window} is full; {off}"
         )?;
         if let Some(trained) = self.trained {
             write!(out, ", or set a larger context.size, up to {trained}")?;
@@ -337,7 +337,7 @@ mod tests {
         let check = |limited_by, reserve_helps, trained, expect: &str| {
             let spent = SpentTokens {
                 thinking_tokens: 900,
-                prompt_tokens: 3195,
+                context_tokens: 3195,
                 prompt_limit: 3482,
                 window: 4096,
                 limited_by,
@@ -353,10 +353,10 @@ mod tests {
         check(None, false, Some(40_960), &size);
         check(None, true, Some(40_960), &format!("{size}, or a larger context.answerReserve"));
         check(
-            Some(("maxTokens", 900)),
+            Some(("answerLimit", 900)),
             true,
             Some(40_960),
-            "spent all 900 tokens that maxTokens allows on thinking and answered nothing; \
+            "spent all 900 tokens that answerLimit allows on thinking and answered nothing; \
              have it think less (think: false), or allow more",
         );
     }

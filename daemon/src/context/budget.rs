@@ -47,8 +47,8 @@ impl Budget {
     }
 
     /// Returns the tokens of the longest answer: prompt and answer leave one token of the window free.
-    pub(super) fn num_predict(&self, tokens_used: u64) -> u32 {
-        let free = u64::from(self.num_ctx).saturating_sub(1).saturating_sub(tokens_used);
+    pub(super) fn answer_limit(&self, context_tokens: u64) -> u32 {
+        let free = u64::from(self.num_ctx).saturating_sub(1).saturating_sub(context_tokens);
         u32::try_from(free).unwrap_or(u32::MAX)
     }
 
@@ -69,7 +69,7 @@ impl Budget {
             checkpoint_tokens: self.checkpoints,
             reserve_for_response: u64::from(self.num_ctx) - self.prompt_limit,
             available_tokens: available,
-            current_conversation_tokens: conversation,
+            conversation_tokens: conversation,
             utilization_percent: percent,
         }
     }
@@ -150,7 +150,7 @@ mod tests {
             let budget = Budget::new(size, reserve, 0, 0).expect("fits");
             let used = budget.available() * share / 100;
             prop_assert!(used <= budget.prompt_limit);
-            prop_assert!(used + u64::from(budget.num_predict(used)) < u64::from(size));
+            prop_assert!(used + u64::from(budget.answer_limit(used)) < u64::from(size));
             prop_assert!(budget.prompt_limit * 10 >= u64::from(size) * 6);
         }
     }

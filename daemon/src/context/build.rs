@@ -491,7 +491,7 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
     let cut = cut_records(input, &conversation);
     let Front { system, budget, additions } = front;
     let conversation_tokens = conversation.total();
-    let tokens_used = budget.system + budget.tools + conversation_tokens;
+    let context_tokens = budget.system + budget.tools + conversation_tokens;
     let budget = Budget { checkpoints: conversation.checkpoint_tokens, ..budget };
     let (mut messages, mut tokens) = (Vec::new(), Vec::new());
     // Without a system message a template may still put text before the conversation.
@@ -517,16 +517,16 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
     });
     let count_kind = input.counter.kind_of(&messages);
     // The answer keeps half of its room however uncertain the count is.
-    let margin = input.counter.margin(&messages, input.tools, tokens_used);
-    let margin = margin.min(u64::from(budget.num_predict(tokens_used) / 2));
+    let margin = input.counter.margin(&messages, input.tools, context_tokens);
+    let margin = margin.min(u64::from(budget.answer_limit(context_tokens) / 2));
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
     let is_dry_run = input.compact == CompactMode::Never
         && new_epoch.as_ref().is_some_and(|epoch| epoch.cause != START);
     let result = BuiltContext {
         messages,
         strategy: strategy.name.to_owned(),
-        tokens_used,
-        token_budget: budget.prompt_limit,
+        context_tokens,
+        prompt_limit: budget.prompt_limit,
         budget: budget.report(conversation_tokens.saturating_sub(budget.checkpoints)),
         original_message_count: input.path.iter().filter(is_message).count() as u64,
         included_message_count: conversation.n_included,
@@ -538,7 +538,7 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
         transient: is_dry_run,
         num_ctx: input.context_size,
         window: input.window,
-        num_predict: budget.num_predict(tokens_used.saturating_add(margin)),
+        answer_limit: budget.answer_limit(context_tokens.saturating_add(margin)),
         build_id: input.build_id.clone(),
         recalled: Vec::new(),
     };

@@ -181,7 +181,7 @@ pub(crate) enum InvalidOption {
     #[error("{name} applies to all requests to a model and cannot be set for a single request")]
     Load { name: String },
     /// The daemon sets the option itself, so that prompt and answer fit into the window.
-    #[error("{name} cannot be set; maxTokens limits the answer")]
+    #[error("{name} cannot be set; answerLimit limits the answer")]
     Length { name: String },
     /// The option is unknown; servers ignore unknown options silently.
     #[error("unknown option {name}; the options are {known}")]
@@ -311,7 +311,7 @@ mod tests {
         let load =
             "num_ctx applies to all requests to a model and cannot be set for a single request";
         check(json!({"num_ctx": 4096}), Err(load));
-        let length = "num_predict cannot be set; maxTokens limits the answer";
+        let length = "num_predict cannot be set; answerLimit limits the answer";
         check(json!({"num_predict": 5}), Err(length));
         let unknown = "unknown option shift; the options are num_keep, seed, top_k, top_p, min_p, typical_p, \
             repeat_last_n, temperature, repeat_penalty, presence_penalty, frequency_penalty, stop";

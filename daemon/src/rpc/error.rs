@@ -351,11 +351,11 @@ impl From<ChatError> for RpcError {
             ChatError::NoPendingCalls { .. } => reply(ErrorKind::Conflict),
             ChatError::Canceled { .. } => reply(ErrorKind::Canceled),
             ChatError::Model { source, .. } => source.into(),
-            ChatError::EmptyAnswer { model, prompt_tokens, prompt_limit, .. } => {
+            ChatError::EmptyAnswer { model, context_tokens, prompt_limit, .. } => {
                 reply(ErrorKind::ModelFailed)
                     .with_field("reason", "emptyAnswer")
                     .with_field("model", model)
-                    .with_field("promptTokens", prompt_tokens)
+                    .with_field("contextTokens", context_tokens)
                     .with_field("promptLimit", prompt_limit)
             }
             ChatError::OnlyThinking { id, model, spent, .. } => reply(ErrorKind::ModelFailed)
@@ -363,14 +363,14 @@ impl From<ChatError> for RpcError {
                 .with_field("reason", "onlyThinking")
                 .with_field("model", model)
                 .with_field("thinkingTokens", spent.thinking_tokens)
-                .with_field("promptTokens", spent.prompt_tokens)
+                .with_field("contextTokens", spent.context_tokens)
                 .with_field("promptLimit", spent.prompt_limit)
                 .with_field("contextSize", spent.window),
             ChatError::Truncated { model, sent, read, .. } => reply(ErrorKind::ModelFailed)
                 .with_field("reason", "truncated")
                 .with_field("model", model)
-                .with_field("sentTokens", sent)
-                .with_field("readTokens", read),
+                .with_field("contextTokens", sent)
+                .with_field("promptTokens", read),
             ChatError::ToolTimeout { missing, .. } => reply(ErrorKind::Canceled)
                 .with_field("reason", "toolTimeout")
                 .with_field("missing", missing),

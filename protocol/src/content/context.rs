@@ -16,10 +16,10 @@ pub struct BuiltContext {
     pub messages: Vec<ContextMessage>,
     /// The strategy that chose the messages.
     pub strategy: String,
-    /// The tokens of the whole prompt: system message, tools and conversation.
-    pub tokens_used: u64,
-    /// The most tokens that the prompt may have: `budget.promptLimit`.
-    pub token_budget: u64,
+    /// The tokens of the whole prompt: system message, tools and conversation, as the daemon counted.
+    pub context_tokens: u64,
+    /// The most tokens that the prompt may have.
+    pub prompt_limit: u64,
     /// The division of the window.
     pub budget: ContextBudget,
     /// The number of messages on the active path.
@@ -48,7 +48,7 @@ pub struct BuiltContext {
     #[serde(default)]
     pub window: WindowLimits,
     /// The longest answer to request, in tokens, so that prompt and answer fit into the window.
-    pub num_predict: u32,
+    pub answer_limit: u32,
     /// The id of the build, for `context.inspect`.
     pub build_id: String,
     /// With `recall`: the earlier messages that were added; empty if there are none.
@@ -146,8 +146,8 @@ pub struct ContextBudget {
     /// The most tokens that the conversation may have.
     pub available_tokens: u64,
     /// The tokens of the conversation.
-    pub current_conversation_tokens: u64,
-    /// `currentConversationTokens` in percent of `availableTokens`.
+    pub conversation_tokens: u64,
+    /// `conversationTokens` in percent of `availableTokens`.
     pub utilization_percent: f64,
 }
 

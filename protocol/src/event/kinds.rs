@@ -232,15 +232,15 @@ event_kinds! {
         /// the model
         model: String,
         /// the tokens of the prompt, as the daemon counted
-        sent_tokens: u64,
+        context_tokens: u64,
         /// the tokens that the server read
-        read_tokens: u64,
+        prompt_tokens: u64,
     }
     /// An exact count differed from the server's; only messages like those of `shapes` are not counted exactly, until
     /// the server confirms their counts again.
     CountMismatch(CountMismatchData) {
         /// the tokens of the prompt, as the daemon counted
-        counted_tokens: u64,
+        context_tokens: u64,
         /// `engine`, `template` or `tokens`
         cause: MismatchCause,
         /// the kinds of messages whose counts are in doubt, each with `message` and `traits`
@@ -248,7 +248,7 @@ event_kinds! {
         /// the model
         model: String,
         /// the tokens that the server read
-        read_tokens: u64,
+        prompt_tokens: u64,
     }
     /// A compaction was recorded; `seq` is its record.
     Compressed(CompressedData) {
@@ -355,8 +355,8 @@ event_kinds! {
     Tier5Compressed(Tier5CompressedData) = Tier1CompressedData;
     /// A context rose to 85 % of its prompt limit, or to a threshold of the subscriber.
     ContextThreshold(ContextThresholdData) {
-        /// the tokens of the context
-        used_tokens: u64,
+        /// the tokens of the context, as the daemon counted
+        context_tokens: u64,
         /// the most tokens that a prompt may have
         prompt_limit: u64,
         /// the share of the limit that was reached

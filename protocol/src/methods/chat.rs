@@ -30,7 +30,7 @@ pub struct ChatSendParams {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
     /// The longest answer in tokens, at least 1; default `context.answerLimit`, else the rest of the window.
-    pub max_tokens: Option<u32>,
+    pub answer_limit: Option<u32>,
     /// Whether the model thinks before it answers; default as the model does by itself. A change makes the server read
     /// the whole prompt again.
     pub think: Option<Think>,
@@ -53,7 +53,7 @@ impl ChatSendParams {
             model: None,
             tools: Vec::new(),
             options: Map::new(),
-            max_tokens: None,
+            answer_limit: None,
             think: None,
             format: None,
             detach: false,
@@ -250,10 +250,10 @@ pub struct ChatUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum AnswerCut {
-    /// `maxTokens` of the call.
-    MaxTokens,
+    /// `answerLimit` of the call.
+    Call,
     /// The setting `context.answerLimit`.
-    AnswerLimit,
+    Config,
     /// The end of the window.
     Window,
 }

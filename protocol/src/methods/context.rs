@@ -96,7 +96,7 @@ pub struct ContextRecallParams {
     /// The maximum number of messages; default 8, at most 100.
     pub limit: Option<u32>,
     /// The maximum number of tokens that all excerpts may have together; default no limit.
-    pub max_tokens: Option<u64>,
+    pub token_limit: Option<u64>,
     /// The messages that are not returned; default none. Needs `sessionId`.
     pub exclude: Option<RecallExclusion>,
 }
@@ -196,7 +196,7 @@ pub struct ContextCheckpointsResult {
     /// The name of the tier: `rollover`, `smart`, `progressive`, `structured` or `ultra`.
     pub tier_name: String,
     /// The most checkpoints in this tier; beyond it the oldest ones are merged.
-    pub limit: u64,
+    pub checkpoint_limit: u64,
     /// The reliability of the conversation; absent without a compaction.
     pub reliability: Option<Reliability>,
 }
@@ -223,7 +223,7 @@ pub struct ContextInspectParams {
 pub struct ContextInspectResult {
     /// The context, as `context.build` returns it.
     pub build: BuiltContext,
-    /// The tokens of each message, in order. With those of the tool definitions they add up to `tokensUsed`.
+    /// The tokens of each message, in order. With those of the tool definitions they add up to `contextTokens`.
     pub message_tokens: Vec<u32>,
     /// The items in the context, in order, then those that are left out.
     pub items: Vec<ContextItem>,
@@ -332,14 +332,14 @@ pub struct ContextStatusResult {
     /// The most tokens that a prompt may have.
     pub prompt_limit: u64,
     /// The tokens of the next prompt.
-    pub tokens_used: u64,
+    pub context_tokens: u64,
     /// The most tokens that the conversation may have.
     pub available_tokens: u64,
     /// The tokens of the conversation.
     pub conversation_tokens: u64,
     /// The tokens of the conversation from which on it is compacted automatically.
     pub trigger_tokens: u64,
-    /// `tokensUsed` in percent of `promptLimit`.
+    /// `contextTokens` in percent of `promptLimit`.
     pub used_percent: f64,
     /// The parts of the window, in the order of a prompt. Their tokens add up to the whole window.
     pub parts: Vec<ContextPart>,
@@ -412,7 +412,7 @@ pub struct ContextAddEntryResult {
     /// The tokens of all entries in force in this scope.
     pub tokens: u64,
     /// The most tokens that these entries may have.
-    pub limit: u64,
+    pub token_limit: u64,
 }
 
 /// The params of `context.removeEntry`. They name a session, a project, or the scope `global`.
@@ -463,7 +463,7 @@ pub struct ContextListEntriesResult {
     /// The tokens of `addition`.
     pub tokens: u64,
     /// The most tokens that these entries may have.
-    pub limit: u64,
+    pub token_limit: u64,
 }
 
 /// The params of `context.facts`.
@@ -613,7 +613,7 @@ pub struct ContextPinResult {
     /// The tokens of all pinned records.
     pub tokens: u64,
     /// The most tokens that pinned records may have.
-    pub limit: u64,
+    pub token_limit: u64,
 }
 
 /// A pinned record, which every later context contains.

@@ -54,7 +54,7 @@ pub struct ModelCountTokensResult {
     /// The number of tokens.
     pub tokens: u64,
     /// The accuracy of the count.
-    pub kind: CountKind,
+    pub count_kind: CountKind,
     /// The number of tokens by which the true number may be higher; 0 for an exact count.
     pub margin: u64,
 }

@@ -51,7 +51,7 @@ fn empty_answer_is_requested_once_more_and_then_an_error() {
     fake.script(Answer::text(""));
     let error = chat.failed_turn("and again", "modelFailed");
     assert_eq!(error["data"]["reason"], "emptyAnswer");
-    assert!(error["data"]["promptTokens"].is_u64() && error["data"]["promptLimit"].is_u64());
+    assert!(error["data"]["contextTokens"].is_u64() && error["data"]["promptLimit"].is_u64());
 }
 
 #[test]
@@ -134,15 +134,15 @@ fn thinking_up_to_the_token_limit_of_the_client_is_not_retried() {
     fake.script(only_thinking("let me see and see and see", "stop"));
     let mut chat = thinker(&fake, "");
     let mut params = chat.message("what is it?");
-    params["maxTokens"] = json!(10);
+    params["answerLimit"] = json!(10);
     params["key"] = json!("k");
     chat.send(params.clone());
     let error = chat.events_until("error").pop().unwrap();
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("spent all 10 tokens that maxTokens allows"), "{message}");
+    assert!(message.contains("spent all 10 tokens that answerLimit allows"), "{message}");
     assert_eq!(fake.requests("/api/chat").len(), 1);
     // Thinking does not count as the answer of the key, so a retry runs the turn again.
-    params["maxTokens"] = json!(100);
+    params["answerLimit"] = json!(100);
     chat.send(params);
     assert_eq!(text_of(&chat.events_until("done")), "ok");
     assert_eq!(roles(&fake, 1), ["user"]);

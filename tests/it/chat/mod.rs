@@ -128,14 +128,14 @@ fn answer_ends_at_the_limit_that_usage_names() {
         let sent = fake.requests("/api/chat").pop().unwrap().body;
         assert_eq!(sent["options"]["num_predict"], limit);
     };
-    check(&mut chat, json!({ "maxTokens": 7 }), 7, Some("maxTokens"));
-    check(&mut chat, json!({ "maxTokens": 900 }), 900, None);
-    let text = chat.sandbox.ctl(["chat", "-m", "tiny", "--max-tokens", "900", "hi"]).ok();
+    check(&mut chat, json!({ "answerLimit": 7 }), 7, Some("call"));
+    check(&mut chat, json!({ "answerLimit": 900 }), 900, None);
+    let text = chat.sandbox.ctl(["chat", "-m", "tiny", "--answer-limit", "900", "hi"]).ok();
     assert_eq!(text, "ok\n");
     let sent = fake.requests("/api/chat").pop().unwrap().body;
     assert_eq!(sent["options"]["num_predict"], 900);
     chat.reconfigure(&(fake.config("tiny") + "context:\n  answerLimit: 5\n"));
-    check(&mut chat, json!({}), 5, Some("answerLimit"));
+    check(&mut chat, json!({}), 5, Some("config"));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn invalid_params_are_refused_before_anything_is_recorded() {
         chat.wire.refused("chat.send", params, kind);
     };
     check("options", json!({ "num_ctx": 4096 }), "invalidParams");
-    check("maxTokens", json!(0), "invalidParams");
+    check("answerLimit", json!(0), "invalidParams");
     check("tools", json!([{ "type": "function" }]), "invalidParams");
     check("message", json!({ "role": "assistant", "content": "x" }), "invalidParams");
     check("model", json!(" "), "invalidParams");

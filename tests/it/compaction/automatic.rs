@@ -141,7 +141,7 @@ fn chat_whose_context_fits_goes_before_its_compaction() {
     // Fills the context until a compaction is due and the context still fits.
     let used_percent = |chat: &mut ModelSession| {
         let status = chat.ok("context.status", json!({}));
-        status["tokensUsed"].as_u64().unwrap() * 100 / status["promptLimit"].as_u64().unwrap()
+        status["contextTokens"].as_u64().unwrap() * 100 / status["promptLimit"].as_u64().unwrap()
     };
     let mut n = 0;
     while used_percent(&mut chat) < 84 {

@@ -61,7 +61,7 @@ fn oldest_checkpoints_over_the_limit_are_merged_by_the_model() {
     });
     assert_eq!(merges.count(), 3, "one merge for each checkpoint over the limit");
     let listed = chat.checkpoints();
-    assert_fields(&listed, json!({ "tierName": "progressive", "limit": LIMIT }));
+    assert_fields(&listed, json!({ "tierName": "progressive", "checkpointLimit": LIMIT }));
     let oldest = &listed["checkpoints"][0];
     assert!(array(&oldest["sources"]).len() >= 4, "{oldest}");
     assert!(oldest["summary"].as_str().unwrap().contains("port the parser"), "{oldest}");

@@ -18,9 +18,9 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
     assert_fields(&done, json!({ "strategy": "hybrid", "model": "tiny" }));
     assert!(done["summarizedMessageCount"].as_u64().unwrap() >= 10, "{done}");
     assert!(done["tokensAfter"].as_u64().unwrap() < done["tokensBefore"].as_u64().unwrap());
-    assert_eq!(done["tokensBefore"], before["tokensUsed"]);
+    assert_eq!(done["tokensBefore"], before["contextTokens"]);
     let after = chat.build();
-    assert_eq!(done["tokensAfter"], after["tokensUsed"]);
+    assert_eq!(done["tokensAfter"], after["contextTokens"]);
     let text = after["messages"][0]["content"].as_str().unwrap();
     assert!(text.contains("spans are byte offsets"), "{text}");
     assert!(text.contains("request 0:"), "the original task is quoted");
@@ -69,7 +69,7 @@ fn dry_run_reports_the_plan_and_changes_nothing() {
     assert_eq!((chat.messages(), chat.record_kinds()), (before, kinds));
     assert!(fake.requests("/api/chat").is_empty());
     let none = chat.checkpoints();
-    assert_fields(&none, json!({ "checkpoints": [], "limit": 1 }));
+    assert_fields(&none, json!({ "checkpoints": [], "checkpointLimit": 1 }));
 }
 
 #[test]
@@ -198,6 +198,6 @@ fn build_that_omits_messages_follows_a_snapshot() {
     let again = chat.ok("context.build", params);
     assert_eq!(again["messages"], built["messages"]);
     assert_eq!(snapshots(&mut chat).len(), 1);
-    let (prefix, whole) = (&again["prefixTokens"], &built["tokensUsed"]);
+    let (prefix, whole) = (&again["prefixTokens"], &built["contextTokens"]);
     assert!(prefix.as_u64().unwrap() + 16 > whole.as_u64().unwrap(), "{prefix} of {whole}");
 }

@@ -110,11 +110,11 @@ fn context_only_grows_within_an_epoch_and_a_new_epoch_is_one_record() {
         if n_epochs_now == n_epochs {
             assert_extends(&built, &previous);
             assert!(number(&built["prefixTokens"]) > 0, "{}", built["prefixTokens"]);
-            assert!(number(&built["prefixTokens"]) <= number(&built["tokensUsed"]));
+            assert!(number(&built["prefixTokens"]) <= number(&built["contextTokens"]));
         } else {
             n_new += 1;
             assert!(
-                number(&built["tokensUsed"]) < number(&previous["tokensUsed"]),
+                number(&built["contextTokens"]) < number(&previous["contextTokens"]),
                 "a new epoch is smaller"
             );
         }

@@ -61,7 +61,7 @@ fn narrowest_scope_of_a_key_wins_and_entries_survive_a_kill() {
         "<context-entry key=\"tone\">\nbrief\n</context-entry>\n\
          <context-entry key=\"style\">\nsession\n</context-entry>"
     );
-    assert!(listed["tokens"].as_u64().unwrap() <= listed["limit"].as_u64().unwrap());
+    assert!(listed["tokens"].as_u64().unwrap() <= listed["tokenLimit"].as_u64().unwrap());
     let mut of_style = of_session.clone();
     of_style["key"] = json!("style");
     assert_eq!(wire.ok("context.removeEntry", of_style.clone()), json!({ "removed": true }));
@@ -112,7 +112,7 @@ fn record_is_pinned_within_its_share_and_unpinned() {
     let long = wire.record(&session, "user", &"word ".repeat(2000));
     let pin = |seq: u64| json!({ "sessionId": session, "seq": seq });
     let pinned = wire.ok("context.pin", pin(short));
-    assert_eq!((&pinned["data"][0]["seq"], &pinned["limit"]), (&json!(short), &json!(348)));
+    assert_eq!((&pinned["data"][0]["seq"], &pinned["tokenLimit"]), (&json!(short), &json!(348)));
     let records = wire.records(&session).len();
     assert_eq!(wire.ok("context.pin", pin(short))["changed"], false);
     assert_eq!(wire.records(&session).len(), records);

@@ -61,7 +61,7 @@ fn inspect_lists_each_record_once_with_its_form_or_reason() {
     assert_eq!(inspected["build"]["buildId"], built["buildId"]);
     assert!(inspected.get("changed").is_none());
     let tokens: u64 = array(&inspected["messageTokens"]).iter().map(number).sum();
-    assert_eq!(tokens, number(&built["tokensUsed"]));
+    assert_eq!(tokens, number(&built["contextTokens"]));
 
     let now = wire.ok("context.inspect", json!({ "sessionId": session }));
     let items = array(&now["items"]);

@@ -53,13 +53,9 @@ fn number(value: &Value) -> u64 {
 #[track_caller]
 fn assert_valid(built: &Value, window: u64) {
     let budget = &built["budget"];
-    let used = number(&built["tokensUsed"]);
-    let parts = [
-        "systemPromptTokens",
-        "toolDefinitionTokens",
-        "checkpointTokens",
-        "currentConversationTokens",
-    ];
+    let used = number(&built["contextTokens"]);
+    let parts =
+        ["systemPromptTokens", "toolDefinitionTokens", "checkpointTokens", "conversationTokens"];
     assert_eq!(
         used,
         parts.iter().map(|part| number(&budget[*part])).sum::<u64>(),
@@ -68,9 +64,9 @@ fn assert_valid(built: &Value, window: u64) {
     assert_eq!(number(&built["numCtx"]), window);
     assert_eq!(number(&budget["modelContextWindow"]), window);
     assert!(used <= number(&budget["promptLimit"]), "{used} in {budget}");
-    assert_eq!(built["tokenBudget"], budget["promptLimit"]);
-    assert!(used + number(&built["numPredict"]) < window, "{built}");
-    assert!(number(&built["numPredict"]) > 0);
+    assert_eq!(built["promptLimit"], budget["promptLimit"]);
+    assert!(used + number(&built["answerLimit"]) < window, "{built}");
+    assert!(number(&built["answerLimit"]) > 0);
     assert_eq!(built["countKind"], "estimated");
 
     let messages = array(&built["messages"]);

@@ -41,7 +41,7 @@ fn question_finds_what_was_said_long_ago() {
     assert_eq!(sessions(&wire.ok("context.recall", alone)), [other.as_str()]);
 
     // At most as many tokens as wanted, and nothing that the context shows.
-    let few = json!({ "query": query, "maxTokens": 1 });
+    let few = json!({ "query": query, "tokenLimit": 1 });
     assert_eq!(wire.ok("context.recall", few)["data"], json!([]));
     let shown = json!({ "query": query, "sessionId": other, "exclude": "shown" });
     assert_eq!(wire.ok("context.recall", shown)["data"], json!([]));

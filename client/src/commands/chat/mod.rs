@@ -87,7 +87,7 @@ pub(crate) struct ChatArgs {
     no_think: bool,
     /// End each answer after a number of tokens [default: context.answerLimit, else the rest of the window].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    max_tokens: Option<u32>,
+    answer_limit: Option<u32>,
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
@@ -130,7 +130,7 @@ fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<
     };
     let mut chat = ChatSession::new(existing);
     chat.think = args.thinking();
-    chat.max_tokens = args.max_tokens;
+    chat.answer_limit = args.answer_limit;
     if let Some(system) = args.system.clone() {
         chat.set_system(system, ctx)?;
     }

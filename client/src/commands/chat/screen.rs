@@ -252,10 +252,10 @@ fn cut_answer(usage: &ChatUsage) -> String {
         .map_or_else(String::new, |tokens| format!(" after {}", counted(tokens, "token")));
     let go_on = "send 'go on' to continue it";
     match usage.cut_by {
-        Some(AnswerCut::MaxTokens) => {
-            format!("the answer was cut{after}, as --max-tokens says; {go_on}")
+        Some(AnswerCut::Call) => {
+            format!("the answer was cut{after}, as --answer-limit says; {go_on}")
         }
-        Some(AnswerCut::AnswerLimit) => {
+        Some(AnswerCut::Config) => {
             format!("the answer was cut{after}, as context.answerLimit says; {go_on}")
         }
         Some(AnswerCut::Window) | None => format!(
@@ -330,7 +330,7 @@ mod tests {
             cut_answer(&usage),
             "the answer was cut after 412 tokens: the window of 4,096 is full; send 'go on' to continue it, or set context.answerLimit to end answers earlier"
         );
-        usage.cut_by = Some(AnswerCut::AnswerLimit);
+        usage.cut_by = Some(AnswerCut::Config);
         assert_eq!(
             cut_answer(&usage),
             "the answer was cut after 412 tokens, as context.answerLimit says; send 'go on' to continue it"

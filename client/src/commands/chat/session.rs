@@ -57,7 +57,7 @@ pub(super) struct ChatSession {
     /// The level of thinking; `None` leaves it to the model.
     pub(super) think: Option<Think>,
     /// The longest answer in tokens.
-    pub(super) max_tokens: Option<u32>,
+    pub(super) answer_limit: Option<u32>,
     session: Option<Session>,
     /// Set with the first message; a session without messages is a draft.
     has_messages: bool,
@@ -72,7 +72,7 @@ impl ChatSession {
     pub(super) fn new(session: Option<Session>) -> Self {
         Self {
             think: None,
-            max_tokens: None,
+            answer_limit: None,
             has_messages: session.is_some(),
             project: match &session {
                 Some(session) => session.project_path.clone(),
@@ -97,8 +97,8 @@ impl ChatSession {
 
     /// Returns the chat of another session with the same settings.
     pub(super) fn continued_in(&self, session: Session) -> Self {
-        let (think, max_tokens, model) = (self.think, self.max_tokens, self.model.clone());
-        Self { think, max_tokens, model, ..Self::new(Some(session)) }
+        let (think, answer_limit, model) = (self.think, self.answer_limit, self.model.clone());
+        Self { think, answer_limit, model, ..Self::new(Some(session)) }
     }
 
     /// Returns the session; `None` for a draft.
@@ -201,7 +201,7 @@ impl ChatSession {
         let params = ChatSendParams {
             message: message.map(|text| MessageInput::text(Role::User, text)),
             think: self.think,
-            max_tokens: self.max_tokens,
+            answer_limit: self.answer_limit,
             ..ChatSendParams::new(self.id(ctx)?)
         };
         turns.run(params, &mut |ctx| self.message_accepted(ctx), output, ctx)

@@ -76,8 +76,8 @@ fn render_build(built: &BuiltContext, options: &RenderOptions) -> String {
     let shares = window_shares(built);
     let mut text = format!(
         "{} of {} used, {} by {}\n\n{}\n\n",
-        counted(built.tokens_used, "token"),
-        grouped(built.token_budget),
+        counted(built.context_tokens, "token"),
+        grouped(built.prompt_limit),
         count_kind(built.count_kind),
         sanitize::one_line(&built.strategy),
         bar(&shares, window, options),
@@ -98,14 +98,14 @@ fn window_shares(built: &BuiltContext) -> Vec<WindowShare> {
         budget.system_prompt_tokens,
         budget.tool_definition_tokens,
         budget.checkpoint_tokens,
-        budget.current_conversation_tokens,
+        budget.conversation_tokens,
     ];
     let free = budget.prompt_limit.saturating_sub(used.iter().sum());
     [
         ("system", '#', budget.system_prompt_tokens),
         ("tools", '%', budget.tool_definition_tokens),
         ("checkpoints", '+', budget.checkpoint_tokens),
-        ("conversation", '=', budget.current_conversation_tokens),
+        ("conversation", '=', budget.conversation_tokens),
         ("free", '.', free),
         ("answer reserve", '~', budget.reserve_for_response),
     ]
@@ -121,7 +121,7 @@ fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
         grouped(built.summarized_message_count),
     );
     let reused = format!("{} from the previous build", counted(built.prefix_tokens, "token"));
-    let request = format!("num_ctx {}, num_predict {}", built.num_ctx, built.num_predict);
+    let request = format!("num_ctx {}, num_predict {}", built.num_ctx, built.answer_limit);
     let mut fields = vec![
         ("messages", messages),
         ("reused", reused),
@@ -173,17 +173,17 @@ mod tests {
     fn built() -> BuiltContext {
         serde_json::from_value(serde_json::json!({
             "messages": [{"role": "user", "content": "hi\u{1b}[2J"}],
-            "strategy": "full-history", "tokensUsed": 1500, "tokenBudget": 3481,
+            "strategy": "full-history", "contextTokens": 1500, "promptLimit": 3481,
             "budget": {
                 "modelContextWindow": 4096, "promptLimit": 3481, "systemPromptTokens": 300,
                 "toolDefinitionTokens": 0, "checkpointTokens": 0, "reserveForResponse": 615,
-                "availableTokens": 3181, "currentConversationTokens": 1200,
+                "availableTokens": 3181, "conversationTokens": 1200,
                 "utilizationPercent": 37.7
             },
             "originalMessageCount": 120, "includedMessageCount": 34, "summarizedMessageCount": 0,
             "omitted": [{"seq": 3, "throughSeq": 40, "tokens": 12000, "reason": "budget"}],
             "countKind": "estimated", "prefixTokens": 900, "transient": true,
-            "numCtx": 4096, "window": {"verified": true}, "numPredict": 614, "buildId": "b1"
+            "numCtx": 4096, "window": {"verified": true}, "answerLimit": 614, "buildId": "b1"
         }))
         .unwrap()
     }

@@ -215,7 +215,7 @@ fn render_checkpoints(result: &ContextCheckpointsResult, summaries: bool) -> Str
         counted(result.checkpoints.len() as u64, "checkpoint"),
         counted(result.tokens, "token"),
         counted(result.compression_count, "compaction"),
-        result.limit,
+        result.checkpoint_limit,
         sanitize::one_line(&result.tier_name)
     );
     for checkpoint in &result.checkpoints {
@@ -324,7 +324,7 @@ the context now has 1,400 tokens instead of 5,570, 4,170 less
     fn checkpoints_are_sanitized() {
         let value = json!({
             "checkpoints": [checkpoint()], "tokens": 120, "compressionCount": 1, "tier": 2,
-            "tierName": "smart", "limit": 1, "reliability": reliability(),
+            "tierName": "smart", "checkpointLimit": 1, "reliability": reliability(),
         });
         let result = serde_json::from_value(value).expect("a result");
         let text = render_checkpoints(&result, true);

@@ -154,13 +154,13 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
             sanitize::one_line(&entry.content),
         ]
     });
-    table::render(options.width, &columns, rows) + &budget_line(listed.tokens, listed.limit)
+    table::render(options.width, &columns, rows) + &budget_line(listed.tokens, listed.token_limit)
 }
 
 fn render_added(added: &ContextAddEntryResult, _: &RenderOptions) -> String {
     let outcome = if added.changed { "set" } else { "was set already" };
     let (key, scope) = (sanitize::one_line(&added.entry.key), wire_name(added.entry.scope));
-    format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.limit))
+    format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.token_limit))
 }
 
 pub(crate) fn budget_line(tokens: u64, limit: u64) -> String {
@@ -179,7 +179,7 @@ mod tests {
                 "source": "user", "scope": scope })
         };
         let value = serde_json::json!({ "data": [entry("tone", "global"), entry("style", "session")],
-            "addition": "", "tokens": 12, "limit": 1392 });
+            "addition": "", "tokens": 12, "tokenLimit": 1392 });
         let text = render_list(&serde_json::from_value(value).unwrap(), &render_options(60));
         assert_eq!(
             plain(&text),

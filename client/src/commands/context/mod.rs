@@ -94,5 +94,5 @@ fn render_pins(result: &ContextPinResult, _: &RenderOptions) -> String {
         return "nothing is pinned\n".to_owned();
     }
     let pinned: Vec<String> = result.data.iter().map(|pin| format!("#{}", pin.seq)).collect();
-    format!("pinned: {}\n{}", pinned.join(", "), budget_line(result.tokens, result.limit))
+    format!("pinned: {}\n{}", pinned.join(", "), budget_line(result.tokens, result.token_limit))
 }

@@ -91,7 +91,7 @@ fn headline(status: &ContextStatusResult) -> String {
     };
     format!(
         "Context: {}/{} ({:.0} %){compactions}{}",
-        grouped(status.tokens_used),
+        grouped(status.context_tokens),
         grouped(status.prompt_limit),
         status.used_percent,
         reliability_suffix(status.reliability.as_ref())
@@ -342,7 +342,7 @@ mod tests {
     fn status_fits_eighty_columns_without_colors() {
         let part = |name: &str, tokens: u64| serde_json::json!({ "name": name, "tokens": tokens });
         let status: ContextStatusResult = serde_json::from_value(serde_json::json!({
-            "model": "qwen3:8b", "numCtx": 8192, "promptLimit": 6963, "tokensUsed": 5234,
+            "model": "qwen3:8b", "numCtx": 8192, "promptLimit": 6963, "contextTokens": 5234,
             "availableTokens": 4463, "conversationTokens": 2900, "triggerTokens": 3570,
             "usedPercent": 75.2, "countKind": "exact", "strategy": "checkpointed",
             "epoch": { "seq": 412, "strategy": "checkpointed", "cause": "overflow", "headTokens": 2500 },

@@ -27,7 +27,7 @@ use crate::render::units::grouped;
 /// A question that every model answers with one word.
 const QUESTION: &str = "What is the capital of France? Answer with one word.";
 /// The longest answer in tokens; short, because people watch the tour.
-const MAX_TOKENS: u32 = 24;
+const ANSWER_LIMIT: u32 = 24;
 /// The longest wait for the list of models.
 const LIST_TIMEOUT: Duration = Duration::from_secs(6);
 /// The longest wait for the model to load and to answer; a slower one is skipped.
@@ -133,7 +133,7 @@ fn chat_params(id: SessionId, model: &ModelSummary) -> ChatSendParams {
     ChatSendParams {
         message: Some(MessageInput::text(Role::User, QUESTION)),
         model: Some(model.model.clone()),
-        max_tokens: Some(MAX_TOKENS),
+        answer_limit: Some(ANSWER_LIMIT),
         think: thinks.then_some(Think::Flag(false)),
         ..ChatSendParams::new(id)
     }

@@ -139,8 +139,8 @@ fn build(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport
         context_size: Some(WINDOW_TOKENS),
         ..ContextBuildParams::new(id)
     })?;
-    let conversation_tokens = session(client, id)?.token_count;
-    let (used, limit) = (built.tokens_used, built.token_budget);
+    let token_count = session(client, id)?.token_count;
+    let (used, limit) = (built.context_tokens, built.prompt_limit);
     check(used <= limit, "the context is larger than its limit")?;
     let text = format!(
         "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries list the omitted parts with reasons",
@@ -149,14 +149,14 @@ fn build(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport
         grouped(built.original_message_count),
         grouped(used),
         grouped(limit),
-        grouped(conversation_tokens),
+        grouped(token_count),
         built.omitted.len(),
     );
     let numbers = json!({
         "window": WINDOW_TOKENS,
-        "tokensUsed": used,
+        "contextTokens": used,
         "promptLimit": limit,
-        "conversationTokens": conversation_tokens,
+        "tokenCount": token_count,
         "omitted": built.omitted.len(),
     });
     Ok((text, numbers))
@@ -176,7 +176,7 @@ fn compact(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepRepo
     let messages = session(client, id)?.message_count;
     let is_shorter = done.compacted && done.tokens_after < done.tokens_before;
     check(is_shorter, "the context is not shorter after a compaction")?;
-    let fits = built.tokens_used <= built.token_budget && !built.transient;
+    let fits = built.context_tokens <= built.prompt_limit && !built.transient;
     check(fits, "the context does not fit after a compaction")?;
     let is_complete = messages >= built.original_message_count;
     check(is_complete, "messages are missing from the log after a compaction")?;

@@ -75,7 +75,7 @@ struct AdmittedCall {
 impl ModelCall {
     /// Requires the next call to have a smaller context.
     pub(super) const fn require_shrink(&self, otherwise: ChatError) -> RequiredShrink {
-        RequiredShrink { below_tokens: self.built.tokens_used, otherwise }
+        RequiredShrink { below_tokens: self.built.context_tokens, otherwise }
     }
 }
 
@@ -99,7 +99,7 @@ impl Turn {
         let mut built = self.unless_ended(built).await??;
         built.recalled = shown.add_recalled(std::mem::take(&mut built.recalled));
         if let Some(RequiredShrink { below_tokens, otherwise }) = shrink
-            && built.tokens_used >= below_tokens
+            && built.context_tokens >= below_tokens
         {
             return Err(otherwise.into());
         }
@@ -116,7 +116,7 @@ impl Turn {
             Ok(stream) => self.read_answer(stream).await,
             // Most servers refuse a prompt before they send anything.
             Err(error @ ModelError::Overflow { .. }) => {
-                let error = error.with_numbers(built.tokens_used, num_ctx);
+                let error = error.with_numbers(built.context_tokens, num_ctx);
                 StreamedAnswer::empty(Err(AnswerStop::Failed(error)))
             }
             Err(error) => return Err(error.into()),
@@ -220,7 +220,7 @@ impl Turn {
 
     async fn report_reading(&self, built: &BuiltContext, is_loaded: bool) {
         let cached = if is_loaded { built.prefix_tokens } else { 0 };
-        let tokens = built.tokens_used.saturating_sub(cached);
+        let tokens = built.context_tokens.saturating_sub(cached);
         let measured = self.core.speeds.get(&self.request.model);
         let expected_ms = measured.expected_reading(tokens).map(as_ms);
         let (name, tokens) = (ChatPhase::Reading, Some(tokens));
@@ -236,8 +236,8 @@ impl Turn {
     ) -> ChatRequest {
         let TurnRequest { id, model, tools, sampling, think, format, .. } = &self.request;
         self.core.cache.with(*id, |session| session.last_chat = Some(LastChat { think: *think }));
-        let margin = counter.margin(&built.messages, tools, built.tokens_used);
-        let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
+        let margin = counter.margin(&built.messages, tools, built.context_tokens);
+        let used = u32::try_from(built.context_tokens.saturating_add(margin)).unwrap_or(u32::MAX);
         // The session uses its own part of a window that is larger for others.
         let window = built.num_ctx.min(num_ctx);
         ChatRequest {

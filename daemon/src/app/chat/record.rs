@@ -80,8 +80,8 @@ impl Turn {
             answer_tokens: end.answer_tokens,
             compression_count,
             reliability: (compression_count > 0).then(|| assess_reliability(&evidence)),
-            context_tokens: built.tokens_used,
-            prompt_limit: built.token_budget,
+            context_tokens: built.context_tokens,
+            prompt_limit: built.prompt_limit,
             count_kind: Some(built.count_kind),
             answer_limit: request.num_predict.map(NonZeroU32::get),
             cut_by: self.request.cut_by(end),
@@ -133,7 +133,7 @@ impl Turn {
         if let Ok(end) = &answer.end {
             drafts.push(uncounted(RecordBody::Usage(Usage {
                 model: Some(model.clone()),
-                prompt_tokens: prompt_tokens(end).unwrap_or(built.tokens_used),
+                prompt_tokens: prompt_tokens(end).unwrap_or(built.context_tokens),
                 answer_tokens: end.answer_tokens.unwrap_or_default(),
             })));
         }
@@ -172,7 +172,7 @@ impl Turn {
     ) -> Result<()> {
         let ModelCall { built, request, .. } = call;
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
-        let sent = built.tokens_used;
+        let sent = built.context_tokens;
         if built.count_kind != CountKind::Exact {
             learning::calibrate(&self.core, request, read).await;
             return Ok(());
@@ -184,15 +184,15 @@ impl Turn {
         let model = self.request.model.clone();
         if let Some(mismatch) = learning::contradict(&self.core, request, read).await {
             tracing::warn!(model, sent, read, ?mismatch, "a count differs from the server's");
-            let CountMismatch { counted: counted_tokens, cause, shapes } = mismatch;
+            let CountMismatch { counted: context_tokens, cause, shapes } = mismatch;
             let shapes = shapes.iter().map(|shape| json!(shape)).collect();
             let data =
-                CountMismatchData { counted_tokens, cause, shapes, model, read_tokens: read };
+                CountMismatchData { context_tokens, cause, shapes, model, prompt_tokens: read };
             self.publish(partial, &data);
             return Ok(());
         }
         let data =
-            ServerTruncatedData { model: model.clone(), sent_tokens: sent, read_tokens: read };
+            ServerTruncatedData { model: model.clone(), context_tokens: sent, prompt_tokens: read };
         self.publish(partial, &data);
         Err(ChatError::Truncated { model, sent, read, partial }.into())
     }

@@ -194,8 +194,8 @@ impl Turn {
     fn empty_answer_error(&self, call: &ModelCall, partial: Option<Seq>) -> ChatError {
         ChatError::EmptyAnswer {
             model: self.request.model.clone(),
-            prompt_tokens: call.built.tokens_used,
-            prompt_limit: call.built.token_budget,
+            context_tokens: call.built.context_tokens,
+            prompt_limit: call.built.prompt_limit,
             partial,
         }
     }
@@ -209,18 +209,18 @@ fn spent_tokens(
 ) -> SpentTokens {
     let window = call.built.num_ctx;
     let most = call.request.num_predict.map_or(0, NonZeroU32::get);
-    let prompt_tokens = call.built.tokens_used;
+    let context_tokens = call.built.context_tokens;
     SpentTokens {
         thinking_tokens: end.answer_tokens.unwrap_or_else(|| most.into()),
-        prompt_tokens,
-        prompt_limit: call.built.token_budget,
+        context_tokens,
+        prompt_limit: call.built.prompt_limit,
         window,
         limited_by: match cause {
-            AnswerCut::MaxTokens => Some(("maxTokens", most)),
-            AnswerCut::AnswerLimit => Some(("context.answerLimit", most)),
+            AnswerCut::Call => Some(("answerLimit", most)),
+            AnswerCut::Config => Some(("context.answerLimit", most)),
             AnswerCut::Window => None,
         },
-        reserve_helps: prompt_tokens * 100 > u64::from(window) * MIN_PROMPT_PERCENT,
+        reserve_helps: context_tokens * 100 > u64::from(window) * MIN_PROMPT_PERCENT,
         trained: info.trained_context.filter(|trained| *trained > window),
     }
 }

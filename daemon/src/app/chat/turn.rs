@@ -44,7 +44,7 @@ pub(super) struct TurnRequest {
     pub(super) offers_recall: bool,
     pub(super) sampling: Sampling,
     /// The longest answer in tokens, and the setting that limits it.
-    pub(super) max_tokens: Option<(NonZeroU32, AnswerCut)>,
+    pub(super) answer_limit: Option<(NonZeroU32, AnswerCut)>,
     pub(super) think: Option<ThinkMode>,
     /// The format of the answer.
     pub(super) format: Option<Value>,
@@ -105,14 +105,14 @@ impl TurnRequest {
 
     /// Returns the longest answer in tokens.
     pub(super) fn answer_limit(&self) -> Option<NonZeroU32> {
-        self.max_tokens.map(|(most, _)| most)
+        self.answer_limit.map(|(most, _)| most)
     }
 
     /// Returns the limit that cut an answer.
     pub(super) fn cut_by(&self, end: &ChatEnd) -> Option<AnswerCut> {
         Some(match end.length_cause(self.answer_limit())? {
             LengthCause::Window => AnswerCut::Window,
-            LengthCause::NumPredict => self.max_tokens.map_or(AnswerCut::Window, |(_, cut)| cut),
+            LengthCause::NumPredict => self.answer_limit.map_or(AnswerCut::Window, |(_, cut)| cut),
         })
     }
 
@@ -139,18 +139,19 @@ impl TurnRequest {
 
     /// Returns the request that some params make. Blocks on the disk.
     fn of_params(core: &Core, params: ChatSendParams, has_images: bool) -> Result<Self> {
-        let ChatSendParams { session_id, model, tools, options, max_tokens, think, format, .. } =
-            params;
+        let ChatSendParams {
+            session_id, model, tools, options, answer_limit, think, format, ..
+        } = params;
         let session = core.summary(session_id)?;
         let model = model_or_default(core, model.or(session.model.clone()))?;
         let sampling = Sampling::check(options)
             .map_err(|error| AppError::invalid("options", error.to_string()))?;
-        let too_few = || AppError::invalid("maxTokens", "must be at least 1");
-        let own = max_tokens.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
+        let too_few = || AppError::invalid("answerLimit", "must be at least 1");
+        let own = answer_limit.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
         let configured = core.config().context.answer_limit;
-        let max_tokens = own
-            .map(|most| (most, AnswerCut::MaxTokens))
-            .or(configured.map(|most| (most, AnswerCut::AnswerLimit)));
+        let answer_limit = own
+            .map(|most| (most, AnswerCut::Call))
+            .or(configured.map(|most| (most, AnswerCut::Config)));
         if let Some(tool) = tools.iter().find(|tool| tool["function"]["name"].as_str().is_none()) {
             let tool: String = tool.to_string().chars().take(80).collect();
             let problem = format!("a definition has no function.name: {tool}");
@@ -169,7 +170,7 @@ impl TurnRequest {
             tools,
             offers_recall,
             sampling,
-            max_tokens,
+            answer_limit,
             think,
             format,
             has_images,

@@ -176,7 +176,7 @@ pub(super) async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
     let trigger = CompactionTrigger::Background;
     match (CompactionTask { core: &core, request, trigger, ticket: None }).run().await {
         Ok(CompactionOutcome::Done(compacted)) => {
-            read_ahead(&core, id, compacted.after.tokens_used).await;
+            read_ahead(&core, id, compacted.after.context_tokens).await;
         }
         Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}
         Err(error) => {

@@ -121,8 +121,8 @@ fn plan_now(
     inputs.check_facts()?;
     let no_gain = |after| CompactError::NoGain { id: inputs.id, before: before.tokens, after };
     let built = built.ok_or_else(|| no_gain(before.tokens))?;
-    if built.result.tokens_used >= before.tokens || built.new_epoch.is_none() {
-        return Err(no_gain(built.result.tokens_used).into());
+    if built.result.context_tokens >= before.tokens || built.new_epoch.is_none() {
+        return Err(no_gain(built.result.context_tokens).into());
     }
     let files = head.checkpoints.iter().flat_map(|one| one.files_modified.iter().cloned());
     let texts = MeasuredTexts { files: files.collect(), identifiers: head.identifiers.clone() };
@@ -149,7 +149,7 @@ pub(super) fn record(
         to: head.cut.as_ref().map(|cut| cut.to),
         summary: String::new(),
         tokens_before: survey.before.tokens,
-        tokens_after: Some(built.result.tokens_used),
+        tokens_after: Some(built.result.context_tokens),
         tokenizer: survey.inputs.counter.identity().to_string(),
         epoch,
         checkpoints: head.checkpoints.clone(),

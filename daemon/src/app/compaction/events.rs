@@ -31,7 +31,7 @@ pub(super) fn compacted(
     let Compacted { seq, head, before, after, retention, .. } = compacted;
     let tier = tier(after.num_ctx);
     let cut = head.cut.as_ref();
-    let freed = before.tokens.saturating_sub(after.tokens_used);
+    let freed = before.tokens.saturating_sub(after.context_tokens);
     let n_compactions = core.sessions.peek(id, |live| live.state().compression_count());
     let n_compactions = u32::try_from(n_compactions.unwrap_or(1)).unwrap_or(u32::MAX);
     let data = CompressedData {
@@ -39,7 +39,7 @@ pub(super) fn compacted(
         from: cut.map(|cut| cut.from),
         to: cut.map(|cut| cut.to),
         tokens_before: before.tokens,
-        tokens_after: after.tokens_used,
+        tokens_after: after.context_tokens,
         freed_tokens: freed,
         automatic: trigger.is_automatic(),
         tier: tier.number,
@@ -72,7 +72,7 @@ pub(super) fn compacted(
     match tier.number {
         1 => {
             core.publish(id, *seq, &data);
-            let tokens_after = after.tokens_used;
+            let tokens_after = after.context_tokens;
             core.publish(id, *seq, &RolloverCompleteData { tokens_after });
         }
         2 => core.publish(id, *seq, &Tier2CompressedData(data)),
@@ -118,8 +118,8 @@ pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     follow_fill(core, id, before, share);
     let passed = |threshold: f64| {
         let is_passed = before < threshold && share >= threshold;
-        let (used_tokens, prompt_limit) = (used, fill.prompt_limit);
-        is_passed.then_some(ContextThresholdData { used_tokens, prompt_limit, threshold })
+        let (context_tokens, prompt_limit) = (used, fill.prompt_limit);
+        is_passed.then_some(ContextThresholdData { context_tokens, prompt_limit, threshold })
     };
     for data in core.events.thresholds().into_iter().filter_map(passed) {
         core.publish(id, None, &data);

@@ -71,7 +71,7 @@ pub(crate) async fn checkpoints(
         compression_count,
         tier: tier.number,
         tier_name: tier.name.to_owned(),
-        limit: tier.limit as u64,
+        checkpoint_limit: tier.limit as u64,
         reliability: reliability(&core, &survey, compression_count, count_kind, retention).await,
     })
 }
@@ -121,7 +121,7 @@ async fn result(
     let (head, after) = (done.map(|done| &done.head), done.map(|done| &done.after));
     let cut = head.and_then(|head| head.cut.as_ref());
     let checkpoints = head.map_or(&survey.inputs.checkpoints, |head| &head.checkpoints).clone();
-    let tokens_after = after.map_or(before.tokens, |after| after.tokens_used);
+    let tokens_after = after.map_or(before.tokens, |after| after.context_tokens);
     let count_kind = after.map_or(before.count_kind, |after| after.count_kind);
     let retention = done.map(|done| done.retention);
     let n_compactions = core.summary(id)?.compression_count;

@@ -215,7 +215,7 @@ fn context_before(
     let fits = built.new_epoch.as_ref().is_none_or(|epoch| epoch.cause != context::OVERFLOW);
     let budget = &result.budget;
     let tokens = if fits {
-        result.tokens_used
+        result.context_tokens
     } else {
         let head = input.epoch.map_or(0, |(_, epoch)| epoch.head_tokens);
         let whole: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
@@ -273,7 +273,7 @@ fn choose_head(core: &Core, request: &CompactionRequest, survey: &Survey) -> Res
     let Survey { inputs, before, .. } = survey;
     let contents = inputs.contents(core);
     let input = inputs.build_input(&request.params, &inputs.checkpoints);
-    let gains = |built: Built| built.result.tokens_used < before.tokens;
+    let gains = |built: Built| built.result.context_tokens < before.tokens;
     if request.strategy == CompactStrategy::Hybrid
         && context::prune(&input, &contents)?.is_some_and(gains)
     {

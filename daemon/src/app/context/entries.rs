@@ -95,7 +95,7 @@ pub(crate) fn list(
     // The files and the log can have entries of any size.
     limits::shorten_entries(&mut data);
     let addition = render_entries(&data);
-    Ok(ContextListEntriesResult { data, addition, tokens, limit: quota.limit })
+    Ok(ContextListEntriesResult { data, addition, tokens, token_limit: quota.limit })
 }
 
 /// Renders context entries within a number of tokens: entries that do not fit are left out and counted. Returns `None`
@@ -278,7 +278,7 @@ fn check_fit(
         }
         quota.check(needed, "text of all context entries together")?;
     }
-    Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, limit: quota.limit })
+    Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, token_limit: quota.limit })
 }
 
 fn change_record(key: &str, entry: Option<StoredEntry>) -> RecordBody {

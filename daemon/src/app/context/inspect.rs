@@ -188,12 +188,12 @@ fn fill(
         model: inputs.model.clone(),
         num_ctx: result.num_ctx,
         window: result.window,
-        prompt_limit: result.token_budget,
-        tokens_used: result.tokens_used,
+        prompt_limit: result.prompt_limit,
+        context_tokens: result.context_tokens,
         available_tokens: budget.available_tokens,
-        conversation_tokens: budget.current_conversation_tokens,
+        conversation_tokens: budget.conversation_tokens,
         trigger_tokens: trigger(budget.available_tokens, core.config().compression.threshold),
-        used_percent: percent(result.tokens_used, result.token_budget),
+        used_percent: percent(result.context_tokens, result.prompt_limit),
         parts: parts(&built, &inputs.counter),
         count_kind: result.count_kind,
         strategy: result.strategy.clone(),
@@ -314,14 +314,14 @@ fn item(what: &str, form: &str) -> ContextItem {
 /// Divides the window into parts. The tokens around the texts of messages count as recent.
 fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let budget = &built.result.budget;
-    let conversation = budget.current_conversation_tokens;
+    let conversation = budget.conversation_tokens;
     let user_tokens = |piece: &ShownItem| match &piece.source {
         ItemSource::Record(record) if record.role == Some(Role::User) => piece.tokens,
         _ => 0,
     };
     let user: u64 = built.items.iter().map(user_tokens).sum();
     let user = user.min(conversation);
-    let used = built.result.tokens_used;
+    let used = built.result.context_tokens;
     let (entries, goal) = entries_and_goal(&built.additions);
     let count = |text: &str| u64::from(counter.count_text(text));
     let (entries, goals) = (count(entries), count(goal));

@@ -62,7 +62,7 @@ fn plan_pin(
     if pinned && changed {
         quota.check(tokens, "text of all pinned records together")?;
     }
-    let result = ContextPinResult { data, changed, tokens, limit: quota.limit };
+    let result = ContextPinResult { data, changed, tokens, token_limit: quota.limit };
     if !changed {
         return Ok(FirstPhase::Nothing(result));
     }
@@ -118,7 +118,7 @@ mod tests {
     async fn concurrent_pins_never_exceed_their_share() {
         let session = Arc::new(TestSession::new(&[]));
         let first = session.record("user", "hello").await.seq;
-        let limit = session.set_pinned(first, true).await.expect("fits").limit;
+        let limit = session.set_pinned(first, true).await.expect("fits").token_limit;
         let text = "word ".repeat(usize::try_from(limit).expect("is small") / 5);
         let mut tasks = Vec::new();
         for _ in 0..8 {

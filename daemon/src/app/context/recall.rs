@@ -48,7 +48,7 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
     let mut data = Vec::with_capacity(page.messages.len());
     for message in page.messages {
         let more = tokens + u64::from(counter.count_text(&message.excerpt));
-        if params.max_tokens.is_some_and(|most| more > most) {
+        if params.token_limit.is_some_and(|most| more > most) {
             break;
         }
         tokens = more;

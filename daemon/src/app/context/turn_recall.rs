@@ -209,8 +209,8 @@ impl TurnRecall<'_> {
             n_shown: own.iter().map(|(_, delta)| delta.recalled.len()).sum(),
             shown_tokens: own.iter().map(|(_, delta)| count(delta)).sum(),
             is_cut: !result.cut.is_empty(),
-            share_tokens: share(result.token_budget, config.recall.share),
-            free_tokens: result.token_budget.saturating_sub(result.tokens_used),
+            share_tokens: share(result.prompt_limit, config.recall.share),
+            free_tokens: result.prompt_limit.saturating_sub(result.context_tokens),
         })
     }
 

@@ -138,8 +138,8 @@ pub(crate) async fn count_tokens(
             }
         })
     });
-    let (tokens, kind, margin) = counted.await?;
-    Ok(ModelCountTokensResult { model, tokens, kind, margin })
+    let (tokens, count_kind, margin) = counted.await?;
+    Ok(ModelCountTokensResult { model, tokens, count_kind, margin })
 }
 
 /// Returns the counter of a model, learned from the model server if it is not exact yet.

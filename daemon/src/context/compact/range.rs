@@ -55,7 +55,7 @@ impl CutPlan {
 /// A conversation that a new head would hardly make smaller, because most of it is being answered, has not.
 pub(crate) fn needs_compaction(built: &Built, threshold: f64) -> bool {
     let budget = &built.result.budget;
-    let conversation = budget.current_conversation_tokens;
+    let conversation = budget.conversation_tokens;
     let gain = (conversation + budget.checkpoint_tokens).saturating_sub(built.least_tokens);
     conversation >= trigger(budget.available_tokens, threshold)
         && gain * 100 >= budget.available_tokens * MIN_GAIN_PERCENT

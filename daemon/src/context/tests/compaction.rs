@@ -15,7 +15,7 @@ impl Session {
     /// Replaces all checkpoints and the next range by one checkpoint that fills its share.
     fn compact(&mut self, size: u32) -> Option<(Built, u64)> {
         let input = self.input_with_checkpoints(size);
-        let before = build(&input, self).expect("builds").result.tokens_used;
+        let before = build(&input, self).expect("builds").result.context_tokens;
         let cut = compaction_cut(&input, self, 1024, 4096).expect("can be planned")?;
         let words = usize::try_from(cut.target_tokens).expect("small") * 3 / 4;
         let from = self.checkpoints.first().map_or(cut.from, |first| first.from);
@@ -34,7 +34,7 @@ impl Session {
             to: Some(cut.to),
             summary: String::new(),
             tokens_before: before,
-            tokens_after: Some(built.result.tokens_used),
+            tokens_after: Some(built.result.context_tokens),
             tokenizer: "estimate-v1".to_owned(),
             epoch: Some(epoch.clone()),
             checkpoints,
@@ -70,7 +70,7 @@ fn conversation_is_compacted_any_number_of_times() {
             let built =
                 build(&session.input_with_checkpoints(size), &session).expect("always builds");
             check_turns(&built.result.messages);
-            assert!(built.result.tokens_used <= built.result.token_budget);
+            assert!(built.result.context_tokens <= built.result.prompt_limit);
             if !needs_compaction(&built, THRESHOLD) {
                 continue;
             }
@@ -79,7 +79,11 @@ fn conversation_is_compacted_any_number_of_times() {
             assert!(n - last_compacted > 1, "compacted again after {} turns", n - last_compacted);
             last_compacted = n;
             let result = &after.result;
-            assert!(result.tokens_used < before, "{} of {before} at {size}", result.tokens_used);
+            assert!(
+                result.context_tokens < before,
+                "{} of {before} at {size}",
+                result.context_tokens
+            );
             assert!(!needs_compaction(&after, THRESHOLD));
             check_turns(&result.messages);
             let again = build(&session.input_with_checkpoints(size), &session).expect("builds");

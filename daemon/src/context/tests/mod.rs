@@ -349,7 +349,7 @@ fn message_larger_than_the_window_keeps_both_ends() {
     let content = &built.result.messages[1].content;
     assert!(content.starts_with("BEGIN") && content.trim_end().ends_with("END"), "{content}");
     assert!(content.contains(" characters not shown ...]"));
-    assert!(built.result.budget.current_conversation_tokens > 500);
+    assert!(built.result.budget.conversation_tokens > 500);
     assert_eq!(built.result.omitted.len(), 1);
     assert_eq!(session.build(2048).result.messages, built.result.messages);
 }
@@ -413,7 +413,7 @@ fn minimal_state_fills_its_room_with_whole_turns() {
     let built = build(&input, &session).expect("builds");
     let messages = &built.result.messages[1..];
     let used: u32 = built.tokens[1..].iter().sum();
-    assert!(u64::from(used) * 3 > built.result.token_budget, "{used}");
+    assert!(u64::from(used) * 3 > built.result.prompt_limit, "{used}");
     for pair in messages[1..].windows(2).filter(|pair| pair[1].role == Role::Assistant) {
         let turn = pair[1].content.split(' ').nth(1).expect("a number");
         assert_eq!(pair[0].content, format!("question {turn}"));
@@ -527,9 +527,9 @@ fn check_laws(session: &Session, built: &Built) {
     let result = &built.result;
     let counts =
         result.messages.iter().map(|m| u64::from(Counter::ESTIMATE.count_context_message(m)));
-    assert_eq!(counts.sum::<u64>() + result.budget.tool_definition_tokens, result.tokens_used);
-    assert!(result.tokens_used <= result.token_budget);
-    assert!(result.tokens_used + u64::from(result.num_predict) < u64::from(result.num_ctx));
+    assert_eq!(counts.sum::<u64>() + result.budget.tool_definition_tokens, result.context_tokens);
+    assert!(result.context_tokens <= result.prompt_limit);
+    assert!(result.context_tokens + u64::from(result.answer_limit) < u64::from(result.num_ctx));
     assert!(result.messages.iter().skip(1).all(|message| message.role != Role::System));
     check_turns(&result.messages);
 
@@ -605,7 +605,7 @@ proptest! {
             prop_assert_eq!(&again.result, &built.result);
             match (&built.new_epoch, &before) {
                 (Some(epoch), _) => {
-                    let conversation = built.result.budget.current_conversation_tokens;
+                    let conversation = built.result.budget.conversation_tokens;
                     let is_first = epoch.cause == "start";
                     let room = built.result.budget.available_tokens;
                     // Texts that no record stands for belong to the newest unit too.
@@ -624,10 +624,10 @@ proptest! {
                     let (old, new) = (flat(&before.result.messages), flat(&built.result.messages));
                     prop_assert!(new.starts_with(&old), "{old:?}\nis no prefix of\n{new:?}");
                     let last = before.result.messages.last().expect("a system message");
-                    let stable = before.result.tokens_used
+                    let stable = before.result.context_tokens
                         - u64::from(Counter::ESTIMATE.count_context_message(last));
                     prop_assert!(built.result.prefix_tokens >= stable);
-                    prop_assert!(built.result.prefix_tokens <= built.result.tokens_used);
+                    prop_assert!(built.result.prefix_tokens <= built.result.context_tokens);
                 }
                 (None, None) => {}
             }

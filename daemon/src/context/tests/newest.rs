@@ -87,7 +87,7 @@ fn small_window_shows_task_files_and_last_message_beside_a_large_result() {
     for older in ["TASK: port", "BEFORE: use", "read: a.rs"] {
         assert!(shown.contains(older), "{older}: {shown}");
     }
-    assert!(built.result.tokens_used * 100 <= limit * 95, "{}", built.result.tokens_used);
+    assert!(built.result.context_tokens * 100 <= limit * 95, "{}", built.result.context_tokens);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn newest_unit_that_does_not_fit_keeps_its_ends_and_says_so() {
         assert_eq!(cut.seq, session.path[session.path.len() - 2].seq);
         let total = u64::from(session.path[session.path.len() - 2].tokens);
         assert_eq!(cut.total_tokens, total);
-        let limit = built.result.token_budget;
+        let limit = built.result.prompt_limit;
         assert!(cut.shown_tokens * 100 > limit * 75, "{} of {limit}", cut.shown_tokens);
         let next = session.build(4096);
         assert_eq!(next.result.cut, built.result.cut, "as long as it is being answered");
@@ -148,7 +148,7 @@ fn long_turn_keeps_its_question_and_its_newest_results() {
         assert!(
             shown.contains(&question) && shown.contains(&format!("result {n}: {}", words(500)))
         );
-        assert!(built.result.tokens_used <= built.result.token_budget);
+        assert!(built.result.context_tokens <= built.result.prompt_limit);
     }
     let built = session.build(4096);
     assert!(all_text(&built).contains("messages not shown ...]"));
@@ -158,14 +158,14 @@ fn long_turn_keeps_its_question_and_its_newest_results() {
 fn window_that_grew_opens_an_epoch_planned_from_the_log() {
     let mut session = Session::default();
     history(&mut session, 3000);
-    let small = session.build_auto(2048).result.tokens_used;
+    let small = session.build_auto(2048).result.context_tokens;
     let grown = session.build_auto(8192);
     assert_eq!(grown.new_epoch.expect("a new one").cause, "window");
-    assert!(grown.result.tokens_used > 2 * small, "{}", grown.result.tokens_used);
+    assert!(grown.result.context_tokens > 2 * small, "{}", grown.result.context_tokens);
     assert!(grown.result.omitted.is_empty(), "the whole history fits");
     assert!(session.build_auto(8192).new_epoch.is_none());
     let back = session.build_auto(2048);
-    assert!(back.new_epoch.is_some() && back.result.tokens_used <= back.result.token_budget);
+    assert!(back.new_epoch.is_some() && back.result.context_tokens <= back.result.prompt_limit);
 }
 
 #[test]
@@ -227,8 +227,8 @@ fn without_a_system_message_the_explanation_of_the_notes_stands_before_them() {
 
 fn check_laws_without_markers(built: &Built) {
     let result = &built.result;
-    assert!(result.tokens_used <= result.token_budget);
-    assert!(result.tokens_used + u64::from(result.num_predict) < u64::from(result.num_ctx));
+    assert!(result.context_tokens <= result.prompt_limit);
+    assert!(result.context_tokens + u64::from(result.answer_limit) < u64::from(result.num_ctx));
     check_turns(&result.messages);
 }
 
@@ -264,7 +264,7 @@ proptest! {
         let limit = prompt_limit(size, 0);
         let mut input = alone.input(262_144);
         input.system_prompt = None;
-        let unit = build(&input, &alone).expect("fits").result.tokens_used;
+        let unit = build(&input, &alone).expect("fits").result.context_tokens;
         let system = session.build(size).result.budget.system_prompt_tokens;
         let built = session.build_auto(size);
         check_laws_without_markers(&built);

@@ -231,9 +231,9 @@ async fn empty_answer_is_retried_once_and_then_fails() {
 async fn thinking_up_to_max_tokens_fails_without_a_retry() {
     let chat = ChatFixture::new();
     chat.backend.answer(&[Thinking("hm"), LENGTH]);
-    let (_, end) = chat.run(Some("one"), json!({ "maxTokens": 5 })).await;
+    let (_, end) = chat.run(Some("one"), json!({ "answerLimit": 5 })).await;
     let Err(ChatError::OnlyThinking { spent, partial, .. }) = end else { panic!("{end:?}") };
-    assert_eq!((spent.thinking_tokens, spent.limited_by), (5, Some(("maxTokens", 5))));
+    assert_eq!((spent.thinking_tokens, spent.limited_by), (5, Some(("answerLimit", 5))));
     assert!(partial.is_some(), "the thinking is recorded");
     assert_eq!(chat.backend.requests().len(), 1);
 }

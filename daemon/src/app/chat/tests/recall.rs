@@ -326,7 +326,7 @@ async fn build_recalls_for_its_pending_message_or_the_newest_one() {
         last.contains("48213") && last.ends_with(&format!("</recalled>\n\n{QUESTION}")),
         "{last}"
     );
-    assert!(built.tokens_used <= built.token_budget);
+    assert!(built.context_tokens <= built.prompt_limit);
     let params_of = json!({ "sessionId": id, "buildId": built.build_id });
     let params_of: ContextInspectParams = serde_json::from_value(params_of).expect("params");
     let inspected = inspect(Arc::clone(core), params_of).await.expect("inspects");
@@ -378,7 +378,7 @@ async fn first_build_of_a_long_session_recalls_what_it_leaves_out() {
     for _ in 0..2 {
         // A build without leave to write records no epoch, so each one is the first.
         let built = build(Arc::clone(&chat.session.core), params.clone()).await.expect("builds");
-        assert!(!built.omitted.is_empty() && built.tokens_used <= built.token_budget);
+        assert!(!built.omitted.is_empty() && built.context_tokens <= built.prompt_limit);
         assert_eq!(built.recalled.first().map(|one| one.seq), Some(Seq(3)), "{:?}", built.recalled);
     }
 }

@@ -206,7 +206,7 @@ async fn good_summary_is_committed_as_a_checkpoint() {
     let session = LongSession::new().await;
     session.backend.answer_text(SUMMARY);
     let compacted = session.summarize().await.expect("compacts");
-    assert!(compacted.after.tokens_used < compacted.before.tokens);
+    assert!(compacted.after.context_tokens < compacted.before.tokens);
     assert_eq!(compacted.head.method, CompactionMethod::Summarized);
     assert_eq!(compacted.head.model.as_deref(), Some("m"));
     let recorded = session.compactions().pop().expect("is recorded");
