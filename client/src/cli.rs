@@ -50,7 +50,7 @@ Examples:
   ollmctl sessions view last
   ollmctl sessions search 'reverse list' --since 7d
   ollmctl undo
-  ollmctl context build last --size 4096
+  ollmctl context build last --context-size 4096
 
 Exit codes: 0 success, 1 internal error, 2 wrong usage, 3 not found, 4 busy, 5 wrong configuration, 6 no daemon, \
 130 interrupted. `exec` ends with the code of its command, or 124 after a timeout."

@@ -28,7 +28,7 @@ fn list_and_show_return_what_the_server_reports() {
         }),
     );
     assert!(shown["template"].as_str().unwrap().contains("<|im_start|>"));
-    assert_eq!(shown.get("requestedContext"), None);
+    assert_eq!(shown.get("contextSize"), None);
     let hidden = wire.ok("model.show", json!({ "model": "plain" }))["model"].clone();
     assert_fields(&hidden, json!({ "system": "Be brief.", "hiddenMessages": 2 }));
 }
@@ -40,11 +40,11 @@ fn warm_loads_one_window_that_only_grows() {
     let running = wire.ok("model.running", json!({}));
     assert_eq!(running["data"], json!([]));
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
-    assert_fields(&warm, json!({ "requestedContext": 4096, "effectiveContext": 4096 }));
+    assert_fields(&warm, json!({ "contextSize": 4096, "effectiveContext": 4096 }));
     assert_eq!(warm["trainedContext"], 8192);
     wire.ok("model.warm", json!({ "model": "tiny:latest", "contextSize": 2048 }));
     let larger = wire.ok("model.warm", json!({ "contextSize": 100_000 }));
-    assert_eq!(larger["requestedContext"], 8192, "clamped to what the model was trained for");
+    assert_eq!(larger["contextSize"], 8192, "clamped to what the model was trained for");
     let running = wire.ok("model.running", json!({}));
     assert_eq!(running["data"][0]["model"], "tiny:latest");
     assert_eq!(running["data"][0]["effectiveContext"], 8192);
@@ -89,7 +89,7 @@ fn old_server_works_without_optional_fields() {
     assert_eq!(list["data"][0]["model"], "tiny:latest");
     assert_eq!(list["data"][0].get("capabilities"), None);
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
-    assert_eq!(warm["requestedContext"], 4096);
+    assert_eq!(warm["contextSize"], 4096);
     assert_eq!(warm.get("effectiveContext"), None, "this version does not report the window");
     assert_eq!(wire.model_server()["version"], "0.3.14");
 }
@@ -287,7 +287,7 @@ fn models_commands_print_the_results() {
     assert!(list.contains("tiny:latest") && list.contains("tools"), "{list}");
     let shown = sandbox.ctl(["models", "show", "tiny"]).ok();
     assert!(shown.contains("8,192 tokens"), "{shown}");
-    let warm = sandbox.ctl(["models", "warm", "tiny", "--size", "4096"]).ok();
+    let warm = sandbox.ctl(["models", "warm", "tiny", "--context-size", "4096"]).ok();
     assert!(warm.contains("4,096"), "{warm}");
     let running = sandbox.ctl(["models", "running"]).ok();
     assert!(running.contains("tiny:latest") && running.contains("4,096"), "{running}");

@@ -21,16 +21,25 @@ fn window_is_the_same_before_during_and_after_a_chat() {
     let fake = FakeOllama::new();
     let mut session = with_large_window(&fake);
     let seq = session.record("user", "hello");
-    let limits = json!({ "wanted": 32_768, "trained": 8192, "verified": true });
+    let limits = json!({ "wantedContext": 32_768, "trainedContext": 8192, "verified": true });
     let check = |session: &mut ModelSession| {
         let built = session.ok("context.build", json!({}));
-        assert_fields(&built, json!({ "numCtx": 8192, "promptLimit": 6963, "window": limits }));
+        assert_fields(
+            &built,
+            json!({ "contextSize": 8192, "promptLimit": 6963, "window": limits }),
+        );
         let status = session.ok("context.status", json!({}));
-        assert_fields(&status, json!({ "numCtx": 8192, "promptLimit": 6963, "window": limits }));
+        assert_fields(
+            &status,
+            json!({ "contextSize": 8192, "promptLimit": 6963, "window": limits }),
+        );
         let inspected = session.ok("context.inspect", json!({}));
-        assert_fields(&inspected["build"], json!({ "numCtx": 8192, "window": limits }));
+        assert_fields(&inspected["build"], json!({ "contextSize": 8192, "window": limits }));
         let asked = session.ok("context.build", json!({ "contextSize": 16_384 }));
-        assert_eq!((&asked["numCtx"], &asked["window"]["wanted"]), (&json!(8192), &json!(16_384)));
+        assert_eq!(
+            (&asked["contextSize"], &asked["window"]["wantedContext"]),
+            (&json!(8192), &json!(16_384))
+        );
     };
     check(&mut session);
     let pinned = session.ok("context.pin", json!({ "seq": seq }));
@@ -40,7 +49,7 @@ fn window_is_the_same_before_during_and_after_a_chat() {
     let tier = session.ok("context.checkpoints", json!({}));
     assert_eq!(tier["tierName"], "smart", "the tier of 8,192 tokens: {tier}");
     let usage = session.turn("more").pop().unwrap()["usage"].clone();
-    assert_fields(&usage, json!({ "promptLimit": 6963, "requestedContext": 8192 }));
+    assert_fields(&usage, json!({ "promptLimit": 6963, "contextSize": 8192 }));
     check(&mut session);
 }
 
@@ -64,15 +73,15 @@ fn last_known_window_is_used_while_the_server_is_down() {
     let config = fake.config("tiny") + LARGE;
     drop(fake);
     let mut session = session.kill_and_restart();
-    let known = json!({ "wanted": 32_768, "trained": 8192, "verified": true });
+    let known = json!({ "wantedContext": 32_768, "trainedContext": 8192, "verified": true });
     let built = session.ok("context.build", json!({}));
-    assert_fields(&built, json!({ "numCtx": 8192, "window": known }));
+    assert_fields(&built, json!({ "contextSize": 8192, "window": known }));
     let other = session.ok("context.build", json!({ "model": "other" }));
-    assert_fields(&other, json!({ "numCtx": 32_768, "window": { "verified": false } }));
+    assert_fields(&other, json!({ "contextSize": 32_768, "window": { "verified": false } }));
     // Another server may have another model of this name.
     session.reconfigure(&config.replace("host: 127.0.0.1:", "host: localhost:"));
     let status = session.ok("context.status", json!({}));
-    assert_fields(&status, json!({ "numCtx": 32_768, "window": { "verified": false } }));
+    assert_fields(&status, json!({ "contextSize": 32_768, "window": { "verified": false } }));
     let text = session.sandbox.ctl(["context", "status", &session.id]).ok();
     assert!(text.contains("32,768 tokens, not verified"), "{text}");
 }
@@ -93,8 +102,8 @@ fn smaller_model_chats_with_the_window_that_it_was_trained_for() {
         assert_eq!(request.body["options"]["num_ctx"], 1024);
     }
     let status = session.ok("context.status", json!({}));
-    let window = json!({ "trained": 1024, "verified": true });
-    assert_fields(&status, json!({ "numCtx": 1024, "window": window }));
+    let window = json!({ "trainedContext": 1024, "verified": true });
+    assert_fields(&status, json!({ "contextSize": 1024, "window": window }));
     assert!(number(&status["contextTokens"]) <= number(&status["promptLimit"]), "{status}");
     let error = session.refused("context.build", json!({ "contextSize": 1024 }), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("2048"), "{error}");
@@ -120,12 +129,12 @@ fn window_of_the_modelfile_is_the_default_and_the_configuration_overrides_it() {
     fake.state().modelfile_window = Some(6144);
     let mut session = ModelSession::new(&fake);
     let built = session.ok("context.build", json!({}));
-    assert_eq!(built["numCtx"], 6144);
+    assert_eq!(built["contextSize"], 6144);
     let shown = session.wire.ok("model.show", json!({}))["model"].clone();
     let fields = json!({ "modelfileContext": 6144, "defaultContext": 6144, "defaultContextFrom": "modelfile" });
     assert_fields(&shown, fields);
     session.reconfigure(&(fake.config("tiny") + "context:\n  size: 4096\n"));
-    assert_eq!(session.ok("context.build", json!({}))["numCtx"], 4096);
+    assert_eq!(session.ok("context.build", json!({}))["contextSize"], 4096);
     let shown = session.wire.ok("model.show", json!({}))["model"].clone();
     let fields =
         json!({ "modelfileContext": 6144, "defaultContext": 4096, "defaultContextFrom": "config" });
@@ -140,13 +149,13 @@ fn warming_says_that_another_window_is_used_than_asked_for() {
     let fake = FakeOllama::new();
     let mut session = ModelSession::new(&fake);
     let warm = session.wire.ok("model.warm", json!({ "contextSize": 100_000 }));
-    assert_fields(&warm, json!({ "requestedContext": 8192, "wantedContext": 100_000 }));
+    assert_fields(&warm, json!({ "contextSize": 8192, "wantedContext": 100_000 }));
     let warning = warm["warnings"][0].as_str().unwrap();
     assert_eq!(
         warning,
         "the window has 8192 tokens instead of 100000: the model was trained for no more"
     );
-    let text = session.sandbox.ctl(["models", "warm", "tiny", "--size", "4096"]).ok();
+    let text = session.sandbox.ctl(["models", "warm", "tiny", "--context-size", "4096"]).ok();
     assert!(text.contains("8,192 tokens"), "{text}");
     let exact = session.wire.ok("model.warm", json!({ "contextSize": 8192 }));
     assert_eq!((exact.get("wantedContext"), exact.get("warnings")), (None, None));

@@ -28,7 +28,7 @@ use crate::render::{RenderOptions, warning_line};
 Examples:
   ollmctl models
   ollmctl models show qwen3:8b
-  ollmctl models warm qwen3:8b --size 16384"
+  ollmctl models warm qwen3:8b --context-size 16384"
 )]
 pub(crate) struct ModelsArgs {
     #[command(subcommand)]
@@ -58,7 +58,7 @@ All requests to a model use one window. A model that is loaded with a larger win
 
 Examples:
   ollmctl models warm qwen3:8b
-  ollmctl models warm qwen3:8b --size 16384")]
+  ollmctl models warm qwen3:8b --context-size 16384")]
     Warm {
         /// The model [default: the configured one].
         #[arg(value_name = "MODEL", add = completion::models())]
@@ -66,7 +66,7 @@ Examples:
         /// The context window in tokens, at least 2048 [default: the configured one, else that of the
         /// Modelfile, else up to 8192].
         #[arg(long, value_name = "TOKENS")]
-        size: Option<u32>,
+        context_size: Option<u32>,
     },
     /// Count the tokens of a text as a model does.
     #[command(after_help = "\
@@ -92,7 +92,7 @@ pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResu
             ctx.show::<ModelShow>(&ModelShowParams { model }, render_model)
         }
         ModelsCommand::Running => ctx.show::<ModelRunning>(&NoParams {}, render_running),
-        ModelsCommand::Warm { model, size: context_size } => {
+        ModelsCommand::Warm { model, context_size } => {
             ctx.show::<ModelWarm>(&ModelWarmParams { model, context_size }, render_warmed)
         }
         ModelsCommand::Count { text, model } => {
@@ -157,7 +157,7 @@ fn render_model(result: &ModelShowResult, _: &RenderOptions) -> String {
     let tokens = |tokens: u32| format!("{} tokens", grouped(u64::from(tokens)));
     add("trained for", model.trained_context.map(tokens));
     add("window", default_window(model));
-    add("in force", model.requested_context.map(tokens));
+    add("in force", model.context_size.map(tokens));
     let cost = |each| format!("at most {} for 1,000 tokens", bytes(each * 1000));
     add("memory", model.context_bytes_per_token.map(cost));
     let capabilities = sanitize::one_line(&model.capabilities.join(", "));
@@ -205,7 +205,7 @@ fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> Strin
 }
 
 fn render_warmed(result: &ModelWarmResult, _: &RenderOptions) -> String {
-    let effective = result.effective_context.unwrap_or(result.requested_context);
+    let effective = result.effective_context.unwrap_or(result.context_size);
     let mut text = format!(
         "{} is loaded with a window of {} tokens",
         sanitize::one_line(&result.model),
@@ -313,7 +313,7 @@ built in      2 messages
     #[test]
     fn loaded_model_has_its_window_and_warnings() {
         let result = serde_json::from_value(json!({
-            "host": "http://h:1", "model": "m", "requestedContext": 8192, "effectiveContext": 4096,
+            "host": "http://h:1", "model": "m", "contextSize": 8192, "effectiveContext": 4096,
             "sizeBytes": 2048, "durationMs": 5, "warnings": ["it is slow"],
         }))
         .unwrap();

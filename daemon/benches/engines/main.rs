@@ -207,8 +207,8 @@ impl Player<'_> {
         tally.compare(predicted, counted, usage["countKind"].as_str().unwrap_or_default());
         let build = self.client.call("context.build", &json!({ "sessionId": session }))?;
         let same_limit = build["budget"]["promptLimit"] == usage["promptLimit"];
-        let effective = usage.get("effectiveContext").unwrap_or(&usage["requestedContext"]);
-        tally.windows_differ += u64::from(!same_limit || build["numCtx"] != *effective);
+        let effective = usage.get("effectiveContext").unwrap_or(&usage["contextSize"]);
+        tally.windows_differ += u64::from(!same_limit || build["contextSize"] != *effective);
         Ok(())
     }
 

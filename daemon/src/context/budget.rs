@@ -62,7 +62,7 @@ impl Budget {
             (conversation as f64 * 10_000.0 / available as f64).round() / 100.0
         };
         ContextBudget {
-            model_context_window: u64::from(self.num_ctx),
+            context_size: u64::from(self.num_ctx),
             prompt_limit: self.prompt_limit,
             system_prompt_tokens: self.system,
             tool_definition_tokens: self.tools,

@@ -536,7 +536,7 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
         count_kind,
         prefix_tokens,
         transient: is_dry_run,
-        num_ctx: input.context_size,
+        context_size: input.context_size,
         window: input.window,
         answer_limit: budget.answer_limit(context_tokens.saturating_add(margin)),
         build_id: input.build_id.clone(),

@@ -43,7 +43,7 @@ pub struct BuiltContext {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
     /// The context window to request from the model server.
-    pub num_ctx: u32,
+    pub context_size: u32,
     /// The reasons for the size of the window.
     #[serde(default)]
     pub window: WindowLimits,
@@ -63,9 +63,9 @@ pub struct BuiltContext {
 pub struct WindowLimits {
     /// The window that the call, the session, the configuration or the Modelfile names, in tokens, if the window is
     /// smaller.
-    pub wanted: Option<u32>,
+    pub wanted_context: Option<u32>,
     /// The longest window that the model was trained for, in tokens; absent if it is unknown.
-    pub trained: Option<u32>,
+    pub trained_context: Option<u32>,
     /// Whether the model server has described the model, now or earlier. Otherwise the model may have a smaller window.
     #[serde(default)]
     pub verified: bool,
@@ -132,7 +132,7 @@ pub const MIN_CONTEXT_SIZE: u32 = 2048;
 #[serde(rename_all = "camelCase")]
 pub struct ContextBudget {
     /// The whole window.
-    pub model_context_window: u64,
+    pub context_size: u64,
     /// The most tokens that a prompt may have.
     pub prompt_limit: u64,
     /// The system message, with everything that the template puts before a conversation.

@@ -233,7 +233,7 @@ pub struct ChatUsage {
     /// The limit that cut the answer; absent for an answer that the model ended.
     pub cut_by: Option<AnswerCut>,
     /// The context window of the request, in tokens.
-    pub requested_context: u32,
+    pub context_size: u32,
     /// The longest window that the model was trained for, in tokens; absent if it is unknown.
     pub trained_context: Option<u32>,
     /// The window that the server uses, in tokens; absent if it does not report it.

@@ -324,8 +324,8 @@ pub struct ContextStatusParams {
 pub struct ContextStatusResult {
     /// The model that the tokens are counted for, if one is known.
     pub model: Option<String>,
-    /// The whole window, in tokens.
-    pub num_ctx: u32,
+    /// The context window to request from the model server, in tokens.
+    pub context_size: u32,
     /// The reasons for the size of the window.
     #[serde(default)]
     pub window: WindowLimits,

@@ -137,7 +137,7 @@ pub struct ModelDetails {
     /// The origin of `defaultContext`.
     pub default_context_from: Option<DefaultWindowSource>,
     /// The window that all requests to the model name, in tokens; absent before the first request.
-    pub requested_context: Option<u32>,
+    pub context_size: Option<u32>,
     /// An upper bound of the memory per token of the window, in bytes; absent if it is unknown.
     pub context_bytes_per_token: Option<u64>,
     /// The capabilities, for example `tools`; only from newer servers.
@@ -208,7 +208,7 @@ pub struct ModelWarmResult {
     /// The model.
     pub model: String,
     /// The window that was requested and that all later requests name, in tokens.
-    pub requested_context: u32,
+    pub context_size: u32,
     /// The window that the call asked for, in tokens, if another one was requested; a warning says why.
     pub wanted_context: Option<u32>,
     /// The longest window that the model was trained for, in tokens.

@@ -75,7 +75,7 @@ fn turn_streams_its_phases_and_answer_and_is_recorded() {
     let done = events.last().unwrap();
     assert_eq!(done["finishReason"], "stop");
     let usage = &done["usage"];
-    assert_fields(usage, json!({ "requestedContext": 8192, "effectiveContext": 8192 }));
+    assert_fields(usage, json!({ "contextSize": 8192, "effectiveContext": 8192 }));
     assert!(usage["promptTokens"].as_u64().unwrap() > 0);
     assert_eq!(usage["promptLimit"], 6963);
     assert_eq!(

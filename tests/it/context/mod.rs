@@ -61,8 +61,8 @@ fn assert_valid(built: &Value, window: u64) {
         parts.iter().map(|part| number(&budget[*part])).sum::<u64>(),
         "the parts add up: {budget}"
     );
-    assert_eq!(number(&built["numCtx"]), window);
-    assert_eq!(number(&budget["modelContextWindow"]), window);
+    assert_eq!(number(&built["contextSize"]), window);
+    assert_eq!(number(&budget["contextSize"]), window);
     assert!(used <= number(&budget["promptLimit"]), "{used} in {budget}");
     assert_eq!(built["promptLimit"], budget["promptLimit"]);
     assert!(used + number(&built["answerLimit"]) < window, "{built}");

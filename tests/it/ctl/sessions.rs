@@ -32,7 +32,16 @@ fn conversation_is_recorded_searched_exported_and_deleted() {
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("Use reversed()."), "{text}");
     let built = sandbox
-        .ctl(["context", "build", "last", "--size", "4096", "--pending", "And in Rust?", "--json"])
+        .ctl([
+            "context",
+            "build",
+            "last",
+            "--context-size",
+            "4096",
+            "--pending",
+            "And in Rust?",
+            "--json",
+        ])
         .json();
     assert_eq!(array(&built["messages"]).last().unwrap()["content"], "And in Rust?");
     sandbox.ctl(["sessions", "rename", "last", "Lists"]).ok();

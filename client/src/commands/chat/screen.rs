@@ -211,12 +211,11 @@ fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
     }
     details.push(sanitize::one_line(model));
     details.extend(speed(usage));
-    if let Some(effective) = usage.effective_context.filter(|size| *size < usage.requested_context)
-    {
+    if let Some(effective) = usage.effective_context.filter(|size| *size < usage.context_size) {
         details.push(format!(
             "the server's window has only {} of {} tokens",
             grouped(effective.into()),
-            grouped(usage.requested_context.into())
+            grouped(usage.context_size.into())
         ));
     }
     let n_recalled = usage.recalled.len() + usage.recalled_elsewhere.len();
@@ -246,7 +245,7 @@ fn cut_note(cut: &CutRecord) -> String {
 
 /// Explains an answer that was cut, and names the setting that limits answers.
 fn cut_answer(usage: &ChatUsage) -> String {
-    let window = grouped(usage.effective_context.unwrap_or(usage.requested_context).into());
+    let window = grouped(usage.effective_context.unwrap_or(usage.context_size).into());
     let after = usage
         .answer_tokens
         .map_or_else(String::new, |tokens| format!(" after {}", counted(tokens, "token")));
@@ -306,7 +305,7 @@ mod tests {
             count_kind: Some(CountKind::Exact),
             answer_tokens: Some(412),
             answering_ms: Some(10_000),
-            requested_context: 8192,
+            context_size: 8192,
             effective_context: Some(8192),
             ..ChatUsage::default()
         };

@@ -23,7 +23,7 @@ const SHOWN_OMITTED: usize = 12;
 Records nothing unless --auto is given.
 
 Examples:
-  ollmctl context build last --size 4096
+  ollmctl context build last --context-size 4096
   ollmctl context build last --pending 'And in Rust?' --messages
   ollmctl context build last --pending 'Which port was it?' --recall --messages
   ollmctl context build last --json")]
@@ -32,7 +32,7 @@ pub(crate) struct BuildArgs {
     session: OptionalSessionArg,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
-    size: Option<u32>,
+    context_size: Option<u32>,
     /// A strategy by its name: full-history, pruned-tools, checkpointed, minimal-state or floor. The first keeps
     /// everything, the last only the original task and the latest turns [default: the first that fits].
     #[arg(long)]
@@ -55,7 +55,7 @@ pub(crate) struct BuildArgs {
 pub(super) fn build(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.id_or_current("context build", ctx)?;
     let params = ContextBuildParams {
-        context_size: args.size,
+        context_size: args.context_size,
         strategy: args.strategy,
         pending: args.pending,
         recall: args.recall,
@@ -72,7 +72,7 @@ pub(super) fn build(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandRes
 }
 
 fn render_build(built: &BuiltContext, options: &RenderOptions) -> String {
-    let window = built.budget.model_context_window;
+    let window = built.budget.context_size;
     let shares = window_shares(built);
     let mut text = format!(
         "{} of {} used, {} by {}\n\n{}\n\n",
@@ -121,7 +121,7 @@ fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
         grouped(built.summarized_message_count),
     );
     let reused = format!("{} from the previous build", counted(built.prefix_tokens, "token"));
-    let request = format!("num_ctx {}, num_predict {}", built.num_ctx, built.answer_limit);
+    let request = format!("num_ctx {}, num_predict {}", built.context_size, built.answer_limit);
     let mut fields = vec![
         ("messages", messages),
         ("reused", reused),
@@ -135,7 +135,7 @@ fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
         });
         fields.push(("recalled", recalled.collect::<Vec<_>>().join(", ")));
     }
-    fields.extend(window_note(built.num_ctx, &built.window).map(|note| ("window", note)));
+    fields.extend(window_note(built.context_size, &built.window).map(|note| ("window", note)));
     if built.transient {
         let text = "this plan is not recorded, so the next one may differ; --auto records it";
         fields.push(("transient", text.to_owned()));
@@ -175,7 +175,7 @@ mod tests {
             "messages": [{"role": "user", "content": "hi\u{1b}[2J"}],
             "strategy": "full-history", "contextTokens": 1500, "promptLimit": 3481,
             "budget": {
-                "modelContextWindow": 4096, "promptLimit": 3481, "systemPromptTokens": 300,
+                "contextSize": 4096, "promptLimit": 3481, "systemPromptTokens": 300,
                 "toolDefinitionTokens": 0, "checkpointTokens": 0, "reserveForResponse": 615,
                 "availableTokens": 3181, "conversationTokens": 1200,
                 "utilizationPercent": 37.7
@@ -183,7 +183,7 @@ mod tests {
             "originalMessageCount": 120, "includedMessageCount": 34, "summarizedMessageCount": 0,
             "omitted": [{"seq": 3, "throughSeq": 40, "tokens": 12000, "reason": "budget"}],
             "countKind": "estimated", "prefixTokens": 900, "transient": true,
-            "numCtx": 4096, "window": {"verified": true}, "answerLimit": 614, "buildId": "b1"
+            "contextSize": 4096, "window": {"verified": true}, "answerLimit": 614, "buildId": "b1"
         }))
         .unwrap()
     }

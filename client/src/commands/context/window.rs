@@ -25,14 +25,14 @@ const MAX_BAR_COLUMNS: usize = 78;
 #[command(after_help = "\
 Examples:
   ollmctl context status
-  ollmctl context status last --size 4096
+  ollmctl context status last --context-size 4096
   ollmctl context status --json")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     session: OptionalSessionArg,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
-    size: Option<u32>,
+    context_size: Option<u32>,
 }
 
 /// Show each part of a context, and each part that is left out with the reason.
@@ -56,7 +56,7 @@ pub(crate) struct InspectArgs {
 
 pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.id_or_current("context status", ctx)?;
-    let params = ContextStatusParams { session_id, context_size: args.size };
+    let params = ContextStatusParams { session_id, context_size: args.context_size };
     ctx.show::<ContextStatus>(&params, render_status)
 }
 
@@ -75,7 +75,7 @@ pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> Comman
 
 /// Returns how full a context is: a headline, the bar, its legend, and further properties.
 fn render_status(status: &ContextStatusResult, options: &RenderOptions) -> String {
-    let window = u64::from(status.num_ctx);
+    let window = u64::from(status.context_size);
     let shares: Vec<WindowShare> = status.parts.iter().filter_map(window_share).collect();
     let mut text = format!("{}\n\n{}\n\n", headline(status), bar(&shares, window, options));
     text.push_str(&legend(&shares, window, options));
@@ -155,7 +155,7 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
         let items = "of what was noted and said in numbers, paths and names is still shown";
         fields.push(("retained", format!("{percent} % {items}")));
     }
-    fields.extend(window_note(status.num_ctx, &status.window).map(|note| ("window", note)));
+    fields.extend(window_note(status.context_size, &status.window).map(|note| ("window", note)));
     if let Some(warning) = reliability.and_then(|reliability| reliability.warning.as_deref()) {
         fields.push(("warning", Style::Bad.paint(&sanitize::one_line(warning))));
     }
@@ -179,11 +179,11 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
 /// Returns why a window has its size, if it is smaller than somebody wanted or not verified.
 pub(super) fn window_note(size: u32, limits: &WindowLimits) -> Option<String> {
     let tokens = format!("{} tokens", grouped(u64::from(size)));
-    let Some(wanted) = limits.wanted else {
+    let Some(wanted) = limits.wanted_context else {
         let note = || format!("{tokens}, not verified: the model may have a smaller window");
         return (!limits.verified).then(note);
     };
-    let reason = match limits.trained {
+    let reason = match limits.trained_context {
         Some(trained) if trained == size => "the model was trained for no more",
         _ => "the server gives no more",
     };
@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn window_note_names_the_reason_for_the_size() {
-        let check = |wanted, trained, verified, expect: Option<&str>| {
-            let limits = WindowLimits { wanted, trained, verified };
+        let check = |wanted_context, trained_context, verified, expect: Option<&str>| {
+            let limits = WindowLimits { wanted_context, trained_context, verified };
             assert_eq!(window_note(8192, &limits).as_deref(), expect);
         };
         check(None, Some(40_960), true, None);
@@ -342,7 +342,7 @@ mod tests {
     fn status_fits_eighty_columns_without_colors() {
         let part = |name: &str, tokens: u64| serde_json::json!({ "name": name, "tokens": tokens });
         let status: ContextStatusResult = serde_json::from_value(serde_json::json!({
-            "model": "qwen3:8b", "numCtx": 8192, "promptLimit": 6963, "contextTokens": 5234,
+            "model": "qwen3:8b", "contextSize": 8192, "promptLimit": 6963, "contextTokens": 5234,
             "availableTokens": 4463, "conversationTokens": 2900, "triggerTokens": 3570,
             "usedPercent": 75.2, "countKind": "exact", "strategy": "checkpointed",
             "epoch": { "seq": 412, "strategy": "checkpointed", "cause": "overflow", "headTokens": 2500 },

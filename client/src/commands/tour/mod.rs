@@ -153,7 +153,7 @@ fn build(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport
         built.omitted.len(),
     );
     let numbers = json!({
-        "window": WINDOW_TOKENS,
+        "contextSize": WINDOW_TOKENS,
         "contextTokens": used,
         "promptLimit": limit,
         "tokenCount": token_count,

@@ -239,7 +239,7 @@ impl Turn {
         let margin = counter.margin(&built.messages, tools, built.context_tokens);
         let used = u32::try_from(built.context_tokens.saturating_add(margin)).unwrap_or(u32::MAX);
         // The session uses its own part of a window that is larger for others.
-        let window = built.num_ctx.min(num_ctx);
+        let window = built.context_size.min(num_ctx);
         ChatRequest {
             model: model.clone(),
             messages: std::mem::take(&mut built.messages),

@@ -87,7 +87,7 @@ impl Turn {
             cut_by: self.request.cut_by(end),
             recalled: own.into_iter().map(|record| record.seq).collect(),
             recalled_elsewhere: elsewhere,
-            requested_context: request.num_ctx,
+            context_size: request.num_ctx,
             trained_context: info.trained_context,
             effective_context: effective,
             load_ms: end.load_time.map(as_ms),

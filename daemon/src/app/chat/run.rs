@@ -207,7 +207,7 @@ fn spent_tokens(
     end: &ChatEnd,
     cause: AnswerCut,
 ) -> SpentTokens {
-    let window = call.built.num_ctx;
+    let window = call.built.context_size;
     let most = call.request.num_predict.map_or(0, NonZeroU32::get);
     let context_tokens = call.built.context_tokens;
     SpentTokens {

@@ -29,7 +29,7 @@ pub(super) fn compacted(
     compacted: &Compacted,
 ) {
     let Compacted { seq, head, before, after, retention, .. } = compacted;
-    let tier = tier(after.num_ctx);
+    let tier = tier(after.context_size);
     let cut = head.cut.as_ref();
     let freed = before.tokens.saturating_sub(after.context_tokens);
     let n_compactions = core.sessions.peek(id, |live| live.state().compression_count());

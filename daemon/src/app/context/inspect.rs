@@ -186,7 +186,7 @@ fn fill(
     let budget = &result.budget;
     let status = ContextStatusResult {
         model: inputs.model.clone(),
-        num_ctx: result.num_ctx,
+        context_size: result.context_size,
         window: result.window,
         prompt_limit: result.prompt_limit,
         context_tokens: result.context_tokens,

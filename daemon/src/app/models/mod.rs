@@ -94,7 +94,7 @@ pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<Mod
     Ok(ModelWarmResult {
         host: core.models.backend()?.host(),
         model,
-        requested_context: requested,
+        context_size: requested,
         wanted_context: other_window(&window, requested),
         trained_context: report.window.trained,
         effective_context: report.window.effective,
@@ -254,7 +254,7 @@ fn details(info: &ModelInfo, requested: Option<u32>, window: ContextWindow) -> M
             WindowOrigin::Modelfile => DefaultWindowSource::Modelfile,
             WindowOrigin::Caller | WindowOrigin::Default => DefaultWindowSource::Default,
         }),
-        requested_context: requested,
+        context_size: requested,
         context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
         capabilities: info.capabilities,
         system: info.system,

@@ -46,9 +46,9 @@ impl ContextWindow {
     pub(crate) fn limits(&self) -> WindowLimits {
         WindowLimits {
             // Nobody asked for a default, so it is not reported as wanted.
-            wanted: (self.size < self.wanted && self.origin != WindowOrigin::Default)
+            wanted_context: (self.size < self.wanted && self.origin != WindowOrigin::Default)
                 .then_some(self.wanted),
-            trained: self.trained,
+            trained_context: self.trained,
             verified: self.trained.is_some(),
         }
     }

@@ -529,7 +529,9 @@ fn check_laws(session: &Session, built: &Built) {
         result.messages.iter().map(|m| u64::from(Counter::ESTIMATE.count_context_message(m)));
     assert_eq!(counts.sum::<u64>() + result.budget.tool_definition_tokens, result.context_tokens);
     assert!(result.context_tokens <= result.prompt_limit);
-    assert!(result.context_tokens + u64::from(result.answer_limit) < u64::from(result.num_ctx));
+    assert!(
+        result.context_tokens + u64::from(result.answer_limit) < u64::from(result.context_size)
+    );
     assert!(result.messages.iter().skip(1).all(|message| message.role != Role::System));
     check_turns(&result.messages);
 

@@ -228,7 +228,9 @@ fn without_a_system_message_the_explanation_of_the_notes_stands_before_them() {
 fn check_laws_without_markers(built: &Built) {
     let result = &built.result;
     assert!(result.context_tokens <= result.prompt_limit);
-    assert!(result.context_tokens + u64::from(result.answer_limit) < u64::from(result.num_ctx));
+    assert!(
+        result.context_tokens + u64::from(result.answer_limit) < u64::from(result.context_size)
+    );
     check_turns(&result.messages);
 }
 
