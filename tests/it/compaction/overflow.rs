@@ -74,7 +74,7 @@ fn context_that_is_rejected_again_is_an_error_with_numbers() {
             }
             Rejection::EmptyAnswer => {
                 assert_eq!(data["reason"], "emptyAnswer", "{error}");
-                ["promptTokens", "promptLimit"]
+                ["contextTokens", "promptLimit"]
             }
         };
         for number in numbers {

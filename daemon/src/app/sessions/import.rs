@@ -326,9 +326,10 @@ fn append_rest(
             page.into_iter().map(|new| draft(&counter, numbers, new)).collect();
         // Behind a concurrent record, the references inside the file would be wrong.
         let wanted = numbers.seq(next).0;
-        let plan = move |live: &OpenSession| match live.state().entries().len() as u64 == wanted {
-            true => Ok(drafts),
-            false => Err(SessionError::LeafMoved { id }),
+        let plan = move |live: &OpenSession| {
+            // The header of a new log is written with its first record.
+            let next = (live.state().entries().len() as u64).max(1);
+            if next == wanted { Ok(drafts) } else { Err(SessionError::LeafMoved { id }) }
         };
         core.sessions.change(id, None, plan)?.wait()?;
         next += count;
