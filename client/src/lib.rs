@@ -40,6 +40,7 @@ mod error;
 mod project;
 mod regular_file;
 mod render;
+mod session_lookup;
 #[cfg(test)]
 mod testing;
 
