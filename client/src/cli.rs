@@ -10,22 +10,15 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand
 use crate::args::GlobalArgs;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
-use crate::commands::context::ContextCommand;
 use crate::commands::daemon::{ConfigCommand, DaemonCommand, SocketArgs};
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
-use crate::commands::goal::GoalArgs;
 use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
-use crate::commands::recall::RecallArgs;
-use crate::commands::record::RecordArgs;
-use crate::commands::remember::RememberArgs;
-use crate::commands::sessions::SessionsCommand;
-use crate::commands::snapshot::SnapshotCommand;
+use crate::commands::shared::SharedCommand;
 use crate::commands::tour::TourArgs;
-use crate::commands::undo::{RedoArgs, UndoArgs};
 use crate::completion::CompletionsArgs;
 
 /// Durable, searchable conversations with local language models.
@@ -67,18 +60,8 @@ pub(crate) struct Cli {
 #[command(defer = true)]
 pub(crate) enum CliCommand {
     Chat(ChatArgs),
-    #[command(subcommand, alias = "session")]
-    Sessions(SessionsCommand),
-    Record(RecordArgs),
-    Undo(UndoArgs),
-    Redo(RedoArgs),
-    #[command(subcommand, alias = "snapshots")]
-    Snapshot(SnapshotCommand),
-    Remember(RememberArgs),
-    Recall(RecallArgs),
-    #[command(subcommand)]
-    Context(ContextCommand),
-    Goal(GoalArgs),
+    #[command(flatten)]
+    Shared(SharedCommand),
     #[command(visible_alias = "model")]
     Models(ModelsArgs),
     Exec(ExecArgs),
@@ -107,16 +90,6 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
         let matches = whole_command().try_get_matches_from(arguments)?;
         Cli::from_arg_matches(&matches)
     })
-}
-
-/// Parses a command without the name of the program and without global flags; a flag that is repeated counts once, with
-/// its last value.
-pub(crate) fn parse_command(
-    words: impl Iterator<Item = String>,
-) -> Result<CliCommand, clap::Error> {
-    let root = Command::new("ollmctl").no_binary_name(true).args_override_self(true);
-    let matches = CliCommand::augment_subcommands(root).try_get_matches_from(words)?;
-    CliCommand::from_arg_matches(&matches)
 }
 
 /// Returns the definitions of all commands with their arguments.

@@ -306,6 +306,13 @@ fn file_name(path: &Path) -> std::path::Display<'_> {
     if is_stdin(path) { Path::new("stdin").display() } else { path.display() }
 }
 
+/// Returns the first paragraph of an error of the command line, on one line.
+pub(crate) fn parse_error_message(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let message = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    sanitize::one_line(message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

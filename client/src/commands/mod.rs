@@ -18,6 +18,7 @@ pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
 pub(crate) mod sessions;
+pub(crate) mod shared;
 pub(crate) mod snapshot;
 pub(crate) mod tour;
 pub(crate) mod undo;
@@ -27,12 +28,11 @@ use std::process::ExitCode;
 
 use anstream::ColorChoice;
 use clap::error::{ContextKind, ContextValue};
-use ollm_protocol::sanitize;
 
 use crate::address::Environment;
 use crate::cli::{self, Cli, CliCommand};
 use crate::command_context::CommandContext;
-use crate::command_error::{CommandError, CommandResult};
+use crate::command_error::{CommandError, CommandResult, parse_error_message};
 use crate::completion;
 use crate::error::Exit;
 use crate::render::Style;
@@ -90,15 +90,7 @@ pub(crate) fn run_command(
 fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         CliCommand::Chat(args) => chat::run(args, ctx),
-        CliCommand::Sessions(command) => sessions::run(command, ctx),
-        CliCommand::Snapshot(command) => snapshot::run(command, ctx),
-        CliCommand::Undo(args) => undo::undo(&args, ctx),
-        CliCommand::Redo(args) => undo::redo(&args, ctx),
-        CliCommand::Record(args) => record::run(args, ctx),
-        CliCommand::Remember(args) => remember::run(&args, ctx),
-        CliCommand::Recall(args) => recall::run(&args, ctx),
-        CliCommand::Context(command) => context::run(command, ctx),
-        CliCommand::Goal(args) => goal::run(args, ctx),
+        CliCommand::Shared(command) => command.run(ctx),
         CliCommand::Models(args) => models::run(args, ctx),
         CliCommand::Exec(args) => exec::run(&args, ctx),
         CliCommand::Files(command) => files::run(command, ctx),
@@ -134,13 +126,6 @@ fn report_parse_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
         Terminal::of_process(ColorChoice::Auto).eprintln(&text);
     }
     Exit::Usage
-}
-
-/// Returns the first paragraph of an error of the command line, on one line.
-fn parse_error_message(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let message = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
-    sanitize::one_line(message)
 }
 
 /// Returns a hint for an unknown command that is a subcommand of `sessions`.

@@ -12,15 +12,14 @@ use super::screen::Screen;
 use super::session::{ChatSession, last_on_branch, last_records, think_word};
 use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
 use super::turn::{TurnEnd, TurnRunner, canceled};
-use crate::cli::CliCommand;
 use crate::command_context::CommandContext;
-use crate::command_error::{CommandError, CommandResult};
+use crate::command_error::{CommandError, CommandResult, parse_error_message};
 use crate::commands::context::ContextCommand;
 use crate::commands::context::compact::compact;
 use crate::commands::sessions::SessionsCommand;
 use crate::commands::sessions::branches::fork;
-use crate::commands::snapshot::SnapshotCommand;
-use crate::commands::{dispatch, parse_error_message, snapshot};
+use crate::commands::shared::SharedCommand;
+use crate::commands::snapshot::{self, SnapshotCommand};
 use crate::error::ClientError;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
@@ -131,7 +130,7 @@ impl InteractiveChat<'_, '_> {
         };
         match command.parse(words, session) {
             Ok(ParsedCommand::Own(own)) => self.run_own(own),
-            Ok(ParsedCommand::OfOllmctl(line)) => {
+            Ok(ParsedCommand::Shared(line)) => {
                 self.run_line(line)?;
                 if session.is_some() && command.starts_session() {
                     self.session.message_accepted(self.ctx);
@@ -147,9 +146,9 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Runs a command of `ollmctl`; the chat follows one that makes or archives a session.
-    fn run_line(&mut self, command: CliCommand) -> CommandResult {
+    fn run_line(&mut self, command: SharedCommand) -> CommandResult {
         match command {
-            CliCommand::Context(ContextCommand::Compact(args)) => {
+            SharedCommand::Context(ContextCommand::Compact(args)) => {
                 let is_done = self
                     .turns
                     .run_interruptible(self.ctx, |ctx, is_wanted| compact(args, is_wanted, ctx))?;
@@ -157,19 +156,19 @@ impl InteractiveChat<'_, '_> {
                     self.remark("canceled; the context is unchanged");
                 }
             }
-            CliCommand::Sessions(SessionsCommand::Fork(args)) => {
+            SharedCommand::Sessions(SessionsCommand::Fork(args)) => {
                 self.session = self.session.continued_in(fork(args, self.ctx)?);
             }
-            CliCommand::Snapshot(SnapshotCommand::Restore(args)) => {
+            SharedCommand::Snapshot(SnapshotCommand::Restore(args)) => {
                 if let Some(session) = snapshot::restore(&args, self.ctx)? {
                     self.session = self.session.continued_in(session);
                 }
             }
-            command @ CliCommand::Sessions(SessionsCommand::Archive(_)) => {
-                dispatch(command, self.ctx)?;
+            command @ SharedCommand::Sessions(SessionsCommand::Archive(_)) => {
+                command.run(self.ctx)?;
                 self.start_draft();
             }
-            command => dispatch(command, self.ctx)?,
+            command => command.run(self.ctx)?,
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use ollm_protocol::methods::chat::Think;
 use strsim::levenshtein;
 
 use super::session::think_parser;
-use crate::cli::{self, CliCommand};
+use crate::commands::shared::SharedCommand;
 
 /// The maximum number of edits between an unknown command and a suggestion.
 const MAX_EDITS: usize = 3;
@@ -138,7 +138,7 @@ pub(super) enum OwnCommand {
 #[derive(Debug)]
 pub(super) enum ParsedCommand {
     Own(OwnCommand),
-    OfOllmctl(CliCommand),
+    Shared(SharedCommand),
 }
 
 impl ChatInput {
@@ -208,7 +208,7 @@ impl SlashCommand {
             None => self.line.replace("--session {}", ""),
         };
         let line = line.split_whitespace().map(str::to_owned);
-        cli::parse_command(line.chain(words)).map(ParsedCommand::OfOllmctl)
+        SharedCommand::parse(line.chain(words)).map(ParsedCommand::Shared)
     }
 
     /// Splits arguments as a shell does; TEXT and QUESTION are the rest of the line as it was typed.
@@ -239,9 +239,9 @@ impl SlashCommand {
     /// Returns the definition of the command of `ollmctl`.
     fn definition(&self) -> Command {
         let words = self.line.split(' ').take_while(|word| !word.starts_with('-'));
-        words.fold(cli::whole_command(), |command, word| {
-            command.find_subcommand(word).cloned().unwrap_or(command)
-        })
+        let mut root = SharedCommand::definitions();
+        root.build();
+        words.fold(root, |command, word| command.find_subcommand(word).cloned().unwrap_or(command))
     }
 }
 
