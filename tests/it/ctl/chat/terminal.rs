@@ -153,7 +153,7 @@ fn history_after_a_long_undo_shows_the_active_branch() {
     }
     terminal.send("/undo 12\r");
     terminal.expect("undone:");
-    terminal.expect("12 redone");
+    terminal.expect("12 can be redone");
     terminal.send("/history 2\r");
     terminal.expect("about herons");
     terminal.expect("> ");
