@@ -1,4 +1,4 @@
-//! Events as a subscriber receives them. [`kinds`] is the closed list of their kinds. Implements PROTOCOL.md, section 11.
+//! Events as a subscriber receives them. `kinds` is the closed list of their kinds. Implements PROTOCOL.md, section 11.
 
 mod kinds;
 
