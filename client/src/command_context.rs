@@ -36,7 +36,7 @@ const CATALOG_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct CommandContext<'a> {
     pub(crate) terminal: &'a mut Terminal,
     pub(crate) environment: &'a Environment,
-    /// Whether the command was typed in a chat, where commands begin with a slash.
+    /// Set for a command that was typed in a chat, where commands begin with a slash.
     pub(crate) in_chat: bool,
     connector: Connector,
     client: Option<BlockingClient>,

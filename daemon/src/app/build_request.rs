@@ -21,9 +21,9 @@ pub(crate) struct BuildRequest {
     pub(crate) tools: Vec<Value>,
     /// A message of the user that follows and is not recorded yet.
     pub(crate) pending: Option<String>,
-    /// Whether the build may record what it plans.
+    /// The permission to record what the build plans.
     pub(crate) compact: CompactMode,
-    /// Whether to bring back earlier messages that the message that is to be answered asks for.
+    /// Set for a build that brings back the earlier messages that its newest message asks for.
     pub(crate) recall: bool,
 }
 

@@ -221,7 +221,7 @@ pub(crate) struct BuildRecipe {
     pub(crate) digest: blake3::Hash,
     /// The tokens that it had in common with the build before it.
     pub(crate) prefix_tokens: u64,
-    /// What was recalled for it; not recorded if its request did not allow that.
+    /// The messages that were recalled for it; they are not recorded if its request did not allow that.
     pub(crate) recalled: Option<Arc<Delta>>,
     /// The digests of its JSON that is being read in parts: as a build, and as an inspection.
     pub(crate) read_as: [Option<blake3::Hash>; 2],

@@ -27,8 +27,8 @@ pub(crate) async fn branch(
 ) -> Result<SessionBranchResult> {
     let key = take_key::<method::SessionBranch>(&mut params, |params| &mut params.key)?;
     let SessionBranchParams { session_id: id, to_seq, summarize, .. } = params;
-    let is_new = known(&core, id, key.as_ref()).await?.is_none();
-    let seen = match summarize && is_new {
+    // No model is asked for a move that was made before.
+    let seen = match summarize && known(&core, id, key.as_ref()).await?.is_none() {
         true => Some(summarize_removed(&core, id, to_seq).await?),
         false => None,
     };

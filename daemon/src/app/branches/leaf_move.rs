@@ -76,7 +76,7 @@ pub(super) struct MoveCall {
     /// The snapshot before the move, whose leaf is set when it is planned.
     pub(super) mark: SnapshotMark,
     pub(super) files: FilesRequest,
-    /// Whether the call only shows what it would do, as it does with [`FilesRequest::Preview`].
+    /// Set for a call that only shows what it would do, as each call with [`FilesRequest::Preview`] does.
     pub(super) dry_run: bool,
 }
 

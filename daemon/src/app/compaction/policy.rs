@@ -31,11 +31,11 @@ const MAX_FAILURES: u32 = 2;
 /// The longest pause for which a summary waits, well below the limit of the wait itself.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// How much of its room a conversation takes.
+/// The part of its room that a conversation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fullness {
     Low,
-    /// It is compacted in the next pause.
+    /// Enough for a compaction in the next pause.
     DueInPause,
     /// The next message of the user probably does not fit.
     NearlyFull,
@@ -170,7 +170,7 @@ pub(super) struct AskPlan {
     pub(super) extracts_refused: bool,
 }
 
-/// What follows if no model writes a usable summary.
+/// The next step if no model writes a usable summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnFailure {
     /// The call fails.

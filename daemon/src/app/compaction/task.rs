@@ -1,4 +1,4 @@
-//! One compaction from its claim to its record: claim, survey, decision, plan, summary, commit.
+//! The steps of one compaction, from its claim to its record: claim, survey, decision, plan, summary, commit.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -108,7 +108,7 @@ pub(crate) async fn build_with(
 struct BuildStep {
     /// The leaf that it is for.
     leaf: Option<Seq>,
-    /// What is brought back for the message that is to be answered: a record of the step, or a part of `built` alone.
+    /// The messages that are brought back for the newest message: a record of the step, or a part of `built` alone.
     recalled: Option<Arc<Delta>>,
     /// The context; `None` if it is planned once the records are there, so that all later builds contain them at the same
     /// position.

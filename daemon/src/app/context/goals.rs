@@ -99,7 +99,7 @@ enum PreparedStep {
     Markers(Option<Seq>, Vec<GoalStep>),
 }
 
-/// What a reply needs of a step, beside the records.
+/// The part of a reply about one step that does not follow from the records.
 enum StepSubject {
     Goal(Option<GoalId>),
     Markers(Vec<GoalMarker>),

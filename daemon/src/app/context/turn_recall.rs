@@ -1,6 +1,6 @@
 //! Automatic recall: the earlier messages that the user's message asks for and its prompt does not show.
 //!
-//! It is a step of a build (`build`), and looks for messages once for each context that answers a message: [`decide`] says
+//! Recall is a step of a build (`build`), and looks for messages once for each context that answers a message: [`decide`] says
 //! when, and with how much room.
 //!
 //! **Invariant**: what is recalled is a record beside the user's message, so that every later prompt repeats it byte for
