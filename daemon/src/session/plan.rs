@@ -4,6 +4,7 @@
 //! bytes are durable. Making a plan changes neither the fold nor the log; it writes blobs only.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ollm_protocol::content::{GoalSource, NotKept, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
@@ -22,8 +23,13 @@ use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
 pub(super) type WriteReply = oneshot::Sender<Result<Option<Appended>, SessionError>>;
 
 /// Sends the result of a write. The write stays durable if its caller has stopped waiting.
+///
+/// Sending wakes the caller's runtime, and tokio panics when the system refuses that. The result is there by then, and
+/// the results of other callers follow.
 pub(super) fn send_reply(reply: WriteReply, result: Result<Option<Appended>, SessionError>) {
-    drop(reply.send(result));
+    if catch_unwind(AssertUnwindSafe(|| drop(reply.send(result)))).is_err() {
+        tracing::error!("the caller of a write could not be woken");
+    }
 }
 
 /// A request to change a session by records that become durable together.

@@ -11,6 +11,7 @@
 mod log_writer;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -232,7 +233,12 @@ impl SessionCell {
         drop(open);
         let n_records = end.records - start.records - n_marks;
         self.shared.n_records.fetch_add(n_records, Ordering::Relaxed);
-        self.announce(created.as_ref(), &announced);
+        let announced = catch_unwind(AssertUnwindSafe(|| {
+            self.announce(created.as_ref(), &announced);
+        }));
+        if announced.is_err() {
+            tracing::error!(session = %self.id, "records are durable, and what follows them panicked");
+        }
         for (reply, result) in replies {
             send_reply(reply, result);
         }
@@ -406,6 +412,15 @@ impl SessionCell {
         true
     }
 
+    /// Closes the log and the fold after a panic, which may have left the fold without a part of what was written. The
+    /// next use reads the log. A draft has none and stays.
+    fn close_after_panic(&self) {
+        self.writer.lock().log = None;
+        if !self.is_draft() {
+            *self.open.write() = None;
+        }
+    }
+
     /// Queues a mark that the records before it are synced, unless this writer wrote nothing after the last mark. Waits
     /// for a running write. FORMAT.md, "Rest marks".
     pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
@@ -474,6 +489,9 @@ struct TurnGuard<'a>(&'a Arc<SessionCell>);
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.close_after_panic();
+        }
         let mut queue = self.0.queue.lock();
         if queue.waiting.is_empty() {
             queue.running = false;

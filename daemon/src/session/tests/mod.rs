@@ -4,6 +4,7 @@ mod faults;
 mod first_write;
 mod fork;
 mod operations;
+mod panics;
 mod planning;
 mod recovery;
 mod writing;
