@@ -98,7 +98,7 @@ impl Imported {
         }
         let of_header = shorten_header(&mut header).into_iter().map(|field| (field, 1)).collect();
         losses.add_shortened(of_header);
-        losses.add_shortened(records.take_shortened());
+        records.report_to(&mut losses);
         let report = ImportReport {
             format,
             source_records,
@@ -150,7 +150,8 @@ impl Losses {
         }
     }
 
-    fn add_times(&mut self, what: &str, reason: &str, n: u64) {
+    /// Adds `n` losses of one kind, which have no line.
+    pub(super) fn add_times(&mut self, what: &str, reason: &str, n: u64) {
         let key = (shortened(what), shortened(reason));
         if let Some((_, n_times)) = self.kinds.get_mut(&key) {
             *n_times += n;

@@ -15,6 +15,8 @@ use ollm_protocol::content::{Record, RecordBody, RecordScope};
 use ollm_protocol::limits::{BoundedField, shorten_record};
 use ollm_protocol::{Seq, Timestamp};
 
+use super::imported::Losses;
+
 /// Bytes that are collected before they are written.
 const WRITE_BYTES: usize = 256 * 1024;
 
@@ -38,17 +40,21 @@ pub(in crate::session) const fn seq_of(index: usize) -> Seq {
 }
 
 /// Drops the fields by which an imported record could lead to a write of a file: nobody here knows who wrote the file.
-fn drop_writes(body: &mut RecordBody) {
+/// Returns the name of the field that had something.
+fn drop_writes(body: &mut RecordBody) -> Option<&'static str> {
     match body {
         RecordBody::ToolCall(call) => {
-            (call.writes, call.writes_root, call.writes_omitted) = (None, None, 0);
+            let writes = std::mem::take(&mut call.writes);
+            call.writes_root = None;
+            let n_omitted = std::mem::take(&mut call.writes_omitted);
+            (writes.is_some() || n_omitted > 0).then_some("toolCall.writes")
         }
         RecordBody::PutBack(put_back) => {
             put_back.root.clear();
-            put_back.files.clear();
-            put_back.left.clear();
+            let n_files = put_back.files.drain(..).len() + put_back.left.drain(..).len();
+            (n_files > 0).then_some("putBack.files")
         }
-        _ => {}
+        _ => None,
     }
 }
 
@@ -72,6 +78,8 @@ pub(crate) struct RecordSpool {
     first_at: Option<Timestamp>,
     /// The number of values that were shortened, by field.
     shortened: BTreeMap<BoundedField, u64>,
+    /// The number of records without the writes that their file named, by field.
+    without_writes: BTreeMap<&'static str, u64>,
     error: Option<io::Error>,
 }
 
@@ -85,6 +93,7 @@ impl RecordSpool {
             last_on_path: None,
             first_at: None,
             shortened: BTreeMap::new(),
+            without_writes: BTreeMap::new(),
             error: None,
         }
     }
@@ -96,7 +105,9 @@ impl RecordSpool {
             return index;
         }
         let ImportedRecord { parent, at, mut body, key } = record;
-        drop_writes(&mut body);
+        if let Some(field) = drop_writes(&mut body) {
+            *self.without_writes.entry(field).or_default() += 1;
+        }
         let mut fields = shorten_record(&mut body);
         // The beginning of a key would be another key.
         let is_short = |key: &String| BoundedField::Key.check(key.len()).is_ok();
@@ -122,9 +133,16 @@ impl RecordSpool {
         index
     }
 
-    /// Takes the number of values that were shortened, by field.
-    pub(super) fn take_shortened(&mut self) -> BTreeMap<BoundedField, u64> {
-        std::mem::take(&mut self.shortened)
+    /// Reports what the pushed records lost, once.
+    pub(super) fn report_to(&mut self, losses: &mut Losses) {
+        losses.add_shortened(std::mem::take(&mut self.shortened));
+        for (field, n_records) in std::mem::take(&mut self.without_writes) {
+            losses.add_times(
+                field,
+                "an undo does not put back what another session wrote",
+                n_records,
+            );
+        }
     }
 
     /// Returns the number of records.

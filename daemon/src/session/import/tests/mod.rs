@@ -154,6 +154,30 @@ fn fields_above_their_limit_are_shortened_and_reported() {
 }
 
 #[test]
+fn writes_of_an_export_are_dropped_and_reported() {
+    let at = r#""at":"2026-01-01T00:00:00.000Z""#;
+    let call = r#""id":"c","name":"n","args":{},"result":{"llmContent":"r"},"timestamp":"2026-01-01T00:00:00.000Z""#;
+    let writes =
+        r#""writes":[{"path":"/p/a","before":"absent","after":"absent"}],"writesRoot":"/p""#;
+    let export = [
+        r#"{"ollmExport":1,"sessionId":"550e8400-e29b-41d4-a716-446655440000"}"#.to_owned(),
+        format!(
+            r#"{{"seq":0,{at},"type":"session","session":{{"sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00.000Z"}}}}"#
+        ),
+        format!(r#"{{"seq":1,{at},"type":"toolCall","toolCall":{{{call},{writes}}}}}"#),
+        format!(r#"{{"seq":2,"parent":1,{at},"type":"toolCall","toolCall":{{{call}}}}}"#),
+    ];
+    let imported = parse(&export.join("\n")).expect("is imported");
+    assert_eq!(imported.records.len(), 2);
+    for record in &imported.records {
+        let RecordBody::ToolCall(call) = &record.body else { panic!("{record:?}") };
+        assert_eq!((&call.writes, &call.writes_root), (&None, &None));
+    }
+    let [loss] = &imported.report.losses[..] else { panic!("{:?}", imported.report.losses) };
+    assert_eq!((loss.what.as_str(), loss.line), ("toolCall.writes", None));
+}
+
+#[test]
 fn document_of_ollm_cli_is_read_without_loss() {
     let text = r#"{
       "sessionId": "550e8400-e29b-41d4-a716-446655440000",
