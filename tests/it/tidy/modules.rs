@@ -20,43 +20,44 @@ const LEVELS: &[&[&str]] = &[
     &["bench_api", "daemon"],
 ];
 
-/// The modules of `app` from the ground up. A module uses only those before it.
-const APP_FLOORS: &[&str] = &[
+/// The modules of `app` from the ground up, each with the sections of the configuration that it reads. A module uses
+/// only those before it.
+const APP_FLOORS: &[(&str, &[&str])] = &[
     // State that needs no `Core`.
-    "error",
-    "build_request",
-    "uploads",
-    "chat_history",
-    "running",
-    "model_limits",
-    "model_speed",
-    "previews",
-    "schedule",
-    "path",
-    "cache",
-    "counts",
-    "core",
+    ("error", &[]),
+    ("build_request", &[]),
+    ("uploads", &[]),
+    ("chat_history", &[]),
+    ("running", &[]),
+    ("model_limits", &[]),
+    ("model_speed", &[]),
+    ("previews", &[]),
+    ("schedule", &[]),
+    ("path", &[]),
+    ("cache", &[]),
+    ("counts", &[]),
+    ("core", &["files", "models", "ollama", "ollama_key"]),
     // Records, and how sessions change.
-    "drafts",
-    "writes",
-    "partial",
-    "change",
+    ("drafts", &[]),
+    ("writes", &["snapshots"]),
+    ("partial", &[]),
+    ("change", &[]),
     // What several nouns use.
-    "loops",
-    "other_branches",
-    "put_back",
+    ("loops", &["loop_detection"]),
+    ("other_branches", &[]),
+    ("put_back", &["sessions", "snapshots"]),
     // The nouns.
-    "models",
-    "context",
-    "snapshots",
-    "sessions",
-    "compaction",
-    "branches",
-    "chat",
-    "files",
+    ("models", &["context", "ollama", "ollama_models_dirs"]),
+    ("context", &["compression", "context", "goals", "modes", "recall"]),
+    ("snapshots", &["snapshots"]),
+    ("sessions", &["sessions"]),
+    ("compaction", &["compression", "models", "ollama"]),
+    ("branches", &[]),
+    ("chat", &["chat", "context", "ollama", "recall"]),
+    ("files", &[]),
     // What follows a record, and what puts everything together.
-    "observer",
-    "open",
+    ("observer", &[]),
+    ("open", &[]),
 ];
 
 /// The modules of the daemon that know the params and results of methods.
@@ -142,19 +143,22 @@ fn modules_of_the_daemon_use_only_lower_levels() {
     report(&problems);
 }
 
+/// Returns the production files of `app`, without `mod.rs`, which names the modules, and `testing.rs`.
+fn app_files() -> impl Iterator<Item = PathBuf> {
+    let source = root().join("daemon/src/app");
+    let glue = [source.join("mod.rs"), source.join("testing.rs")];
+    files_under(&source).into_iter().filter(move |path| !is_test_file(path) && !glue.contains(path))
+}
+
 #[test]
 fn modules_of_app_use_only_those_before_them() {
     let source = root().join("daemon/src/app");
-    let floor = |module: &str| APP_FLOORS.iter().position(|floor| *floor == module);
+    let floor = |module: &str| APP_FLOORS.iter().position(|(floor, _)| *floor == module);
     let mut problems = Vec::new();
-    for path in files_under(&source).into_iter().filter(|path| !is_test_file(path)) {
+    for path in app_files() {
         let relative = path.strip_prefix(&source).unwrap();
         let parts: Vec<_> = relative.iter().map(|part| part.to_str().unwrap()).collect();
         let own = parts[0].trim_end_matches(".rs");
-        // Names the modules; tests use `testing`.
-        if matches!(own, "mod" | "testing") {
-            continue;
-        }
         let Some(own_floor) = floor(own) else {
             problems.push(format!("{}: `{own}` has no floor in this test", path.display()));
             continue;
@@ -171,6 +175,44 @@ fn modules_of_app_use_only_those_before_them() {
         }
     }
     report(&problems);
+}
+
+/// Returns the fields of `Config`, each a section of the configuration.
+fn config_sections() -> Vec<String> {
+    let text = read(&root().join("daemon/src/config/mod.rs"));
+    let fields =
+        text.split("pub(crate) struct Config {").nth(1).expect("the struct of the configuration");
+    let fields = fields.split('}').next().unwrap().lines();
+    let names = fields.filter_map(|line| line.trim().strip_prefix("pub(crate) ")?.split_once(':'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn modules_of_app_read_only_their_sections_of_the_configuration() {
+    let source = root().join("daemon/src/app");
+    let sections = config_sections();
+    let mut read_sections = BTreeSet::new();
+    for path in app_files() {
+        let relative = path.strip_prefix(&source).unwrap();
+        let own =
+            relative.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
+        let text = read(&path);
+        let code: String = production_code(&text).split_whitespace().collect();
+        for before_section in ["config().", "config."] {
+            for (at, found) in code.match_indices(before_section) {
+                let rest = &code[at + found.len()..];
+                let end = rest.find(|char: char| !char.is_alphanumeric() && char != '_');
+                let name = &rest[..end.unwrap_or(rest.len())];
+                if sections.iter().any(|section| section == name) {
+                    read_sections.insert((own.clone(), name.to_owned()));
+                }
+            }
+        }
+    }
+    let listed = APP_FLOORS.iter().flat_map(|(module, sections)| {
+        sections.iter().map(|section| ((*module).to_owned(), (*section).to_owned()))
+    });
+    assert_eq!(read_sections, listed.collect(), "the sections that each module reads");
 }
 
 #[test]
