@@ -37,7 +37,10 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     } else {
         let id = match upload_id {
             Some(id) => id,
-            None => core.uploads.begin(core.clock.uuid().to_string())?,
+            None => {
+                import::check_beginning(data.as_bytes())?;
+                core.uploads.begin(core.clock.uuid().to_string())?
+            }
         };
         core.uploads.append(&id, &data)?;
         if !last {

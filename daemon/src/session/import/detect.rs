@@ -14,7 +14,7 @@ use super::lines::LineReader;
 /// Number of non-blank lines that are examined; more than one, because the first line may be damaged.
 const DETECT_LINES: usize = 5;
 /// Bytes that are examined of a line and of a whole file. The first line of every known format is much shorter.
-const DETECT_BYTES: usize = 64 * 1024;
+pub(super) const DETECT_BYTES: usize = 64 * 1024;
 /// Number of names that are read of one object.
 const MAX_NAMES: usize = 64;
 /// Number of names in the description of an unknown file.

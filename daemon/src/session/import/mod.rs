@@ -70,21 +70,42 @@ fn read_limited(
     make_spool: &dyn Fn() -> io::Result<Box<dyn SpoolFile>>,
 ) -> Result<Imported, ImportError> {
     let spool = || make_spool().map(RecordSpool::new).map_err(ImportError::File);
-    let beginning = detect::beginning_of(from_start(source)?)?;
-    if let Some(foreign) = detect::detect_foreign(&beginning) {
-        return Err(foreign);
-    }
-    let unrecognized = || ImportError::Unrecognized { seen: detect::describe(&beginning) };
-    let format = detect::detect(from_start(source)?)?.ok_or_else(unrecognized)?;
+    let (format, beginning) = format_of(source)?;
     let source = from_start(source)?;
     match format {
         FileFormat::Export => jsonl::parse(source, file, spool()?),
         FileFormat::Pi => pi::parse(source, file, spool()?),
         FileFormat::Document => {
             let parsed = document::parse(source, file, spool()?, spool()?)?;
-            parsed.ok_or_else(unrecognized)
+            parsed.ok_or_else(|| unrecognized(&beginning))
         }
     }
+}
+
+/// Detects the format of a file, and returns it with the beginning of the file.
+///
+/// **Errors**: `Empty`, `Foreign`, `Unrecognized`, `File`.
+fn format_of(source: &mut dyn ImportSource) -> Result<(FileFormat, Vec<u8>), ImportError> {
+    let beginning = detect::beginning_of(from_start(source)?)?;
+    if let Some(foreign) = detect::detect_foreign(&beginning) {
+        return Err(foreign);
+    }
+    let format = detect::detect(from_start(source)?)?;
+    Ok((format.ok_or_else(|| unrecognized(&beginning))?, beginning))
+}
+
+fn unrecognized(beginning: &[u8]) -> ImportError {
+    ImportError::Unrecognized { seen: detect::describe(beginning) }
+}
+
+/// Refuses a file by its first part, so that the rest need not be sent. A part that is too short to tell is accepted.
+///
+/// **Errors**: `Foreign`, `Unrecognized`.
+pub(crate) fn check_beginning(part: &[u8]) -> Result<(), ImportError> {
+    if part.len() < detect::DETECT_BYTES || part.trim_ascii().is_empty() {
+        return Ok(());
+    }
+    format_of(&mut io::Cursor::new(part)).map(drop)
 }
 
 /// Reads a file with another limit for its records, for tests.

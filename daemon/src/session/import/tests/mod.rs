@@ -66,6 +66,16 @@ fn common_foreign_formats_are_named_in_the_refusal() {
 }
 
 #[test]
+fn file_of_an_unknown_format_is_refused_by_its_first_part() {
+    let zeros = vec![0; detect::DETECT_BYTES];
+    assert!(matches!(check_beginning(&zeros), Err(ImportError::Unrecognized { .. })));
+    assert!(check_beginning(&zeros[1..]).is_ok(), "too short to tell");
+    let with_zeros = [&br#"{"messages":["#[..], &zeros].concat();
+    assert!(check_beginning(&with_zeros).is_ok(), "a document may follow");
+    assert!(check_beginning(&[b'\n'; detect::DETECT_BYTES]).is_ok(), "blank lines may come first");
+}
+
+#[test]
 fn refusal_of_an_unknown_format_describes_the_file() {
     let check = |text: &str, expect: &str| {
         let error = parse(text).expect_err(text).to_string();
