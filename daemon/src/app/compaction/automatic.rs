@@ -15,8 +15,8 @@ use super::survey::{CompactionRequest, survey};
 use super::task::{CompactionOutcome, CompactionTask, need_of};
 use crate::app::build_request::BuildRequest;
 use crate::app::cache::{CachedSession, ContextFill};
-use crate::app::context::inputs::request_like_last;
-use crate::app::core::Core;
+use crate::app::context::inputs::{reader_of, request_like_last};
+use crate::app::core::{Core, SessionSettings};
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionCause, CompactionTrigger};
 use crate::app::schedule::CompactionHistory;
@@ -77,16 +77,19 @@ impl CompactionInTurn {
     }
 }
 
-/// Returns whether a build would have the window, the model and the tools of the last one.
-fn is_like_last(core: &Core, params: &BuildRequest) -> bool {
-    let is_alike = |last: &BuildRequest| {
-        let BuildRequest { context_size, model, tools, .. } = params;
-        last.context_size == *context_size && last.model == *model && last.tools == *tools
+/// Returns whether a build would have the window, the model and the tools of the last one, named by its request or not.
+fn is_like_last(core: &Core, request: &BuildRequest) -> bool {
+    let id = request.session_id;
+    let last =
+        core.cache.peek(id, |session| Some(Arc::clone(&session.builds.recipe(None)?.request)));
+    let Some(last) = last.flatten() else { return false };
+    let settings = core.sessions.peek(id, |live| SessionSettings::of(live.state()));
+    let Some(settings) = settings else { return false };
+    let reader = |request| {
+        let (model, window) = reader_of(core, request, &settings);
+        (model, window.size)
     };
-    let cached = core.cache.peek(params.session_id, |session| {
-        session.builds.recipe(None).is_some_and(|recipe| is_alike(&recipe.request))
-    });
-    cached.unwrap_or(false)
+    last.tools == request.tools && reader(&last) == reader(request)
 }
 
 /// Publishes the thresholds that a session passed with its newest record, and marks the session if a compaction is
@@ -185,4 +188,29 @@ pub(super) async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
         }
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::context::build::build_with;
+    use crate::app::testing::TestSession;
+
+    #[tokio::test]
+    async fn build_is_like_the_last_one_whether_or_not_it_names_model_and_window() {
+        let (test, _backend) = TestSession::with_model(&[]);
+        test.record("user", "hello").await;
+        let plain = BuildRequest::new(test.id);
+        let built = build_with(&test.core, plain.clone(), None).await.expect("builds");
+        let named = BuildRequest {
+            model: Some("m".to_owned()),
+            context_size: Some(built.context_size),
+            ..plain.clone()
+        };
+        assert!(is_like_last(&test.core, &named));
+        let other_window =
+            BuildRequest { context_size: Some(built.context_size / 2), ..plain.clone() };
+        let other_model = BuildRequest { model: Some("n".to_owned()), ..plain };
+        assert!(![other_window, other_model].iter().any(|other| is_like_last(&test.core, other)));
+    }
 }

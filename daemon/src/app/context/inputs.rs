@@ -95,11 +95,9 @@ pub(crate) fn load(
         (path, SessionSettings::of(state), mode)
     })?;
     let config = core.config();
-    let model = core.model_or_default(request.model.clone().or_else(|| settings.model.clone()));
+    let (model, window) = reader_of(core, request, &settings);
     let counter =
         counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &request.tools));
-    let own = request.context_size.or(settings.context_size);
-    let window = window_of(core, model.as_deref(), own);
     let reads_images = model.as_deref().is_none_or(|model| may_read_images(core, model));
     let folds = Folds::load(core, id, &path, settings.project_path.as_deref())?;
     let CachedHead { epoch, compaction } = head_in_force(core, id, &path)?;
@@ -130,6 +128,19 @@ pub(crate) fn load(
         path,
         unrecorded: None,
     })
+}
+
+/// Returns the model that reads a context and its window, where the request names none from the session or the default.
+/// Blocks on the disk the first time.
+pub(crate) fn reader_of(
+    core: &Core,
+    request: &BuildRequest,
+    settings: &SessionSettings,
+) -> (Option<String>, ContextWindow) {
+    let model = core.model_or_default(request.model.clone().or_else(|| settings.model.clone()));
+    let own = request.context_size.or(settings.context_size);
+    let window = window_of(core, model.as_deref(), own);
+    (model, window)
 }
 
 impl Inputs {
