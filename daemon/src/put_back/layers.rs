@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use ollm_protocol::content::{FileModes, FileState, PutBack, ToolCall};
+use ollm_protocol::content::{FileModes, FileState, PutBack, ToolCall, ToolStart};
 use ollm_protocol::{Seq, Timestamp};
 
 /// The writes of a session beneath one directory.
@@ -17,6 +17,8 @@ pub(crate) struct WrittenFiles<'a> {
     files: BTreeMap<String, FileLayers>,
     /// The files that calls wrote beneath another directory, which was the project of the session then.
     elsewhere: Vec<(Seq, String)>,
+    /// The starts of calls whose records did not follow so far, by the ids of the calls.
+    started: BTreeMap<String, (Seq, String)>,
 }
 
 /// The layers of a file.
@@ -96,11 +98,23 @@ pub(crate) enum LayerProblem {
 impl<'a> WrittenFiles<'a> {
     /// Returns the fold of no records, for the files beneath `root`.
     pub(crate) const fn new(root: &'a str) -> Self {
-        Self { root, files: BTreeMap::new(), elsewhere: Vec::new() }
+        let started = BTreeMap::new();
+        Self { root, files: BTreeMap::new(), elsewhere: Vec::new(), started }
+    }
+
+    /// Adds the start of a tool call.
+    pub(crate) fn tool_start(&mut self, seq: Seq, start: ToolStart) {
+        self.started.insert(start.id, (seq, start.name));
+    }
+
+    /// Returns the starts of calls that have no record: the id of the call, the record of the start, and the tool.
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = (&str, Seq, &str)> {
+        self.started.iter().map(|(id, (seq, tool))| (id.as_str(), *seq, tool.as_str()))
     }
 
     /// Adds the writes of a tool call. Records come in the order of the log.
     pub(crate) fn tool_call(&mut self, seq: Seq, call: &ToolCall) {
+        self.started.remove(&call.id);
         let origin = CallOrigin { id: call.id.as_str().into(), timestamp: call.timestamp };
         for write in call.writes.iter().flatten() {
             if call.writes_root.as_deref() != Some(self.root) {

@@ -49,7 +49,8 @@ impl IndexEntry {
     pub(crate) const PARTIAL: u16 = 32;
     /// The record freezes a context head: an epoch, or a compaction that opens one.
     pub(crate) const OPENS_EPOCH: u16 = 64;
-
+    /// The record is the start of a tool call.
+    pub(crate) const STARTS_CALL: u16 = 128;
     /// The record is a change of the goals by the markers of a message, and belongs to that message.
     pub(crate) const BY_MARKER: u16 = 256;
     /// The record is a tool call that says which files it wrote.
@@ -90,6 +91,7 @@ impl IndexEntry {
             RecordBody::ToolCall(call) if call.writes.is_some() => Self::LISTS_WRITES,
             RecordBody::Custom(custom) if custom.context_text.is_some() => Self::IN_CONTEXT,
             RecordBody::Custom(custom) if custom.name == Custom::PARTIAL_ANSWER => Self::PARTIAL,
+            RecordBody::Custom(custom) if custom.name == Custom::TOOL_START => Self::STARTS_CALL,
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,
             RecordBody::Goal(change) if change.source == GoalSource::Marker => Self::BY_MARKER,

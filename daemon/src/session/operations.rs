@@ -50,6 +50,8 @@ pub(crate) struct Operations {
     question: Option<usize>,
     /// Set if the last message of the conversation calls tools whose results may follow.
     in_call: bool,
+    /// The newest start of a tool call: the record of a call directly behind it joins it.
+    started: Option<Seq>,
     /// The deltas that end the path. They belong to a message of the user that follows them, for which they were written,
     /// or else to the change before them.
     deltas: Option<LastDeltas>,
@@ -212,6 +214,9 @@ impl Operations {
             return self.delta(seq);
         }
         let deltas = self.deltas.take();
+        if entry.has(IndexEntry::STARTS_CALL) {
+            self.started = Some(seq);
+        }
         if entry.role() == Some(Role::User) {
             let first = deltas.map_or(seq, |deltas| self.without(deltas));
             self.begin(first, seq, OperationKind::Turn);
@@ -223,6 +228,11 @@ impl Operations {
         match (kind, operation_of(kind, entry)) {
             _ if is_answer => self.answer(seq, entry.has(IndexEntry::CALLS_TOOLS)),
             (RecordKind::BranchSummary, _) if self.is_behind_move() => self.extend_newest(seq),
+            (RecordKind::ToolCall, _)
+                if self.started.is_some() && entry.parent() == self.started =>
+            {
+                self.extend_newest(seq);
+            }
             (_, Some(operation)) if !self.in_call => {
                 self.begin(seq, seq, operation);
                 if entry.has(IndexEntry::IN_CONTEXT) && self.question.is_none() {
@@ -347,7 +357,11 @@ fn operation_of(kind: RecordKind, entry: IndexEntry) -> Option<OperationKind> {
         RecordKind::Message | RecordKind::ToolCall | RecordKind::BranchSummary => {
             Some(OperationKind::Turn)
         }
-        RecordKind::Custom if entry.has(IndexEntry::IN_CONTEXT) => Some(OperationKind::Turn),
+        RecordKind::Custom
+            if entry.has(IndexEntry::IN_CONTEXT) || entry.has(IndexEntry::STARTS_CALL) =>
+        {
+            Some(OperationKind::Turn)
+        }
         RecordKind::Compaction => Some(OperationKind::Compaction),
         RecordKind::Goal if !entry.has(IndexEntry::BY_MARKER) => Some(OperationKind::Goal),
         RecordKind::ContextEntry => Some(OperationKind::Entry),

@@ -323,6 +323,23 @@ pub struct RestMark {}
 impl Custom {
     /// The name of the daemon's own records that hold pieces of an answer while it is written.
     pub const PARTIAL_ANSWER: &'static str = "ollm.partialAnswer";
+    /// The name of the records of clients that hold a [`ToolStart`].
+    pub const TOOL_START: &'static str = "ollm.toolStart";
+}
+
+/// The start of a tool call, recorded before the tool runs: without the call's record, nobody knows what the tool wrote.
+///
+/// **Shape**: the `data` of a [`Custom`] record with the name [`Custom::TOOL_START`]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolStart {
+    /// The id that the record of the call will have.
+    pub id: String,
+    /// The name of the tool.
+    pub name: String,
+    /// The arguments as JSON.
+    #[serde(default)]
+    pub args: Value,
 }
 
 /// Data of a client, which the daemon stores without reading it.

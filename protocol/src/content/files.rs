@@ -292,6 +292,10 @@ pub struct UnrecordedCall {
     pub tool: String,
     /// The number of files that the client left out; absent if the call has no list of writes.
     pub omitted: Option<u64>,
+    /// Whether the record is the start of a call whose result is not recorded: the tool still runs, or its client was
+    /// killed. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
 }
 
 /// The numbers of files of a plan by status.

@@ -29,7 +29,7 @@ pub use answer_text::{
 pub use change::{
     Close, CloseReason, ContextEntry, ContextEntryChange, ContextScope, Custom, Label, LeafMove,
     LoopCall, LoopKind, LoopMark, LoopPattern, Meta, MetaPatch, ModeChange, Pin, RestMark,
-    SnapshotMark,
+    SnapshotMark, ToolStart,
 };
 pub use compaction::{
     BranchSummary, Checkpoint, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem,

@@ -366,6 +366,36 @@ fn call_that_does_not_say_what_it_wrote_is_named() {
 }
 
 #[test]
+fn start_without_a_result_is_named_and_undone_by_itself() {
+    let mut project = Project::new();
+    project.turn("one", &[("a", Some("1"))]);
+    let session = project.session.clone();
+    let start = |id: &str| {
+        let data = json!({ "id": id, "name": "shell", "args": { "command": id } });
+        json!({ "sessionId": session, "name": "ollm.toolStart", "data": data })
+    };
+    let call = |id: &str, writes: Value| {
+        let mut call = json!({ "id": id, "name": "shell", "result": { "llmContent": "ok" } });
+        call["writes"] = writes;
+        json!({ "sessionId": session, "toolCall": call })
+    };
+    for (id, writes) in [("listed", json!([])), ("silent", Value::Null)] {
+        project.wire.ok("session.recordCustom", start(id));
+        project.wire.ok("session.recordToolCall", call(id, writes));
+    }
+    let started = project.wire.ok("session.recordCustom", start("killed"));
+    let preview = project.preview("session.undo", 1);
+    let killed = json!({ "seq": started["seq"], "tool": "shell", "unfinished": true });
+    assert_eq!(preview["files"]["unrecorded"], json!([killed]), "{preview}");
+    assert_eq!(preview["operations"][0]["text"], r#"shell {"command":"killed"}"#);
+    // Each other start is undone together with its call.
+    let preview = project.preview("session.undo", 3);
+    let silent = json!({ "seq": started["seq"].as_u64().unwrap() - 1, "tool": "shell" });
+    assert_eq!(preview["files"]["unrecorded"], json!([silent, killed]), "{preview}");
+    assert_eq!(statuses(&project.preview("session.undo", 4)), [of("a", "putBack")]);
+}
+
+#[test]
 fn imported_calls_never_lead_to_a_write() {
     let mut project = Project::new();
     project.turn("one", &[("a", Some("1"))]);

@@ -1,6 +1,6 @@
 //! Records as single lines for people: in trees and in lists of operations. Pure.
 
-use ollm_protocol::content::{GoalStep, Part, RecordBody};
+use ollm_protocol::content::{Custom, GoalStep, Part, RecordBody};
 use ollm_protocol::sanitize;
 
 /// The most characters of a line.
@@ -47,6 +47,10 @@ pub(super) fn line_of(body: &RecordBody) -> String {
             None => shortened(&format!("mode {}", change.to)),
         },
         RecordBody::BranchSummary(summary) => shortened(&summary.summary),
+        RecordBody::Custom(custom) if custom.name == Custom::TOOL_START => {
+            let text = |name: &str| custom.data[name].as_str().unwrap_or_default();
+            shortened(&format!("{} {}", text("name"), custom.data["args"]))
+        }
         RecordBody::Custom(custom) => {
             let text = custom.context_text.as_deref().unwrap_or_default();
             shortened(&format!("{} {text}", custom.name))

@@ -36,7 +36,8 @@ pub(super) struct FileSurvey {
 /// The records that concern a move.
 struct Concerned {
     root: Option<String>,
-    /// The calls that say what they wrote, and the records of files that were put back, from the first call of the move on.
+    /// The starts of calls, the calls that say what they wrote, and the records of files that were put back, from the first
+    /// of the move on.
     writers: Vec<Seq>,
     /// The calls and results of the move that do not say it, or that another session recorded.
     silent: Vec<Seq>,
@@ -63,11 +64,18 @@ pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
                     }
                 }
                 Some(RecordBody::PutBack(record)) => files.put_back(&record),
+                Some(RecordBody::Custom(custom)) => {
+                    if let Ok(start) = serde_json::from_value(custom.data) {
+                        files.tool_start(*seq, start);
+                    }
+                }
                 _ => {}
             }
         }
     }
     unrecorded.read(core, id, &silent)?;
+    let is_moved = |seq: &Seq| removed.contains(seq) || added.contains(seq);
+    unrecorded.add_unfinished(files.unfinished().filter(|(_, seq, _)| is_moved(seq)));
     let changes = files.changes(&removed, &added);
     let n_bytes: usize = changes.iter().map(|change| change.path.len() + FILE_BYTES).sum();
     if n_bytes > MAX_PLAN_BYTES {
@@ -90,7 +98,9 @@ fn concerned(state: &SessionState, file_move: &FileMove) -> Concerned {
     let own = own.unwrap_or_default() as u64;
     let moved = || file_move.removed.iter().chain(&file_move.added).copied();
     let lists = |seq: Seq| {
-        seq.0 > own && state.entry(seq).is_some_and(|entry| entry.has(IndexEntry::LISTS_WRITES))
+        let flags = [IndexEntry::LISTS_WRITES, IndexEntry::STARTS_CALL];
+        let lists = |entry: IndexEntry| flags.iter().any(|flag| entry.has(*flag));
+        seq.0 > own && state.entry(seq).is_some_and(lists)
     };
     let is_silent = |seq: &Seq| {
         let Some(entry) = state.entry(*seq) else { return false };
@@ -176,7 +186,16 @@ impl Unrecorded {
         Ok(())
     }
 
+    /// Adds the starts of calls, of which none has a record with a list of writes, unless it has one without.
+    fn add_unfinished<'a>(&mut self, starts: impl Iterator<Item = (&'a str, Seq, &'a str)>) {
+        for (_, seq, tool) in starts.filter(|(id, ..)| !self.known_ids.contains(*id)) {
+            let (tool, omitted, unfinished) = (tool.to_owned(), None, true);
+            self.calls.push(UnrecordedCall { seq, tool, omitted, unfinished });
+        }
+    }
+
     fn add(&mut self, seq: Seq, tool: &str, omitted: Option<u64>) {
-        self.calls.push(UnrecordedCall { seq, tool: tool.to_owned(), omitted });
+        let (tool, unfinished) = (tool.to_owned(), false);
+        self.calls.push(UnrecordedCall { seq, tool, omitted, unfinished });
     }
 }

@@ -367,6 +367,9 @@ impl LineEnvelope<'_> {
                 CustomEnvelope { name, .. } if name == Custom::PARTIAL_ANSWER => {
                     IndexEntry::PARTIAL
                 }
+                CustomEnvelope { name, .. } if name == Custom::TOOL_START => {
+                    IndexEntry::STARTS_CALL
+                }
                 CustomEnvelope { .. } => 0,
             };
         }
@@ -553,6 +556,24 @@ mod tests {
         assert_eq!(read(), Some(body));
         std::fs::remove_dir_all(&blobs_dir).expect("removes");
         assert_eq!(read(), None, "a missing blob is damage, not an empty text");
+    }
+
+    #[test]
+    fn flags_of_data_of_clients_follow_from_the_line() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let check = |name: &str, context_text: Option<&str>, flags: u16| {
+            let context_text = context_text.map(str::to_owned);
+            let data = serde_json::Value::Null;
+            let body = RecordBody::Custom(Custom { name: name.to_owned(), data, context_text });
+            let line = line_of(&body, dir.path());
+            let (json, _) = checked(&line).expect("intact");
+            let envelope: LineEnvelope<'_> = serde_json::from_slice(json).expect("is a line");
+            assert_eq!((envelope.flags(), IndexEntry::flags_of(&body)), (flags, flags), "{name}");
+        };
+        check("editor.selection", None, 0);
+        check("editor.selection", Some("text"), IndexEntry::IN_CONTEXT);
+        check(Custom::PARTIAL_ANSWER, None, IndexEntry::PARTIAL);
+        check(Custom::TOOL_START, None, IndexEntry::STARTS_CALL);
     }
 
     #[test]

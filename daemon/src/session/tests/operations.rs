@@ -39,9 +39,10 @@ const MODE: Step = Step::Of(RecordKind::ModeChange, 0);
 const COMPACTION: Step = Step::Of(RecordKind::Compaction, IndexEntry::OPENS_EPOCH);
 const ENTRY: Step = Step::Of(RecordKind::ContextEntry, 0);
 const NOTE: Step = Step::Of(RecordKind::Custom, IndexEntry::IN_CONTEXT);
+const START: Step = Step::Of(RecordKind::Custom, IndexEntry::STARTS_CALL);
 const LABEL: Step = Step::Of(RecordKind::Label, 0);
 const SUMMARY: Step = Step::Of(RecordKind::BranchSummary, 0);
-const ALL: [Step; 16] = [
+const ALL: [Step; 17] = [
     Step::User,
     Step::Answer,
     Step::Calls,
@@ -56,6 +57,7 @@ const ALL: [Step; 16] = [
     COMPACTION,
     ENTRY,
     NOTE,
+    START,
     LABEL,
     SUMMARY,
 ];
@@ -171,6 +173,12 @@ fn records_that_belong_together_are_one_operation() {
     check(&[answer, result], &[(Kind::Turn, 1, 1), (Kind::Turn, 2, 2)]);
     check(&[EPOCH, USAGE], &[]);
     check(&[user, NOTE, answer], &[(Kind::Turn, 1, 3)]);
+    // A tool call joins its start if it directly follows it.
+    check(
+        &[user, answer, START, result, START],
+        &[(Kind::Turn, 1, 2), (Kind::Turn, 3, 4), (Kind::Turn, 5, 5)],
+    );
+    check(&[START, PIN, result], &[(Kind::Turn, 1, 1), (Kind::Pin, 2, 2), (Kind::Turn, 3, 3)]);
 }
 
 #[test]
