@@ -16,10 +16,11 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Command
     Ok(())
 }
 
-/// Calls `on_signal` in a thread at each arrival of one of the signals. From now on they do not end this process.
+/// Calls `on_signal` in a thread at each arrival of one of the signals, with its position in the list. From now on they do
+/// not end this process.
 pub(crate) fn watch_signals(
     kinds: &[SignalKind],
-    mut on_signal: impl FnMut() + Send + 'static,
+    mut on_signal: impl FnMut(usize) + Send + 'static,
 ) -> CommandResult {
     let runtime = Builder::new_current_thread().enable_io().build();
     let runtime = runtime.map_err(CommandError::Signals)?;
@@ -30,8 +31,7 @@ pub(crate) fn watch_signals(
     spawn("ollmctl-signals", move || {
         runtime.block_on(async {
             loop {
-                signals.next().await;
-                on_signal();
+                on_signal(signals.next().await);
             }
         });
     })

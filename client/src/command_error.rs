@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ollm_protocol::content::Session;
-use ollm_protocol::sanitize;
+use ollm_protocol::content::{Session, UnrecordedCall};
+use ollm_protocol::{Seq, sanitize};
 use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
@@ -48,6 +48,12 @@ pub(crate) enum CommandError {
     /// The requested thing does not exist.
     #[error("{message}")]
     NotFound { message: String, hint: Option<String> },
+    /// Files would be put back behind a tool call whose result is not recorded.
+    #[error(
+        "{tool} (#{seq}) was started, and its result is not recorded: it still runs, or was killed, and may have \
+         written files; nothing was changed"
+    )]
+    UnfinishedCall { tool: String, seq: Seq, hint: String },
     /// The daemon was asked to shut down and did not end in time.
     #[error("ollmd was asked to shut down and still runs after {seconds} s")]
     StillRunning { seconds: u64 },
@@ -103,6 +109,11 @@ impl CommandError {
     /// Returns the error for a missing thing.
     pub(crate) fn not_found(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::NotFound { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// Returns the error for a tool call without a result, behind which no files are put back.
+    pub(crate) fn unfinished(call: &UnrecordedCall, hint: String) -> Self {
+        Self::UnfinishedCall { tool: call.tool.clone(), seq: call.seq, hint }
     }
 
     /// Returns the error reply of the daemon, if the error is one.
@@ -179,6 +190,7 @@ impl CommandError {
             Self::NotRunning => ("unreachable", Exit::Unreachable),
             Self::Unwell { exit } => ("unwell", *exit),
             Self::StillRunning { .. } => ("busy", Exit::Busy),
+            Self::UnfinishedCall { .. } => ("unfinishedCall", Exit::Busy),
             Self::Interrupted => ("interrupted", Exit::Interrupted),
             Self::Canceled { .. } => ("canceled", Exit::Interrupted),
             Self::Program { status } => ("program", exit_of_daemon(*status)),
@@ -195,6 +207,7 @@ impl CommandError {
         match self {
             Self::Client(error) | Self::RefusedFile { source: error, .. } => error.hint(),
             Self::InvalidId { .. } | Self::AmbiguousId { .. } => Some(LIST_HINT.to_owned()),
+            Self::UnfinishedCall { hint, .. } => Some(hint.clone()),
             Self::Usage { hint, .. } | Self::NotFound { hint, .. } | Self::Canceled { hint } => {
                 hint.clone()
             }

@@ -19,7 +19,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::commands::sessions::branches::{moved_records, path_records};
 use crate::completion;
 use crate::project::session_or_current;
-use crate::render::file_plan::{names_to_put_back, plan_lines};
+use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
 use crate::render::table::{self, clip};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, Style};
@@ -312,6 +312,14 @@ fn confirmed(
         return Ok(Some(params));
     }
     let plan = ctx.call::<SnapshotRestore>(&preview_of(&params))?.value;
+    if let Some(call) = plan.files.as_ref().filter(|_| with_files).and_then(unfinished_call) {
+        let id = params.snapshot_id;
+        let hint = match ctx.in_chat {
+            true => format!("/context restore {id}"),
+            false => format!("ollmctl snapshot restore {id}"),
+        };
+        return Err(CommandError::unfinished(call, hint));
+    }
     let show = |_: &RenderOptions| render_plan(&plan, with_files);
     if !yes && !ctx.confirm("restore the snapshot", "restored", show)? {
         return Ok(None);

@@ -10,7 +10,7 @@ use crate::args::session::SessionFlag;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
-use crate::render::file_plan::{names_to_put_back, plan_lines};
+use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style};
@@ -24,7 +24,7 @@ Undoing again goes further back; `redo` goes forward until something new is reco
 Files stay as they are unless --files is given. It shows what would happen to each file that the tool calls of the \
 operations wrote, asks, and puts back those that are exactly as the session left them. A file that somebody else \
 changed since, whose earlier content was not kept, or that belongs to git stays, and so does what a command wrote \
-without a record of it.
+without a record of it. Behind a command of `exec --track` whose result is not recorded, nothing is put back.
 
 Examples:
   ollmctl undo
@@ -73,6 +73,14 @@ enum StepDirection {
 }
 
 impl StepDirection {
+    /// Returns the command.
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Back => "undo",
+            Self::Forward => "redo",
+        }
+    }
+
     /// Returns the word for operations that were taken in this direction.
     const fn done(self) -> &'static str {
         match self {
@@ -102,8 +110,7 @@ pub(super) fn redo(args: &RedoArgs, ctx: &mut CommandContext<'_>) -> CommandResu
 }
 
 fn run(args: &StepArgs, direction: StepDirection, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let command = if direction == StepDirection::Back { "undo" } else { "redo" };
-    let session_id = args.session.id_or_current(command, ctx)?;
+    let session_id = args.session.id_or_current(direction.verb(), ctx)?;
     match args.files.as_deref() {
         None => step_without_files(session_id, args.steps, direction, ctx),
         Some("preview") => {
@@ -129,12 +136,7 @@ fn step_without_files(
     let reply = direction.call(&SessionUndoParams::new(session_id, steps), ctx)?;
     ctx.print(&reply, |result, options| render(direction.done(), result, options))?;
     if let Some(names) = stay {
-        let (prefix, session) = if ctx.in_chat {
-            ("/", String::new())
-        } else {
-            ("ollmctl ", format!(" --session {session_id}"))
-        };
-        let command = |name| format!("{prefix}{name} {steps}{session}");
+        let command = |name| typed(name, steps as usize, session_id, ctx);
         ctx.terminal.eprintln(&format!(
             "these files stayed as they are: {names}\nto put them back: {}, then {} --files",
             command("redo"),
@@ -142,6 +144,14 @@ fn step_without_files(
         ));
     }
     Ok(())
+}
+
+/// Returns a command for some steps as it is typed in a shell, or in the chat that runs this one.
+fn typed(name: &str, steps: usize, session_id: SessionId, ctx: &CommandContext<'_>) -> String {
+    match ctx.in_chat {
+        true => format!("/{name} {steps}"),
+        false => format!("ollmctl {name} {steps} --session {session_id}"),
+    }
 }
 
 /// Shows what would happen to files, asks, and undoes or redoes operations with their files.
@@ -153,24 +163,31 @@ fn step_with_files(
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let preview = direction.call(&preview_params(session_id, steps), ctx)?.value;
-    let Some(plan) = &preview.files else {
-        let problem = "the daemon is older and does not put files back".to_owned();
-        return Err(CommandError::usage(problem, "ollmctl daemon restart"));
-    };
+    let plan = preview.files.as_ref();
+    if let Some(call) = plan.and_then(unfinished_call) {
+        let is_its_start = |operation: &Operation| operation.seq == call.seq;
+        // The operations before it can be taken with their files, and its own only without.
+        let hint = match preview.operations.iter().position(is_its_start) {
+            None | Some(0) => typed(direction.verb(), 1, session_id, ctx),
+            Some(before) => typed(direction.verb(), before, session_id, ctx) + " --files",
+        };
+        return Err(CommandError::unfinished(call, hint));
+    }
     let action = format!(
         "{} {} and put back {}",
-        if direction == StepDirection::Back { "undo" } else { "redo" },
+        direction.verb(),
         counted(preview.operations.len() as u64, "operation"),
-        counted(plan.counts.put_back, "file")
+        counted(plan.map_or(0, |plan| plan.counts.put_back), "file")
     );
     let show = |options: &RenderOptions| render_preview(direction, &preview, options);
     if !yes && !ctx.confirm(&action, "changed", show)? {
         return Ok(());
     }
+    let plan_id = plan.map(|plan| plan.plan_id);
     let params = SessionUndoParams {
         operation: preview.operations.first().map(|operation| operation.seq),
-        files: FilesMode::Apply,
-        plan_id: Some(plan.plan_id),
+        files: if plan_id.is_some() { FilesMode::Apply } else { FilesMode::Skip },
+        plan_id,
         ..SessionUndoParams::new(session_id, steps)
     };
     let reply = direction.call(&params, ctx)?;

@@ -24,10 +24,11 @@ pub(crate) fn plan_lines(plan: &FilePlan) -> String {
     if plan.unlisted > 0 {
         text.push_str(&format!("  ... and {}\n", counted(plan.unlisted, "more file")));
     }
-    for (tool, seqs, omitted) in by_tool(&plan.unrecorded) {
-        let tool = sanitize::one_line(&tool);
-        let what = match omitted {
+    for (call, seqs) in by_tool(&plan.unrecorded) {
+        let tool = sanitize::one_line(&call.tool);
+        let what = match call.omitted {
             Some(count) => format!("{} that {tool} wrote without a record", counted(count, "file")),
+            None if call.unfinished => format!("what {tool} wrote: its result is not recorded"),
             None => format!("what {tool} wrote, if anything: it left no record"),
         };
         text.push_str(&format!("  not undoable  {what} {}\n", Style::Faint.paint(&seqs)));
@@ -54,23 +55,30 @@ fn verb_of(file: &PlannedFile, applied: bool) -> &'static str {
     }
 }
 
-/// Returns the calls of each tool: their records, and the number of files that they left out, if they said so.
-fn by_tool(calls: &[UnrecordedCall]) -> Vec<(String, String, Option<u64>)> {
-    let mut tools: Vec<(String, String, Option<u64>)> = Vec::new();
+/// Returns the calls of each tool as one, with their records.
+fn by_tool(calls: &[UnrecordedCall]) -> Vec<(UnrecordedCall, String)> {
+    let mut tools: Vec<(UnrecordedCall, String)> = Vec::new();
     for call in calls {
-        let same = |(tool, _, omitted): &&mut (String, String, Option<u64>)| {
-            *tool == call.tool && omitted.is_some() == call.omitted.is_some()
+        let same = |(known, _): &&mut (UnrecordedCall, String)| {
+            known.tool == call.tool
+                && known.omitted.is_some() == call.omitted.is_some()
+                && known.unfinished == call.unfinished
         };
         let seq = format!("#{}", call.seq);
         match tools.iter_mut().find(same) {
-            Some((_, seqs, omitted)) => {
+            Some((known, seqs)) => {
                 seqs.push_str(&format!(", {seq}"));
-                *omitted = omitted.map(|count| count + call.omitted.unwrap_or_default());
+                known.omitted = known.omitted.map(|count| count + call.omitted.unwrap_or_default());
             }
-            None => tools.push((call.tool.clone(), seq, call.omitted)),
+            None => tools.push((call.clone(), seq)),
         }
     }
     tools
+}
+
+/// Returns the first call of a plan that was started and whose result is not recorded: nobody knows what it wrote.
+pub(crate) fn unfinished_call(plan: &FilePlan) -> Option<&UnrecordedCall> {
+    plan.unrecorded.iter().find(|call| call.unfinished)
 }
 
 /// Returns the names of the files that a plan would put back, on one line; `None` if there are none.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ollm_protocol::content::{
-    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
+    Custom, GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
 };
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
@@ -22,10 +22,6 @@ const LONG_ARG_CHARS: usize = 80;
 /// The arguments that identify a call; they are shown first, however long they are.
 const KEY_ARGS: [&str; 8] =
     ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
-
-/// The name of the client data in which the daemon keeps an unfinished answer; the answer follows as a message.
-/// FORMAT.md, "Partial answers".
-const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
 
 /// The finish reasons of incomplete answers.
 const EARLY_FINISH_REASONS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
@@ -50,7 +46,9 @@ impl<'a> Transcript<'a> {
         if matches!(body, Some(RecordBody::Usage(_))) && !self.options.full {
             return String::new();
         }
-        if matches!(&body, Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER) {
+        if matches!(&body, Some(RecordBody::Custom(custom)) if custom.name == Custom::PARTIAL_ANSWER)
+        {
+            // The whole answer follows as a message.
             return String::new();
         }
         let previous_call = self.previous_call.take();
@@ -268,6 +266,9 @@ fn in_one_line(body: &RecordBody) -> String {
             grouped(usage.prompt_tokens),
             grouped(usage.answer_tokens)
         ),
+        RecordBody::Custom(custom) if custom.name == Custom::TOOL_START => {
+            format!("{} starts", clean(custom.data["name"].as_str().unwrap_or("tool")))
+        }
         RecordBody::Custom(custom) => format!("{} (client data)", clean(&custom.name)),
         RecordBody::Leaf(leaf) => match leaf.to {
             Some(to) => format!("went back to #{to} ({})", clean(&leaf.cause)),

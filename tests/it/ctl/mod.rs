@@ -12,6 +12,7 @@ mod memory;
 mod scripting;
 mod sessions;
 mod tour;
+mod track;
 mod workspace;
 
 use serde_json::json;

@@ -85,7 +85,7 @@ impl TurnRunner {
     pub(super) fn new() -> CommandResult<Self> {
         let interrupts = Arc::<InterruptCounter>::default();
         let counter = Arc::clone(&interrupts);
-        watch_signals(&[SignalKind::interrupt()], move || counter.count_signal())?;
+        watch_signals(&[SignalKind::interrupt()], move |_| counter.count_signal())?;
         Ok(Self { interrupts })
     }
 

@@ -1,10 +1,12 @@
 //! `ollmctl exec`: runs a command without secrets in its environment, and records it as a tool call.
 //!
-//! **Invariants**: nothing runs before the daemon has judged the environment; from then on the exit code is the
-//! command's own, whether or not recording succeeds.
+//! **Invariants**: nothing runs before the daemon has judged the environment, and no tracked command before its start is
+//! recorded; from then on the exit code is the command's own, whether or not recording succeeds. A start without a result
+//! shows that nobody knows what the command wrote.
 
 mod capture;
 mod process;
+mod record;
 mod track;
 
 use std::collections::BTreeSet;
@@ -12,28 +14,26 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use ollm_protocol::content::{ToolResult, Variables};
-use ollm_protocol::method::{EnvSanitize, SessionGet, SessionRecordToolCall};
+use ollm_protocol::content::Variables;
+use ollm_protocol::method::{EnvSanitize, SessionGet};
 use ollm_protocol::methods::env::{EnvSanitizeParams, EnvSanitizeResult};
-use ollm_protocol::methods::session::{
-    BranchFilter, SessionGetParams, SessionRecordResult, SessionRecordToolCallParams, ToolCallInput,
-};
-use ollm_protocol::{SessionId, Timestamp, sanitize};
+use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use crate::address;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
-use crate::error::ClientError;
 use crate::project::{self, RecordTarget};
 use crate::render::units::counted;
 
 use process::{FinishedProcess, StdoutTarget};
+use record::{CallStart, RecordedCall, record, record_start};
 use track::{TrackedDir, TrackedWrites};
 
 /// The exit code of a command that was stopped at its time limit; `timeout` uses the same.
@@ -52,9 +52,10 @@ Nothing runs if the daemon cannot be asked which variables may pass (ollmctl cal
 
 --track records which files below the current directory the command writes, so that `ollmctl undo --files` can put \
 them back. It reads the directory before and after the command, and what anybody else writes there meanwhile counts as \
-written by the command. Limits: 20,000 files; contents of files up to 1 MiB, 64 MiB in all before and 8 MiB in all of \
-changed files; a larger file is recorded and cannot be put back. Links, and directories named .git, node_modules, \
-target, dist, build, .venv and __pycache__, are not read.
+written by the command. Limits: 20,000 files; contents of files up to 1 MiB, 64 MiB in all before and, as JSON, 10 MiB in \
+all of changed files; a larger file is recorded and cannot be put back. Links, and directories named .git, node_modules, \
+target, dist, build, .venv and __pycache__, are not read. The start is recorded before the command runs: if its result \
+never is, `undo --files` says so and puts nothing back behind it.
 
 --timeout also limits the time that the command may run. With --json its stdout goes to stderr, and stdout gets one \
 JSON value at the end.
@@ -95,11 +96,16 @@ pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResul
         ctx.terminal.eprintln(&format!("warning: {}", sanitize::one_line(warning)));
     }
     let tracked = if args.track { Some(tracked_dir(&target, ctx)?) } else { None };
+    let call = CallStart::new(&args.tool_name, &args.command);
+    let target = if tracked.is_some() { record_start(&call, target, ctx)? } else { target };
     // The command may run for hours; the recording call gets a new connection.
     ctx.disconnect();
-    let tool_run = ToolRun::start(args, allowed(variables, &judged), ctx);
+    let tool_run = ToolRun::start(args, call, allowed(variables, &judged), ctx);
+    // The command has ended, so a signal is meant for this program: a large directory can take long. A system that refuses
+    // the thread for that costs no record.
+    process::end_at_signals().ok();
     let writes = tracked.and_then(|tracked| written(tracked, ctx));
-    let recorded = record(args, target, &tool_run, writes, ctx);
+    let recorded = record(target, &tool_run, writes, ctx);
     report(&tool_run, &judged, &recorded, ctx)?;
     match u8::try_from(tool_run.code) {
         Ok(0) => Ok(()),
@@ -186,10 +192,7 @@ fn written(tracked: TrackedDir, ctx: &CommandContext<'_>) -> Option<TrackedWrite
 
 /// A command that has ended.
 struct ToolRun {
-    /// Identifies this run, also if it is recorded again after a broken connection.
-    id: String,
-    cwd: String,
-    started_at: Timestamp,
+    call: CallStart,
     code: i32,
     /// `None` if the command could not be started.
     process: Option<FinishedProcess>,
@@ -199,17 +202,13 @@ struct ToolRun {
 
 impl ToolRun {
     /// Runs a command to its end.
-    fn start(args: &ExecArgs, variables: Vec<Variable>, ctx: &CommandContext<'_>) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
-        let mut tool_run = Self {
-            id: format!("exec_{}_{}", std::process::id(), now.as_nanos()),
-            cwd,
-            started_at: Timestamp::from_unix_ms(i64::try_from(now.as_millis()).unwrap_or_default()),
-            code: 0,
-            process: None,
-            error: None,
-        };
+    fn start(
+        args: &ExecArgs,
+        call: CallStart,
+        variables: Vec<Variable>,
+        ctx: &CommandContext<'_>,
+    ) -> Self {
+        let mut tool_run = Self { call, code: 0, process: None, error: None };
         let [program, arguments @ ..] = args.command.as_slice() else { return tool_run };
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(variables);
@@ -259,60 +258,6 @@ fn end_reason(process: &FinishedProcess, limit: Option<Duration>) -> Option<Stri
         return Some(format!("stopped, because it took longer than {seconds} s"));
     }
     process.status.signal().map(|signal| format!("ended by signal {signal}"))
-}
-
-/// The session and the daemon's reply of a recorded tool call.
-struct RecordedCall {
-    session_id: SessionId,
-    result: SessionRecordResult,
-}
-
-fn record(
-    args: &ExecArgs,
-    target: RecordTarget,
-    tool_run: &ToolRun,
-    tracked: Option<TrackedWrites>,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<RecordedCall> {
-    let (writes, writes_omitted) = match tracked {
-        Some(TrackedWrites { writes, omitted }) => (Some(writes), omitted),
-        None => (None, 0),
-    };
-    let words: Vec<String> = args
-        .command
-        .iter()
-        .map(|word| shell_quoted(&sanitize::text(&word.to_string_lossy())))
-        .collect();
-    let tool_call = ToolCallInput {
-        id: tool_run.id.clone(),
-        name: args.tool_name.clone(),
-        args: json!({ "command": words.join(" "), "cwd": sanitize::text(&tool_run.cwd) }),
-        result: ToolResult {
-            llm_content: tool_run.output(),
-            display_content: None,
-            success: Some(tool_run.code == 0),
-            error: tool_run.error.clone(),
-            exit_code: Some(tool_run.code),
-        },
-        timestamp: Some(tool_run.started_at),
-        duration_ms: Some(tool_run.duration_ms()),
-        message_seq: None,
-        writes,
-        writes_omitted,
-    };
-    let key = Some(tool_run.id.clone());
-    target.record(None, key.clone(), ctx, |session_id, ctx| {
-        let params = SessionRecordToolCallParams { session_id, tool_call, key };
-        let reply = match ctx.call::<SessionRecordToolCall>(&params) {
-            // The connection broke, perhaps after the daemon recorded the call; the key makes a repetition safe.
-            Err(error) if !matches!(error, ClientError::Rpc(_)) => {
-                ctx.disconnect();
-                ctx.call::<SessionRecordToolCall>(&params)?
-            }
-            other => other?,
-        };
-        Ok(RecordedCall { session_id, result: reply.value })
-    })
 }
 
 /// Reports problems on stderr, and prints the whole run with `--json`.
@@ -384,32 +329,11 @@ fn to_json(
     value
 }
 
-/// Returns a word as it would be typed in a shell.
-fn shell_quoted(word: &str) -> String {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "_-./=:,@%+".contains(char);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        let check = |word: &str, expect: &str| assert_eq!(shell_quoted(word), expect);
-        check("ls", "ls");
-        check("--color=auto", "--color=auto");
-        check("", "''");
-        check("two words", "'two words'");
-        check("it's", r"'it'\''s'");
-        check("$HOME", "'$HOME'");
-        check("a;b", "'a;b'");
-    }
 
     #[test]
     fn variables_that_are_not_utf8_are_judged_and_pass_unchanged() {

@@ -14,7 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::SignalKind;
 
 use super::capture::OutputCapture;
-use crate::background::Signals;
+use crate::background::{Signals, watch_signals};
+use crate::command_error::CommandResult;
 
 /// Bytes of one read: the capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -88,6 +89,17 @@ pub(super) fn run(
     let captured = |copy: JoinHandle<OutputCapture>| copy.join().unwrap_or_default();
     let (stdout, stderr) = (captured(stdout), captured(stderr));
     Ok(FinishedProcess { status, stdout, stderr, duration, timed_out })
+}
+
+/// Lets every signal that [`run`] passes on end this program at once, as if nothing caught it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "main may wait for a disk or the daemon, and nothing is left to clean up"
+)]
+pub(super) fn end_at_signals() -> CommandResult {
+    let ending = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
+    let kinds = ending.map(|signal| SignalKind::from_raw(signal.as_raw()));
+    watch_signals(&kinds, move |arrived| std::process::exit(128 + ending[arrived].as_raw()))
 }
 
 fn write_all(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {

@@ -22,10 +22,15 @@ const MAX_FILES: usize = 20_000;
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// The most bytes of contents that are held while the command runs.
 const MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
-/// The most bytes of contents that are sent: a frame has 16 MiB, and base64 takes a third more.
-const MAX_SENT_BYTES: usize = 8 * 1024 * 1024;
-/// The most files that are sent.
-const MAX_WRITES: usize = 20_000;
+/// The most bytes of contents that are sent, as JSON. A frame has 16 MiB; the rest is for the names of the files, and for
+/// the command with its output.
+const MAX_SENT_BYTES: usize = 10 * 1024 * 1024;
+/// The most bytes of the names of files, as JSON with everything that is said of a file besides its content.
+const MAX_NAMES_BYTES: usize = 5 * 1024 * 1024;
+/// The most bytes that a file takes in JSON besides its name and content.
+const WRITE_BYTES: usize = 200;
+/// The largest file that is read after the command, in bytes: the daemon compares no larger one.
+const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
 /// Directories that are not read: they hold what others can make again, and are large.
 const SKIPPED: [&str; 7] =
     [".git", "node_modules", "target", "dist", "build", ".venv", "__pycache__"];
@@ -38,6 +43,8 @@ pub(super) struct TrackedDir {
     files: BTreeMap<PathBuf, TrackedFile>,
     /// The directories below it.
     dirs: HashSet<PathBuf>,
+    /// The links, pipes and other special files.
+    others: HashSet<PathBuf>,
 }
 
 /// A file before a command.
@@ -76,6 +83,8 @@ pub(super) struct TrackedWrites {
     pub(super) writes: Vec<FileWriteInput>,
     /// The number of further files.
     pub(super) omitted: u64,
+    /// The bytes of the names so far.
+    names_bytes: usize,
 }
 
 impl TrackedDir {
@@ -95,11 +104,12 @@ impl TrackedDir {
             let stamp = FileStamp::of(&metadata);
             let is_kept = stamp.bytes <= MAX_FILE_BYTES && held + stamp.bytes <= MAX_HELD_BYTES;
             // A file that cannot be read is one without a known content.
-            let content = if is_kept { read(&dir.join(&path)).ok() } else { None };
+            let content = if is_kept { read(&dir.join(&path)) } else { None };
             held += content.as_ref().map_or(0, |content| content.len() as u64);
             files.insert(path, TrackedFile { stamp, content });
         }
-        Ok(Self { dir: dir.to_owned(), prefix, files, dirs: found.dirs })
+        let (dirs, others) = (found.dirs, found.others);
+        Ok(Self { dir: dir.to_owned(), prefix, files, dirs, others })
     }
 
     /// Returns the files that were written since the start.
@@ -108,17 +118,24 @@ impl TrackedDir {
     pub(super) fn writes(mut self) -> Result<TrackedWrites, String> {
         let mut found = TrackedWrites::default();
         let mut sent = 0;
-        for (path, metadata) in walk(&self.dir)?.files {
+        let Walked { files, dirs, others } = walk(&self.dir)?;
+        for (path, metadata) in files {
             let before = self.files.remove(&path);
             let stamp = FileStamp::of(&metadata);
             if before.as_ref().is_some_and(|before| before.stamp == stamp) {
                 continue;
             }
-            let Some(write) = self.write(&path, before, Some(stamp), &mut sent) else { continue };
-            found.add(write);
+            let hash_after = hash_of(&self.dir.join(&path))
+                .map_or(FileStateInput::Unknown, FileStateInput::Hash);
+            let after = (hash_after, Some(stamp.mode));
+            if let Some(write) = self.write(&path, before, after, &mut sent) {
+                found.add(write);
+            }
         }
         for (path, before) in std::mem::take(&mut self.files) {
-            if let Some(write) = self.write(&path, Some(before), None, &mut sent) {
+            let is_replaced = dirs.contains(&path) || others.contains(&path);
+            let after = if is_replaced { FileStateInput::Unknown } else { FileStateInput::Absent };
+            if let Some(write) = self.write(&path, Some(before), (after, None), &mut sent) {
                 found.add(write);
             }
         }
@@ -126,37 +143,36 @@ impl TrackedDir {
     }
 
     /// Returns the write of a file whose stamp differs, or `None` if it has the same content and permissions. A name that
-    /// is not UTF-8 is `Err`.
+    /// is not UTF-8 is `Err`. `after` is the state with the permissions.
     fn write(
         &self,
         path: &Path,
         before: Option<TrackedFile>,
-        after: Option<FileStamp>,
+        (after, mode_after): (FileStateInput, Option<u32>),
         sent: &mut usize,
     ) -> Option<Result<FileWriteInput, OsString>> {
-        let hash_after = after.map(|_| hash_of(&self.dir.join(path)).ok());
         let mode_before = before.as_ref().map(|before| before.stamp.mode);
-        let mode_after = after.map(|after| after.mode);
-        let hash_before = before.as_ref().and_then(|before| before.content.as_deref()).map(hash);
-        let is_same_content = hash_before.is_some() && hash_after == Some(hash_before);
+        let content = before.as_ref().and_then(|before| before.content.as_deref());
+        let is_same_content =
+            content.is_some_and(|content| after == FileStateInput::Hash(hash(content)));
         if is_same_content && mode_before == mode_after {
             return None;
         }
         let Some(name) = path.to_str() else { return Some(Err(path.as_os_str().to_owned())) };
         let before = match before {
+            // A link or a pipe is not known by its content, and neither is what a link led to.
+            None if path.ancestors().any(|above| self.others.contains(above)) => {
+                FileStateInput::Unknown
+            }
+            None if self.dirs.contains(path) => FileStateInput::Unknown,
             None => FileStateInput::Absent,
-            Some(TrackedFile { content: Some(content), .. })
-                if *sent + content.len() <= MAX_SENT_BYTES =>
-            {
-                *sent += content.len();
-                content_of(content)
+            Some(TrackedFile { content: Some(content), .. }) => {
+                let (content, n_bytes) = content_of(content);
+                let fits = *sent + n_bytes <= MAX_SENT_BYTES;
+                *sent += if fits { n_bytes } else { 0 };
+                if fits { content } else { FileStateInput::Unknown }
             }
             Some(_) => FileStateInput::Unknown,
-        };
-        let after = match hash_after {
-            None => FileStateInput::Absent,
-            Some(Some(hash)) => FileStateInput::Hash(hash),
-            Some(None) => FileStateInput::Unknown,
         };
         let modes = FileModes { before: mode_before, after: mode_after };
         let mode = (mode_before != mode_after).then_some(modes);
@@ -177,14 +193,34 @@ impl TrackedDir {
 impl TrackedWrites {
     fn add(&mut self, write: Result<FileWriteInput, OsString>) {
         match write {
-            Ok(write) if self.writes.len() < MAX_WRITES => self.writes.push(write),
-            _ => self.omitted += 1,
+            Ok(write) => {
+                let n_bytes = WRITE_BYTES + json_bytes(&write.path);
+                if self.names_bytes + n_bytes > MAX_NAMES_BYTES {
+                    self.omitted += 1;
+                } else {
+                    self.names_bytes += n_bytes;
+                    self.writes.push(write);
+                }
+            }
+            Err(_) => self.omitted += 1,
         }
     }
 
-    /// Returns the number of files whose content before the command is not known.
+    /// Returns the same files without the contents from before the command.
+    pub(super) fn without_contents(mut self) -> Self {
+        for write in &mut self.writes {
+            if !matches!(write.before, FileStateInput::Absent) {
+                write.before = FileStateInput::Unknown;
+            }
+        }
+        self
+    }
+
+    /// Returns the number of files that cannot be put back, because a content is not known.
     pub(super) fn n_unknown(&self) -> usize {
-        let is_unknown = |write: &&FileWriteInput| write.before == FileStateInput::Unknown;
+        let is_unknown = |write: &&FileWriteInput| {
+            [&write.before, &write.after].contains(&&FileStateInput::Unknown)
+        };
         self.writes.iter().filter(is_unknown).count()
     }
 }
@@ -193,27 +229,49 @@ fn open(path: &Path) -> io::Result<File> {
     regular_file::open(OpenOptions::new().read(true), path)
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Returns the content of a file; `None` if it cannot be read or has become too large.
+fn read(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    open(path).ok()?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= MAX_FILE_BYTES).then_some(bytes)
 }
 
-fn hash_of(path: &Path) -> io::Result<FileHash> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(open(path)?)?;
-    Ok(FileHash(*hasher.finalize().as_bytes()))
+/// Returns the hash of a file; `None` if it cannot be read or is too large.
+fn hash_of(path: &Path) -> Option<FileHash> {
+    let file = open(path).ok()?;
+    if file.metadata().ok()?.len() > MAX_COMPARED_BYTES {
+        return None;
+    }
+    let (mut hasher, mut file) = (blake3::Hasher::new(), file.take(MAX_COMPARED_BYTES + 1));
+    hasher.update_reader(&mut file).ok()?;
+    // A limit of zero means that the file has become too large meanwhile.
+    (file.limit() > 0).then(|| FileHash(*hasher.finalize().as_bytes()))
 }
 
 fn hash(bytes: &[u8]) -> FileHash {
     FileHash(*blake3::hash(bytes).as_bytes())
 }
 
-fn content_of(bytes: Vec<u8>) -> FileStateInput {
+/// Returns a content in its shorter form, and the bytes that it takes as JSON.
+fn content_of(bytes: Vec<u8>) -> (FileStateInput, usize) {
+    let base64_bytes = bytes.len().div_ceil(3) * 4;
     match String::from_utf8(bytes) {
-        Ok(text) => FileStateInput::Text(text),
-        Err(error) => FileStateInput::Base64(STANDARD.encode(error.as_bytes())),
+        Ok(text) => match json_bytes(&text) {
+            text_bytes if text_bytes <= base64_bytes => (FileStateInput::Text(text), text_bytes),
+            _ => (FileStateInput::Base64(STANDARD.encode(text)), base64_bytes),
+        },
+        Err(error) => (FileStateInput::Base64(STANDARD.encode(error.as_bytes())), base64_bytes),
     }
+}
+
+/// Returns the bytes of a text as JSON, without the quotes around it.
+fn json_bytes(text: &str) -> usize {
+    let of_byte = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(of_byte).sum()
 }
 
 /// The files below a directory, by paths relative to it.
@@ -222,6 +280,7 @@ struct Walked {
     /// The regular files.
     files: BTreeMap<PathBuf, Metadata>,
     dirs: HashSet<PathBuf>,
+    others: HashSet<PathBuf>,
 }
 
 /// Reads the files below a directory.
@@ -240,12 +299,14 @@ fn walk(root: &Path) -> Result<Walked, String> {
             let path = dir.join(entry.file_name());
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
+                walked.dirs.insert(path.clone());
                 if !SKIPPED.iter().any(|name| entry.file_name() == *name) {
-                    walked.dirs.insert(path.clone());
                     dirs.push(path);
                 }
             } else if metadata.is_file() {
                 walked.files.insert(path, metadata);
+            } else {
+                walked.others.insert(path);
             }
             if walked.files.len() > MAX_FILES {
                 return Err(format!("there are more than {MAX_FILES} files below the directory"));
@@ -323,6 +384,120 @@ mod tests {
         assert_eq!(created, [0, 0, 2, 0, 0, 0]);
         let modes = found.writes[4].mode.expect("changed");
         assert_eq!(modes.after, Some(0o755));
+        assert_eq!(found.without_contents().n_unknown(), 5);
         TrackedDir::read(&dir, "/elsewhere").map(drop).expect_err("is in another project");
+    }
+
+    /// Returns the writes of a function in a directory with some files, as `path before after`.
+    fn states_after(prepare: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Vec<String> {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let dir = scratch.path();
+        prepare(dir);
+        let tracked = TrackedDir::read(dir, dir.to_str().expect("is UTF-8")).expect("reads");
+        change(dir);
+        let state = |state: &FileStateInput| match state {
+            FileStateInput::Absent => "absent",
+            FileStateInput::Unknown => "unknown",
+            _ => "content",
+        };
+        let writes = tracked.writes().expect("reads").writes;
+        let line = |write: &FileWriteInput| {
+            format!("{} {} {}", write.path, state(&write.before), state(&write.after))
+        };
+        writes.iter().map(line).collect()
+    }
+
+    #[test]
+    fn state_in_place_of_a_file_that_is_none_is_unknown() {
+        let prepare = |dir: &Path| {
+            symlink("/etc", dir.join("link")).expect("links");
+            symlink("/etc", dir.join("above")).expect("links");
+            let pipe = std::process::Command::new("mkfifo").arg(dir.join("pipe")).status();
+            assert!(pipe.expect("runs").success());
+            fs::create_dir(dir.join("dir")).expect("creates");
+            fs::create_dir(dir.join("target")).expect("creates");
+            fs::write(dir.join("file"), "f").expect("writes");
+        };
+        let change = |dir: &Path| {
+            for name in ["link", "above", "pipe"] {
+                fs::remove_file(dir.join(name)).expect("removes");
+            }
+            for name in ["dir", "target"] {
+                fs::remove_dir(dir.join(name)).expect("removes");
+            }
+            for name in ["link", "pipe", "dir", "target"] {
+                fs::write(dir.join(name), "x").expect("writes");
+            }
+            fs::create_dir(dir.join("above")).expect("creates");
+            fs::write(dir.join("above/new"), "x").expect("writes");
+            fs::remove_file(dir.join("file")).expect("removes");
+            symlink("/etc/passwd", dir.join("file")).expect("links");
+        };
+        let expect = [
+            "above/new unknown content",
+            "dir unknown content",
+            "link unknown content",
+            "pipe unknown content",
+            "target unknown content",
+            "file content unknown",
+        ];
+        assert_eq!(states_after(prepare, change), expect);
+    }
+
+    #[test]
+    fn file_that_the_daemon_would_not_compare_is_not_read() {
+        let change = |dir: &Path| {
+            let file = File::create(dir.join("huge")).expect("creates");
+            file.set_len(1 << 40).expect("is sparse");
+        };
+        assert_eq!(states_after(|_| (), change), ["huge absent unknown"]);
+    }
+
+    #[test]
+    fn contents_are_sent_in_their_shorter_form() {
+        let check = |bytes: &[u8], is_text: bool, n_bytes: usize| {
+            let (content, found) = content_of(bytes.to_vec());
+            let json = serde_json::to_string(&content).expect("is JSON");
+            let frame = if is_text { r#"{"text":""}"# } else { r#"{"base64":""}"# };
+            assert_eq!(matches!(content, FileStateInput::Text(_)), is_text, "{bytes:?}");
+            assert_eq!((found, json.len() - frame.len()), (n_bytes, n_bytes), "{bytes:?}");
+        };
+        check(b"", true, 0);
+        check("na\u{ef}ve \"text\"\n\t\u{7f}".as_bytes(), true, 20);
+        check(&[0; 30], false, 40);
+        check(b"\x1b[1m bold and long enough to be text", true, 41);
+        check(b"\xff\xfe", false, 4);
+    }
+
+    #[test]
+    fn writes_of_any_bytes_fit_into_a_frame() {
+        let write = |dir: &Path, at: usize, bytes: &[u8]| {
+            fs::write(dir.join(format!("{at:0200}")), bytes).expect("writes");
+        };
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let dir = scratch.path();
+        (0..16).for_each(|at| write(dir, at, &[0; 1 << 20]));
+        let tracked = TrackedDir::read(dir, dir.to_str().expect("is UTF-8")).expect("reads");
+        (0..16).for_each(|at| write(dir, at, b"x"));
+        let found = tracked.writes().expect("reads");
+        assert_eq!((found.writes.len(), found.n_unknown()), (16, 9));
+        let json = serde_json::to_vec(&found.writes).expect("is JSON");
+        assert!(json.len() < MAX_SENT_BYTES + MAX_NAMES_BYTES, "{}", json.len());
+        // Names alone are limited too.
+        let mut many = TrackedWrites::default();
+        let one = FileWriteInput {
+            path: "\u{1}".repeat(4000),
+            before: FileStateInput::Hash(hash(b"")),
+            after: FileStateInput::Hash(hash(b"")),
+            mode: Some(FileModes { before: Some(0o777), after: Some(0o777) }),
+            renamed_from: None,
+            created_dirs: 1999,
+        };
+        assert!(serde_json::to_vec(&one).expect("is JSON").len() < 4000 * 6 + WRITE_BYTES + 80);
+        (0..1000).for_each(|_| many.add(Ok(one.clone())));
+        assert!(
+            serde_json::to_vec(&many.writes).expect("is JSON").len() < MAX_NAMES_BYTES + (1 << 17)
+        );
+        assert_eq!(many.writes.len() as u64 + many.omitted, 1000);
     }
 }

@@ -95,7 +95,7 @@ impl TourHome {
         let daemon = TourDaemon::default();
         let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let on_signal = daemon.clone();
-        watch_signals(&signals, move || on_signal.end())?;
+        watch_signals(&signals, move |_| on_signal.end())?;
         Ok(Self { dir, connector, daemon })
     }
 
