@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use ollm_protocol::SessionId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustyline::completion::Completer;
 use rustyline::config::Configurer as _;
 use rustyline::error::ReadlineError;
@@ -65,13 +66,14 @@ impl LineEditor {
         Ok(Self { editor, history })
     }
 
-    /// Waits for a line.
-    pub(super) fn read(&mut self) -> CommandResult<EditorEvent> {
+    /// Waits for a line. It begins with `text`, unless other lines are typed already: those would be joined to it.
+    pub(super) fn read(&mut self, text: Option<String>) -> CommandResult<EditorEvent> {
+        let text = text.filter(|_| !is_typed_ahead()).unwrap_or_default();
         if let Some(helper) = self.editor.helper() {
-            helper.start_line();
+            helper.start_line(text.is_empty());
         }
         let prompt = (PROMPT, Style::User.paint(PROMPT));
-        match self.editor.readline(&prompt) {
+        match self.editor.readline_with_initial(&prompt, (&text, "")) {
             Ok(line) => {
                 let helper = self.editor.helper();
                 let continued = helper.map(|helper| helper.continued.borrow().clone());
@@ -104,6 +106,13 @@ impl LineEditor {
     }
 }
 
+/// Returns whether a line waits to be read.
+fn is_typed_ahead() -> bool {
+    let stdin = std::io::stdin();
+    let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+    poll(&mut waits, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
 fn input_error(error: ReadlineError) -> CommandError {
     CommandError::Input(match error {
         ReadlineError::Io(error) => error,
@@ -120,8 +129,8 @@ struct EditorHelper {
 }
 
 impl EditorHelper {
-    fn start_line(&self) {
-        self.is_empty.set(true);
+    fn start_line(&self, is_empty: bool) {
+        self.is_empty.set(is_empty);
         self.continued.borrow_mut().clear();
     }
 }

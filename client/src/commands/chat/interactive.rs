@@ -32,6 +32,8 @@ struct InteractiveChat<'a, 'ctx> {
     session: ChatSession,
     turns: TurnRunner,
     ctx: &'a mut CommandContext<'ctx>,
+    /// A message that was typed and is not recorded: the next line begins with it.
+    given_back: Option<String>,
     /// Set by `/exit`.
     is_left: bool,
 }
@@ -44,7 +46,7 @@ pub(super) fn run(
 ) -> CommandResult {
     let history = keeps_history.then(|| LineHistory::new(ctx.connector().address().home()));
     ctx.in_chat = true;
-    let mut chat = InteractiveChat { session, turns, ctx, is_left: false };
+    let mut chat = InteractiveChat { session, turns, ctx, given_back: None, is_left: false };
     let has_color = chat.ctx.terminal.has_color();
     let mut editor = LineEditor::new(history, chat.session_id(), has_color)?;
     chat.greet()?;
@@ -52,7 +54,7 @@ pub(super) fn run(
     let mut interrupted_before = false;
     loop {
         chat.ctx.terminal.flush()?;
-        let line = match editor.read()? {
+        let line = match editor.read(chat.given_back.take())? {
             EditorEvent::Line(line) => line,
             EditorEvent::EndOfInput => return Ok(()),
             EditorEvent::Interrupted { line_was_empty: true } if interrupted_before => {
@@ -218,12 +220,16 @@ impl InteractiveChat<'_, '_> {
                 self.remark("canceled; the answer so far is kept, /retry asks again");
             }
             Ok(TurnEnd::Abandoned) => return Err(canceled()),
+            Ok(TurnEnd::TakenBack) => self.given_back = message.map(str::to_owned),
             Err(error) => {
                 self.report(&error);
-                if self.session.session().is_some()
-                    && let Some(remark) = kept_remark(&error, message.is_some())
-                {
-                    self.remark(remark);
+                match MessageFate::of(&error, message.is_some(), screen.is_accepted()) {
+                    MessageFate::GivenBack => self.given_back = message.map(str::to_owned),
+                    fate => {
+                        if let Some(remark) = fate.remark(&error) {
+                            self.remark(remark);
+                        }
+                    }
                 }
             }
         }
@@ -304,17 +310,60 @@ impl InteractiveChat<'_, '_> {
     }
 }
 
-/// Returns a remark on the recorded parts of a failed turn and how to repeat it; `None` if there are none, or if the
-/// error's hint names the command.
-fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> {
-    let has_answer = error.rpc_failure().is_some_and(|failure| failure.fields.contains_key("seq"));
-    match (has_message, has_answer) {
-        _ if hint_in_chat(error).is_some_and(|hint| hint.contains("/retry")) => None,
-        (true, true) => Some("your message and the answer so far are kept: /retry asks again"),
-        (true, false) => Some("your message is kept: /retry asks for an answer"),
-        (false, true) => Some("the answer so far is kept: /retry asks again"),
-        (false, false) => None,
+/// What became of the message of a failed turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MessageFate {
+    /// The turn had no message.
+    NoMessage,
+    /// The message is on the disk.
+    Kept,
+    /// The daemon refused the message, so it is not recorded.
+    GivenBack,
+    /// The connection broke before the daemon had confirmed the message.
+    Unknown,
+}
+
+impl MessageFate {
+    fn of(error: &CommandError, has_message: bool, is_accepted: bool) -> Self {
+        match (has_message, is_accepted) {
+            (false, _) => Self::NoMessage,
+            (true, true) => Self::Kept,
+            (true, false) if may_have_arrived(error) => Self::Unknown,
+            (true, false) => Self::GivenBack,
+        }
     }
+
+    /// Returns a remark on the recorded parts of the turn and how to repeat it; `None` if there are none, or if the error's
+    /// hint names the command.
+    fn remark(self, error: &CommandError) -> Option<&'static str> {
+        let has_answer =
+            error.rpc_failure().is_some_and(|failure| failure.fields.contains_key("seq"));
+        match (self, has_answer) {
+            (Self::Unknown, _) => {
+                Some("whether your message was recorded is not known: /history shows it")
+            }
+            _ if hint_in_chat(error).is_some_and(|hint| hint.contains("/retry")) => None,
+            (Self::Kept, true) => {
+                Some("your message and the answer so far are kept: /retry asks again")
+            }
+            (Self::Kept, false) => Some("your message is kept: /retry asks for an answer"),
+            (Self::NoMessage, true) => Some("the answer so far is kept: /retry asks again"),
+            (Self::NoMessage | Self::GivenBack, _) => None,
+        }
+    }
+}
+
+/// Returns whether the daemon may have received a request that failed.
+const fn may_have_arrived(error: &CommandError) -> bool {
+    matches!(
+        error,
+        CommandError::Client(
+            ClientError::Closed { .. }
+                | ClientError::Broken { .. }
+                | ClientError::Timeout { .. }
+                | ClientError::BadReply { .. }
+        )
+    )
 }
 
 /// Returns a hint that does not leave the chat; `None` if the error's own hint fits.
@@ -360,17 +409,36 @@ mod tests {
     }
 
     #[test]
-    fn kept_parts_are_reported_unless_the_hint_does() {
-        let check = |data: Value, has_message, expect: Option<&str>| {
-            let error = ClientError::of_turn(1, "m".to_owned(), data).into();
-            let remark = kept_remark(&error, has_message);
-            assert_eq!(remark.map(|text| text.split(':').next().unwrap()), expect);
+    fn only_a_recorded_message_is_called_kept() {
+        let check = |error: CommandError, (has_message, is_accepted), expect: Option<&str>| {
+            let remark = MessageFate::of(&error, has_message, is_accepted).remark(&error);
+            assert_eq!(remark.map(|text| text.split(':').next().unwrap()), expect, "{error}");
         };
-        let broken = json!({ "kind": "modelFailed", "reason": "brokeOff", "seq": 4 });
-        check(broken.clone(), true, Some("your message and the answer so far are kept"));
-        check(broken, false, Some("the answer so far is kept"));
-        check(json!({ "kind": "modelUnavailable" }), true, Some("your message is kept"));
-        check(json!({ "kind": "modelUnavailable" }), false, None);
-        check(json!({ "kind": "modelFailed", "reason": "onlyThinking", "seq": 4 }), true, None);
+        let of_turn = |data: Value| ClientError::of_turn(1, "m".to_owned(), data).into();
+        let broken = || of_turn(json!({ "kind": "modelFailed", "reason": "brokeOff", "seq": 4 }));
+        check(broken(), (true, true), Some("your message and the answer so far are kept"));
+        check(broken(), (false, true), Some("the answer so far is kept"));
+        let unavailable = || of_turn(json!({ "kind": "modelUnavailable" }));
+        check(unavailable(), (true, true), Some("your message is kept"));
+        check(unavailable(), (true, false), None);
+        check(unavailable(), (false, true), None);
+        let spent = json!({ "kind": "modelFailed", "reason": "onlyThinking", "seq": 4 });
+        check(of_turn(spent), (true, true), None);
+        check(of_turn(json!({ "kind": "conflict" })), (true, false), None);
+        let closed = || ClientError::Closed { method: "chat.send".to_owned() }.into();
+        check(closed(), (true, false), Some("whether your message was recorded is not known"));
+        check(closed(), (true, true), None);
+    }
+
+    #[test]
+    fn refused_message_is_given_back() {
+        let check = |error: CommandError, is_accepted, expect| {
+            assert_eq!(MessageFate::of(&error, true, is_accepted), expect, "{error}");
+        };
+        let conflict = || ClientError::of_turn(1, "m".to_owned(), json!({ "kind": "conflict" }));
+        check(conflict().into(), false, MessageFate::GivenBack);
+        check(conflict().into(), true, MessageFate::Kept);
+        let unreachable = ClientError::Unreachable { attempts: Vec::new() };
+        check(unreachable.into(), false, MessageFate::GivenBack);
     }
 }

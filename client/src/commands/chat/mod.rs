@@ -25,7 +25,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use screen::{JsonLines, Screen};
 use session::{ChatSession, think_parser};
-use turn::{TurnEnd, TurnRunner, canceled};
+use turn::{TurnEnd, TurnRunner, WhenBusy, canceled};
 
 /// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
 const MIN_FENCE_CHARS: usize = 3;
@@ -111,7 +111,8 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
         ));
     }
     let session = open_session(&args, ctx)?;
-    let turns = TurnRunner::new()?;
+    let is_chat = question.is_none();
+    let turns = TurnRunner::new(if is_chat { WhenBusy::Wait } else { WhenBusy::Fail })?;
     match question {
         Some(question) => answer_once(&question, session, turns, ctx),
         None => interactive::run(session, turns, !args.no_history, ctx),
@@ -188,7 +189,7 @@ fn answer_once(
     };
     match end {
         TurnEnd::Answered => Ok(()),
-        TurnEnd::Canceled | TurnEnd::Abandoned => Err(canceled()),
+        TurnEnd::Canceled | TurnEnd::Abandoned | TurnEnd::TakenBack => Err(canceled()),
     }
 }
 

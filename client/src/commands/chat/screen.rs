@@ -26,6 +26,8 @@ pub(super) struct Screen {
     /// The records of which the model was shown a part.
     cut: Vec<CutRecord>,
     finish_reason: String,
+    /// The daemon has recorded the message.
+    is_accepted: bool,
 }
 
 /// The model's thinking, faint and apart from the answer.
@@ -65,6 +67,11 @@ impl Screen {
             return Some(format!("{}\n{line}", Style::Bad.paint(&cut_answer(usage))));
         }
         Some(line)
+    }
+
+    /// Returns whether the daemon has recorded the message.
+    pub(super) const fn is_accepted(&self) -> bool {
+        self.is_accepted
     }
 
     fn show_wait(&mut self, message: String, terminal: &Terminal) {
@@ -115,6 +122,7 @@ impl TurnOutput for Screen {
         match event {
             ChatEvent::Accepted { model, .. } => {
                 self.model.clone_from(model);
+                self.is_accepted = true;
                 self.show_wait(format!("asking {}", sanitize::one_line(model)), terminal);
             }
             ChatEvent::Delta { text, thinking } => {
@@ -142,6 +150,14 @@ impl TurnOutput for Screen {
     fn on_tick(&mut self) {
         if let Some(spinner) = &mut self.spinner {
             spinner.tick();
+        }
+    }
+
+    fn on_wait(&mut self, terminal: &mut Terminal) {
+        // Repeated waits are one, so that the time goes on.
+        if self.spinner.is_none() {
+            let message = "another answer comes first; your message waits, Ctrl-C takes it back";
+            self.show_wait(message.to_owned(), terminal);
         }
     }
 

@@ -8,12 +8,12 @@ use std::io::stdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{ChatCancel, ChatSend};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::session::SessionIdParams;
-use ollm_protocol::{ErrorKind, Method as _};
+use ollm_protocol::{ErrorKind, Method as _, SessionId};
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::value::RawValue;
@@ -30,6 +30,8 @@ use crate::render::terminal::Terminal;
 const WAITING_EVENTS: usize = 256;
 /// The time between two checks for Ctrl-C, and two redraws of the time.
 const TICK: Duration = Duration::from_millis(100);
+/// The time between two attempts to send a message to a session that is answering another one.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The number of the Ctrl-C during a turn that ends the process; the turn handles the first two.
 const LAST_DURING_TURN: u32 = 3;
@@ -46,6 +48,17 @@ pub(super) enum TurnEnd {
     Canceled,
     /// A second Ctrl-C arrived before the turn was canceled.
     Abandoned,
+    /// Ctrl-C took the message back, which waited for the answer to another one and is not recorded.
+    TakenBack,
+}
+
+/// The treatment of a message for a session in which another client's answer is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenBusy {
+    /// The message waits for its turn, until Ctrl-C takes it back.
+    Wait,
+    /// The turn fails.
+    Fail,
 }
 
 /// Shows a turn.
@@ -61,6 +74,9 @@ pub(super) trait TurnOutput {
     /// Shows that time passes.
     fn on_tick(&mut self) {}
 
+    /// Shows that the message waits for the end of another client's answer.
+    fn on_wait(&mut self, _: &mut Terminal) {}
+
     /// Shows that the turn is being canceled.
     fn on_cancel(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
@@ -74,6 +90,7 @@ pub(super) trait TurnOutput {
 
 /// Runs turns and counts Ctrl-C.
 pub(super) struct TurnRunner {
+    when_busy: WhenBusy,
     interrupts: Arc<InterruptCounter>,
 }
 
@@ -82,11 +99,11 @@ type TurnUpdate = Result<Box<RawValue>, ClientError>;
 
 impl TurnRunner {
     /// Counts Ctrl-C in a thread until this process ends.
-    pub(super) fn new() -> CommandResult<Self> {
+    pub(super) fn new(when_busy: WhenBusy) -> CommandResult<Self> {
         let interrupts = Arc::<InterruptCounter>::default();
         let counter = Arc::clone(&interrupts);
         watch_signals(&[SignalKind::interrupt()], move |_| counter.count_signal())?;
-        Ok(Self { interrupts })
+        Ok(Self { when_busy, interrupts })
     }
 
     /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
@@ -98,11 +115,49 @@ impl TurnRunner {
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
         let guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
-        let end = self.follow(params, on_accepted, output, ctx);
+        let end = self.run_when_free(params, on_accepted, output, ctx);
         drop(guard);
         let shown = output.on_end(ctx.terminal);
         let end = end?;
         shown.map(|()| end)
+    }
+
+    /// Runs a turn, if its message waits after the answer that the session is giving to another one.
+    fn run_when_free(
+        &self,
+        params: ChatSendParams,
+        on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult<TurnEnd> {
+        let mut is_accepted = false;
+        loop {
+            let mut accept = |ctx: &mut CommandContext<'_>| {
+                is_accepted = true;
+                on_accepted(ctx);
+            };
+            let error = match self.follow(params.clone(), &mut accept, output, ctx) {
+                Err(error) if !is_accepted && is_answering_another(&error) => error,
+                end => return end,
+            };
+            if self.when_busy == WhenBusy::Fail || params.message.is_none() {
+                return Err(without_canceling(error, params.session_id, ctx));
+            }
+            output.on_wait(ctx.terminal);
+            if !self.pause(RETRY_PAUSE, output) {
+                return Ok(TurnEnd::TakenBack);
+            }
+        }
+    }
+
+    /// Waits; returns false after Ctrl-C.
+    fn pause(&self, time: Duration, output: &mut dyn TurnOutput) -> bool {
+        let end = Instant::now() + time;
+        while self.interrupts.count() == 0 && Instant::now() < end {
+            std::thread::sleep(TICK);
+            output.on_tick();
+        }
+        self.interrupts.count() == 0
     }
 
     /// Runs other work that Ctrl-C can end: `work` receives a function that returns whether it is still wanted.
@@ -166,6 +221,25 @@ impl TurnRunner {
             }
         }
     }
+}
+
+/// Returns whether a turn was refused because the session answers another message.
+fn is_answering_another(error: &CommandError) -> bool {
+    error.rpc_failure().is_some_and(|failure| failure.kind == Some(ErrorKind::Conflict))
+}
+
+/// Replaces the daemon's hint, which would cancel the answer to somebody else.
+fn without_canceling(
+    mut error: CommandError,
+    id: SessionId,
+    ctx: &CommandContext<'_>,
+) -> CommandError {
+    if let CommandError::Client(ClientError::Rpc(failure)) = &mut error {
+        let again =
+            if ctx.in_chat { "/retry".to_owned() } else { format!("ollmctl chat --resume {id}") };
+        failure.hint = Some(format!("{again}  # when that answer has ended"));
+    }
+    error
 }
 
 /// Starts a turn in a thread that ends with the turn, with the receiver, or with the process.

@@ -75,8 +75,9 @@ fn typed_lines_are_offered_again_until_their_session_is_deleted() {
     assert_eq!(n_files(), 0);
     terminal.send("and storks?\r");
     terminal.expect("error: ");
-    terminal.expect("> ");
-    terminal.send("\u{4}");
+    // The message is given back.
+    terminal.expect("> and storks?");
+    terminal.send("\u{15}\u{4}");
     assert_eq!(terminal.exit_code(), 0);
     assert_eq!(n_files(), 0, "an open chat does not bring them back");
 }
@@ -210,6 +211,43 @@ fn ctrl_c_cancels_the_answer_and_a_second_one_exits() {
     terminal.send("\u{3}");
     assert_eq!(terminal.exit_code(), 130);
     fixture.daemon.signal(Signal::CONT);
+}
+
+#[test]
+fn message_waits_for_the_answer_in_another_shell_or_is_taken_back() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    assert_eq!(fixture.chat(&["zero"], "").ok(), "ok\n");
+    fake.script(Answer::text("half an answer"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    let mut first = fixture.terminal(&["-c"]);
+    first.expect("> ");
+    let mut second = fixture.terminal(&["-c"]);
+    second.expect("> ");
+    first.send("one\r");
+    first.expect("half");
+    let error = fixture.chat(&["-c", "not now"], "").fails(4);
+    assert!(!error.contains("cancel") && error.contains("when that answer has ended"), "{error}");
+    second.send("/retry\r");
+    second.expect("try: /retry  # when that answer has ended");
+    second.send("two\r");
+    second.expect("your message waits, Ctrl-C takes it back");
+    second.send("\u{3}");
+    second.expect("> two");
+    assert_eq!(fixture.messages().len(), 3, "the message is not recorded");
+    second.send(" again\r");
+    second.expect("your message waits");
+    first.send("\u{3}");
+    first.expect("canceled");
+    second.expect("ok");
+    second.expect("Context: ");
+    let messages = fixture.messages();
+    let last = &messages[messages.len() - 2..];
+    assert_eq!(last, pairs(&[("user", "two again"), ("assistant", "ok")]));
+    for mut terminal in [first, second] {
+        terminal.send("/exit\r");
+        assert_eq!(terminal.exit_code(), 0);
+    }
 }
 
 #[test]
