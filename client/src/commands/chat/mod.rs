@@ -5,6 +5,7 @@
 //! client keeps only the typed lines, for the arrow keys (`input`, `history`).
 
 mod answer;
+mod fit;
 mod history;
 mod input;
 mod interactive;
@@ -23,6 +24,7 @@ use crate::args::read_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
+use fit::require_fit;
 use screen::{JsonLines, Screen};
 use session::{ChatSession, think_parser};
 use turn::{TurnEnd, TurnRunner, WhenBusy, canceled};
@@ -36,6 +38,9 @@ const MIN_FENCE_CHARS: usize = 3;
 Without a question, this is a chat on the terminal: /help lists its commands, Ctrl-C cancels an answer, Ctrl-D leaves. \
 With a question, the answer goes to stdout and everything else to stderr. A new session becomes the current one of \
 this directory's project, so that -c continues it.
+
+A question of which the model can be shown less than nine tenths is refused unless --allow-truncation is given; the \
+part of a longer one that the model is shown is reported on stderr.
 
 --json prints the events of the turn, one a line; the first names the session.
 
@@ -88,6 +93,9 @@ pub(crate) struct ChatArgs {
     /// End each answer after a number of tokens [default: context.answerLimit, else the rest of the window].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     answer_limit: Option<u32>,
+    /// Ask for one answer even if more than a tenth of the question does not fit into the model's window.
+    #[arg(long)]
+    allow_truncation: bool,
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
@@ -110,11 +118,16 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
             "ollmctl chat 'How do I reverse a list?'",
         ));
     }
-    let session = open_session(&args, ctx)?;
+    let mut session = open_session(&args, ctx)?;
     let is_chat = question.is_none();
     let turns = TurnRunner::new(if is_chat { WhenBusy::Wait } else { WhenBusy::Fail })?;
     match question {
-        Some(question) => answer_once(&question, session, turns, ctx),
+        Some(question) => {
+            if !args.allow_truncation {
+                require_fit(&question, &mut session, ctx)?;
+            }
+            answer_once(&question, session, turns, ctx)
+        }
         None => interactive::run(session, turns, !args.no_history, ctx),
     }
 }
@@ -180,7 +193,7 @@ fn answer_once(
         ctx.terminal.print_raw(format!("{first}\n"))?;
         session.ask(Some(question), &turns, &mut JsonLines, ctx)?
     } else {
-        let mut screen = Screen::default();
+        let mut screen = Screen::for_one_answer();
         let end = session.ask(Some(question), &turns, &mut screen, ctx)?;
         if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
             ctx.terminal.eprintln(&usage);

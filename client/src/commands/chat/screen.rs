@@ -7,6 +7,7 @@ use ollm_protocol::sanitize::{self, Sanitizer};
 use serde_json::value::RawValue;
 
 use super::answer::AnswerRenderer;
+use super::fit::cut_warning;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
 use crate::commands::context::window::{reliability_suffix, retention_suffix};
@@ -28,6 +29,8 @@ pub(super) struct Screen {
     finish_reason: String,
     /// The daemon has recorded the message.
     is_accepted: bool,
+    /// Cut records are reported as they are known, also without a terminal.
+    warns_of_cuts: bool,
 }
 
 /// The model's thinking, faint and apart from the answer.
@@ -59,6 +62,11 @@ impl ThinkingText {
 }
 
 impl Screen {
+    /// Returns the screen of a question that gets one answer.
+    pub(super) fn for_one_answer() -> Self {
+        Self { warns_of_cuts: true, ..Self::default() }
+    }
+
     /// Returns the usage of the turn, after a line that explains a cut answer; `None` if the model was not called.
     pub(super) fn usage_line(&self) -> Option<String> {
         let usage = self.usage.as_ref()?;
@@ -129,6 +137,10 @@ impl TurnOutput for Screen {
                 self.show_delta(text.as_deref(), thinking.as_deref(), terminal)?;
             }
             ChatEvent::Cut { cut } => {
+                if self.warns_of_cuts {
+                    self.spinner = None;
+                    terminal.eprintln(&cut_warning(*cut));
+                }
                 self.cut.retain(|known| known.seq != cut.seq);
                 self.cut.push(*cut);
             }

@@ -218,7 +218,7 @@ impl ChatSession {
     /// Sets the server's only model, or the model that the user chooses.
     ///
     /// **Errors**: the server has no model, or several and no person can be asked.
-    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
+    pub(super) fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
         let list = ctx.call::<ModelList>(&NoParams {})?.value;
         let host = sanitize::one_line(&list.host);
         let models: Vec<String> =

@@ -84,6 +84,26 @@ fn stdin_is_appended_to_the_question_or_is_the_question() {
 }
 
 #[test]
+fn question_that_does_not_fit_is_refused_or_reported() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let numbers = |n: u32| (1..=n).map(|number| format!("{number}\n")).collect::<String>();
+    let error = fixture.chat(&["Add these up:"], &numbers(30_000)).fails(2);
+    for part in
+        ["the question has ", " tokens, and the model's window of 8,192", "--allow-truncation"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(fixture.sessions().is_empty(), "nothing is recorded");
+    let output = fixture.chat(&["--allow-truncation", "Add these up:"], &numbers(30_000));
+    let warning = "does not fit into the window: the model is shown ";
+    assert!(output.stderr.contains(warning), "{output:?}");
+    assert_eq!(output.ok(), "ok\n");
+    let output = fixture.chat(&["Add these up:"], &numbers(100));
+    assert_eq!((output.stderr.as_str(), output.stdout.as_str()), ("", "ok\n"));
+}
+
+#[test]
 fn continue_and_resume_extend_earlier_sessions() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
