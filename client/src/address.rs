@@ -39,6 +39,8 @@ pub struct Environment {
     pub user_home: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`: the directory that contains the units of the user's service manager.
     pub config_home: Option<PathBuf>,
+    /// `OLLAMA_HOST`: the address of the model server that a daemon started from this shell uses.
+    pub ollama_host: Option<String>,
     /// `XDG_RUNTIME_DIR`: the directory of the service manager's socket.
     pub runtime_dir: Option<PathBuf>,
 }
@@ -70,6 +72,7 @@ impl Environment {
             search_path: std::env::var_os("PATH"),
             user_home: std::env::home_dir().filter(|home| !home.as_os_str().is_empty()),
             config_home: path("XDG_CONFIG_HOME"),
+            ollama_host: std::env::var("OLLAMA_HOST").ok().filter(|host| !host.trim().is_empty()),
             runtime_dir: path("XDG_RUNTIME_DIR"),
         }
     }

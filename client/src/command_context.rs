@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, Connector, decode};
+use crate::connection::{BlockingClient, Connector, InstalledService, decode};
 use crate::error::ClientError;
+use crate::model_server::{OtherModelServer, is_about_server};
 use crate::render::progress::Spinner;
 use crate::render::terminal::{OutputError, Terminal};
 use crate::render::{RenderOptions, Style, escaped_json, units};
@@ -134,6 +135,29 @@ impl<'a> CommandContext<'a> {
                 Ok(empty.insert(client))
             }
         }
+    }
+
+    /// Returns how the daemon's model server differs from that of this shell; connects if there is no connection.
+    pub(crate) fn other_model_server(&mut self) -> Option<OtherModelServer> {
+        let own = self.environment.ollama_host.as_deref()?;
+        let used = self.client().ok()?.model_server().cloned();
+        let address = self.connector.address();
+        let is_service = InstalledService::find(address, self.environment).is_some();
+        OtherModelServer::of(used.as_ref(), Some(own), is_service)
+    }
+
+    /// Adds the cause to an error of the model server, if the daemon uses another one than this shell would.
+    pub(crate) fn with_model_server(&mut self, mut error: CommandError) -> CommandError {
+        if let CommandError::Client(ClientError::Rpc(failure)) = &mut error
+            && failure.kind.is_some_and(is_about_server)
+            && let Some(other) = self.other_model_server()
+        {
+            failure.message = format!("{}; {}", failure.message, other.text);
+            failure.hint = Some(other.hint);
+            // The settings of the address, of which the hint names the right one.
+            failure.fields.remove("address");
+        }
+        error
     }
 
     /// Closes the connection; the next call connects again.

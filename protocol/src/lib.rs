@@ -6,7 +6,7 @@
 //! - [`frame`]: bytes to frames and back, in both framings. [`address`]: the paths of the socket.
 //! - [`limits`]: the limits of the fields that clients and files set.
 //! - [`sanitize`]: text from models, tools and files made safe to show.
-//! - [`code_fence`]: code fences in the text of a model.
+//! - [`code_fence`]: code fences in the text of a model. [`model_host`]: the address of a model server.
 //! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants.
 //!
 //! `PROTOCOL.md` beside this crate describes the wire in prose.
@@ -21,6 +21,7 @@ pub mod ids;
 pub mod limits;
 pub mod method;
 pub mod methods;
+pub mod model_host;
 pub mod sanitize;
 pub mod time;
 

@@ -200,12 +200,16 @@ fn server_is_that_of_the_environment_until_the_file_names_one() {
     assert_eq!(wire.ok("model.list", json!({}))["host"], first.url());
     assert_eq!(first.requests("/api/tags")[0].authorization.as_deref(), Some("Bearer hunter2"));
     assert_eq!(wire.model_server()["version"], "0.33.0");
+    let hello = json!({ "client": "test", "version": "1", "protocolMin": 1, "protocolMax": 1 });
+    let used = |wire: &mut Wire| wire.ok("daemon.hello", hello.clone())["modelServer"].take();
+    assert_eq!(used(&mut wire), json!({ "host": first.url(), "configured": false }));
     wire.subscribe(json!({ "kinds": ["config-reloaded"] }));
     sandbox.write_config(&format!("ollama: {{ host: '{}' }}\n", second.host()));
     let event = wire.events_until("config-reloaded").pop().unwrap();
     assert_eq!(event["data"]["applied"], json!(["ollama.host"]));
     assert_eq!(wire.ok("model.list", json!({}))["host"], second.url());
     assert_eq!(wire.model_server()["version"], "0.24.0");
+    assert_eq!(used(&mut wire), json!({ "host": second.url(), "configured": true }));
     let error = wire.refused("model.warm", json!({}), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("models.default"), "{error}");
     sandbox.write_config("ollama: { host: 'ftp://user:hunter3@box' }\n");

@@ -24,6 +24,7 @@ use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, InstalledService, decode};
 use crate::error::{ClientError, Exit};
+use crate::model_server::OtherModelServer;
 use crate::render::units::{ago, bytes, grouped};
 use crate::render::{RenderOptions, Style, table};
 
@@ -124,6 +125,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     match BlockingClient::connect(&connector) {
         Ok(mut client) => {
             socket.connected = Some(client.socket().to_owned());
+            findings.extend(other_model_server(&client, ctx));
             match ask(&mut client, &mut socket, &mut findings) {
                 Ok(found) => daemon = found,
                 Err(error) => findings.push(problem("daemon", &error, error.hint())),
@@ -162,6 +164,14 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         daemon: daemon.as_ref().map(CallReply::to_json),
     };
     (report, daemon.map(|daemon| daemon.value))
+}
+
+/// Compares the model server of the daemon with that of this shell.
+fn other_model_server(client: &BlockingClient, ctx: &CommandContext<'_>) -> Option<DoctorFinding> {
+    let own = ctx.environment.ollama_host.as_deref();
+    let service = InstalledService::find(ctx.connector().address(), ctx.environment);
+    let other = OtherModelServer::of(client.model_server(), own, service.is_some())?;
+    Some(DoctorFinding { hint: Some(other.hint), ..warning("modelServer", other.text, None) })
 }
 
 fn home_part(ctx: &CommandContext<'_>) -> HomePart {

@@ -72,7 +72,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
 
 fn run_parsed(cli: Cli, environment: &Environment, terminal: &mut Terminal) -> CommandResult {
     let mut ctx = CommandContext::new(cli.global, environment, terminal)?;
-    dispatch(cli.command, &mut ctx)?;
+    dispatch(cli.command, &mut ctx).map_err(|error| ctx.with_model_server(error))?;
     Ok(ctx.terminal.flush()?)
 }
 

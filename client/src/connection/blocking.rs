@@ -15,6 +15,7 @@ use ollm_protocol::method::{
     ChatSend, ContextGetBuild, EventSubscribe, FilesWatch, SessionGetRecord,
 };
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::daemon::ModelServerAddress;
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::files::{FilesEvent, FilesWatchParams};
 use ollm_protocol::{Effect, Event, METHODS, Method, SessionId};
@@ -24,6 +25,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::connector::Connector;
+use super::hello::DaemonVersion;
 use super::parts::{context_parts, record_parts, whole_record};
 use crate::error::{ClientError, RpcFailure};
 
@@ -41,7 +43,7 @@ pub struct BlockingClient {
     socket: PathBuf,
     started: bool,
     notice: Option<String>,
-    daemon_version: Option<String>,
+    daemon: Option<DaemonVersion>,
     last_id: u64,
     timeout: Duration,
     /// Reconnects if the first call fails; `None` after that call.
@@ -119,7 +121,7 @@ impl BlockingClient {
             socket: connection.socket,
             started: connection.started,
             notice: connection.notice,
-            daemon_version: connection.daemon.map(|daemon| daemon.version),
+            daemon: connection.daemon,
             last_id: 0,
             timeout: connector.timeout(),
             reconnect: Some(connector.clone()),
@@ -144,10 +146,15 @@ impl BlockingClient {
         self.notice.as_deref()
     }
 
-    /// Returns the version in the daemon's `daemon.json`, if there is one; makes no call.
+    /// Returns the version of the daemon, if connecting asked for it; makes no call.
     #[must_use]
     pub fn daemon_version(&self) -> Option<&str> {
-        self.daemon_version.as_deref()
+        Some(&self.daemon.as_ref()?.version)
+    }
+
+    /// Returns the address of the daemon's model server, if connecting asked for it; makes no call.
+    pub(crate) fn model_server(&self) -> Option<&ModelServerAddress> {
+        self.daemon.as_ref()?.model_server.as_ref()
     }
 
     /// Sets the longest wait for each further reply.

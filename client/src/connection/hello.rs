@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{DaemonHello, DaemonStatus};
-use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult};
+use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult, ModelServerAddress};
 use ollm_protocol::{ErrorKind, Method as _, PROTOCOL_VERSION};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -28,11 +28,12 @@ pub(super) enum HelloError {
     Refused(ClientError),
 }
 
-/// The version of a daemon that serves the requested home.
+/// The version of a daemon that serves the requested home, and its model server.
 #[derive(Debug)]
 pub(crate) struct DaemonVersion {
     pub(crate) version: String,
     pub(crate) protocol: u32,
+    pub(crate) model_server: Option<ModelServerAddress>,
 }
 
 /// Asks the daemon at the other end which home it serves.
@@ -60,7 +61,8 @@ pub(super) fn require_home(
     let cannot_reset = |error| HelloError::Attempt(AttemptCause::Failed(error));
     stream.set_read_timeout(None).map_err(cannot_reset)?;
     stream.set_write_timeout(None).map_err(cannot_reset)?;
-    Ok(DaemonVersion { version: hello.version, protocol: hello.protocol })
+    let DaemonHelloResult { version, protocol, model_server, .. } = hello;
+    Ok(DaemonVersion { version, protocol, model_server })
 }
 
 /// Calls over a stream that nobody else uses.

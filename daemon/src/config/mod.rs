@@ -81,6 +81,9 @@ pub(crate) struct Config {
     /// Directories on this machine that may hold Ollama's models: `OLLAMA_MODELS`, then the usual one.
     #[serde(skip)]
     pub(crate) ollama_models_dirs: Vec<PathBuf>,
+    /// Whether the configuration names the model server, rather than `OLLAMA_HOST` or the default.
+    #[serde(skip)]
+    pub(crate) is_ollama_host_set: bool,
     #[serde(skip)]
     settings: Settings,
 }
@@ -132,7 +135,8 @@ impl Config {
         if config.sessions.data_dir.as_os_str().is_empty() {
             config.sessions.data_dir = home.join("sessions");
         }
-        if config.ollama.host.is_empty() {
+        config.is_ollama_host_set = !config.ollama.host.is_empty();
+        if !config.is_ollama_host_set {
             config.ollama.host = variable("OLLAMA_HOST").cloned().unwrap_or_default();
         }
         let key = variable("OLLAMA_API_KEY").map(|key| ApiKey(key.trim().to_owned()));

@@ -8,7 +8,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::host::InvalidHost;
+use ollm_protocol::model_host::InvalidHost;
+
 use crate::nesting::MAX_LEVELS;
 
 /// Maximum length of a server's message that is repeated. Error messages have one or two lines; a longer text is

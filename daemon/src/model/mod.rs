@@ -11,7 +11,6 @@
 mod backend;
 mod chat;
 mod error;
-mod host;
 mod info;
 mod listed;
 mod models;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hashlink::LruCache;
 use ollm_protocol::Timestamp;
+use ollm_protocol::model_host::{InvalidHost, ModelHost};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 use super::backend::Backend;
 use super::chat::WarmRequest;
 use super::error::{CallPhase, ModelError, ServerAdvice};
-use super::host::{Host, InvalidHost};
 use super::info::{ModelInfo, canonical_name};
 use super::listed::{ListedModel, RunningModel};
 use super::ollama::{Ollama, Timeouts};
@@ -401,7 +401,7 @@ fn create_backend(
     clock: &Arc<Clock>,
 ) -> Result<Arc<dyn Backend>, InvalidHost> {
     let ModelSettings { host, key, timeouts } = settings;
-    let host = Host::parse(host)?;
+    let host = ModelHost::parse(host)?;
     Ok(Arc::new(Ollama::new(host, key.clone(), *timeouts, Arc::clone(clock))))
 }
 

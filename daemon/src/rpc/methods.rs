@@ -3,14 +3,15 @@
 //! Most methods are functions of `app`. The handlers of `daemon.*`, `rpc.discover` and `env.*` are below the table,
 //! because they convert types or concern the process. No value of an environment variable enters a log or an error.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ollm_protocol::methods::daemon::{
     DaemonDoctorResult, DaemonHelloParams, DaemonHelloResult, DaemonReloadResult,
-    DaemonShutdownResult, DaemonStatusResult, Limits, NoParams,
+    DaemonShutdownResult, DaemonStatusResult, Limits, ModelServerAddress, NoParams,
 };
 use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeParams, EnvSanitizeResult};
 use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, limits, method as m};
+use parking_lot::Mutex;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -53,11 +54,11 @@ pub(super) fn register(registry: &mut Registry) {
 }
 
 fn daemon(registry: &mut Registry) {
-    // All clients get the same reply, and each command of `ollmctl` begins with it.
-    let reply = Arc::new(OnceLock::new());
+    // Each command of `ollmctl` begins with this call, and the reply changes only with the model server.
+    let last = Arc::<LastHello>::default();
     registry.register::<m::DaemonHello, _, _>(move |handles, params| {
-        let reply = Arc::clone(&reply);
-        async move { hello(&handles, params, &reply) }
+        let last = Arc::clone(&last);
+        async move { hello(&handles, params, &last) }
     });
     registry.handler::<m::DaemonStatus, _, _>(status);
     registry.handler::<m::DaemonDoctor, _, _>(doctor);
@@ -127,17 +128,28 @@ fn context(registry: &mut Registry) {
     registry.app::<m::ContextForgetFact, _, _>(facts::forget);
 }
 
-/// Replies to a client that speaks the protocol of this daemon; `reply` keeps the reply.
+/// The last reply to `daemon.hello`, and the model server that it names.
+type LastHello = Mutex<Option<(ModelServerAddress, Box<RawValue>)>>;
+
+/// Replies to a client that speaks the protocol of this daemon; `last` keeps the reply.
 fn hello(
     handles: &Handles,
     params: DaemonHelloParams,
-    reply: &OnceLock<Box<RawValue>>,
+    last: &LastHello,
 ) -> Result<Box<RawValue>, RpcError> {
     tracing::debug!(client = params.client, version = params.version, "hello from a client");
     if !(params.protocol_min..=params.protocol_max).contains(&PROTOCOL_VERSION) {
         return Err(unsupported_version(params));
     }
-    if let Some(reply) = reply.get() {
+    let core = &handles.core;
+    let model_server = ModelServerAddress {
+        host: core.models.host(),
+        configured: core.config().is_ollama_host_set,
+    };
+    let mut last = last.lock();
+    if let Some((server, reply)) = &*last
+        && *server == model_server
+    {
         return Ok(reply.clone());
     }
     let json = result_json(&DaemonHelloResult {
@@ -145,11 +157,12 @@ fn hello(
         schema_revision: SCHEMA_REVISION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        epoch: handles.core.events.epoch().to_owned(),
+        epoch: core.events.epoch().to_owned(),
         home_id: Some(handles.home_id.clone()),
+        model_server: Some(model_server.clone()),
         limits: Limits { field_bytes: limits::field_bytes(), ..handles.limits.clone() },
     })?;
-    Ok(reply.get_or_init(|| json).clone())
+    Ok(last.insert((model_server, json)).1.clone())
 }
 
 fn unsupported_version(params: DaemonHelloParams) -> RpcError {

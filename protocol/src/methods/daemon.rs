@@ -46,8 +46,20 @@ pub struct DaemonHelloResult {
     pub epoch: String,
     /// The id of the home that the daemon serves: the device and the inode of its directory as `<device>:<inode>`.
     pub home_id: Option<String>,
+    /// The model server in use.
+    pub model_server: Option<ModelServerAddress>,
     /// The limits of one connection and of the fields of its calls.
     pub limits: Limits,
+}
+
+/// The address of the model server in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelServerAddress {
+    /// The address; empty if the configured one is invalid.
+    pub host: String,
+    /// Whether the configuration names it. Otherwise it is that of `OLLAMA_HOST` when the daemon started, or the default.
+    pub configured: bool,
 }
 
 /// The limits of one connection and of the fields of its calls.

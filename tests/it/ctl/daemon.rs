@@ -74,6 +74,29 @@ fn doctor_names_what_is_wrong_and_the_command_that_helps() {
 }
 
 #[test]
+fn other_model_server_of_the_shell_is_named_with_the_command_that_changes_it() {
+    let sandbox = Sandbox::new();
+    let _daemon = sandbox.daemon();
+    let ctl = |host: &str, args: &[&str]| {
+        let mut command = sandbox.command("ollmctl");
+        command.env("OLLAMA_HOST", host).args(args);
+        run(command, "")
+    };
+    let other =
+        "the daemon uses http://127.0.0.1:9, and OLLAMA_HOST of this shell is http://127.0.0.1:8";
+    let output = ctl("127.0.0.1:8", &["models", "list"]);
+    assert!(output.stderr.contains(other), "{output:?}");
+    assert!(output.stderr.trim_end().ends_with("try: ollmctl daemon restart"), "{output:?}");
+    let output = ctl("http://127.0.0.1:9/", &["models", "list"]);
+    assert!(!output.stderr.contains("OLLAMA_HOST of this shell"), "{output:?}");
+    let doctor = ctl("127.0.0.1:8", &["doctor"]).stdout;
+    assert!(
+        doctor.contains(&format!("warning: {other}\n  try: ollmctl daemon restart")),
+        "{doctor}"
+    );
+}
+
+#[test]
 fn timeout_ends_a_call_that_is_never_answered() {
     let sandbox = Sandbox::new();
     let listener = std::os::unix::net::UnixListener::bind(sandbox.socket()).unwrap();

@@ -78,7 +78,10 @@ pub(super) fn run(
             Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
                 return Err(error);
             }
-            Err(error) => chat.report(&error),
+            Err(error) => {
+                let error = chat.ctx.with_model_server(error);
+                chat.report(&error);
+            }
         }
     }
 }
@@ -222,6 +225,7 @@ impl InteractiveChat<'_, '_> {
             Ok(TurnEnd::Abandoned) => return Err(canceled()),
             Ok(TurnEnd::TakenBack) => self.given_back = message.map(str::to_owned),
             Err(error) => {
+                let error = self.ctx.with_model_server(error);
                 self.report(&error);
                 match MessageFate::of(&error, message.is_some(), screen.is_accepted()) {
                     MessageFate::GivenBack => self.given_back = message.map(str::to_owned),

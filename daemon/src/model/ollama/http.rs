@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::model_host::ModelHost;
 use parking_lot::Mutex;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, SERVER,
@@ -22,7 +23,6 @@ use super::error_response::from_response;
 use crate::clock::Clock;
 use crate::config::ApiKey;
 use crate::model::error::{CallPhase, CallTarget, ModelError, sanitized};
-use crate::model::host::Host;
 
 /// Maximum number of attempts to send a request, unless the caller allows fewer.
 pub(super) const MAX_ATTEMPTS: u32 = 3;
@@ -123,7 +123,7 @@ impl Deadline {
 
 /// The HTTP connection to one server.
 pub(super) struct Http {
-    pub(super) host: Host,
+    pub(super) host: ModelHost,
     key: Option<ApiKey>,
     pub(super) timeouts: Timeouts,
     clock: Arc<Clock>,
@@ -138,7 +138,7 @@ struct PooledClient {
 
 impl Http {
     pub(super) fn new(
-        host: Host,
+        host: ModelHost,
         key: Option<ApiKey>,
         timeouts: Timeouts,
         clock: Arc<Clock>,

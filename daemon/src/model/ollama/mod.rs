@@ -11,6 +11,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::model_host::ModelHost;
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -23,7 +24,6 @@ use self::wire::ModelsBody;
 use super::backend::{AnswerStream, Backend, BackendFuture};
 use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice};
-use super::host::Host;
 use super::info::{ModelInfo, Version, canonical_name};
 use super::listed::{ListedModel, RunningModel};
 use crate::clock::Clock;
@@ -52,7 +52,7 @@ pub(super) struct Ollama {
 impl Ollama {
     /// Creates the handle; the first request opens a connection.
     pub(super) fn new(
-        host: Host,
+        host: ModelHost,
         key: Option<ApiKey>,
         timeouts: Timeouts,
         clock: Arc<Clock>,

@@ -142,7 +142,7 @@ async fn meaning_of_the_prompt_count_depends_on_the_version() {
 #[tokio::test]
 async fn request_contains_every_option_and_none_that_reloads_the_model() {
     let server = ScriptedServer::new("0.33.0", streamed(&[done()]));
-    let host = Host::parse(&server.host()).expect("an address");
+    let host = ModelHost::parse(&server.host()).expect("an address");
     let key = Some(ApiKey("hunter2".to_owned()));
     let ollama = Ollama::new(host, key, PATIENT, Arc::new(Clock::system()));
     let options = json!({ "temperature": 0.5, "stop": ["x"] });

@@ -138,7 +138,7 @@ fn full_port() -> (u16, Vec<std::net::TcpStream>, OwnedFd) {
 #[tokio::test]
 async fn unanswered_connection_times_out() {
     let (port, _waiting, _listener) = full_port();
-    let host = Host::parse(&format!("127.0.0.1:{port}")).expect("an address");
+    let host = ModelHost::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let timeouts = Timeouts { connect: SHORT, ..PATIENT };
     let ollama = Ollama::new(host, None, timeouts, Arc::new(Clock::system()));
     let error = ollama.list().await.expect_err("times out");
@@ -151,7 +151,7 @@ async fn refused_connection_names_the_host_and_the_reason() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("an address").port()
     };
-    let host = Host::parse(&format!("127.0.0.1:{port}")).expect("an address");
+    let host = ModelHost::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let ollama = Ollama::new(host, None, PATIENT, Arc::new(Clock::system()));
     let error = ollama.list().await.expect_err("is refused").to_string();
     let expect =

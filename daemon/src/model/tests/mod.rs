@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{ContextMessage, Role};
+use ollm_protocol::model_host::ModelHost;
 
 use super::backend::Backend;
-use super::host::Host;
 use super::ollama::Ollama;
 use super::window::Window;
 use super::*;
@@ -29,7 +29,7 @@ const PATIENT: Timeouts =
     Timeouts { connect: LONG, first_token: LONG, idle: LONG, response: LONG, probe: LONG };
 
 fn connect(server: &ScriptedServer, timeouts: Timeouts) -> Ollama {
-    let host = Host::parse(&server.host()).expect("an address");
+    let host = ModelHost::parse(&server.host()).expect("an address");
     Ollama::new(host, None, timeouts, Arc::new(Clock::system()))
 }
 

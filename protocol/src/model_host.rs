@@ -1,6 +1,6 @@
 //! The address of a model server, by the rules of `OLLAMA_HOST`.
 //!
-//! Must not know how a server is called.
+//! The daemon connects to it, and a client compares it with the variable of its own shell. Knows nothing of the server.
 //!
 //! **Invariant**: no error repeats the address, which may contain a password.
 
@@ -14,7 +14,7 @@ const CLOUD: &str = "ollama.com";
 
 /// The address of a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
+pub struct ModelHost {
     https: bool,
     /// A host name, or an IP address as it is written in a URL.
     name: String,
@@ -26,12 +26,12 @@ pub(crate) struct Host {
 /// The address of the model server is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the address of the model server {problem}")]
-pub(crate) struct InvalidHost {
+pub struct InvalidHost {
     /// The problem, as the predicate of a sentence.
     pub problem: &'static str,
 }
 
-impl Host {
+impl ModelHost {
     /// Parses the value of `OLLAMA_HOST` or `ollama.host`; an empty value means this machine.
     ///
     /// **Source**: `envconfig` of Ollama 0.33 and the examples of its Python client. The default port is 80 or 443 with
@@ -40,7 +40,7 @@ impl Host {
     ///
     /// **Errors**: a scheme other than http or https, and characters that are invalid in host names. Ollama's own
     /// clients accept them as names and fail when they connect.
-    pub(crate) fn parse(text: &str) -> Result<Self, InvalidHost> {
+    pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let text = text.trim_matches(|sign: char| sign.is_whitespace() || "\"'".contains(sign));
         let (https, rest, default) = match text.split_once("://") {
             None if text == CLOUD => (true, text, 443),
@@ -61,16 +61,20 @@ impl Host {
     }
 
     /// Returns the URL of a path, which begins with a slash.
-    pub(crate) fn url(&self, path: &str) -> String {
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
         format!("{self}{path}")
     }
 
-    pub(crate) const fn is_https(&self) -> bool {
+    /// Returns whether the connection is encrypted.
+    #[must_use]
+    pub const fn is_https(&self) -> bool {
         self.https
     }
 
     /// Returns whether the address is this machine, so that no proxy may be used.
-    pub(crate) fn is_loopback(&self) -> bool {
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
         let address: Option<IpAddr> = self.name.trim_matches(['[', ']']).parse().ok();
         address.map_or_else(
             || self.name == "localhost" || self.name.ends_with(".localhost"),
@@ -79,7 +83,7 @@ impl Host {
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for ModelHost {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.https { "https" } else { "http" };
         write!(out, "{scheme}://{}:{}", self.name, self.port)?;
@@ -136,7 +140,7 @@ mod tests {
     #[test]
     fn address_is_parsed_like_in_ollamas_own_clients() {
         let check = |text: &str, expect: &str| {
-            assert_eq!(Host::parse(text).expect(text).to_string(), expect, "{text}");
+            assert_eq!(ModelHost::parse(text).expect(text).to_string(), expect, "{text}");
         };
         check("", "http://127.0.0.1:11434");
         check("  ", "http://127.0.0.1:11434");
@@ -193,7 +197,7 @@ mod tests {
             "example.com/../x",
             "fe80::1%eth0",
         ] {
-            let error = Host::parse(text).expect_err(text).to_string();
+            let error = ModelHost::parse(text).expect_err(text).to_string();
             assert!(!error.contains("hunter2") && !error.contains("example.com"), "{error}");
         }
     }
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn loopback_is_recognized() {
         let check = |text, expect| {
-            assert_eq!(Host::parse(text).expect(text).is_loopback(), expect, "{text}");
+            assert_eq!(ModelHost::parse(text).expect(text).is_loopback(), expect, "{text}");
         };
         check("", true);
         check("localhost:1", true);
@@ -216,9 +220,9 @@ mod tests {
 
     #[test]
     fn path_is_appended_to_the_base_path() {
-        let url = |text: &str| Host::parse(text).expect(text).url("/api/tags");
+        let url = |text: &str| ModelHost::parse(text).expect(text).url("/api/tags");
         assert_eq!(url(""), "http://127.0.0.1:11434/api/tags");
         assert_eq!(url("https://a.b/c/"), "https://a.b:443/c/api/tags");
-        assert!(Host::parse("https://a.b").is_ok_and(|host| host.is_https()));
+        assert!(ModelHost::parse("https://a.b").is_ok_and(|host| host.is_https()));
     }
 }
