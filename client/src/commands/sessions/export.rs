@@ -1,6 +1,6 @@
 //! `ollmctl sessions export`: writes chunk after chunk to stdout, or to a file that appears complete or not at all.
 
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -29,7 +29,7 @@ const FORMAT_HELP: [&str; 4] = [
 /// Write a session to a file or to stdout.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A file appears complete or not at all. Its format follows its extension unless --format is given.
+A file appears complete or not at all, and an existing one is replaced only with --force. Its format follows its extension unless --format is given.
 With --json, prints a report of the written file; without a file, prints the export itself as json or jsonl.
 
 Examples:
@@ -47,6 +47,9 @@ pub(crate) struct ExportArgs {
     /// The file [default: stdout].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace a file that exists.
+    #[arg(long, short, requires = "output")]
+    force: bool,
 }
 
 impl ExportArgs {
@@ -63,6 +66,23 @@ pub(super) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         return to_stdout(session_id, (format, args.branch), ctx);
     };
     let failed = |source| CommandError::File { action: "write", path: path.to_owned(), source };
+    let exists = || {
+        let command = format!(
+            "ollmctl sessions export {} --output {} --force",
+            args.session.id,
+            path.display()
+        );
+        CommandError::usage(format!("{} exists already", path.display()), &command)
+    };
+    if path.symlink_metadata().is_ok() && !args.force {
+        return Err(exists());
+    }
+    // A link keeps leading to the file, and a device or a pipe is not replaced by a file.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        let problem = format!("{} is not a regular file", path.display());
+        return Err(CommandError::usage(problem, "ollmctl sessions export last > FILE"));
+    }
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
@@ -76,7 +96,11 @@ pub(super) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     })?;
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    let persisted = if args.force { file.persist(path) } else { file.persist_noclobber(path) };
+    persisted.map_err(|error| match error.error.kind() {
+        io::ErrorKind::AlreadyExists => exists(),
+        _ => failed(error.error),
+    })?;
     if ctx.json() {
         let path = path.to_string_lossy();
         return ctx.print_json(&json!({
@@ -198,6 +222,7 @@ mod tests {
             format,
             branch: None,
             output: output.map(PathBuf::from),
+            force: false,
         }
     }
 
@@ -239,8 +264,10 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("talk.md");
         let file = path.to_str().unwrap().to_owned();
-        let export = |fails: bool| {
-            run_against(&["sessions", "export", SESSION_ID, "--output", &file], move |_, params| {
+        let export = |fails: bool, flags: &[&str]| {
+            let line = ["sessions", "export", SESSION_ID, "--output", &file];
+            let line: Vec<&str> = line.iter().chain(flags).copied().collect();
+            run_against(&line, move |_, params| {
                 let chunk = |data: &str, next: Option<&str>| json!({"data": data, "nextCursor": next, "done": 1, "total": 1});
                 match params["cursor"].as_str() {
                     None => Some(chunk("one ", Some("c"))),
@@ -249,13 +276,41 @@ mod tests {
                 }
             })
         };
-        assert!(export(true).error.is_some());
+        assert!(export(true, &[]).error.is_some());
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
-        let done = export(false);
+        let done = export(false, &[]);
         assert!(done.error.is_none());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
         assert_eq!(done.calls[0].1, json!({"sessionId": SESSION_ID, "format": "markdown"}));
-        assert!(export(true).error.is_some());
+        assert!(export(true, &["--force"]).error.is_some());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test writes a file as its user does")]
+    fn existing_file_is_replaced_only_by_force() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("talk.md");
+        let link = scratch.path().join("link.md");
+        std::fs::write(&path, "mine").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let export = |file: &Path, flags: &[&str]| {
+            let line = ["sessions", "export", SESSION_ID, "--output", file.to_str().unwrap()];
+            let line: Vec<&str> = line.iter().chain(flags).copied().collect();
+            let chunk = json!({"data": "export", "nextCursor": null, "done": 1, "total": 1});
+            run_against(&line, move |_, _| Some(chunk.clone()))
+        };
+        for file in [&path, &link] {
+            let refused = export(file, &[]);
+            assert!(refused.calls.is_empty(), "{:?}", refused.calls);
+            let text = refused.error.unwrap().to_text();
+            assert!(text.contains("exists already") && text.contains("--force"), "{text}");
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        assert!(export(&link, &["--force"]).error.is_none());
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "export");
+        let device = export(Path::new("/dev/null"), &["--format", "md", "--force"]);
+        assert!(device.error.unwrap().to_string().contains("is not a regular file"));
     }
 }
