@@ -8,6 +8,7 @@ use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use super::history::LineHistory;
 use super::input::{EditorEvent, LineEditor};
+use super::model_name::require_model;
 use super::screen::Screen;
 use super::session::{ChatSession, last_on_branch, last_records, think_word};
 use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
@@ -183,6 +184,7 @@ impl InteractiveChat<'_, '_> {
             (OwnCommand::Help, _) => self.help()?,
             (OwnCommand::Model { name: None }, _) => self.list_models()?,
             (OwnCommand::Model { name: Some(name) }, _) => {
+                require_model(&name, self.ctx)?;
                 self.session.set_model(name, self.ctx)?;
                 let model = self.session.model().map(sanitize::one_line).unwrap_or_default();
                 self.remark(&format!("the model is {model} from now on"));

@@ -9,6 +9,7 @@ mod fit;
 mod history;
 mod input;
 mod interactive;
+mod model_name;
 mod screen;
 pub(super) mod session;
 mod slash;
@@ -25,6 +26,7 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use fit::require_fit;
+use model_name::require_model;
 use screen::{JsonLines, Screen};
 use session::{ChatSession, think_parser};
 use turn::{TurnEnd, TurnRunner, WhenBusy, canceled};
@@ -134,6 +136,9 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
 
 /// Opens the session that the arguments name.
 fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<ChatSession> {
+    if let Some(model) = &args.model {
+        require_model(model, ctx)?;
+    }
     let existing = if args.continue_ {
         Some(session::current(ctx)?)
     } else if let Some(text) = &args.resume {

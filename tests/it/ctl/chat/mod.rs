@@ -161,22 +161,38 @@ fn model_and_system_prompt_flags_apply_to_the_session() {
 }
 
 #[test]
-fn failed_turn_has_exit_code_and_hint() {
+fn model_that_does_not_exist_is_refused_before_a_session_begins() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let error = fixture.chat(&["-m", "absent", "hello"], "").fails(3);
     assert!(error.contains("try: ollama pull absent"), "{error}");
+    let error = fixture.chat(&["-m", "tiny:7b", "hello"], "").fails(3);
+    assert!(error.contains("similar ones are tiny:latest"), "{error}");
+    assert!(error.contains("try: ollmctl chat --model tiny:latest"), "{error}");
+    assert!(fixture.sessions().is_empty());
+    assert!(fake.requests("/api/chat").is_empty());
+}
+
+#[test]
+fn failed_turn_has_exit_code_and_hint() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut wire = fixture.daemon.wire();
+    let session = wire.create(json!({ "model": "absent" }));
+    wire.record(&session, "user", "begin");
+    let error = fixture.chat(&["-r", "last", "hello"], "").fails(3);
+    assert!(error.contains("try: ollama pull absent"), "{error}");
+    let output = fixture.chat(&["--json", "-r", "last", "hello"], "");
+    let last: Value = serde_json::from_str(output.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(last["data"]["kind"], "modelNotFound");
+    let error: Value = serde_json::from_str(&output.fails(3)).unwrap();
+    assert_eq!(error["error"]["hint"], "ollama pull absent");
+    assert_eq!(fixture.chat(&["-r", "last", "-m", "tiny", "again"], "").ok(), "ok\n");
     fake.inject("/api/chat", &[Fault::ErrorLine { after: 1, text: "out of memory".into() }]);
     fake.script(Answer::text("half an answer"));
     let output = fixture.chat(&["hello"], "");
     assert_eq!(output.stdout, "half \n", "the partial answer is printed");
     assert!(output.fails(1).contains("out of memory"));
-    let output = fixture.chat(&["--json", "-m", "absent", "hello"], "");
-    let last: Value = serde_json::from_str(output.stdout.lines().last().unwrap()).unwrap();
-    assert_eq!(last["data"]["kind"], "modelNotFound");
-    let error: Value = serde_json::from_str(&output.fails(3)).unwrap();
-    assert_eq!(error["error"]["hint"], "ollama pull absent");
-    assert_eq!(fixture.chat(&["-c", "-m", "tiny", "again"], "").ok(), "ok\n");
 }
 
 #[test]

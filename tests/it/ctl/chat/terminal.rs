@@ -274,11 +274,18 @@ fn ctrl_c_at_empty_prompt_exits_after_confirmation() {
 fn failed_turn_does_not_end_the_chat() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
-    let mut terminal = fixture.terminal(&["-m", "absent"]);
+    let mut wire = fixture.daemon.wire();
+    let session = wire.create(json!({ "model": "absent" }));
+    wire.record(&session, "user", "begin");
+    let mut terminal = fixture.terminal(&["-r", "last"]);
     terminal.expect("> ");
     terminal.send("hello\r");
     terminal.expect("try: ollama pull absent");
     terminal.expect("/retry");
+    terminal.send("/model tiny:7b\r");
+    terminal.expect("try: /model tiny:latest");
+    terminal.send("/model\r");
+    terminal.expect("the model is absent");
     terminal.send("/model tiny\r");
     terminal.expect("the model is tiny from now on");
     terminal.send("/retry\r");
