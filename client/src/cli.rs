@@ -46,7 +46,7 @@ Examples:
   ollmctl context build last --context-size 4096
 
 Exit codes: 0 success, 1 internal error, 2 wrong usage, 3 not found, 4 busy, 5 wrong configuration, 6 no daemon, \
-130 interrupted. `exec` ends with the code of its command, or 124 after a timeout."
+7 no model server, 130 interrupted. `exec` ends with the code of its command, or 124 after a timeout."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]

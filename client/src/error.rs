@@ -255,15 +255,20 @@ pub enum Exit {
     Config = 5,
     /// The daemon cannot be reached.
     Unreachable = 6,
+    /// The model server cannot be used.
+    ModelServer = 7,
     /// A signal ended the command; shells use this code for Ctrl-C.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// Returns the exit code for a class of the daemon's errors.
+    /// Returns the exit code for a kind of the daemon's errors: that of its class, except for the model server.
     #[must_use]
-    pub const fn of_class(class: ErrorClass) -> Self {
-        match class {
+    pub const fn of_kind(kind: ErrorKind) -> Self {
+        if matches!(kind, ErrorKind::ModelUnavailable) {
+            return Self::ModelServer;
+        }
+        match kind.class() {
             ErrorClass::User => Self::Usage,
             ErrorClass::Config => Self::Config,
             ErrorClass::Busy => Self::Busy,
@@ -329,7 +334,7 @@ impl ClientError {
             Self::Rpc(failure) => {
                 let known = failure.kind.map(ErrorKind::as_str);
                 let name = failure.kind_name.as_deref().or(known).unwrap_or("unknown");
-                (name, failure.kind.map_or(Exit::Internal, |kind| Exit::of_class(kind.class())))
+                (name, failure.kind.map_or(Exit::Internal, Exit::of_kind))
             }
             Self::StartFailed { kind: Some(kind), .. } => match kind.class() {
                 ErrorClass::Config => (kind.as_str(), Exit::Config),
@@ -463,9 +468,8 @@ mod tests {
     }
 
     #[test]
-    fn error_kind_has_the_code_of_its_class() {
-        let check =
-            |kind: ErrorKind, code: u8| assert_eq!(Exit::of_class(kind.class()) as u8, code);
+    fn error_kind_has_the_code_of_its_class_or_its_own() {
+        let check = |kind: ErrorKind, code: u8| assert_eq!(Exit::of_kind(kind) as u8, code);
         check(ErrorKind::Internal, 1);
         check(ErrorKind::Storage, 1);
         check(ErrorKind::InvalidParams, 2);
@@ -474,6 +478,7 @@ mod tests {
         check(ErrorKind::Busy, 4);
         check(ErrorKind::Conflict, 4);
         check(ErrorKind::Config, 5);
-        assert!(ErrorKind::ALL.iter().all(|kind| Exit::of_class(kind.class()) as u8 > 0));
+        check(ErrorKind::ModelUnavailable, 7);
+        assert!(ErrorKind::ALL.iter().all(|kind| Exit::of_kind(*kind) as u8 > 0));
     }
 }

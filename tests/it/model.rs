@@ -276,7 +276,7 @@ fn other_server_is_named_and_not_asked_for_a_missing_model() {
             "{message}"
         );
     }
-    let error = sandbox.ctl(["chat", "-m", "tiny", "hi"]).fails(4);
+    let error = sandbox.ctl(["chat", "-m", "tiny", "hi"]).fails(7);
     assert!(error.contains("llama-server answers there"), "{error}");
     assert!(!error.contains("ollama pull"), "{error}");
     let status = wire.model_server();

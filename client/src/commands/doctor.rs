@@ -39,8 +39,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 Needs no daemon and starts none. With --json, the whole report for a bug report: it has paths, names of variables and \
 the last error of the daemon's log, and no text of a conversation and no value of a key.
 
-Exit codes: 0 without a problem, 6 if the daemon cannot be reached, 5 if its configuration is wrong, 1 for other \
-problems. Warnings do not count.
+Exit codes: 0 without a problem, 6 if the daemon cannot be reached, 5 if its configuration is wrong, 7 if only the model \
+server cannot be used, 1 for other problems. Warnings do not count.
 
 Examples:
   ollmctl doctor
@@ -263,20 +263,18 @@ fn warning(topic: &str, text: String, hint: Option<String>) -> DoctorFinding {
 
 /// Returns the exit code for the worst problem: a daemon that cannot be reached explains most others.
 fn exit_of(findings: &[DoctorFinding]) -> Exit {
-    let has = |topic: Option<&str>| {
-        findings.iter().any(|finding| {
-            finding.level == FindingLevel::Problem
-                && topic.is_none_or(|topic| finding.topic == topic)
-        })
-    };
-    if has(Some("configuration")) {
-        Exit::Config
-    } else if has(Some("daemon")) {
-        Exit::Unreachable
-    } else if has(None) {
-        Exit::Internal
-    } else {
+    let problems = findings.iter().filter(|finding| finding.level == FindingLevel::Problem);
+    let topics: Vec<&str> = problems.map(|finding| finding.topic.as_str()).collect();
+    if topics.is_empty() {
         Exit::Success
+    } else if topics.contains(&"configuration") {
+        Exit::Config
+    } else if topics.contains(&"daemon") {
+        Exit::Unreachable
+    } else if topics.iter().all(|topic| *topic == "modelServer") {
+        Exit::ModelServer
+    } else {
+        Exit::Internal
     }
 }
 
@@ -410,6 +408,20 @@ mod tests {
         assert_eq!(topics, ["daemon", "program"]);
         assert_eq!(report["daemon"], Value::Null);
         assert_eq!(report["socket"]["tried"][0], json!(home.socket()));
+    }
+
+    #[test]
+    fn exit_code_is_that_of_the_worst_problem() {
+        let check = |problems: &[&str], expect: Exit| {
+            let mut findings = vec![warning("disk", "is slow".to_owned(), None)];
+            findings.extend(problems.iter().map(|topic| problem(topic, "", None)));
+            assert_eq!(exit_of(&findings), expect, "{problems:?}");
+        };
+        check(&[], Exit::Success);
+        check(&["modelServer"], Exit::ModelServer);
+        check(&["modelServer", "disk"], Exit::Internal);
+        check(&["modelServer", "daemon"], Exit::Unreachable);
+        check(&["daemon", "configuration"], Exit::Config);
     }
 
     #[test]

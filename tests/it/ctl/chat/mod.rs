@@ -199,7 +199,7 @@ fn failed_turn_has_exit_code_and_hint() {
 fn unreachable_model_server_is_named_with_its_settings() {
     let fixture =
         ChatFixture::with_config("ollama:\n  host: 127.0.0.1:9\nmodels:\n  default: tiny\n");
-    let stderr = fixture.chat(&["hello"], "").stderr;
+    let stderr = fixture.chat(&["hello"], "").fails(7);
     for part in ["http://127.0.0.1:9", "try: ollama serve", "ollama.host", "OLLAMA_HOST"] {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
