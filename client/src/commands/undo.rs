@@ -15,6 +15,9 @@ use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style};
 
+/// The most operations of one call.
+const MAX_STEPS: u32 = 1000;
+
 /// Undo the newest operations of a session: turns, compactions, branches, and changes of goals, pins, entries and mode.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -53,7 +56,7 @@ pub(crate) struct RedoArgs {
 #[derive(Debug, Args)]
 struct StepArgs {
     /// The number of operations.
-    #[arg(value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(value_name = "N", default_value = "1", value_parser = parse_steps)]
     steps: u32,
     #[command(flatten)]
     session: SessionFlag,
@@ -63,6 +66,22 @@ struct StepArgs {
     /// Put files back without asking.
     #[arg(long, short, requires = "files")]
     yes: bool,
+}
+
+/// Removes the name of the param from an error about the number of operations, which was typed without it.
+fn without_param(mut error: ClientError) -> ClientError {
+    if let ClientError::Rpc(failure) = &mut error
+        && let Some(sentence) = failure.message.strip_prefix("steps: ")
+    {
+        failure.message = sentence.to_owned();
+    }
+    error
+}
+
+/// Parses the number of operations.
+fn parse_steps(text: &str) -> Result<u32, String> {
+    let steps = text.parse().ok().filter(|steps| (1..=MAX_STEPS).contains(steps));
+    steps.ok_or_else(|| format!("the number of operations is 1 to {MAX_STEPS}"))
 }
 
 /// A direction along the operations.
@@ -94,10 +113,11 @@ impl StepDirection {
         params: &SessionUndoParams,
         ctx: &mut CommandContext<'_>,
     ) -> Result<CallReply<SessionUndoResult>, ClientError> {
-        match self {
+        let called = match self {
             Self::Back => ctx.call::<SessionUndo>(params),
             Self::Forward => ctx.call::<SessionRedo>(params),
-        }
+        };
+        called.map_err(without_param)
     }
 }
 
@@ -254,4 +274,36 @@ pub(super) fn remaining_line(undoable: u64, redoable: u64) -> String {
     let redoable = count(redoable, "nothing to redo", "can be redone");
     let line = format!("{undoable}, {redoable}");
     format!("{}\n", Style::Faint.paint(&line))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::error::RpcFailure;
+
+    #[test]
+    fn number_of_steps_is_explained() {
+        let check = |text: &str, expect| assert_eq!(parse_steps(text).ok(), expect, "{text}");
+        check("1", Some(1));
+        check("1000", Some(1000));
+        for wrong in ["0", "1001", "-1", "bogus", ""] {
+            check(wrong, None);
+        }
+        let problem = parse_steps("bogus").unwrap_err();
+        assert_eq!(problem, "the number of operations is 1 to 1000");
+    }
+
+    #[test]
+    fn error_about_steps_is_a_sentence() {
+        let check = |message: &str, expect: &str| {
+            let data = json!({ "kind": "invalidParams" });
+            let failure = RpcFailure::new(-32602, message.to_owned(), Some(data));
+            let error = without_param(ClientError::Rpc(Box::new(failure)));
+            assert_eq!(error.to_string(), expect);
+        };
+        check("steps: there is nothing to redo", "there is nothing to redo");
+        check("planId: is missing", "planId: is missing");
+    }
 }
