@@ -91,8 +91,8 @@ pub(crate) enum CommandError {
     #[error("interrupted; the private daemon is stopped and its home removed")]
     Interrupted,
     /// A signal ended an answer or a chat.
-    #[error("canceled; the answer so far is kept")]
-    Canceled { hint: Option<String> },
+    #[error("{message}")]
+    Canceled { message: &'static str, hint: Option<String> },
     #[error("cannot read the input")]
     Input(#[source] io::Error),
     #[error(transparent)]
@@ -208,9 +208,9 @@ impl CommandError {
             Self::Client(error) | Self::RefusedFile { source: error, .. } => error.hint(),
             Self::InvalidId { .. } | Self::AmbiguousId { .. } => Some(LIST_HINT.to_owned()),
             Self::UnfinishedCall { hint, .. } => Some(hint.clone()),
-            Self::Usage { hint, .. } | Self::NotFound { hint, .. } | Self::Canceled { hint } => {
-                hint.clone()
-            }
+            Self::Usage { hint, .. }
+            | Self::NotFound { hint, .. }
+            | Self::Canceled { hint, .. } => hint.clone(),
             Self::NotUtf8 { path, command, .. } => {
                 let file = if is_stdin(path) { "FILE".into() } else { path.to_string_lossy() };
                 Some(format!("iconv -f ISO-8859-1 -t UTF-8 {file} | ollmctl {command} -"))

@@ -317,6 +317,14 @@ impl ClientError {
         Self::Rpc(Box::new(RpcFailure::new(code, message, Some(data))))
     }
 
+    /// Returns the further fields of an error of the daemon.
+    pub(crate) fn fields(&self) -> Option<&Map<String, Value>> {
+        match self {
+            Self::Rpc(failure) => Some(&failure.fields),
+            _ => None,
+        }
+    }
+
     /// Returns the stable name of this error; for an error of the daemon, the daemon's name for it.
     #[must_use]
     pub fn kind(&self) -> &str {

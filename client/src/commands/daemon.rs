@@ -23,6 +23,7 @@ use crate::command_error::{CommandError, CommandResult, exit_of_daemon};
 use crate::connection::{BlockingClient, Connector, decode, means_not_running};
 use crate::error::ClientError;
 use crate::render::units::{ago, bytes, counted, grouped};
+use crate::render::wrap::wrap;
 use crate::render::{RenderOptions, table, warning_line};
 
 /// The longest wait for a daemon to end; its own limit is ten seconds.
@@ -109,7 +110,7 @@ pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> Comma
 pub(super) fn config(command: ConfigCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         ConfigCommand::Show => run_program("--show-config", ctx),
-        ConfigCommand::List => run_program("--list-config", ctx),
+        ConfigCommand::List => list_config(ctx),
         ConfigCommand::Check => run_program("--check-config", ctx),
         ConfigCommand::Path => {
             let path = ctx.environment.config.clone();
@@ -142,6 +143,21 @@ fn run_program(flag: &str, ctx: &mut CommandContext<'_>) -> CommandResult {
     }
     let status = command.status().map_err(|error| cannot_run(&command, error))?;
     if status.success() { Ok(()) } else { Err(CommandError::Program { status }) }
+}
+
+/// Lists the keys of the configuration, on a terminal with lines that end between words.
+fn list_config(ctx: &mut CommandContext<'_>) -> CommandResult {
+    let Some(width) = ctx.terminal.out_columns().filter(|_| !ctx.json()) else {
+        return run_program("--list-config", ctx);
+    };
+    let mut command = ctx.connector().daemon_command()?;
+    command.arg("--list-config").stderr(Stdio::inherit());
+    let output = command.output().map_err(|error| cannot_run(&command, error))?;
+    if !output.status.success() {
+        return Err(CommandError::Program { status: output.status });
+    }
+    let text = sanitize::text(&String::from_utf8_lossy(&output.stdout));
+    ctx.print_text(&wrap(&text, Some(width), 2))
 }
 
 fn cannot_run(command: &Command, source: io::Error) -> ClientError {

@@ -37,6 +37,7 @@ use crate::completion;
 use crate::error::Exit;
 use crate::render::Style;
 use crate::render::terminal::Terminal;
+use crate::render::wrap::wrap;
 
 /// Runs `ollmctl`: prints everything, and returns the exit code.
 #[must_use]
@@ -63,7 +64,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
         Err(error) => {
             drop(terminal.flush());
             if !error.is_already_reported() {
-                terminal.eprintln(&if json { error.to_json() } else { error.to_text() });
+                let text = || wrap(&error.to_text(), terminal.err_columns(), 2);
+                terminal.eprintln(&if json { error.to_json() } else { text() });
             }
             error.exit_code()
         }

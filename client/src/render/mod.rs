@@ -11,6 +11,7 @@ pub(crate) mod table;
 pub(crate) mod terminal;
 pub(crate) mod transcript;
 pub(crate) mod units;
+pub(crate) mod wrap;
 
 use std::fmt::Write as _;
 

@@ -76,6 +76,13 @@ impl Spinner {
         Self { bar: DelayedBar::new("{spinner} {wide_msg}", &message), message }
     }
 
+    /// Shows a wait that began at a time.
+    pub(crate) fn since(message: String, started: Instant) -> Self {
+        let mut spinner = Self::new(message);
+        spinner.bar.started = started;
+        spinner
+    }
+
     /// Starts the next wait.
     pub(crate) fn set(&mut self, message: String) {
         self.bar.started = Instant::now();

@@ -4,9 +4,14 @@ use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets,
 };
 
+use super::wrap::wrap;
+
 /// A word delimiter that sanitized text does not contain, so that cells are cut at any character: text after a break
 /// between words would not be shown.
 const NO_DELIMITER: char = '\0';
+
+/// The narrowest column of values beside their names.
+const MIN_VALUE_COLUMNS: usize = 30;
 
 /// The alignment and width of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +84,23 @@ pub(crate) fn fields(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<widest$}  {value}\n")).collect()
 }
 
+/// Returns the same as [`fields`] with the values wrapped between words at a width, if one is given.
+pub(crate) fn wrapped_fields(rows: &[(&str, String)], width: Option<usize>) -> String {
+    let names = rows.iter().map(|(name, _)| name.len() + 2).max().unwrap_or(0);
+    let Some(room) = width.map(|width| width.saturating_sub(names)) else { return fields(rows) };
+    if room >= MIN_VALUE_COLUMNS {
+        let margin = format!("\n{}", " ".repeat(names));
+        let value = |value: &String| wrap(value, Some(room), 0).replace('\n', &margin);
+        let rows: Vec<_> = rows.iter().map(|(name, text)| (*name, value(text))).collect();
+        return fields(&rows);
+    }
+    // The values have lines of their own.
+    let row = |(name, value): &(&str, String)| {
+        format!("{name}\n{}\n", wrap(&format!("    {value}"), width, 0))
+    };
+    rows.iter().map(row).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +123,15 @@ mod tests {
         check("設定ファイル", 12, "設定ファイル");
         check("設定ファイル", 6, "設定…");
         check("", 5, "");
+    }
+
+    #[test]
+    fn fields_are_wrapped_beside_or_below_their_names() {
+        let rows = [("/undo [N]", "undo the last turn or change, or N of them".to_owned())];
+        assert_eq!(wrapped_fields(&rows, None), fields(&rows));
+        let beside = "/undo [N]  undo the last turn or change,\n           or N of them\n";
+        assert_eq!(wrapped_fields(&rows, Some(42)), beside);
+        let below = "/undo [N]\n    undo the last turn or change, or\n    N of them\n";
+        assert_eq!(wrapped_fields(&rows, Some(36)), below);
     }
 }

@@ -37,15 +37,14 @@ impl Terminal {
         };
         let stdout = io::stdout();
         let out_is_terminal = stdout.is_terminal();
-        // A terminal that does not know its size reports 0.
-        let width = comfy_table::Table::new().width().filter(|width| out_is_terminal && *width > 0);
+        let width = columns_of_terminal().filter(|_| out_is_terminal);
         Self {
             out_color: color(AutoStream::choice(&stdout)),
             err_color: color(AutoStream::choice(&io::stderr())),
             out_is_terminal,
             in_is_terminal: io::stdin().is_terminal(),
             err_is_terminal: io::stderr().is_terminal(),
-            width: width.map_or(DEFAULT_WIDTH, usize::from).max(MIN_WIDTH),
+            width: width.unwrap_or(DEFAULT_WIDTH).max(MIN_WIDTH),
             out: Box::new(BufWriter::new(stdout)),
         }
     }
@@ -91,6 +90,17 @@ impl Terminal {
         self.width
     }
 
+    /// Returns the columns at which text for people on stdout is wrapped; `None` if it is no terminal. A terminal that was
+    /// resized has other ones now.
+    pub(crate) fn out_columns(&self) -> Option<usize> {
+        self.out_is_terminal.then(columns_of_terminal).flatten()
+    }
+
+    /// Returns the same for stderr.
+    pub(crate) fn err_columns(&self) -> Option<usize> {
+        self.err_is_terminal.then(columns_of_terminal).flatten()
+    }
+
     /// Writes text for people; removes its styles if stdout gets no colors.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), OutputError> {
         if self.out_color {
@@ -133,6 +143,11 @@ impl Terminal {
         io::stdin().lock().read_line(&mut answer)?;
         Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
     }
+}
+
+/// Returns the columns of the terminal of this process. A terminal that does not know its size reports 0.
+fn columns_of_terminal() -> Option<usize> {
+    comfy_table::Table::new().width().filter(|width| *width > 0).map(usize::from)
 }
 
 /// The captured stdout of a test.

@@ -6,6 +6,7 @@
 use ollm_protocol::sanitize::Sanitizer;
 
 use crate::render::Style;
+use crate::render::wrap::WordWrap;
 
 /// The deepest level of a Markdown heading.
 const MAX_HEADING_LEVEL: usize = 6;
@@ -16,35 +17,65 @@ const MAX_INDENT: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct AnswerRenderer {
     sanitizer: Sanitizer,
+    wrap: WordWrap,
     /// The beginning of a line whose kind is not known yet.
     held: String,
     line: Option<MarkdownLine>,
     /// The character of the open fence.
     fence: Option<char>,
     has_text: bool,
+    /// The line was broken for another output, and nothing followed.
+    is_broken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkdownLine {
     Plain,
     Heading,
+    /// A row of a table, whose columns would not stay below each other.
+    Row,
     Fence(char),
     Code,
 }
 
 impl AnswerRenderer {
+    /// Wraps lines of prose between words at a number of columns; `None` leaves them whole. A word is held then until its
+    /// end is known.
+    pub(super) fn set_width(&mut self, width: Option<usize>) {
+        self.wrap.set_width(width);
+    }
+
+    /// Returns the held part of a word, because nothing more arrives for now.
+    pub(super) fn flush(&mut self) -> String {
+        let words = self.wrap.flush();
+        self.line.map_or_else(String::new, |line| line.paint(&words))
+    }
+
+    /// Returns whether the last line has text, so that another output needs a line break before it.
+    pub(super) const fn is_in_line(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Notes that the line was broken, for an output in between.
+    pub(super) fn start_line(&mut self) {
+        self.wrap.start_line();
+        self.is_broken = true;
+    }
+
     /// Adds a piece and returns the text that can be shown now; drops empty lines before the first word.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let text = self.sanitizer.push(piece);
         let text = if self.has_text { text.as_str() } else { text.trim_start_matches('\n') };
         self.has_text |= !text.is_empty();
+        self.is_broken &= text.is_empty();
         text.split_inclusive('\n').map(|part| self.render_part(part)).collect()
     }
 
     /// Returns the rest of the answer with a final line break.
     pub(super) fn finish(&mut self) -> String {
-        let mut rest = std::mem::take(&mut self.held);
-        if self.line.take().is_some() || !rest.is_empty() {
+        let mut rest = self.flush() + &std::mem::take(&mut self.held);
+        let is_in_line = self.line.take().is_some() && !self.is_broken;
+        if is_in_line || !rest.is_empty() {
             rest.push('\n');
         }
         rest
@@ -64,20 +95,34 @@ impl AnswerRenderer {
             }
         };
         let (words, end) = part.strip_suffix('\n').map_or((part, ""), |words| (words, "\n"));
+        let words = match line {
+            MarkdownLine::Plain | MarkdownLine::Heading if end.is_empty() => self.wrap.push(words),
+            MarkdownLine::Plain | MarkdownLine::Heading => {
+                self.wrap.push(words) + &self.wrap.flush()
+            }
+            _ => words.to_owned(),
+        };
         if !end.is_empty() {
             self.line = None;
+            self.wrap.start_line();
             if let MarkdownLine::Fence(char) = line {
                 self.fence = if self.fence.is_some() { None } else { Some(char) };
             }
         }
-        let style = match line {
-            MarkdownLine::Plain => return format!("{words}{end}"),
-            _ if words.is_empty() => return end.to_owned(),
-            MarkdownLine::Heading => Style::Strong,
-            MarkdownLine::Fence(_) => Style::Faint,
-            MarkdownLine::Code => Style::Code,
+        line.paint(&words) + end
+    }
+}
+
+impl MarkdownLine {
+    fn paint(self, words: &str) -> String {
+        let style = match self {
+            Self::Plain | Self::Row => return words.to_owned(),
+            _ if words.is_empty() => return String::new(),
+            Self::Heading => Style::Strong,
+            Self::Fence(_) => Style::Faint,
+            Self::Code => Style::Code,
         };
-        style.paint(words) + end
+        style.paint(words)
     }
 }
 
@@ -99,6 +144,7 @@ fn line_kind(beginning: &str, fence: Option<char>) -> Option<MarkdownLine> {
             _ if may_continue => None,
             _ => Some(usual),
         },
+        '|' if fence.is_none() => Some(MarkdownLine::Row),
         '#' if fence.is_none() && count <= MAX_HEADING_LEVEL => match words[count..].chars().next()
         {
             Some(' ') => Some(MarkdownLine::Heading),
@@ -142,6 +188,33 @@ mod tests {
             let pieces = chars.chunks(size).map(|piece| piece.iter().collect());
             assert_eq!(plain(&render(pieces)), expect, "{size}");
         }
+    }
+
+    #[test]
+    fn prose_is_wrapped_and_code_and_tables_are_not() {
+        let text = "# A heading that is too long for it\nprose that is too long for it\n| a table that is too long |\n\n```\ncode that is too long for it\n```\n";
+        let expect = "# A heading that is\ntoo long for it\nprose that is too\nlong for it\n| a table that is too long |\n\n```\ncode that is too long for it\n```\n";
+        for size in 1..9 {
+            let mut answer = AnswerRenderer::default();
+            answer.set_width(Some(20));
+            let chars: Vec<char> = text.chars().collect();
+            let pieces = chars.chunks(size).map(|piece| piece.iter().collect::<String>());
+            let mut shown: String = pieces.map(|piece| answer.push(&piece)).collect();
+            shown.push_str(&answer.finish());
+            assert_eq!(plain(&shown), expect, "{size}");
+        }
+    }
+
+    #[test]
+    fn held_word_is_shown_when_nothing_follows() {
+        let mut answer = AnswerRenderer::default();
+        answer.set_width(Some(20));
+        assert_eq!(answer.push("one tw"), "one");
+        assert_eq!(answer.flush(), " tw");
+        assert_eq!(answer.push("o three"), "o");
+        assert_eq!(answer.flush(), " three");
+        answer.start_line();
+        assert_eq!(answer.finish(), "", "the line has ended already");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::commands::snapshot::{self, SnapshotCommand};
 use crate::error::ClientError;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
+use crate::render::wrap::wrap;
 use crate::render::{Style, table};
 
 /// Messages shown of a session that is continued: enough to remember its subject.
@@ -221,10 +222,11 @@ impl InteractiveChat<'_, '_> {
         }
         match end {
             Ok(TurnEnd::Answered) => {}
-            Ok(TurnEnd::Canceled) => {
+            Ok(TurnEnd::Canceled { has_answer: true }) => {
                 self.remark("canceled; the answer so far is kept, /retry asks again");
             }
-            Ok(TurnEnd::Abandoned) => return Err(canceled()),
+            Ok(TurnEnd::Canceled { has_answer: false }) => self.canceled_early(message, &screen),
+            Ok(TurnEnd::Abandoned) => return Err(canceled("canceled")),
             Ok(TurnEnd::TakenBack) => self.given_back = message.map(str::to_owned),
             Err(error) => {
                 let error = self.ctx.with_model_server(error);
@@ -242,6 +244,18 @@ impl InteractiveChat<'_, '_> {
         Ok(())
     }
 
+    /// Takes a question back whose answer had not begun, because the next one would follow it in the prompt as if both
+    /// were one question.
+    fn canceled_early(&mut self, message: Option<&str>, screen: &Screen) {
+        let is_undone = screen.message().is_some_and(|seq| self.session.take_back(seq, self.ctx));
+        if is_undone {
+            self.given_back = message.map(str::to_owned);
+            self.remark("canceled before the answer began; your message is undone, /redo keeps it");
+        } else {
+            self.remark("canceled before the answer began; /retry asks again");
+        }
+    }
+
     /// Shows or sets how the model thinks.
     fn think(&mut self, think: Option<Think>) {
         self.session.think = think.or(self.session.think);
@@ -257,7 +271,9 @@ impl InteractiveChat<'_, '_> {
             SlashCommand::all().map(|command| (command.usage, command.help.to_owned())).collect();
         let keys = "\nA backslash at the end of a line continues it on the next line.\n\
                     // begins a message with a slash. Ctrl-C cancels an answer.\n";
-        self.ctx.print_text(&(table::fields(&rows) + keys))
+        let width = self.ctx.terminal.out_columns();
+        let help = table::wrapped_fields(&rows, width) + &wrap(keys, width, 0);
+        self.ctx.print_text(&help)
     }
 
     /// Lists the models of the server, with a star before the session's.
@@ -312,7 +328,7 @@ impl InteractiveChat<'_, '_> {
     fn note(&mut self, text: &str) {
         // If this fails, the next line reports it.
         self.ctx.terminal.flush().ok();
-        self.ctx.terminal.eprintln(text);
+        self.ctx.terminal.eprintln(&wrap(text, self.ctx.terminal.err_columns(), 0));
     }
 }
 

@@ -207,7 +207,13 @@ fn answer_once(
     };
     match end {
         TurnEnd::Answered => Ok(()),
-        TurnEnd::Canceled | TurnEnd::Abandoned | TurnEnd::TakenBack => Err(canceled()),
+        TurnEnd::Canceled { has_answer: true } => {
+            Err(canceled("canceled; the answer so far is kept"))
+        }
+        TurnEnd::Canceled { has_answer: false } => {
+            Err(canceled("canceled before the answer began; the question is kept without one"))
+        }
+        TurnEnd::Abandoned | TurnEnd::TakenBack => Err(canceled("canceled")),
     }
 }
 

@@ -1,6 +1,9 @@
 //! A turn on the terminal: the answer on stdout as it arrives, everything else on stderr if that is a terminal. With
 //! `--json`, the events of the turn.
 
+use std::time::{Duration, Instant};
+
+use ollm_protocol::Seq;
 use ollm_protocol::content::{CountKind, CutRecord};
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatPhase, ChatUsage};
 use ollm_protocol::sanitize::{self, Sanitizer};
@@ -10,11 +13,14 @@ use super::answer::AnswerRenderer;
 use super::fit::cut_warning;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
-use crate::commands::context::window::{reliability_suffix, retention_suffix};
+use crate::commands::context::window::{count_kind, reliability_suffix, retention_suffix};
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
 use crate::render::{Style, escaped_json};
+
+/// The longest time between two pieces of an answer before the wait is shown.
+const STALL: Duration = Duration::from_secs(5);
 
 /// Shows a turn to a person.
 #[derive(Default)]
@@ -27,8 +33,12 @@ pub(super) struct Screen {
     /// The records of which the model was shown a part.
     cut: Vec<CutRecord>,
     finish_reason: String,
+    /// The record of the message, once the daemon has it.
+    message: Option<Seq>,
     /// The daemon has recorded the message.
     is_accepted: bool,
+    /// The time of the last piece of the answer.
+    last_delta: Option<Instant>,
     /// Cut records are reported as they are known, also without a terminal.
     warns_of_cuts: bool,
 }
@@ -98,10 +108,12 @@ impl Screen {
         terminal: &mut Terminal,
     ) -> CommandResult {
         self.spinner = None;
+        self.last_delta = Some(Instant::now());
         if let Some(thinking) = thinking {
             self.thinking.show(thinking, terminal);
         }
         if let Some(text) = text {
+            self.answer.set_width(terminal.out_columns());
             let shown = self.answer.push(text);
             if !shown.is_empty() {
                 self.thinking.end(terminal);
@@ -110,6 +122,27 @@ impl Screen {
             }
         }
         Ok(())
+    }
+
+    /// Shows the held part of a word; after [`STALL`] without another piece also that the answer stalls.
+    fn show_stall(&mut self, since: Instant, terminal: &mut Terminal) -> CommandResult {
+        let held = self.answer.flush();
+        terminal.print(&held)?;
+        if since.elapsed() > STALL && terminal.err_is_terminal() {
+            if terminal.out_is_terminal() && self.answer.is_in_line() {
+                // The spinner needs a line of its own, where the answer goes on.
+                terminal.print("\n")?;
+                self.answer.start_line();
+            }
+            let message = format!("{} has stopped in its answer; Ctrl-C cancels", self.model);
+            self.spinner = Some(Spinner::since(sanitize::one_line(&message), since));
+        }
+        Ok(terminal.flush()?)
+    }
+
+    /// Returns the record of the message, once the daemon has it.
+    pub(super) const fn message(&self) -> Option<Seq> {
+        self.message
     }
 
     fn finish_answer(&mut self, terminal: &mut Terminal) -> CommandResult {
@@ -128,7 +161,8 @@ impl TurnOutput for Screen {
     ) -> CommandResult {
         let Some(event) = event else { return Ok(()) };
         match event {
-            ChatEvent::Accepted { model, .. } => {
+            ChatEvent::Accepted { model, seq, .. } => {
+                self.message = *seq;
                 self.model.clone_from(model);
                 self.is_accepted = true;
                 self.show_wait(format!("asking {}", sanitize::one_line(model)), terminal);
@@ -159,10 +193,13 @@ impl TurnOutput for Screen {
         Ok(())
     }
 
-    fn on_tick(&mut self) {
-        if let Some(spinner) = &mut self.spinner {
-            spinner.tick();
+    fn on_tick(&mut self, terminal: &mut Terminal) -> CommandResult {
+        match (&mut self.spinner, self.last_delta) {
+            (Some(spinner), _) => spinner.tick(),
+            (None, Some(since)) => self.show_stall(since, terminal)?,
+            (None, None) => {}
         }
+        Ok(())
     }
 
     fn on_wait(&mut self, terminal: &mut Terminal) {
@@ -228,14 +265,25 @@ fn phase_text(event: &ChatEvent, model: &str) -> Option<String> {
     })
 }
 
-/// Returns a line such as `Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s`, which counts the answer too.
+/// Returns a line such as `Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s`, which counts the answer too. With a
+/// long answer that can be more than a prompt may have, up to the whole window.
 fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
     let used = usage.context_tokens + usage.answer_tokens.unwrap_or_default();
-    let percent = (used * 100).checked_div(usage.prompt_limit).unwrap_or_default();
-    let (used, limit) = (grouped(used), grouped(usage.prompt_limit));
+    let limit = usage.prompt_limit;
+    let fill = match used.checked_sub(limit).filter(|over| *over > 0) {
+        None => {
+            let percent = (used * 100).checked_div(limit).unwrap_or_default();
+            format!("{}/{} ({percent} %)", grouped(used), grouped(limit))
+        }
+        Some(over) => format!(
+            "{} over the {} that the next prompt may have, so older parts give way",
+            counted(over, "token"),
+            grouped(limit)
+        ),
+    };
     let mut details: Vec<String> = cut.iter().map(cut_note).collect();
-    if usage.count_kind.is_some_and(|kind| kind != CountKind::Exact) {
-        details.push("estimated".to_owned());
+    if let Some(kind) = usage.count_kind.filter(|kind| *kind != CountKind::Exact) {
+        details.push(count_kind(kind).to_owned());
     }
     details.push(sanitize::one_line(model));
     details.extend(speed(usage));
@@ -259,7 +307,7 @@ fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
             format!(" {}{reliability}{retention}", counted(count, "compaction"))
         }
     };
-    format!("Context: {used}/{limit} ({percent} %){compactions}{details}")
+    format!("Context: {fill}{compactions}{details}")
 }
 
 /// Returns a note such as `#12 was cut to 2,000 of 5,000 tokens`.
@@ -300,8 +348,6 @@ fn speed(usage: &ChatUsage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use ollm_protocol::Seq;
-
     use super::*;
     use crate::testing::plain;
 
@@ -363,6 +409,17 @@ mod tests {
             "the answer was cut after 412 tokens, as context.answerLimit says; send 'go on' to continue it"
         );
         check(&ChatUsage::default(), "Context: 0/0 (0 %) · qwen3:8b");
+        let full = ChatUsage {
+            context_tokens: 6_000,
+            prompt_limit: 6_963,
+            answer_tokens: Some(2_023),
+            count_kind: Some(CountKind::Calibrated),
+            ..ChatUsage::default()
+        };
+        check(
+            &full,
+            "Context: 1,060 tokens over the 6,963 that the next prompt may have, so older parts give way · estimated and calibrated · qwen3:8b",
+        );
         let cut = |shown_tokens| CutRecord { seq: Seq(12), shown_tokens, total_tokens: 5000 };
         assert_eq!(
             plain(&usage_line(&ChatUsage::default(), "m", &[cut(2000), cut(0)])),

@@ -2,23 +2,28 @@
 //! settings of the next turn.
 
 use std::io::BufRead as _;
+use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ollm_protocol::content::{Record, Role, Session};
-use ollm_protocol::method::{ModelList, SessionCreate, SessionGet, SessionResume, SessionUpdate};
+use ollm_protocol::content::{OperationKind, OperationState, Record, Role, Session};
+use ollm_protocol::method::{
+    ModelList, SessionCreate, SessionGet, SessionOperations, SessionResume, SessionUndo,
+    SessionUpdate,
+};
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionUndoParams};
 use ollm_protocol::methods::session::{
     BranchFilter, MessageInput, SessionCreateParams, SessionGetParams, SessionGetResult,
     SessionListParams, SessionResumeParams, SessionUpdateParams,
 };
-use ollm_protocol::{ErrorKind, SessionId, sanitize};
+use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::models::can_chat;
-use crate::error::RpcFailure;
+use crate::error::{ClientError, RpcFailure};
 use crate::project;
 use crate::render::session_table;
 
@@ -28,6 +33,10 @@ const OFFERED_SESSIONS: u32 = 10;
 const RECORDS_PER_MESSAGE: usize = 4;
 /// The maximum number of records of one page.
 const MAX_PAGE_RECORDS: u32 = 1000;
+
+/// The longest wait for the end of a turn that was canceled, and the pause between two checks.
+const END_LIMIT: Duration = Duration::from_secs(2);
+const END_PAUSE: Duration = Duration::from_millis(20);
 
 /// The levels of thinking, with the words for them.
 const THINK_LEVELS: [(&str, Think); 6] = [
@@ -129,6 +138,25 @@ impl ChatSession {
         };
         if let Err(error) = project::set_current_session(project_path, session.session_id, ctx) {
             ctx.terminal.eprintln(&CommandError::from(error).to_text());
+        }
+    }
+
+    /// Undoes a message that was not answered; returns false if something else was recorded since, or if it fails.
+    pub(super) fn take_back(&self, message: Seq, ctx: &mut CommandContext<'_>) -> bool {
+        let Some(id) = self.session.as_ref().map(|session| session.session_id) else {
+            return false;
+        };
+        let deadline = Instant::now() + END_LIMIT;
+        loop {
+            match undo_message(id, message, ctx) {
+                // The turn ends just after its last event.
+                Err(ClientError::Rpc(failure))
+                    if failure.kind == Some(ErrorKind::Conflict) && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(END_PAUSE);
+                }
+                undone => return undone.unwrap_or(false),
+            }
         }
     }
 
@@ -241,6 +269,26 @@ impl ChatSession {
             }
         }
     }
+}
+
+/// Undoes the newest operation if it is that of a message.
+fn undo_message(
+    id: SessionId,
+    message: Seq,
+    ctx: &mut CommandContext<'_>,
+) -> Result<bool, ClientError> {
+    let params = SessionOperationsParams { session_id: id, limit: Some(1), cursor: None };
+    let newest = ctx.call::<SessionOperations>(&params)?.value.data.into_iter().next();
+    // What the message brought back stands before it.
+    let newest = newest.filter(|newest| {
+        newest.kind == OperationKind::Turn
+            && newest.state == Some(OperationState::Applied)
+            && newest.seq <= message
+    });
+    let Some(newest) = newest else { return Ok(false) };
+    let operation = Some(newest.seq);
+    let params = SessionUndoParams { operation, ..SessionUndoParams::new(id, 1) };
+    ctx.call::<SessionUndo>(&params).map(|_| true)
 }
 
 /// Resumes a session and returns its last records.

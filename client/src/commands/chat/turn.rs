@@ -45,7 +45,10 @@ pub(super) enum TurnEnd {
     /// The model answered.
     Answered,
     /// Ctrl-C canceled the turn.
-    Canceled,
+    Canceled {
+        /// A part of the answer is recorded.
+        has_answer: bool,
+    },
     /// A second Ctrl-C arrived before the turn was canceled.
     Abandoned,
     /// Ctrl-C took the message back, which waited for the answer to another one and is not recorded.
@@ -71,8 +74,10 @@ pub(super) trait TurnOutput {
         terminal: &mut Terminal,
     ) -> CommandResult;
 
-    /// Shows that time passes.
-    fn on_tick(&mut self) {}
+    /// Shows that time passes without an event.
+    fn on_tick(&mut self, _: &mut Terminal) -> CommandResult {
+        Ok(())
+    }
 
     /// Shows that the message waits for the end of another client's answer.
     fn on_wait(&mut self, _: &mut Terminal) {}
@@ -144,20 +149,25 @@ impl TurnRunner {
                 return Err(without_canceling(error, params.session_id, ctx));
             }
             output.on_wait(ctx.terminal);
-            if !self.pause(RETRY_PAUSE, output) {
+            if !self.pause(RETRY_PAUSE, output, ctx.terminal)? {
                 return Ok(TurnEnd::TakenBack);
             }
         }
     }
 
     /// Waits; returns false after Ctrl-C.
-    fn pause(&self, time: Duration, output: &mut dyn TurnOutput) -> bool {
+    fn pause(
+        &self,
+        time: Duration,
+        output: &mut dyn TurnOutput,
+        terminal: &mut Terminal,
+    ) -> CommandResult<bool> {
         let end = Instant::now() + time;
         while self.interrupts.count() == 0 && Instant::now() < end {
             std::thread::sleep(TICK);
-            output.on_tick();
+            output.on_tick(terminal)?;
         }
-        self.interrupts.count() == 0
+        Ok(self.interrupts.count() == 0)
     }
 
     /// Runs other work that Ctrl-C can end: `work` receives a function that returns whether it is still wanted.
@@ -197,7 +207,7 @@ impl TurnRunner {
             let raw = match updates.recv_timeout(TICK) {
                 Ok(update) => update?,
                 Err(RecvTimeoutError::Timeout) => {
-                    output.on_tick();
+                    output.on_tick(ctx.terminal)?;
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(closed().into()),
@@ -213,7 +223,9 @@ impl TurnRunner {
                 Some(ChatEvent::Error { code, message, data }) => {
                     let error = ClientError::of_turn(code, message, data);
                     if is_canceled && error.kind() == ErrorKind::Canceled.as_str() {
-                        return Ok(TurnEnd::Canceled);
+                        let has_answer =
+                            error.fields().is_some_and(|fields| fields.contains_key("seq"));
+                        return Ok(TurnEnd::Canceled { has_answer });
                     }
                     return Err(error.into());
                 }
@@ -266,9 +278,9 @@ fn closed() -> ClientError {
     ClientError::Closed { method: ChatSend::NAME.to_owned() }
 }
 
-/// Returns the error of a chat that a signal ended.
-pub(super) fn canceled() -> CommandError {
-    CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) }
+/// Returns the error of a chat that a signal ended; `message` says what is kept.
+pub(super) fn canceled(message: &'static str) -> CommandError {
+    CommandError::Canceled { message, hint: Some("ollmctl chat --continue".to_owned()) }
 }
 
 /// Asks the daemon to cancel a turn, in a thread so that nothing waits for the reply.

@@ -278,7 +278,7 @@ pub(super) fn legend(shares: &[WindowShare], window: u64, options: &RenderOption
     table::render(options.width, &columns, rows.chain([total]))
 }
 
-pub(super) const fn count_kind(kind: CountKind) -> &'static str {
+pub(in crate::commands) const fn count_kind(kind: CountKind) -> &'static str {
     match kind {
         CountKind::Exact => "counted exactly",
         CountKind::Calibrated => "estimated and calibrated",

@@ -463,9 +463,9 @@ mod tests {
             assert_eq!((found, json.len() - frame.len()), (n_bytes, n_bytes), "{bytes:?}");
         };
         check(b"", true, 0);
-        check("na\u{ef}ve \"text\"\n\t\u{7f}".as_bytes(), true, 18);
+        check("na\u{ef}ve \"text\"\n\t\u{7f}".as_bytes(), true, 20);
         check(&[0; 30], false, 40);
-        check(b"\x1b[1m bold and long enough to be text", true, 43);
+        check(b"\x1b[1m bold and long enough to be text", true, 41);
         check(b"\xff\xfe", false, 4);
     }
 

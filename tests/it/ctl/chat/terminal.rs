@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{ChatFixture, pairs};
-use crate::harness::{Answer, FakeOllama, Fault, Terminal};
+use crate::harness::{Answer, FakeOllama, Fault, Terminal, array, until};
 
 #[test]
 fn conversation_with_multiline_input_commands_and_history() {
@@ -248,6 +248,56 @@ fn message_waits_for_the_answer_in_another_shell_or_is_taken_back() {
         terminal.send("/exit\r");
         assert_eq!(terminal.exit_code(), 0);
     }
+}
+
+#[test]
+fn question_that_is_canceled_before_its_answer_is_given_back_and_not_in_the_next_prompt() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    terminal.send("about herons\r");
+    terminal.expect("Context: ");
+    fake.script(Answer::text("never shown"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 0 }]);
+    terminal.expect("> ");
+    terminal.send("about storks\r");
+    until("the model is asked", || fake.requests("/api/chat").len() == 2);
+    terminal.send("\u{3}");
+    terminal.expect("canceled before the answer began; your message is undone");
+    terminal.expect("> about storks");
+    terminal.send(" again\r");
+    terminal.expect("ok");
+    terminal.expect("Context: ");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let sent = fake.requests("/api/chat").pop().unwrap().body["messages"].take();
+    let contents: Vec<_> = array(&sent).iter().map(|message| &message["content"]).collect();
+    assert_eq!(contents, ["about herons", "ok", "about storks again"]);
+}
+
+#[test]
+fn long_lines_end_between_words_and_a_stalled_answer_is_shown() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text(&"abcdefghi ".repeat(12)));
+    fake.inject("/api/chat", &[Fault::Stall { after: 11 }]);
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    terminal.send("long\r");
+    terminal.expect(&format!("{}\r\nabcdefghi", ["abcdefghi"; 10].join(" ")));
+    terminal.expect("tiny has stopped in its answer; Ctrl-C cancels (5 s)");
+    fake.resume();
+    terminal.expect("abcdefghi");
+    terminal.expect("Context: ");
+    terminal.send("/help\r");
+    terminal.expect("on, off, low, medium, high\r\n");
+    terminal.send("/undo bogus\r");
+    terminal.expect("the number of operations is 1 to 1000");
+    terminal.send("/redo\r");
+    terminal.expect("error: there is nothing to redo");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
 }
 
 #[test]
