@@ -1,7 +1,8 @@
 //! `ollmctl call`: any method by its name.
 
 use clap::Args;
-use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete};
+use ollm_protocol::method::{ChatSend, SessionCleanup, SessionClear, SessionDelete};
+use ollm_protocol::methods::chat::ChatEvent;
 use ollm_protocol::{ErrorKind, Life, METHODS, Method as _};
 use serde_json::Value;
 use strsim::levenshtein;
@@ -22,12 +23,14 @@ const DESTRUCTIVE: [&str; 3] = [SessionDelete::NAME, SessionClear::NAME, Session
 /// Call any method of the daemon and print its result as JSON.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`rpc.discover` describes every method with its parameters.
+`rpc.discover` describes every method with its parameters. A subscription prints its events, one a line, until it ends: \
+that of `chat.send` with the last event of the turn, others with the daemon.
 
 Examples:
   ollmctl call daemon.status
   ollmctl call session.list '{\"limit\": 3}'
-  echo '{\"limit\": 3}' | ollmctl call session.list -")]
+  echo '{\"limit\": 3}' | ollmctl call session.list -
+  ollmctl call event.subscribe '{\"kinds\": [\"message-recorded\"]}'")]
 pub(crate) struct CallArgs {
     /// The method, for example `session.list`.
     #[arg(add = completion::methods())]
@@ -39,14 +42,11 @@ pub(crate) struct CallArgs {
 
 pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let known = METHODS.iter().find(|method| method.name == args.method);
-    if known.is_some_and(|method| method.life == Life::Stream) {
-        return Err(CommandError::usage(
-            format!("{} is a subscription", args.method),
-            "ollmctl events",
-        ));
-    }
     let name = known.map_or("METHOD", |method| method.name);
     let params = params(args.params.as_deref(), name)?;
+    if known.is_some_and(|method| method.life == Life::Stream) {
+        return follow(name, &params, ctx);
+    }
     // An unknown name is sent too: the daemon may be newer.
     match ctx.client()?.call_raw(&args.method, &params) {
         Ok(result) => ctx.print_raw_json(&result),
@@ -61,6 +61,28 @@ pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResul
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Prints the events of a subscription until it ends.
+///
+/// **Errors**: that of a chat turn; for other subscriptions, that the stream ended.
+fn follow(method: &'static str, params: &Value, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let mut events = ctx.take_client()?.subscribe_raw(method, params)?;
+    while let Some(raw) = events.next_raw()? {
+        ctx.print_json_line(&raw)?;
+        ctx.terminal.flush()?;
+        if method != ChatSend::NAME {
+            continue;
+        }
+        match serde_json::from_str(raw.get()) {
+            Ok(ChatEvent::Done { .. }) => return Ok(()),
+            Ok(ChatEvent::Error { code, message, data }) => {
+                return Err(ClientError::of_turn(code, message, data).into());
+            }
+            _ => {}
+        }
+    }
+    Err(CommandError::StreamEnded)
 }
 
 fn params(given: Option<&str>, method: &str) -> CommandResult<Value> {
@@ -103,7 +125,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{plain, run_against};
+    use crate::address::Environment;
+    use crate::error::Exit;
+    use crate::testing::{TestHome, plain, reply, run_against, run_at, send};
 
     #[test]
     fn params_must_be_an_object() {
@@ -133,6 +157,37 @@ mod tests {
             let suggestions = suggestions(wrong);
             assert!(!suggestions.iter().any(|name| DESTRUCTIVE.contains(name)), "{suggestions:?}");
         }
+    }
+
+    #[test]
+    fn subscription_is_followed_to_its_end() {
+        let run = |line: &[&str], events: Vec<Value>| {
+            let home = TestHome::new();
+            let _server = home.serve(move |request, stream| {
+                reply(stream, request, &json!(7));
+                for event in &events {
+                    let params = json!({"subscription": 7, "result": event});
+                    send(stream, &json!({"jsonrpc": "2.0", "method": "x.event", "params": params}));
+                }
+                let params = json!({"subscription": 7, "error": "leaving"});
+                send(stream, &json!({"jsonrpc": "2.0", "method": "x.event", "params": params}));
+            });
+            run_at(&home.socket(), line, &Environment::default())
+        };
+        let (out, error) =
+            run(&["call", "event.subscribe"], vec![json!({"a": 1}), json!({"b": "\u{9b}"})]);
+        assert_eq!(out, "{\"a\":1}\n{\"b\":\"\\u009b\"}\n");
+        assert!(matches!(error, Some(CommandError::StreamEnded)), "{error:?}");
+        let chat = ["call", "chat.send", "{\"sessionId\":\"x\"}"];
+        let delta = json!({"kind": "delta", "text": "hi"});
+        let done = json!({"kind": "done", "seq": 2, "finishReason": "stop"});
+        let (out, error) = run(&chat, vec![delta, done]);
+        assert_eq!(out.lines().count(), 2, "{out}");
+        assert!(error.is_none(), "{error:?}");
+        let data = json!({"kind": "modelUnavailable"});
+        let failed = json!({"kind": "error", "code": 1012, "message": "no server", "data": data});
+        let error = run(&chat, vec![failed]).1.unwrap();
+        assert_eq!((error.exit(), error.to_string().as_str()), (Exit::ModelServer, "no server"));
     }
 
     #[test]

@@ -232,6 +232,16 @@ impl BlockingClient {
         }
     }
 
+    /// Subscribes with a method that is known by its name only.
+    pub(crate) fn subscribe_raw(
+        mut self,
+        method: &'static str,
+        params: &Value,
+    ) -> Result<BlockingEvents<Value>, ClientError> {
+        let _subscription = self.call_raw(method, params)?;
+        Ok(BlockingEvents { client: self, method, event: PhantomData })
+    }
+
     /// Subscribes to events; the connection serves nothing else from then on.
     ///
     /// **Errors**: as [`BlockingClient::call`].
