@@ -168,7 +168,36 @@ fn messages_that_the_model_adds_are_counted() {
 }
 
 #[test]
-fn counts_stay_exact_without_the_server_and_after_a_restart() {
+fn model_that_was_updated_under_its_name_is_learned_before_it_is_counted() {
+    let fake = FakeOllama::new();
+    let mut chat = session(&fake, "tiny", json!({}));
+    let before = ask(&mut chat, "one", json!({}));
+    fake.state().updated = Some(("tiny", "plain"));
+    let built = chat.ok("context.build", json!({ "pending": "two" }));
+    assert_eq!(built["countKind"], "calibrated", "the new template is known after the next turn");
+    let after = ask(&mut chat, "two", json!({}));
+    assert!(after > before + count("Be brief.Ping?Pong."), "{before} {after}");
+    let built = chat.ok("context.build", json!({ "pending": "three" }));
+    assert_eq!(built["countKind"], "exact");
+}
+
+#[test]
+fn count_is_not_called_exact_while_the_server_lists_no_digests() {
+    let fake = FakeOllama::new();
+    let mut chat = session(&fake, "tiny", json!({}));
+    ask(&mut chat, "one", json!({}));
+    fake.inject("/api/tags", &[Fault::Hang]);
+    let done = last_event(&mut chat, "two");
+    assert_eq!(
+        (&done["kind"], &done["usage"]["countKind"]),
+        (&json!("done"), &json!("calibrated"))
+    );
+    assert_eq!(done["usage"]["promptTokens"], done["usage"]["contextTokens"]);
+    ask(&mut chat, "three", json!({}));
+}
+
+#[test]
+fn counts_stay_the_same_without_the_server_and_after_a_restart() {
     let fake = FakeOllama::new();
     let mut chat = session(&fake, "tiny", json!({ "systemPrompt": "Be exact." }));
     let tools = json!([tool("read")]);
@@ -179,13 +208,15 @@ fn counts_stay_exact_without_the_server_and_after_a_restart() {
     assert_eq!(built["contextTokens"], server_count("tiny", &built, &[tool("read")], true));
     let mut chat = chat.restart();
     let again = chat.ok("context.build", json!({ "tools": tools, "pending": "two" }));
-    for field in ["messages", "contextTokens", "countKind", "budget"] {
+    for field in ["messages", "contextTokens", "budget"] {
         assert_eq!(again[field], built[field], "{field}");
     }
+    // The model may have been updated while no daemon ran.
+    assert_eq!(again["countKind"], "calibrated");
     let counted = chat.wire.ok("model.countTokens", json!({ "text": "a banana" }));
-    assert_eq!(counted, json!({ "model": "tiny", "tokens": 6, "countKind": "exact", "margin": 0 }));
+    assert_fields(&counted, json!({ "tokens": 6, "countKind": "calibrated" }));
     let recorded = chat.wire.ok("session.record", chat.message("hello there"));
-    assert_eq!(recorded["countKind"], "exact", "the vocabulary is in memory");
+    assert_eq!(recorded["countKind"], "calibrated", "the vocabulary is in memory");
     assert_eq!(recorded["tokens"], count("<|im_start|>user\nhello there<|im_end|>\n"));
     // A damaged vocabulary is not used.
     for file in std::fs::read_dir(chat.sandbox.home().join("vocab")).unwrap() {

@@ -139,6 +139,7 @@ impl Core {
         if config.ollama.host != self.config().ollama.host {
             // Another server has other models.
             self.speeds.clear();
+            self.counts.forget_listed();
         }
         std::mem::replace(&mut *self.config.write(), Arc::new(config))
     }

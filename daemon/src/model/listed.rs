@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Deserializer};
 
+use super::info::canonical_name;
+
 /// A model in the server's list.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ListedModel {
@@ -27,6 +29,39 @@ pub(crate) struct ListedModel {
     /// The machine that runs a remote model.
     #[serde(default, deserialize_with = "unless_empty")]
     pub remote_host: Option<String>,
+}
+
+/// The digest that the server lists for a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListedDigest {
+    Digest(String),
+    /// The server lists no digest for the model.
+    Absent,
+    /// The server did not respond in time.
+    Unknown,
+}
+
+impl ListedDigest {
+    /// Returns the digest of a model in a list.
+    pub(super) fn find(list: Vec<ListedModel>, model: &str) -> Self {
+        let name = canonical_name(model);
+        let listed = list.into_iter().find(|listed| canonical_name(&listed.model) == name);
+        listed.map_or(Self::Absent, |listed| Self::of(Some(listed.digest)))
+    }
+
+    /// Returns what a server listed that described a model with this digest.
+    pub(crate) fn of(digest: Option<String>) -> Self {
+        digest.filter(|digest| !digest.is_empty()).map_or(Self::Absent, Self::Digest)
+    }
+
+    /// Returns whether the server says that a model has this digest.
+    pub(crate) fn is(&self, digest: Option<&str>) -> bool {
+        match self {
+            Self::Digest(listed) => digest == Some(listed),
+            Self::Absent => digest.is_none(),
+            Self::Unknown => false,
+        }
+    }
 }
 
 /// The variant of a model family.

@@ -33,7 +33,7 @@ pub(crate) use chat::{
 pub(crate) use error::CallTarget;
 pub(crate) use error::{CallPhase, Capability, ModelError, ServerAdvice};
 pub(crate) use info::{KvGeometry, ModelInfo, Version, canonical_name};
-pub(crate) use listed::{ListedModel, RunningModel};
+pub(crate) use listed::{ListedDigest, ListedModel, RunningModel};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
 #[cfg(test)]
 pub(crate) use ollama::ADVICE;

@@ -18,7 +18,7 @@ use super::backend::Backend;
 use super::chat::WarmRequest;
 use super::error::{CallPhase, ModelError, ServerAdvice};
 use super::info::{ModelInfo, canonical_name};
-use super::listed::{ListedModel, RunningModel};
+use super::listed::{ListedDigest, ListedModel, RunningModel};
 use super::ollama::{Ollama, Timeouts};
 use super::queue::{Priority, Queues};
 use super::window::{ModelWindows, Window, advise};
@@ -217,6 +217,17 @@ impl Models {
         Ok(all)
     }
 
+    /// Returns the digest that the server lists for a model, if it does so within `wait`; `None` if the server cannot be
+    /// reached.
+    pub(crate) async fn listed_digest(&self, model: &str, wait: Duration) -> Option<ListedDigest> {
+        let list = async { self.backend()?.list().await };
+        match tokio::time::timeout(wait, list).await {
+            Ok(Ok(list)) => Some(ListedDigest::find(list, model)),
+            Ok(Err(ModelError::InvalidHost(_) | ModelError::Unreachable { .. })) => None,
+            Ok(Err(_)) | Err(_) => Some(ListedDigest::Unknown),
+        }
+    }
+
     /// Requests the details of listed models, by digest and name, some at a time.
     async fn learn_details(&self, missing: Vec<(String, String)>) {
         let mut missing = missing.into_iter();
@@ -254,12 +265,12 @@ impl Models {
         Ok(info)
     }
 
-    /// Returns the description of a model, from the cache if it is recent.
-    pub(crate) async fn info(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
+    /// Returns the description of a model, from the cache if it is recent, and whether it was requested just now.
+    pub(crate) async fn info(&self, model: &str) -> Result<(Arc<ModelInfo>, bool), ModelError> {
         let recent = self.state().recent_info(model);
         match recent {
-            Some(info) => Ok(info),
-            None => self.show(model).await,
+            Some(info) => Ok((info, false)),
+            None => self.show(model).await.map(|info| (info, true)),
         }
     }
 

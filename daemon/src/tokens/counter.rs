@@ -58,7 +58,7 @@ impl Counter {
     pub(crate) fn kind(&self) -> CountKind {
         match &self.exact {
             None => CountKind::Estimated,
-            Some(exact) if exact.has_template() => CountKind::Exact,
+            Some(exact) if exact.has_template() && exact.is_checked => CountKind::Exact,
             Some(_) => CountKind::Calibrated,
         }
     }
@@ -75,9 +75,10 @@ impl Counter {
     }
 
     /// Returns how exact the count of a text is.
-    pub(crate) const fn kind_of_text(&self) -> CountKind {
+    pub(crate) fn kind_of_text(&self) -> CountKind {
         match &self.exact {
-            Some(_) => CountKind::Exact,
+            Some(exact) if exact.is_checked => CountKind::Exact,
+            Some(_) => CountKind::Calibrated,
             None => CountKind::Estimated,
         }
     }

@@ -70,6 +70,8 @@ pub(crate) struct ExactCounter {
     pub with_tools: Option<Arc<Template>>,
     /// The shapes of messages whose counts were found wrong.
     pub doubts: Arc<Doubts>,
+    /// Whether the server said that the model is still the one of the vocabulary and the templates.
+    pub is_checked: bool,
 }
 
 /// The reason why the count of a prompt differs from the server's.

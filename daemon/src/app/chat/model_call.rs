@@ -2,6 +2,7 @@
 //! answer.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord, RecalledRecord};
@@ -14,7 +15,7 @@ use crate::app::cache::LastChat;
 use crate::app::compaction::{CompactionInTurn, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::error::{ChatError, Result};
-use crate::app::models::learning::{CountedPrompts, learned_counter};
+use crate::app::models::learning::{CountedPrompts, check_description, learned_counter};
 use crate::app::models::window::window_of;
 use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
 use crate::tokens::Counter;
@@ -82,10 +83,11 @@ impl ModelCall {
 impl Turn {
     /// Calls the model once.
     ///
+    /// `info`: the description of the model, which is replaced if the model was.
     /// `shown`: what the calls of the turn have shown so far.
     pub(super) async fn call_model(
         &self,
-        info: &ModelInfo,
+        info: &mut Arc<ModelInfo>,
         shrink: Option<RequiredShrink>,
         shown: &mut ShownInTurn,
     ) -> Result<ModelCall> {
@@ -126,13 +128,15 @@ impl Turn {
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
-    async fn admit(&self, info: &ModelInfo) -> Result<AdmittedCall> {
+    async fn admit(&self, info: &mut Arc<ModelInfo>) -> Result<AdmittedCall> {
         let core = &self.core;
         let TurnRequest { id, model, tools, think, context_size, .. } = &self.request;
         let ticket = core.models.queues().enter(model, Priority::Chat);
         self.unless_ended(self.wait_in_queue(&ticket)).await?;
+        let asked = async { tokio::join!(self.loaded_window(), check_description(core, info)) };
+        let (loaded, current) = self.unless_ended(asked).await?;
+        *info = current;
         let window = window_of(core, Some(model), *context_size).size;
-        let loaded = self.unless_ended(self.loaded_window()).await?;
         let num_ctx = core.models.windows().choose(model, window, loaded.flatten());
         if loaded.is_none() {
             self.report(phase(ChatPhase::Loading)).await;
@@ -191,7 +195,7 @@ impl Turn {
     async fn compact_if_due(
         &self,
         admitted: AdmittedCall,
-        info: &ModelInfo,
+        info: &mut Arc<ModelInfo>,
         must_shrink: bool,
     ) -> Result<AdmittedCall> {
         let core = &self.core;

@@ -78,7 +78,7 @@ impl Turn {
             return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
         }
         let core = &self.core;
-        let info = self.unless_ended(describe(core, &self.request.model)).await??;
+        let mut info = self.unless_ended(describe(core, &self.request.model)).await??;
         self.check_capabilities(&info)?;
         // The model may not have been described when the message came.
         self.request.check_images(core).await?;
@@ -87,7 +87,7 @@ impl Turn {
         let mut shown = ShownInTurn::default();
         loop {
             may_call_model(core, self.request.id).await?;
-            let call = self.call_model(&info, shrink.take(), &mut shown).await?;
+            let call = self.call_model(&mut info, shrink.take(), &mut shown).await?;
             let effective = self.measure(&call).await;
             if let AfterAnswer::CallAgain(required) =
                 self.after_answer(&info, &call, effective, &mut retries).await?

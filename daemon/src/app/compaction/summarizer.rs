@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::{ContextMessage, CountKind};
+use ollm_protocol::content::ContextMessage;
 use ollm_protocol::{Seq, SessionId};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -442,7 +442,7 @@ impl<'a> Summarizer<'a> {
 
     /// Returns the divisor of a count that gives its possible error.
     fn margin(&self) -> u64 {
-        if self.counter.kind_of_text() == CountKind::Exact { 64 } else { ESTIMATE_MARGIN_DIVISOR }
+        if self.counter.has_vocabulary() { 64 } else { ESTIMATE_MARGIN_DIVISOR }
     }
 
     fn busy(&self) -> CompactError {

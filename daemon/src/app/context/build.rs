@@ -18,7 +18,7 @@ use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
-use crate::app::models::learning::{CountedPrompts, learned_counter};
+use crate::app::models::learning::{CountedPrompts, check_description, learned_counter};
 use crate::app::models::window::learn_limits;
 use crate::context::{self, Built};
 use crate::model::ModelInfo;
@@ -34,12 +34,31 @@ pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result
     check_context_size(params.context_size)?;
     let request = BuildRequest::from(params);
     let id = request.session_id;
-    if let Some(info) = learn_limits(&core, id, request.model.as_deref()).await? {
-        learn_vocabulary(&core, &info, &request).await;
-    }
-    let built = build_with(&core, request, None).await?;
+    let built = match learn_limits(&core, id, request.model.as_deref()).await? {
+        Some(info) => build_checked(&core, &info, request).await?,
+        None => build_with(&core, request, None).await?,
+    };
     check_result(id, &built.build_id, &built)?;
     Ok(built)
+}
+
+/// Builds a context, and meanwhile asks the model server whether it still has the model that was described. Builds again if
+/// the answer changes how exact the counts are.
+async fn build_checked(
+    core: &Arc<Core>,
+    info: &Arc<ModelInfo>,
+    request: BuildRequest,
+) -> Result<BuiltContext> {
+    learn_vocabulary(core, info, &request).await;
+    let was_checked = core.counts.is_checked(&info.model);
+    let (built, current) =
+        tokio::join!(build_with(core, request.clone(), None), check_description(core, info));
+    if !Arc::ptr_eq(&current, info) {
+        learn_vocabulary(core, &current, &request).await;
+    } else if core.counts.is_checked(&info.model) == was_checked {
+        return built;
+    }
+    build_with(core, request, None).await
 }
 
 /// Refuses a result that is larger than a response, with the id of the build, by which it can be read in parts.

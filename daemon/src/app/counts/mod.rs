@@ -4,7 +4,8 @@
 //! Must not know the model server: `models/learning.rs` calls it and stores its results here.
 //!
 //! **Invariants**: counting never waits for the network, and recording not even for the disk; stored vocabularies and
-//! templates outlive the model server and the daemon; a count that is not exact is labeled as an estimate.
+//! templates outlive the model server and the daemon; a count is called exact only for the digest that the server listed
+//! last.
 
 mod files;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
 use crate::error_chain::with_sources;
-use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
+use crate::model::{ChatRequest, ListedDigest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
     CachedTokenizer, Calibration, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape,
     Template, Tokenizer, Vocabulary, is_plausible,
@@ -54,6 +55,8 @@ struct CountsState {
     is_read: bool,
     /// The tokenizers in memory, and when they were last used.
     tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
+    /// The digests that the server listed last, by full name of the model; in memory only.
+    listed: HashMap<String, ListedDigest>,
     /// When learning a model or a template, or reading a vocabulary, last failed.
     failures: HashMap<String, Instant>,
 }
@@ -83,6 +86,12 @@ pub(crate) struct LearnedVocabulary {
 /// The tokens by which a wrong name usually changes the count of a message: a line feed and a space prefix behind each of
 /// three special tokens. A margin is twice as large.
 const GUESSED_NAME_TOKENS: u64 = 6;
+
+/// The tokens by which the count of a message is usually wrong if the model may have been replaced by another one of its
+/// name, whose template is another one: a few tags and line breaks. A margin is twice as large.
+const UNCHECKED_TOKENS: u64 = 6;
+/// The most models whose listed digests are remembered, more than most servers have.
+const MAX_LISTED: usize = 256;
 
 /// A difference between an exact count and the server's.
 #[derive(Debug)]
@@ -242,9 +251,11 @@ impl Counts {
         tools: &[Value],
     ) -> Result<Counter, MissingCounter> {
         let mut state = self.state.lock();
-        let CountsState { models, tokenizers, .. } = &mut *state;
+        let CountsState { models, tokenizers, listed, .. } = &mut *state;
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
-        let known = known.get(&canonical_name(model)).ok_or(MissingCounter::Model)?;
+        let name = canonical_name(model);
+        let known = known.get(&name).ok_or(MissingCounter::Model)?;
+        let is_checked = listed.get(&name).is_some_and(|listed| listed.is(known.digest.as_deref()));
         let think = think.unwrap_or(&known.think).to_owned();
         let variant = TemplateVariant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
@@ -260,13 +271,35 @@ impl Counts {
             tokenizer: Arc::clone(tokenizer),
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
-            doubts: if known.is_name_guessed {
-                Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS))
-            } else {
-                Arc::clone(&known.doubts)
+            doubts: match (is_checked, known.is_name_guessed) {
+                (false, _) => Arc::new(Doubts::of_all(UNCHECKED_TOKENS)),
+                (true, true) => Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS)),
+                (true, false) => Arc::clone(&known.doubts),
             },
+            is_checked,
         })
         .calibrated(calibration))
+    }
+
+    /// Notes the digest that the server lists for a model. Never blocks on the disk.
+    pub(crate) fn note_listed(&self, model: &str, digest: ListedDigest) {
+        let (mut state, name) = (self.state.lock(), canonical_name(model));
+        if state.listed.len() >= MAX_LISTED && !state.listed.contains_key(&name) {
+            state.listed.clear();
+        }
+        state.listed.insert(name, digest);
+    }
+
+    /// Forgets the listed digests, because another server lists others.
+    pub(crate) fn forget_listed(&self) {
+        self.state.lock().listed.clear();
+    }
+
+    /// Returns whether the server listed the digest that a model was learned for.
+    pub(crate) fn is_checked(&self, model: &str) -> bool {
+        let (state, name) = (self.state.lock(), canonical_name(model));
+        let digest = state.known(model).and_then(|known| known.digest.as_deref());
+        state.listed.get(&name).is_some_and(|listed| listed.is(digest))
     }
 
     /// Returns the tokenizer of a model if it is in memory.

@@ -64,6 +64,7 @@ fn with_guessed_name(dir: &Path) -> (Counts, Tokenizer) {
     let other = Tokenizer::new(&vocabulary.clone().with_other_name(), engine).unwrap();
     let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: true };
     counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
+    counts.note_listed("phi", ListedDigest::Absent);
     learn_template(&counts);
     (counts, other)
 }
@@ -86,7 +87,11 @@ fn guessed_name_is_settled_by_the_first_count_of_the_server() {
         if !is_right {
             learn_template(&counts);
         }
-        for counts in [&counts, &Counts::new(dir.path().to_owned())] {
+        let reopened = Counts::new(dir.path().to_owned());
+        let counter = load(&reopened);
+        assert_eq!(counter.kind_of(&request.messages), CountKind::Calibrated, "is not checked");
+        reopened.note_listed("phi", ListedDigest::Absent);
+        for counts in [&counts, &reopened] {
             let counter = load(counts);
             assert_eq!(counter.kind_of(&request.messages), CountKind::Exact, "{is_right}");
             assert_eq!(counter.count_prompt(&request.messages, &[]), read);

@@ -13,10 +13,15 @@ use serde_json::Value;
 use crate::app::core::{Core, blocking};
 use crate::app::counts::{CountMismatch, LearnedVocabulary, TemplateVariant};
 use crate::app::error::Result;
+use crate::app::models::window::describe_again;
 use crate::fsutil;
-use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode, Version};
+use crate::model::{
+    CallPhase, ChatRequest, ListedDigest, ModelError, ModelInfo, Sampling, ThinkMode, Version,
+};
 use crate::tokens::{Counter, Engine, Tokenizer, Vocabulary, learn, probes};
 
+/// The longest wait for the list of models. A server on this machine needs a millisecond.
+const LIST_WAIT: Duration = Duration::from_millis(200);
 /// The time for rendering a further conversation, which takes milliseconds after the first one.
 const RENDER_LIMIT: Duration = Duration::from_secs(10);
 /// The most bytes that are read of a file of weights; the largest known header has some 30 MB.
@@ -34,6 +39,24 @@ pub(crate) struct CountedPrompts {
     /// The window that every request to the model names; `None` if only texts are counted, for which the model need
     /// not be loaded.
     pub(crate) num_ctx: Option<u32>,
+}
+
+/// Returns the description of a model that the server has now: the given one if the server lists its digest, else a new
+/// one. Counts for the model are exact from then on if they were learned for that digest.
+///
+/// A server that does not respond at once leaves the description as it is, and no count is called exact. Without a
+/// server, its last list counts.
+pub(crate) async fn check_description(core: &Arc<Core>, info: &Arc<ModelInfo>) -> Arc<ModelInfo> {
+    let Some(listed) = core.models.listed_digest(&info.model, LIST_WAIT).await else {
+        return Arc::clone(info);
+    };
+    let is_same = listed == ListedDigest::Unknown || listed.is(info.digest.as_deref());
+    core.counts.note_listed(&info.model, listed);
+    if is_same {
+        return Arc::clone(info);
+    }
+    tracing::info!(model = info.model, "the model was replaced by another one of its name");
+    describe_again(core, &info.model).await.unwrap_or_else(|_| Arc::clone(info))
 }
 
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.

@@ -15,8 +15,11 @@ use ollm_protocol::methods::model::{
 };
 use serde_json::Value;
 
-use self::learning::{CountedPrompts, known_counter, learned_counter};
-use self::window::{ContextWindow, WindowOrigin, describe, may_read_images, remember, window_of};
+use self::learning::{CountedPrompts, check_description, known_counter, learned_counter};
+use self::window::{
+    ContextWindow, WindowOrigin, describe, describe_again, describe_soon, may_read_images,
+    window_of,
+};
 use super::core::{Core, blocking};
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
@@ -52,8 +55,7 @@ pub(super) async fn image_readers(core: &Core) -> Vec<String> {
 /// Describes a model (`model.show`).
 pub(crate) async fn show(core: Arc<Core>, params: ModelShowParams) -> Result<ModelShowResult> {
     let model = model_or_default(&core, params.model)?;
-    let info = core.models.show(&model).await?;
-    remember(&core, &info).await;
+    let info = describe_again(&core, &model).await?;
     let host = core.models.backend()?.host();
     let window = window_of(&core, Some(&model), None);
     let requested = core.models.windows().current(&model);
@@ -80,8 +82,7 @@ pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<Mod
     check_context_size(params.context_size)?;
     let config = core.config();
     let started = Instant::now();
-    let info = core.models.show(&model).await?;
-    remember(&core, &info).await;
+    let info = describe_again(&core, &model).await?;
     let window = window_of(&core, Some(&model), params.context_size);
     let report = core.models.warm(&info, window.supported, config.ollama.keep_alive).await?;
     let requested = report.window.requested;
@@ -155,17 +156,24 @@ async fn counter_for(
         tools: tools.to_vec(),
         num_ctx: None,
     };
+    let info = match describe_soon(core, model).await {
+        Some(info) => info,
+        None => match known_counter(core, &prompts).await {
+            known if known.has_vocabulary() => return Ok(known),
+            known => match describe(core, model).await {
+                Ok(info) => info,
+                Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
+                // The count is labeled as an estimate.
+                Err(_) => return Ok(known),
+            },
+        },
+    };
+    let info = check_description(core, &info).await;
     let known = known_counter(core, &prompts).await;
     let kind = if needs_template { known.kind() } else { known.kind_of_text() };
-    if kind == CountKind::Exact {
+    if kind == CountKind::Exact && core.counts.has_tokenizer(&info, model) {
         return Ok(known);
     }
-    let info = match describe(core, model).await {
-        Ok(info) => info,
-        Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
-        // The count is labeled as an estimate.
-        Err(_) => return Ok(known),
-    };
     let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
     if needs_template {

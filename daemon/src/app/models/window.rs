@@ -14,7 +14,7 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
 use crate::app::model_limits::ModelLimits;
 use crate::config::DEFAULT_CONTEXT_SIZE;
-use crate::model::{ModelError, ModelInfo, clamp_window};
+use crate::model::{ListedDigest, ModelError, ModelInfo, clamp_window};
 
 /// The window of prompts for a model, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +92,26 @@ pub(crate) async fn describe(
     core: &Arc<Core>,
     model: &str,
 ) -> std::result::Result<Arc<ModelInfo>, ModelError> {
-    let info = core.models.info(model).await?;
+    let (info, is_new) = core.models.info(model).await?;
+    if is_new {
+        remember(core, &info).await;
+    }
+    Ok(info)
+}
+
+/// Requests the description of a model, and remembers its limits.
+pub(super) async fn describe_again(
+    core: &Arc<Core>,
+    model: &str,
+) -> std::result::Result<Arc<ModelInfo>, ModelError> {
+    let info = core.models.show(model).await?;
     remember(core, &info).await;
     Ok(info)
 }
 
-/// Remembers the limits of a description.
-pub(super) async fn remember(core: &Arc<Core>, info: &Arc<ModelInfo>) {
+/// Remembers the limits of a new description, and that its digest is the one that the server lists.
+async fn remember(core: &Arc<Core>, info: &Arc<ModelInfo>) {
+    core.counts.note_listed(&info.model, ListedDigest::of(info.digest.clone()));
     let (info, host) = (Arc::clone(info), core.models.host());
     let noted = blocking(core, move |core| {
         if !core.limits.is_known(&host, &info) {

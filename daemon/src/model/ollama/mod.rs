@@ -25,7 +25,7 @@ use super::backend::{AnswerStream, Backend, BackendFuture};
 use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice};
 use super::info::{ModelInfo, Version, canonical_name};
-use super::listed::{ListedModel, RunningModel};
+use super::listed::{ListedDigest, ListedModel, RunningModel};
 use crate::clock::Clock;
 use crate::config::ApiKey;
 
@@ -175,7 +175,8 @@ impl Backend for Ollama {
     fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async {
             let limit = self.http.timeouts.response;
-            let body = self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await;
+            // Tries once: a turn asks for the list beside other requests.
+            let body = self.get::<ModelsBody<_>>("/api/tags", limit, 1).await;
             Ok(self.explained(body).await?.models)
         })
     }
@@ -192,10 +193,10 @@ impl Backend for Ollama {
         Box::pin(async move {
             let mut info = self.describe(model).await?;
             // Only the list contains the digest. Some models, such as remote ones, are not in the list.
-            let name = canonical_name(model);
-            let listed = self.list().await?;
-            let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
-            info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
+            info.digest = match ListedDigest::find(self.list().await?, model) {
+                ListedDigest::Digest(digest) => Some(digest),
+                ListedDigest::Absent | ListedDigest::Unknown => None,
+            };
             info.server_version = self.cached_version().await.ok();
             Ok(info)
         })

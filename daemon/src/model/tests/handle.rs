@@ -92,10 +92,12 @@ async fn warming_waits_in_the_queue() {
 async fn model_info_is_requested_once() {
     let server = with_model(8192);
     let models = models(&server);
-    let info = models.info("m").await.expect("is there");
+    let (info, is_new) = models.info("m").await.expect("is there");
+    assert!(is_new);
     assert_eq!(info.trained_context, Some(16_384));
     let n_requests = server.requests().len();
-    models.info("m").await.expect("is known");
+    let (_, is_new) = models.info("m").await.expect("is known");
+    assert!(!is_new);
     assert_eq!(server.requests().len(), n_requests);
     models.show("m").await.expect("is asked");
     assert!(server.requests().len() > n_requests);

@@ -211,6 +211,7 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
         Tokenizer::new(&vocabulary(name), Engine::LlamaCpp).unwrap(),
     ));
     Counter::exact(ExactCounter {
+        is_checked: true,
         tokenizer,
         without_tools: template.clone(),
         with_tools: template,

@@ -62,7 +62,7 @@ fn admit(state: &mut State, request: &Value) -> Result<Prompt, Vec<Step>> {
     let Some(name) = request["model"].as_str().filter(|name| !name.is_empty()) else {
         return Err(wire::error(400, "model is required"));
     };
-    let Some(model) = models::find(name) else {
+    let (Some(model), Some(named)) = (state.find(name), models::find(name)) else {
         return Err(wire::error(404, &format!("model '{name}' not found")));
     };
     if let Some(error) = unsupported(model, request) {
@@ -73,14 +73,14 @@ fn admit(state: &mut State, request: &Value) -> Result<Prompt, Vec<Step>> {
     }
     let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
     if messages.is_empty() && request["keep_alive"] == 0 {
-        state.loaded.retain(|loaded| loaded.name != model.name);
+        state.loaded.retain(|loaded| loaded.name != named.name);
         return Err(wire::json(&wire::done(name, "unload")));
     }
     let renders = request["_debug_render_only"] == true && state.is_at_least(0, 11, 5);
     if renders && !model.is_counted {
         return Err(wire::error(400, "not supported"));
     }
-    let num_ctx = load(state, model, request);
+    let num_ctx = load(state, named, request);
     if messages.is_empty() {
         // The real server reports no durations here.
         return Err(wire::json(&wire::done(name, "load")));
@@ -94,10 +94,10 @@ fn admit(state: &mut State, request: &Value) -> Result<Prompt, Vec<Step>> {
         return Err(wire::json(&json!({
             "model": name, "created_at": "2026-01-27T10:00:00Z", "done": false,
             "message": { "role": "", "content": "" },
-            "_debug_info": { "rendered_template": render(name, messages, &tools, think) },
+            "_debug_info": { "rendered_template": render(model.name, messages, &tools, think) },
         })));
     }
-    let tokens_of = |messages: &[Value]| tokenize(&render(name, messages, &tools, think));
+    let tokens_of = |messages: &[Value]| tokenize(&render(model.name, messages, &tools, think));
     let truncates = request["truncate"] != json!(false) || !state.is_at_least(0, 12, 6);
     let tokens = fitting(state.engine(), num_ctx, truncates, messages, tokens_of)?;
     Ok(Prompt { model, tokens, num_ctx })

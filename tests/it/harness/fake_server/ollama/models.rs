@@ -79,9 +79,10 @@ pub(super) fn find(name: &str) -> Option<&'static Model> {
 
 /// Answers `/api/tags`.
 pub(super) fn list(state: &State) -> Vec<Step> {
-    let models = state.installed.iter().map(|model| {
+    let models = state.installed.iter().map(|installed| {
+        let model = state.find(installed.name).expect("an installed model is known");
         let mut tag = json!({
-            "name": model.full_name(), "model": model.full_name(), "size": model.size_bytes(0),
+            "name": installed.full_name(), "model": installed.full_name(), "size": model.size_bytes(0),
             "digest": model.digest(), "modified_at": "2026-01-27T10:00:00.5+01:00",
             "details": model.details(),
         });
@@ -98,10 +99,11 @@ pub(super) fn list(state: &State) -> Vec<Step> {
 /// Answers `/api/ps`.
 pub(super) fn running(state: &State) -> Vec<Step> {
     let running = state.loaded.iter().map(|loaded| {
-        let model = find(loaded.name).expect("a loaded model is known");
+        let named = find(loaded.name).expect("a loaded model is known");
+        let model = state.find(loaded.name).unwrap_or(named);
         let size = model.size_bytes(loaded.num_ctx);
         let mut running = json!({
-            "name": model.full_name(), "model": model.full_name(), "size": size,
+            "name": named.full_name(), "model": named.full_name(), "size": size,
             "digest": model.digest(), "details": model.details(),
             "expires_at": "2026-01-27T10:05:00.5+01:00",
             "size_vram": size * state.vram_percent / 100,
@@ -120,7 +122,7 @@ pub(super) fn show(state: &State, request: &Value) -> Vec<Step> {
     if name.is_empty() {
         return wire::error(400, "model is required");
     }
-    let Some(model) = find(name) else {
+    let Some(model) = state.find(name) else {
         return match name.contains(' ') {
             true => wire::error(400, "invalid model name"),
             false => wire::error(404, &format!("model '{name}' not found")),

@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(super) requests: Vec<Request>,
     /// The policy that answers instead of the script.
     pub(super) policy: Option<Arc<Policy>>,
+    /// The name of a model that was updated, and the model that it has been since.
+    pub(crate) updated: Option<(&'static str, &'static str)>,
     /// The path of the weights file of every model.
     pub(super) weights: String,
     /// The paths of another kind of server, with their JSON.
@@ -83,6 +85,15 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Returns the model that has a name, which may be an update of the one that had it before.
+    pub(super) fn find(&self, name: &str) -> Option<&'static Model> {
+        let own = models::find(name)?;
+        match self.updated {
+            Some((updated, now)) if updated == own.name => models::find(now),
+            _ => Some(own),
+        }
+    }
+
     /// Returns the window that a model was trained for.
     pub(super) fn trained_context_of(&self, name: &str) -> u64 {
         let own = self.small_model.filter(|(small, _)| *small == name);
@@ -109,6 +120,7 @@ impl State {
             faults: BTreeMap::new(),
             requests: Vec::new(),
             policy: None,
+            updated: None,
             weights: "/nowhere/blobs/sha256-0".to_owned(),
             modelfile_window: None,
             other: None,
