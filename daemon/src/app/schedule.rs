@@ -135,6 +135,8 @@ pub(crate) struct CompactionHistory {
     /// The pause for which a request with a prompt of its own waits, after shorter ones did not suffice. A success leaves
     /// it: behind the chat's prompt, shorter ones suffice.
     pub(crate) needed_pause: Duration,
+    /// The last pause that ended before a request was answered for which one is needed.
+    pub(crate) short_pause: Option<Duration>,
     /// The reason of the last skipped compaction that was reported, and the newest compaction then.
     skipped: Option<(&'static str, Option<Seq>)>,
 }
@@ -150,15 +152,22 @@ impl CompactionHistory {
 
     /// Adds the summary of a model, and forgets what failures left behind.
     pub(crate) fn succeed(&mut self) {
-        let Self { has_waited, needed_pause, .. } = *self;
-        *self = Self { has_waited, needed_pause, ..Self::default() };
+        let Self { has_waited, needed_pause, short_pause, .. } = *self;
+        *self = Self { has_waited, needed_pause, short_pause, ..Self::default() };
     }
 
     /// Adds a time without chats. If it was as long as the needed pause, none is needed any more.
     pub(crate) fn add_quiet(&mut self, quiet: Duration) {
         if quiet >= self.needed_pause {
-            self.needed_pause = Duration::ZERO;
+            (self.needed_pause, self.short_pause) = (Duration::ZERO, None);
         }
+    }
+
+    /// Returns the pause for which a request waits that needs `quiet` without chats. One that fits into the short pauses
+    /// waits for no longer one.
+    pub(crate) fn needed_pause_for(&self, quiet: Duration) -> Duration {
+        let fits = self.short_pause.is_some_and(|short| quiet * 2 <= short);
+        if fits { Duration::ZERO } else { self.needed_pause }
     }
 
     /// Returns whether automatic compactions wait before they ask a model again, after a failure.
@@ -365,6 +374,11 @@ mod tests {
         assert_eq!(history.needed_pause, needed_pause, "no such pause yet");
         history.add_quiet(needed_pause);
         assert!(history.needed_pause.is_zero());
+        let short_pause = Some(Duration::from_secs(60));
+        let history =
+            CompactionHistory { needed_pause, short_pause, ..CompactionHistory::default() };
+        assert_eq!(history.needed_pause_for(Duration::from_secs(31)), needed_pause);
+        assert!(history.needed_pause_for(Duration::from_secs(30)).is_zero(), "it fits");
     }
 
     #[test]

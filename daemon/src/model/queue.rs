@@ -87,6 +87,12 @@ impl Ticket {
         waiters.iter().position(|waiter| waiter.id == self.id).unwrap_or(0)
     }
 
+    /// Returns the priority of the ticket that is admitted.
+    pub(crate) fn admitted_priority(&self) -> Option<Priority> {
+        let state = self.queues.0.lock();
+        state.waiters.get(&self.model)?.first().map(|waiter| waiter.priority)
+    }
+
     /// Waits until this ticket is admitted; it stays admitted until it is dropped. Cancel safe.
     pub(crate) async fn admitted(&self) {
         while self.n_ahead() > 0 {
@@ -145,6 +151,7 @@ mod tests {
         assert!(is_admitted(&running) && is_admitted(&elsewhere));
         assert!(running.chat_waits() && !elsewhere.chat_waits());
         assert_eq!((first_chat.n_ahead(), second_chat.n_ahead(), second.n_ahead()), (1, 2, 3));
+        assert_eq!(second_chat.admitted_priority(), Some(Priority::Background));
         drop(running);
         assert!(is_admitted(&first_chat));
         assert!(!is_admitted(&second_chat) && !is_admitted(&second));

@@ -107,10 +107,13 @@ pub enum ChatEvent {
         name: ChatPhase,
         /// For `reading`: the tokens of the prompt that the server has to read.
         tokens: Option<u64>,
-        /// For `reading`: the expected time in milliseconds, from the speed of this model so far.
+        /// For `reading`, and for `queued` behind `server`: the expected time in milliseconds, from the speed of this model
+        /// so far.
         expected_ms: Option<u64>,
         /// For `queued`: the number of calls ahead in the queue of the model.
         ahead: Option<u64>,
+        /// For `queued`: what the turn waits for.
+        waits_for: Option<WaitsFor>,
     },
     /// The model is shown a part of a record that it has to answer, because the record does not fit. Sent once for each
     /// record, before the model reads it.
@@ -171,11 +174,23 @@ pub enum ToolExecutor {
     Daemon,
 }
 
+/// What a queued turn waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum WaitsFor {
+    /// Another chat with the model.
+    Chat,
+    /// A summary or another call in the background, which gives way.
+    Background,
+    /// The model server, which still reads a prompt whose call has ended.
+    Server,
+}
+
 /// A phase of a chat turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ChatPhase {
-    /// The turn waits for other calls to the model.
+    /// The turn waits for other calls to the model, or for the rest of one that has ended.
     Queued,
     /// The context is compacted.
     Compacting,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{CountKind, CutRecord};
-use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatPhase, ChatUsage};
+use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatPhase, ChatUsage, WaitsFor};
 use ollm_protocol::sanitize::{self, Sanitizer};
 use serde_json::value::RawValue;
 
@@ -244,10 +244,18 @@ impl TurnOutput for JsonLines {
 
 /// Returns a phase of a turn in words; `None` for other events.
 fn phase_text(event: &ChatEvent, model: &str) -> Option<String> {
-    let ChatEvent::Phase { name, tokens, expected_ms, ahead } = event else { return None };
+    let ChatEvent::Phase { name, tokens, expected_ms, ahead, waits_for } = event else {
+        return None;
+    };
     let model = sanitize::one_line(model);
     Some(match name {
         ChatPhase::Queued => match ahead {
+            _ if *waits_for == Some(WaitsFor::Server) => {
+                let about = expected_ms.map(|ms| grouped(ms.div_ceil(1000)));
+                let about =
+                    about.map_or_else(String::new, |seconds| format!(", about {seconds} s"));
+                format!("{model} finishes an earlier request{about}")
+            }
             Some(ahead) => format!("{model} is busy: {} ahead", counted(*ahead, "request")),
             None => format!("{model} is busy"),
         },
@@ -353,12 +361,15 @@ mod tests {
 
     #[test]
     fn phase_names_the_wait_and_its_length() {
-        let check = |name, tokens, expected_ms, ahead, expect: &str| {
-            let event = ChatEvent::Phase { name, tokens, expected_ms, ahead };
+        let check = |name, tokens, expected_ms, ahead: Option<u64>, expect: &str| {
+            let waits_for = ahead.is_none().then_some(WaitsFor::Server);
+            let event = ChatEvent::Phase { name, tokens, expected_ms, ahead, waits_for };
             assert_eq!(phase_text(&event, "a\u{1b}[2J").as_deref(), Some(expect));
         };
         check(ChatPhase::Loading, None, None, None, "loading a");
         check(ChatPhase::Queued, None, None, Some(2), "a is busy: 2 requests ahead");
+        let finishes = "a finishes an earlier request, about 26 s";
+        check(ChatPhase::Queued, None, Some(25_400), None, finishes);
         check(
             ChatPhase::Reading,
             Some(5234),

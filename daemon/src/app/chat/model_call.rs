@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{BuiltContext, CompactMode, CutRecord, RecalledRecord};
-use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, WaitsFor};
 
 use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, TurnRequest, as_ms, phase};
 use crate::app::build_request::BuildRequest;
 use crate::app::cache::LastChat;
-use crate::app::compaction::{CompactionInTurn, summarizes_itself};
+use crate::app::compaction::{CompactionInTurn, is_noticed, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::error::{ChatError, Result};
+use crate::app::model_speed::{PromptReading, SentPrompt};
 use crate::app::models::learning::{CountedPrompts, check_description, learned_counter};
 use crate::app::models::window::window_of;
-use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
+use crate::model::{
+    AnswerStream, ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict,
+};
 use crate::tokens::Counter;
 
 /// The longest wait for the list of models in memory, if the model was used recently. A server on this machine needs a
@@ -29,6 +32,7 @@ pub(super) struct ModelCall {
     pub(super) answer: StreamedAnswer,
     pub(super) built: BuiltContext,
     pub(super) request: ChatRequest,
+    pub(super) reading: PromptReading,
 }
 
 /// The records that the calls of a turn have shown to its model so far.
@@ -111,10 +115,12 @@ impl Turn {
                 self.report(ChatEvent::Cut { cut }).await;
             }
         }
-        self.report_reading(&built, is_loaded).await;
+        if !is_loaded {
+            core.speeds.note_unloaded(&self.request.model);
+        }
         let request = self.chat_request(&mut built, num_ctx, &counter);
-        let backend = core.models.backend()?;
-        let answer = match self.unless_ended(backend.stream(&request)).await? {
+        let (sent, reading) = self.send(&request, &built).await?;
+        let answer = match sent {
             Ok(stream) => self.read_answer(stream).await,
             // Most servers refuse a prompt before they send anything.
             Err(error @ ModelError::Overflow { .. }) => {
@@ -124,7 +130,42 @@ impl Turn {
             Err(error) => return Err(error.into()),
         };
         drop(ticket);
-        Ok(ModelCall { answer, built, request })
+        Ok(ModelCall { answer, built, request, reading })
+    }
+
+    /// Sends a prompt and waits until its answer begins. Reports what the server does meanwhile: it may still read a prompt
+    /// whose caller left.
+    async fn send(
+        &self,
+        request: &ChatRequest,
+        built: &BuiltContext,
+    ) -> Result<(Result<Box<dyn AnswerStream>, ModelError>, PromptReading)> {
+        let TurnRequest { id, model, .. } = &self.request;
+        let speeds = &self.core.speeds;
+        let unread = speeds.get(model).unread_rest();
+        let prompt = SentPrompt {
+            session: Some(*id),
+            tokens: built.context_tokens,
+            prefix_tokens: built.prefix_tokens,
+        };
+        let backend = self.core.models.backend()?;
+        let mut reading = speeds.begin_reading(model, prompt);
+        let sent = async {
+            let mut stream = backend.stream(request);
+            if is_noticed(unread) {
+                self.report_queued(None, Some(WaitsFor::Server), Some(unread)).await;
+                tokio::select! {
+                    biased;
+                    sent = &mut stream => return sent,
+                    () = tokio::time::sleep(unread) => {}
+                }
+            }
+            self.report_reading(reading.new_tokens()).await;
+            stream.await
+        };
+        let sent = self.unless_ended(sent).await?;
+        reading.begun();
+        Ok((sent, reading))
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
@@ -166,11 +207,24 @@ impl Turn {
             if n_ahead == 0 {
                 return;
             }
-            let name = ChatPhase::Queued;
-            let ahead = Some(n_ahead as u64);
-            self.report(ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead }).await;
+            let waits_for = ticket.admitted_priority().map(|priority| match priority {
+                Priority::Chat => WaitsFor::Chat,
+                Priority::Background => WaitsFor::Background,
+            });
+            self.report_queued(Some(n_ahead as u64), waits_for, None).await;
             ticket.changed().await;
         }
+    }
+
+    async fn report_queued(
+        &self,
+        ahead: Option<u64>,
+        waits_for: Option<WaitsFor>,
+        expected: Option<Duration>,
+    ) {
+        let (name, expected_ms) = (ChatPhase::Queued, expected.map(as_ms));
+        let event = ChatEvent::Phase { name, tokens: None, expected_ms, ahead, waits_for };
+        self.report(event).await;
     }
 
     /// Returns the window of the model in the server's memory, or `None` if it is not there.
@@ -222,13 +276,12 @@ impl Turn {
         step.inspect_err(log).ok()
     }
 
-    async fn report_reading(&self, built: &BuiltContext, is_loaded: bool) {
-        let cached = if is_loaded { built.prefix_tokens } else { 0 };
-        let tokens = built.context_tokens.saturating_sub(cached);
+    async fn report_reading(&self, tokens: u64) {
         let measured = self.core.speeds.get(&self.request.model);
         let expected_ms = measured.expected_reading(tokens).map(as_ms);
         let (name, tokens) = (ChatPhase::Reading, Some(tokens));
-        self.report(ChatEvent::Phase { name, tokens, expected_ms, ahead: None }).await;
+        let event = ChatEvent::Phase { name, tokens, expected_ms, ahead: None, waits_for: None };
+        self.report(event).await;
     }
 
     /// Moves the messages of a context into a request.

@@ -146,8 +146,8 @@ impl Turn {
         let num_ctx = call.request.num_ctx;
         let effective = self.effective_window(end, num_ctx).await;
         let smaller = effective.filter(|effective| *effective < num_ctx);
-        let prefix_tokens = call.built.prefix_tokens;
-        self.core.speeds.note(&self.request.model, end, smaller, prefix_tokens);
+        call.reading.ended(end);
+        self.core.speeds.note_effective(&self.request.model, smaller);
         effective
     }
 

@@ -210,7 +210,7 @@ const fn think_mode(think: WireThink) -> ThinkMode {
 
 /// Returns the event of a phase without numbers.
 pub(super) const fn phase(name: ChatPhase) -> ChatEvent {
-    ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None }
+    ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None, waits_for: None }
 }
 
 pub(super) fn as_ms(time: Duration) -> u64 {

@@ -24,6 +24,7 @@ mod task;
 pub(super) use automatic::CompactionInTurn;
 pub(crate) use automatic::{follow, follow_turn, run};
 pub(super) use branch_summary::summarize_branch;
+pub(super) use policy::is_noticed;
 pub(super) use summarizer::summarizes_itself;
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl CompactionNeed {
 }
 
 /// Returns whether users notice that a model needs a time to read a new context, so that it reads ahead in a pause.
-pub(super) fn is_noticed(reading: Duration) -> bool {
+pub(in crate::app) fn is_noticed(reading: Duration) -> bool {
     reading >= LEAST_READING
 }
 
@@ -262,16 +262,49 @@ impl PieceForms {
     }
 }
 
-/// Returns the pause without chats before a request in the background. The model reads a prompt of its own for `reading`,
-/// zero if the request repeats the chat's prompt: in a shorter pause the chat would come back, and find its prompt displaced.
-pub(super) fn first_pause(reading: Duration, needed: Duration) -> Duration {
-    if reading.is_zero() { Duration::ZERO } else { reading.max(needed).min(LONGEST_PAUSE) }
+/// The values on which the start of a request for notes depends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StartSituation {
+    pub(super) is_background: bool,
+    /// The prompt takes the place of one in the server's cache that a chat sends again.
+    pub(super) displaces_chat: bool,
+    /// The server reads a prompt to its end if a chat comes back meanwhile.
+    pub(super) reads_on: bool,
+    /// The expected time for reading the prompt.
+    pub(super) reading: Duration,
+    /// The expected time for writing the longest answer; zero if it is not known.
+    pub(super) writing: Duration,
+}
+
+/// Returns the time that a request needs without chats. In a shorter pause a chat would come back, and would find its prompt
+/// displaced, or would wait until the server has read that of the request.
+pub(super) fn needed_quiet(start: &StartSituation) -> Duration {
+    let StartSituation { is_background, displaces_chat, reads_on, reading, writing } = *start;
+    match (is_background, reads_on, displaces_chat) {
+        (false, ..) | (true, false, false) => Duration::ZERO,
+        (true, true, _) => reading + writing,
+        (true, false, true) => reading,
+    }
+}
+
+/// Returns the pause without chats before a request in the background that needs some time without them. A pause that has
+/// lasted as long probably lasts as long again.
+///
+/// `longer`: the pause that is needed since shorter ones did not suffice.
+pub(super) fn first_pause(needed: Duration, longer: Duration) -> Duration {
+    if needed.is_zero() { Duration::ZERO } else { needed.max(longer).min(LONGEST_PAUSE) }
+}
+
+/// Returns the time for reading a piece that probably fits into a pause like one in which a request did not fit: the wait
+/// before it, its reading and its answer.
+pub(super) fn piece_reading(short: Duration) -> Duration {
+    short / 4
 }
 
 /// Returns the pause before the next attempt of a request that gave way to a chat after some time. A chat that came as soon
 /// after its answer again would wait again, and read its own prompt again.
-pub(super) fn next_pause(pause: Duration, reading: Duration, lasted: Duration) -> Duration {
-    (pause.max(reading).max(lasted) * 2).min(LONGEST_PAUSE)
+pub(super) fn next_pause(pause: Duration, needed: Duration, lasted: Duration) -> Duration {
+    (pause.max(needed).max(lasted) * 2).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]
@@ -409,6 +442,22 @@ mod tests {
         assert!(!may_overflow(false, true));
         assert!(may_overflow(false, false), "the window may have become smaller");
         assert!(may_overflow(true, true) && may_overflow(true, false));
+    }
+
+    #[test]
+    fn request_waits_for_the_time_that_it_takes_from_chats() {
+        let (none, writing) = (Duration::ZERO, Duration::from_secs(2));
+        for (is_background, displaces_chat, reads_on, expected) in [
+            (false, true, true, none),
+            (true, false, false, none),
+            (true, true, false, FAST),
+            (true, false, true, FAST + writing),
+            (true, true, true, FAST + writing),
+        ] {
+            let start =
+                StartSituation { is_background, displaces_chat, reads_on, reading: FAST, writing };
+            assert_eq!(needed_quiet(&start), expected, "{start:?}");
+        }
     }
 
     #[test]

@@ -69,7 +69,9 @@ impl NextReader {
         let place = QueuePlace::Own(Priority::Background);
         let requests = Summarizer::new(core, id, &model, place, false, window).await?;
         let ticket = core.models.queues().enter(&model, Priority::Background);
-        if ticket.n_ahead() > 0 || core.turns.is_running(id) {
+        // The user of the other session may come back first.
+        let displaces_other = core.speeds.get(&model).slots.displace_other(id);
+        if ticket.n_ahead() > 0 || core.turns.is_running(id) || displaces_other {
             return Ok(false);
         }
         let tools = params.tools.clone();
@@ -83,11 +85,6 @@ impl NextReader {
         // This build counts as the last one, because the server has its prompt in the cache afterwards.
         let built = build_with(core, params, None).await?;
         let requests = requests.behind_chat(tools).thinking(think);
-        let end = requests.read_prompt(built.messages, &ticket).await?;
-        if let Some(end) = &end {
-            let effective = core.speeds.get(&model).effective;
-            core.speeds.note(&model, end, effective, built.prefix_tokens);
-        }
-        Ok(end.is_some())
+        Ok(requests.read_prompt(built.messages, built.prefix_tokens, &ticket).await?)
     }
 }

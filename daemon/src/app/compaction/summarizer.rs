@@ -12,9 +12,10 @@ use ollm_protocol::{Seq, SessionId};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::policy::{first_pause, next_pause};
+use super::policy::{StartSituation, first_pause, needed_quiet, next_pause, piece_reading};
 use crate::app::core::Core;
 use crate::app::error::{CompactError, Result};
+use crate::app::model_speed::SentPrompt;
 use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::app::models::window::describe;
@@ -264,15 +265,20 @@ impl<'a> Summarizer<'a> {
         CompactError::Rejected { model: self.model.clone(), reason }
     }
 
-    /// Sends a prompt for an answer of one token, so that the server has the prompt in its cache. Returns `None` if the
+    /// Sends a prompt for an answer of one token, so that the server has the prompt in its cache. Returns false if the
     /// request gave way to a chat.
+    ///
+    /// `prefix_tokens`: those at the beginning that the last prompt of the chat had.
     pub(super) async fn read_prompt(
         &self,
         messages: Vec<ContextMessage>,
+        prefix_tokens: u64,
         ticket: &Ticket,
-    ) -> Result<Option<ChatEnd>, CompactError> {
-        let answer = self.read(&self.request(messages, 1), ticket).await?;
-        Ok(answer.and_then(|(_, end)| end))
+    ) -> Result<bool, CompactError> {
+        let request = self.request(messages, 1);
+        let prompt = SentPrompt { prefix_tokens, ..self.sent_prompt(&request) };
+        let answer = self.read(&request, prompt, ticket).await?;
+        Ok(answer.is_some_and(|(_, end)| end.is_some()))
     }
 
     /// Returns the text of an answer, and whether it ran into its limit of tokens or of time.
@@ -282,12 +288,12 @@ impl<'a> Summarizer<'a> {
         predict: u32,
     ) -> Result<(String, bool), CompactError> {
         let (id, due) = (self.id, &self.core.due_compactions);
-        let reading = self.displacing_reading(&messages);
+        let request = self.request(messages, predict);
+        let needed = needed_quiet(&self.start_situation(&request));
         let (mut pause, n_attempts) = match self.is_patient {
-            true => (first_pause(reading, due.history(id).needed_pause), MAX_YIELDS),
+            true => (first_pause(needed, due.history(id).needed_pause_for(needed)), MAX_YIELDS),
             false => (Duration::ZERO, 1),
         };
-        let request = self.request(messages, predict);
         for _ in 0..n_attempts {
             let quiet = tokio::time::timeout(ANSWER_LIMIT, self.wait_for_pause(pause)).await;
             quiet.map_err(|_| self.busy())?;
@@ -300,36 +306,68 @@ impl<'a> Summarizer<'a> {
                 }
             };
             let begun = Instant::now();
-            let answer = self.read(&request, ticket).await?;
+            let answer = self.read(&request, self.sent_prompt(&request), ticket).await?;
             let lasted = begun.elapsed();
             if let Some((text, end)) = answer {
-                if !reading.is_zero() {
+                if !needed.is_zero() {
                     due.change(id, |history| history.add_quiet(pause + lasted));
                 }
                 return Ok((text, end.is_none_or(|end| end.reason == DoneReason::Length)));
             }
-            pause = next_pause(pause, reading, lasted);
+            let short = pause + lasted;
+            pause = next_pause(pause, needed, lasted);
             due.change(id, |history| {
                 history.are_notes_missing = true;
-                if !reading.is_zero() {
-                    history.needed_pause = pause;
+                if !needed.is_zero() {
+                    (history.needed_pause, history.short_pause) = (pause, Some(short));
                 }
             });
         }
         Err(self.busy())
     }
 
-    /// Returns how long the model reads a request in the background with a prompt of its own; zero for others. It takes the
-    /// place of the chat's prompt in the server's cache, so the first one waits for a pause as long: in a shorter one the
-    /// chat would come back, and would find its prompt gone.
-    fn displacing_reading(&self, messages: &[ContextMessage]) -> Duration {
-        let repeats_chat = self.chat_tools.is_some() && self.thinks_like_chat();
-        if !self.is_background() || repeats_chat {
-            return Duration::ZERO;
+    /// Gathers the values on which the start of a request depends.
+    fn start_situation(&self, request: &ChatRequest) -> StartSituation {
+        let measured = self.core.speeds.get(&self.model);
+        let prompt = self.sent_prompt(request);
+        let is_held = prompt.session.is_some_and(|id| measured.slots.hold(id));
+        let new_tokens = prompt.tokens - if is_held { prompt.prefix_tokens } else { 0 };
+        let predict = request.num_predict.map_or(0, |most| u64::from(most.get()));
+        StartSituation {
+            is_background: self.is_background(),
+            displaces_chat: prompt.session.is_none_or(|id| measured.slots.displace_other(id)),
+            reads_on: measured.reads_on(),
+            reading: measured.reading_or_guess(new_tokens).unwrap_or_default(),
+            writing: measured.expected_writing(predict).unwrap_or_default(),
         }
-        let tokens = self.counter.count_prompt(messages, &[]);
-        let reading = self.core.speeds.get(&self.model).reading_or_guess(tokens);
-        reading.unwrap_or_default()
+    }
+
+    /// Returns the prompt of a request, which continues from the session's own chat if it goes behind that.
+    fn sent_prompt(&self, request: &ChatRequest) -> SentPrompt {
+        let ChatRequest { messages, tools, .. } = request;
+        let tokens = self.counter.count_prompt(messages, tools);
+        if self.chat_tools.is_none() || !self.thinks_like_chat() {
+            return SentPrompt { session: None, tokens, prefix_tokens: 0 };
+        }
+        let chat = &messages[..messages.len().saturating_sub(1)];
+        let prefix_tokens = self.counter.count_prompt(chat, tools).min(tokens);
+        SentPrompt { session: Some(self.id), tokens, prefix_tokens }
+    }
+
+    /// Returns the tokens of records in a piece whose reading fits into a pause like those before, if the server would read
+    /// on when a chat comes back.
+    pub(super) fn tokens_in_pause(&self) -> Option<u64> {
+        let measured = self.core.speeds.get(&self.model);
+        let short = self.core.due_compactions.history(self.id).short_pause?;
+        if !self.is_background() || !self.reads_on() {
+            return None;
+        }
+        measured.tokens_read_in(piece_reading(short))
+    }
+
+    /// Returns whether the server reads a prompt to its end after a chat took the place of its request.
+    pub(super) fn reads_on(&self) -> bool {
+        self.core.speeds.get(&self.model).reads_on()
     }
 
     /// Returns whether requests name the mode of thinking of the last chat. Another one can change a prompt at its beginning.
@@ -369,24 +407,32 @@ impl<'a> Summarizer<'a> {
     async fn read(
         &self,
         request: &ChatRequest,
+        prompt: SentPrompt,
         ticket: &Ticket,
     ) -> Result<Option<(String, Option<ChatEnd>)>, CompactError> {
         let mut text = String::new();
         // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
-        let reading = async {
-            let mut stream = self.core.models.backend()?.stream(request).await?;
+        let answer = async {
+            let backend = self.core.models.backend()?;
+            let mut reading = self.core.speeds.begin_reading(&self.model, prompt);
+            let sent = backend.stream(request).await;
+            reading.begun();
+            let mut stream = sent?;
             loop {
                 match stream.next().await? {
                     ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
                     // An answer that only calls tools has no text and is rejected.
                     ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
-                    ChatItem::End(end) => return Ok(end),
+                    ChatItem::End(end) => {
+                        reading.ended(&end);
+                        return Ok(end);
+                    }
                 }
             }
         };
         tokio::select! {
             biased;
-            end = reading => Ok(Some((text, Some(end.map_err(CompactError::Model)?)))),
+            end = answer => Ok(Some((text, Some(end.map_err(CompactError::Model)?)))),
             () = self.ended() => Ok(Some((text, None))),
             () = self.gives_way(ticket) => Ok(None),
             () = tokio::time::sleep(ANSWER_LIMIT) => Err(self.busy()),

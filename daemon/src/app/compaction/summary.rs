@@ -193,16 +193,19 @@ impl<'a> SummaryRange<'a> {
             };
             forms.prefers_chat().then_some((room, chat))
         });
-        // A user waits for the oldest piece only. Pieces behind the chat's prompt are small: what is left of many waits.
-        let most = match (plan.in_turn, &behind) {
+        let in_pause = summarizer.tokens_in_pause();
+        // A user waits for the oldest piece only. Of small pieces, behind the chat's prompt or for short pauses, what is left of
+        // many waits.
+        let most = match (plan.in_turn, behind.is_some() || in_pause.is_some()) {
             (true, _) => 1,
-            (false, Some(_)) => MAX_PIECES,
-            (false, None) => usize::MAX,
+            (false, true) => MAX_PIECES,
+            (false, false) => usize::MAX,
         };
         let (RequestRoom { target, records: room }, chat) = match behind {
             Some(behind) => behind,
             None => (own?, None),
         };
+        let room = in_pause.map_or(room, |most| room.min(most.max(MIN_PIECE_TOKENS)));
         Ok(RequestForm { chat, target, room, most })
     }
 
@@ -276,7 +279,9 @@ impl<'a> SummaryRange<'a> {
             Some(_) => task.summarizer.behind_chat(self.request.params.tools.clone()),
             None => task.summarizer.clone(),
         };
-        let (next, is_background) = (first.without_patience(), first.is_background());
+        let is_background = first.is_background();
+        // A server that reads on is asked for each piece in a pause of its own.
+        let next = if first.reads_on() { first.clone() } else { first.without_patience() };
         let (mut summary, mut n_done, mut first_done) = (before, 0, None);
         for (at, piece) in pieces.iter().enumerate() {
             let step = CompressionProgressData {

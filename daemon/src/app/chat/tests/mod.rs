@@ -3,11 +3,12 @@
 mod recall;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, Part, RecordBody, Role};
 use ollm_protocol::methods::chat::{
-    ChatEvent, ChatPhase, ChatSendParams, ChatSubmitToolResultsParams,
+    ChatEvent, ChatPhase, ChatSendParams, ChatSubmitToolResultsParams, WaitsFor,
 };
 use ollm_protocol::methods::session::SessionIdParams;
 use serde_json::{Value, json};
@@ -15,8 +16,9 @@ use serde_json::{Value, json};
 use super::{StartedTurn, cancel, start, submit_tool_results};
 use crate::app::context::goals;
 use crate::app::error::{AppError, ChatError, Result};
+use crate::app::model_speed::SentPrompt;
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
-use crate::model::{DoneReason, ModelError};
+use crate::model::{ChatEnd, DoneReason, ModelError, PromptCount};
 use crate::shutdown::Tasks;
 
 use AnswerStep::{Call, End, Fail, Pause, Text, Thinking};
@@ -201,6 +203,74 @@ async fn model_that_was_unloaded_is_loading_again() {
     assert!(!phases("two").await, "it is in memory");
     chat.backend.unload();
     assert!(phases("three").await, "another client unloaded it");
+}
+
+/// Returns the tokens that a turn expects the server to read, and those of its whole prompt.
+fn reading_of(events: &[ChatEvent]) -> (u64, u64) {
+    let reading = events.iter().find_map(|event| match event {
+        ChatEvent::Phase { name: ChatPhase::Reading, tokens, .. } => *tokens,
+        _ => None,
+    });
+    let whole = events.iter().find_map(|event| match event {
+        ChatEvent::Usage { usage } => Some(usage.context_tokens),
+        _ => None,
+    });
+    (reading.expect("reads"), whole.expect("is answered"))
+}
+
+#[tokio::test]
+async fn prompt_behind_that_of_another_session_is_expected_to_be_read_whole() {
+    let chat = ChatFixture::new();
+    let turn = async |text: &'static str| {
+        chat.backend.answer_text(text);
+        reading_of(&chat.run(Some(text), json!({})).await.0)
+    };
+    turn("one").await;
+    let (reading, whole) = turn("two").await;
+    assert!(reading < whole);
+    let core = &chat.session.core;
+    let other = SentPrompt { session: Some(core.clock.session_id()), ..SentPrompt::default() };
+    core.speeds.begin_reading("m", other).begun();
+    let (reading, whole) = turn("three").await;
+    assert_eq!(reading, whole);
+    let (reading, whole) = turn("four").await;
+    assert!(reading < whole);
+}
+
+#[tokio::test]
+async fn turn_is_queued_while_the_server_reads_a_prompt_whose_caller_left() {
+    let chat = ChatFixture::new();
+    chat.backend.answer_text("one");
+    chat.run(Some("hi"), json!({})).await.1.expect("is answered");
+    let speeds = &chat.session.core.speeds;
+    let end = ChatEnd {
+        reason: DoneReason::Stop,
+        prompt: PromptCount::Whole(100),
+        cached_tokens: Some(0),
+        answer_tokens: None,
+        load_time: None,
+        prompt_time: Some(Duration::from_secs(10)),
+        answer_time: None,
+    };
+    speeds.note("m", &end, 0);
+    drop(speeds.begin_reading("m", SentPrompt { tokens: 1000, ..SentPrompt::default() }));
+    chat.backend.answer(&[AnswerStep::Reading, Text("two"), STOP]);
+    let mut turn = chat.start(Some("again"), json!({})).await.expect("starts");
+    let ChatEvent::Phase { waits_for, expected_ms, .. } = wait_for(&mut turn, "queued").await
+    else {
+        unreachable!()
+    };
+    assert_eq!(waits_for, Some(WaitsFor::Server));
+    assert!(expected_ms.is_some_and(|ms| (60_000..=100_000).contains(&ms)), "{expected_ms:?}");
+    chat.backend.paused().await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(100)).await;
+    tokio::time::resume();
+    wait_for(&mut turn, "reading").await;
+    chat.backend.resume();
+    let (events, end) = rest(turn).await;
+    assert_eq!(kinds(&events), ["answering", "delta", "usage"]);
+    assert_eq!(end.expect("is answered").0, "stop");
 }
 
 #[tokio::test]

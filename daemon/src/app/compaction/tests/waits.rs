@@ -13,7 +13,8 @@ use crate::app::compaction::policy::LONGEST_PAUSE;
 use crate::app::compaction::read_ahead::read_ahead;
 use crate::app::compaction::summarizer::{ANSWER_LIMIT, TURN_LIMIT};
 use crate::app::compaction::summary::MAX_PIECES;
-use crate::model::{ChatEnd, PromptCount, ThinkMode};
+use crate::app::model_speed::SentPrompt;
+use crate::model::{ChatEnd, ChatRequest, PromptCount, ThinkMode};
 use crate::tokens::Counter;
 
 impl LongSession {
@@ -33,7 +34,7 @@ impl LongSession {
             prompt_time,
             answer_time,
         };
-        self.core.speeds.note("m", &end, None, 0);
+        self.core.speeds.note("m", &end, 0);
     }
 
     /// Returns the params with which a chat builds its contexts.
@@ -623,4 +624,82 @@ async fn turn_waits_for_notes_that_are_written_soon_and_longer_between_tool_call
     assert_eq!(method(1500, false).await, extracted);
     assert_eq!(method(1500, true).await, summarized);
     assert_eq!(method(4000, true).await, extracted);
+}
+
+impl LongSession {
+    /// Notes that another session sent a prompt to the model.
+    fn chat_elsewhere(&self) {
+        let prompt =
+            SentPrompt { session: Some(self.core.clock.session_id()), ..SentPrompt::default() };
+        self.core.speeds.begin_reading("m", prompt).begun();
+    }
+
+    /// Notes that the server was seen to read a prompt to its end although its caller had left.
+    fn see_reading_on(&self) {
+        self.core.speeds.note_reads_on("m");
+    }
+}
+
+#[tokio::test]
+async fn context_is_not_read_ahead_in_the_place_of_another_session() {
+    let session = LongSession::new().await;
+    session.build_for_chat(None).await;
+    session.note_reading(SLOW);
+    session.chat_elsewhere();
+    read_ahead(&session.core, session.id, 1000).await;
+    assert!(session.backend.requests().is_empty());
+}
+
+#[tokio::test]
+async fn notes_behind_a_chat_wait_for_a_pause_if_they_take_its_place_or_are_read_to_their_end() {
+    // The prompt has more than 2,000 tokens.
+    let (soon, never) = (Duration::from_millis(20), Duration::from_secs(3600));
+    type Before = fn(&LongSession);
+    let nothing: Before = |_| {};
+    for (before, reading) in [
+        (nothing, never),
+        (LongSession::chat_elsewhere as Before, soon),
+        (LongSession::see_reading_on as Before, soon),
+    ] {
+        let session = LongSession::new().await;
+        session.record_exchanges(13).await;
+        session.test.record("user", "the last question").await;
+        session.build_for_chat(None).await;
+        session.test.record("assistant", "the last answer").await;
+        session.note_reading(reading);
+        before(&session);
+        session.backend.answer_text(SUMMARY);
+        let start = Instant::now();
+        let done = tokio::time::timeout(Duration::from_secs(60), session.compact_in_pause()).await;
+        assert!(matches!(done, Ok(CompactionOutcome::Done(_))));
+        if reading == soon {
+            assert!(start.elapsed() > 20 * reading, "{:?}", start.elapsed());
+        }
+    }
+}
+
+#[tokio::test]
+async fn notes_are_asked_for_in_pieces_that_fit_into_short_pauses() {
+    for (reads_on, is_divided) in [(false, false), (true, true)] {
+        let session = LongSession::new().await;
+        session.record_exchanges(60).await;
+        session.compact_in_turn_for(CompactionCause::Growth).await;
+        session.note_reading(Duration::from_millis(10));
+        if reads_on {
+            session.see_reading_on();
+        }
+        // 400 tokens are read in a quarter of the last pause.
+        session.core.due_compactions.change(session.id, |history| {
+            history.short_pause = Some(Duration::from_millis(160));
+        });
+        for _ in 0..32 {
+            session.backend.answer_text(SUMMARY);
+        }
+        let done = tokio::time::timeout(Duration::from_secs(60), session.compact_in_pause()).await;
+        assert!(matches!(done, Ok(CompactionOutcome::Done(_))));
+        let requests = session.backend.requests();
+        let tokens = |request: &ChatRequest| Counter::ESTIMATE.count_prompt(&request.messages, &[]);
+        let longest = requests.iter().map(tokens).max().expect("a request");
+        assert_eq!(longest < 1500, is_divided, "{longest}");
+    }
 }

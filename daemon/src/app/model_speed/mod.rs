@@ -1,11 +1,18 @@
-//! Observations of models in earlier calls: how fast they read a prompt and write an answer, and the window that they run
-//! with.
+//! Observations of models in earlier calls: how fast they read a prompt and write an answer, the window that they run
+//! with, the prompts that their server holds, and whether it stops to read when a caller leaves.
 
+mod reading;
+mod slots;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashlink::LruCache;
 use parking_lot::Mutex;
 
+use self::reading::UnreadPrompts;
+pub(crate) use self::reading::{PromptReading, SentPrompt};
+use self::slots::ModelSlots;
 use crate::model::{ChatEnd, PromptCount, canonical_name};
 
 /// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
@@ -24,12 +31,14 @@ const N_MEASURED: usize = 3;
 /// Maximum number of models with observations, more than most servers have.
 const MAX_MODELS: usize = 256;
 
-/// The observations of the models that were used last, by full name; in memory only. Clients choose the names.
-pub(crate) struct MeasuredModels(Mutex<LruCache<String, MeasuredModel>>);
+/// The observations of the models that were used last, by full name; in memory only. Clients choose the names. Clones share
+/// everything.
+#[derive(Clone)]
+pub(crate) struct MeasuredModels(Arc<Mutex<LruCache<String, MeasuredModel>>>);
 
 impl Default for MeasuredModels {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(MAX_MODELS)))
+        Self(Arc::new(Mutex::new(LruCache::new(MAX_MODELS))))
     }
 }
 
@@ -47,6 +56,9 @@ pub(crate) struct MeasuredModel {
     /// The window that the server gave the model, if it is smaller than requested.
     pub(crate) effective: Option<u32>,
     pub(crate) last_used: Option<Instant>,
+    /// The sessions whose prompts the server holds.
+    pub(crate) slots: ModelSlots,
+    unread: UnreadPrompts,
 }
 
 /// The last measurements of a pace, the newest first, in seconds per token.
@@ -93,17 +105,24 @@ impl MeasuredModels {
         self.change(model, |measured| measured.effective = effective);
     }
 
-    /// Adds the observations of one answer, to a prompt whose first `prefix_tokens` the model may have read before.
-    pub(crate) fn note(
-        &self,
-        model: &str,
-        end: &ChatEnd,
-        effective: Option<u32>,
-        prefix_tokens: u64,
-    ) {
+    /// Adds the observations of an answer to the next prompt of the same session.
+    #[cfg(test)]
+    pub(crate) fn note(&self, model: &str, end: &ChatEnd, prefix_tokens: u64) {
+        let prompt = SentPrompt { prefix_tokens, ..SentPrompt::default() };
+        self.change(model, |measured| measured.note(end, &prompt, Some(0)));
+    }
+
+    /// Notes that the server was seen to read a prompt to its end although its caller had left.
+    #[cfg(test)]
+    pub(crate) fn note_reads_on(&self, model: &str) {
+        self.change(model, |measured| measured.unread.see_reading_on());
+    }
+
+    /// Notes that the server does not have a model in its memory, and so none of its prompts.
+    pub(crate) fn note_unloaded(&self, model: &str) {
         self.change(model, |measured| {
-            measured.note(end, prefix_tokens);
-            measured.effective = effective;
+            measured.slots.clear();
+            measured.unread.clear();
         });
     }
 
@@ -133,12 +152,38 @@ impl MeasuredModel {
         self.expected_reading(tokens).or_else(guess)
     }
 
-    fn note(&mut self, end: &ChatEnd, prefix_tokens: u64) {
+    /// Returns the tokens of a prompt that are read in some time; `None` without any measurement.
+    pub(crate) fn tokens_read_in(&self, time: Duration) -> Option<u64> {
+        let thousand = self.reading_or_guess(1000)?.as_millis().max(1);
+        u64::try_from(time.as_millis() * 1000 / thousand).ok()
+    }
+
+    /// Returns the time for which the server probably reads a prompt that its caller left.
+    pub(crate) fn unread_rest(&self) -> Duration {
+        self.unread.rest()
+    }
+
+    /// Returns whether the server was seen to read a prompt to its end after its caller left.
+    pub(crate) fn reads_on(&self) -> bool {
+        self.unread.reads_on()
+    }
+
+    /// Adds the observations of an answer to a prompt, `age` prompts after the last one of its session.
+    fn note(&mut self, end: &ChatEnd, prompt: &SentPrompt, age: Option<usize>) {
+        let was_held = self.was_held(end, prompt);
+        if let (Some(age), Some(was_held)) = (age, was_held) {
+            self.slots.learn(age, was_held);
+        }
         let (new, is_sure) = match (end.prompt, end.cached_tokens) {
             (PromptCount::Whole(tokens), Some(cached)) => (tokens.saturating_sub(cached), true),
             // Most servers do not report what they had in their cache; it was at most this.
             (PromptCount::Whole(tokens), None) => {
-                let new = tokens.saturating_sub(prefix_tokens + self.answer_tokens);
+                let most = match age {
+                    Some(0) => prompt.prefix_tokens + self.answer_tokens,
+                    Some(_) if was_held != Some(false) => prompt.prefix_tokens,
+                    _ => 0,
+                };
+                let new = tokens.saturating_sub(most);
                 (new, new * NEW_SHARE_DIVISOR >= tokens)
             }
             (PromptCount::Uncached(tokens), _) => (tokens, true),
@@ -156,6 +201,25 @@ impl MeasuredModel {
         }
         self.answer_tokens = end.answer_tokens.unwrap_or_default();
         self.last_used = Some(Instant::now());
+    }
+
+    /// Returns whether the server had the beginning of a prompt in its cache, if its report or the time says so.
+    fn was_held(&self, end: &ChatEnd, prompt: &SentPrompt) -> Option<bool> {
+        let prefix = prompt.prefix_tokens;
+        if prefix < MIN_PROMPT_TOKENS {
+            return None;
+        }
+        match (end.prompt, end.cached_tokens) {
+            (_, Some(cached)) => Some(cached * 2 >= prefix),
+            (PromptCount::Uncached(new), None) => {
+                Some(prompt.tokens.saturating_sub(new) * 2 >= prefix)
+            }
+            (PromptCount::Whole(tokens), None) => {
+                let middle = self.expected_reading(tokens.saturating_sub(prefix / 2))?;
+                Some(end.prompt_time? < middle)
+            }
+            (PromptCount::Unknown, None) => None,
+        }
     }
 }
 
@@ -181,10 +245,12 @@ mod tests {
     fn reading_time_is_proportional_to_that_of_long_prompts() {
         let models = MeasuredModels::default();
         assert_eq!(models.get("m").expected_reading(1000), None);
-        models.note("m", &end(PromptCount::Whole(600), Some(100), 1), Some(2048), 500);
+        models.note("m", &end(PromptCount::Whole(600), Some(100), 1), 500);
+        models.note_effective("m", Some(2048));
         assert_eq!(models.get("library/m:latest").effective, Some(2048));
         assert_eq!(models.get("m").expected_reading(1000), Some(Duration::from_secs(2)));
-        models.note("m", &end(PromptCount::Uncached(5), None, 1), None, 0);
+        models.note("m", &end(PromptCount::Uncached(5), None, 1), 0);
+        models.note_effective("m", None);
         let measured = models.get("m");
         assert_eq!(measured.expected_reading(500), Some(Duration::from_secs(1)));
         assert_eq!(measured.effective, None);
@@ -194,7 +260,7 @@ mod tests {
     fn prompt_that_may_be_in_the_cache_measures_no_reading() {
         let models = MeasuredModels::default();
         let reads_1000_in = |tokens, prefix_tokens, seconds| {
-            models.note("m", &end(PromptCount::Whole(tokens), None, seconds), None, prefix_tokens);
+            models.note("m", &end(PromptCount::Whole(tokens), None, seconds), prefix_tokens);
             models.get("m").reading.0[0].map(|seconds| (seconds * 1000.0).round())
         };
         assert_eq!(reads_1000_in(1000, 0, 10), Some(10.0));
@@ -211,12 +277,12 @@ mod tests {
         let models = MeasuredModels::default();
         let guess = || models.get("m").reading_or_guess(1000);
         assert_eq!(guess(), None);
-        models.note("m", &end(PromptCount::Whole(40), None, 0), None, 0);
+        models.note("m", &end(PromptCount::Whole(40), None, 0), 0);
         // 100 of its tokens are those of the last answer.
-        models.note("m", &end(PromptCount::Whole(160), None, 1), None, 40);
+        models.note("m", &end(PromptCount::Whole(160), None, 1), 40);
         assert_eq!(guess(), Some(Duration::from_secs(50)));
-        models.note("m", &end(PromptCount::Whole(1100), None, 30), None, 0);
-        models.note("m", &end(PromptCount::Whole(1210), None, 1), None, 1100);
+        models.note("m", &end(PromptCount::Whole(1100), None, 30), 0);
+        models.note("m", &end(PromptCount::Whole(1210), None, 1), 1100);
         assert_eq!(guess(), Some(Duration::from_secs(30)), "a whole prompt was measured");
     }
 
@@ -224,7 +290,7 @@ mod tests {
     fn single_slow_reading_says_little() {
         let models = MeasuredModels::default();
         let reads_1000_in = |seconds| {
-            models.note("m", &end(PromptCount::Uncached(1000), None, seconds), None, 0);
+            models.note("m", &end(PromptCount::Uncached(1000), None, seconds), 0);
             models.get("m").expected_reading(1000).map(|time| time.as_secs())
         };
         assert_eq!(reads_1000_in(3000), Some(3000), "nothing else is known");
@@ -243,7 +309,7 @@ mod tests {
                 answer_time: Some(Duration::from_secs(seconds)),
                 ..end(PromptCount::Unknown, None, 0)
             };
-            models.note("m", &end, None, 0);
+            models.note("m", &end, 0);
             models.get("m").expected_writing(100).map(|time| time.as_secs())
         };
         assert_eq!(writes_100_in(5, 1), None, "it says little");
