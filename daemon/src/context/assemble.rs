@@ -489,6 +489,9 @@ impl<'a> Assembler<'a, '_, '_> {
         let kept = shorten.map(|shorten| shorten(body));
         let lost = self.lost_images(body, kept.is_some());
         let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
+        if self.renderer.take_defused() {
+            self.omitted.add(item, 0, OmitReason::ControlTokens);
+        }
         list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
         let whole_tokens = item.tokens.saturating_sub(lost.map_or(0, |(tokens, _)| tokens));
         match rendered {

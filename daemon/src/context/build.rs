@@ -188,8 +188,9 @@ impl Front {
         };
         let texts = [input.system_prompt, input.mode_text, Some(&additions)].into_iter().flatten();
         let parts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
-        let system =
-            (!parts.is_empty()).then(|| ContextMessage::text(Role::System, parts.join("\n\n")));
+        let text = parts.join("\n\n");
+        let system = (!parts.is_empty())
+            .then(|| ContextMessage::text(Role::System, input.counter.defuse(&text)));
         let (head_tokens, tool_tokens) = input.counter.count_head(system.as_ref(), input.tools);
         let budget = Budget::new(
             input.context_size,

@@ -19,6 +19,8 @@ pub(crate) enum OmitReason {
     NoVision,
     /// The thinking of a model is never sent back.
     Thinking,
+    /// The control tokens in the text of the record are broken up, because they would begin or end a turn.
+    ControlTokens,
     /// The same result is there in its other form.
     Duplicate,
     /// The record has no text.
@@ -45,6 +47,7 @@ impl OmitReason {
             Self::Image => "image",
             Self::NoVision => "noVision",
             Self::Thinking => "thinking",
+            Self::ControlTokens => "controlTokens",
             Self::Duplicate => "duplicate",
             Self::Empty => "empty",
             Self::Superseded => "superseded",

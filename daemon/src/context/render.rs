@@ -6,9 +6,13 @@
 //! finished turn has one, in the order of the calls; a record that is not rendered has an [`OmitReason`]; one more record never changes the
 //! messages before it, except that the last message grows at its end.
 //!
+//! The engine parses control tokens wherever they stand in a prompt, so no text has any: a record that had some is listed
+//! (`take_defused`).
+//!
 //! Ids of calls are rewritten to one form, because models and clients record ids of many forms and any model may
 //! continue a session. A rewritten id follows from the recorded id alone, so every build has the same.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use ollm_protocol::content::{
@@ -56,6 +60,8 @@ pub(super) struct Renderer<'c> {
     ended: HashMap<String, CallEnd>,
     /// Notes that wait until the open calls have their results.
     deferred: Vec<(PathItem, String)>,
+    /// Whether a control token was broken up since the last question.
+    has_defused: bool,
 }
 
 struct OpenCall {
@@ -95,6 +101,35 @@ impl<'c> Renderer<'c> {
             open: Vec::new(),
             ended: HashMap::new(),
             deferred: Vec::new(),
+            has_defused: false,
+        }
+    }
+
+    /// Returns whether a control token was broken up since the last call.
+    pub(super) fn take_defused(&mut self) -> bool {
+        std::mem::take(&mut self.has_defused)
+    }
+
+    /// Returns a text in which the engine finds no control token, so that it ends no turn.
+    fn defused(&mut self, text: &str) -> String {
+        let defused = self.counter.defuse(text);
+        self.has_defused |= matches!(defused, Cow::Owned(_));
+        defused.into_owned()
+    }
+
+    /// Does the same for all texts of a value.
+    fn defused_value(&mut self, value: &Value) -> Value {
+        if let Cow::Borrowed(_) = self.counter.defuse(&value.to_string()) {
+            return value.clone();
+        }
+        match value {
+            Value::String(text) => self.defused(text).into(),
+            Value::Array(all) => all.iter().map(|one| self.defused_value(one)).collect(),
+            Value::Object(all) => {
+                let fields = all.iter();
+                fields.map(|(name, one)| (self.defused(name), self.defused_value(one))).collect()
+            }
+            other => other.clone(),
         }
     }
 
@@ -128,8 +163,13 @@ impl<'c> Renderer<'c> {
 
     /// Renders a user turn at the end.
     pub(super) fn user(&mut self, text: &str, images: Vec<String>) {
+        self.user_text(text, images);
+    }
+
+    /// The same; returns the position of the text in its message, in bytes.
+    fn user_text(&mut self, text: &str, images: Vec<String>) -> usize {
         self.interrupt();
-        self.append(Role::User, text, images);
+        self.append(Role::User, text, images)
     }
 
     /// Whether the conversation certainly has more than `limit` tokens. Cheap enough to be called for each record.
@@ -174,9 +214,7 @@ impl<'c> Renderer<'c> {
                 if text.is_empty() && images.is_empty() {
                     return Err(OmitReason::Empty);
                 }
-                self.user(&text, images);
-                let last = self.messages.last();
-                self.newest_text = last.map(|last| last.content.len() - text.len());
+                self.newest_text = Some(self.user_text(&text, images));
             }
             Role::Assistant => self.assistant(message, text)?,
             Role::Tool => self.tool_message(item, message, &text)?,
@@ -301,17 +339,20 @@ impl<'c> Renderer<'c> {
     /// Renders what was recalled for a message of the user before the text of the message, which a model then reads last,
     /// also if it was recalled after the message was recorded.
     fn recalled(&mut self, item: &PathItem, block: String) {
-        let Some((at, last)) = self.newest_text.zip(self.messages.last_mut()) else {
+        let Some(at) = self.newest_text.filter(|_| !self.messages.is_empty()) else {
             return self.note(item, block);
         };
-        let block = block + "\n\n";
-        last.content.insert_str(at, &block);
+        let block = self.defused(&(block + "\n\n"));
+        if let Some(last) = self.messages.last_mut() {
+            last.content.insert_str(at, &block);
+        }
         self.newest_text = Some(at + block.len());
     }
 
     fn call(&mut self, id: &str, name: &str, args: &Value) {
+        let arguments = self.defused_value(args);
         if let Some(last) = self.messages.last_mut() {
-            let function = ContextFunction { name: name.to_owned(), arguments: args.clone() };
+            let function = ContextFunction { name: name.to_owned(), arguments };
             last.tool_calls.push(ContextToolCall { id: portable_id(id), function });
         }
         self.ended.remove(id);
@@ -320,8 +361,9 @@ impl<'c> Renderer<'c> {
 
     /// Ends a call, and renders the results that no earlier call delays: results enter in the order of their calls.
     fn answer(&mut self, at: usize, item: Option<&PathItem>, text: &str, end: CallEnd) {
+        let text = self.defused(text);
         let call = &mut self.open[at];
-        call.result = Some((item.copied(), text.to_owned()));
+        call.result = Some((item.copied(), text));
         self.ended.insert(call.id.clone(), end);
         while self.open.first().is_some_and(|first| first.result.is_some()) {
             let call = self.open.remove(0);
@@ -345,8 +387,10 @@ impl<'c> Renderer<'c> {
         }
     }
 
-    /// Extends the last message if it has the same role, else begins a new message.
-    fn append(&mut self, role: Role, text: &str, images: Vec<String>) {
+    /// Extends the last message if it has the same role, else begins a new message. Returns the position of the text in its
+    /// message, in bytes.
+    fn append(&mut self, role: Role, text: &str, images: Vec<String>) -> usize {
+        let text = self.defused(text);
         if self.messages.is_empty() && role == Role::Assistant {
             self.append(Role::User, BEGINNING, Vec::new());
         }
@@ -354,13 +398,14 @@ impl<'c> Renderer<'c> {
         if self.messages.last().is_none_or(|last| last.role != role) {
             self.push(ContextMessage::text(role, ""));
         }
-        if let Some(last) = self.messages.last_mut() {
-            if !last.content.is_empty() && !text.is_empty() {
-                last.content.push_str("\n\n");
-            }
-            last.content.push_str(text);
-            last.images.extend(images);
+        let Some(last) = self.messages.last_mut() else { return 0 };
+        if !last.content.is_empty() && !text.is_empty() {
+            last.content.push_str("\n\n");
         }
+        let at = last.content.len();
+        last.content.push_str(&text);
+        last.images.extend(images);
+        at
     }
 
     fn push(&mut self, message: ContextMessage) {

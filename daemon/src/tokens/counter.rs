@@ -5,6 +5,7 @@
 //!
 //! **Invariant**: a count depends only on the input and on the vocabulary, template and calibration of the counter.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ollm_protocol::content::{
@@ -16,6 +17,7 @@ use super::calibration::{Calibration, InexactParts, PartKind};
 use super::doubt::MessageShape;
 use super::estimate::{self, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS};
 use super::exact::{ExactCounter, Fault};
+use super::special;
 
 /// Tokens of the longest pair of delimiters around a summary or another inserted text, with their line breaks.
 const DELIMITER_TOKENS: u32 = 12;
@@ -80,6 +82,18 @@ impl Counter {
             Some(exact) if exact.is_checked => CountKind::Exact,
             Some(_) => CountKind::Calibrated,
             None => CountKind::Estimated,
+        }
+    }
+
+    /// Returns a text in which the engine of the model server finds no control token, such as the end of a message, so that
+    /// the text cannot begin or end a turn. A text without any is unchanged.
+    ///
+    /// **Source**: Ollama renders a prompt as one text and tokenizes it with the parsing of special tokens, in all its engines. A
+    /// vocabulary says which texts are control tokens; without it, those of most models are assumed.
+    pub(crate) fn defuse<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match &self.exact {
+            Some(exact) => exact.without_controls(text),
+            None => special::without_usual_controls(text),
         }
     }
 

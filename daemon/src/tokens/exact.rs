@@ -5,6 +5,7 @@
 //! **Invariant**: for a conversation that the template covers, the counts of the head and of the messages add up to
 //! the engine's count of the whole prompt.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hashlink::LruCache;
@@ -151,6 +152,11 @@ impl ExactCounter {
             return Fault::Tokenized(shapes.last().cloned().into_iter().collect());
         }
         Fault::Tokenized(special)
+    }
+
+    /// Returns a text in which no control token of the vocabulary occurs.
+    pub(super) fn without_controls<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.tokenizer.tokenizer.without_controls(text)
     }
 
     /// Counts the tokens of a text.

@@ -10,6 +10,7 @@
 //! `SpecialVocabulary` in Ollama 0.24's `tokenizer`. For a role that several texts may have, llama.cpp takes the first
 //! in the order of a hash table; this code takes the lowest id.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::ops::Range;
 
@@ -59,6 +60,8 @@ struct SpecialToken {
     strips_left: bool,
     /// Whether the token consumes the white space after it.
     strips_right: bool,
+    /// Whether the token controls a conversation, for example ends a message, and is no text of a user or a model.
+    is_control: bool,
 }
 
 impl SpecialTokens {
@@ -116,6 +119,20 @@ impl SpecialTokens {
         !self.occurring(text).is_empty()
     }
 
+    /// Returns a text in which no control token occurs: a space stands behind the first character of each. A text without
+    /// any is unchanged.
+    pub(super) fn without_controls<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut text = Cow::Borrowed(text);
+        // Where tokens overlap, one comes to light when the other is broken up.
+        loop {
+            let found = self.occurring(text.as_bytes());
+            let mut controls = found.into_iter().map(|at| &self.all[at]);
+            let Some(control) = controls.find(|special| special.is_control) else { return text };
+            let control = String::from_utf8_lossy(&control.text);
+            text = Cow::Owned(broken_up(&text, &control));
+        }
+    }
+
     /// Returns the special tokens that occur in a text, as indexes into `all`, in the order of the search.
     fn occurring(&self, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
@@ -154,6 +171,40 @@ impl SpecialTokens {
         };
         found.map(|found| at + found)
     }
+}
+
+/// Returns a text without control tokens as most models have them, for a model whose vocabulary is not known: texts such as
+/// `<|im_end|>`, and a few others.
+pub(super) fn without_usual_controls(text: &str) -> Cow<'_, str> {
+    const OTHERS: [&str; 4] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]"];
+    let mut text = Cow::Borrowed(text);
+    while let Some(control) = delimited(&text) {
+        text = Cow::Owned(broken_up(&text, &control));
+    }
+    for control in OTHERS {
+        if text.contains(control) {
+            text = Cow::Owned(broken_up(&text, control));
+        }
+    }
+    text
+}
+
+/// Returns the first text of a name between `<|` and `|>`.
+fn delimited(text: &str) -> Option<String> {
+    let is_name = |char: char| char.is_ascii_alphanumeric() || "_-.:".contains(char);
+    let found = text.match_indices("<|").find_map(|(at, begin)| {
+        let rest = &text[at + begin.len()..];
+        let name = &rest[..rest.find(|char| !is_name(char))?];
+        (!name.is_empty() && rest[name.len()..].starts_with("|>")).then_some(name)
+    });
+    found.map(|name| format!("<|{name}|>"))
+}
+
+/// Puts a space behind the first character of each occurrence of a control token.
+fn broken_up(text: &str, control: &str) -> String {
+    let first = control.chars().next().map_or(0, char::len_utf8);
+    let (begin, end) = control.split_at(first);
+    text.replace(control, &format!("{begin} {end}"))
 }
 
 impl SpecialToken {
@@ -326,7 +377,13 @@ fn special_tokens_in_go(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
 
 fn special_token(vocabulary: &Vocabulary, id: u32) -> SpecialToken {
     let text = vocabulary.texts.of(id).to_vec();
-    SpecialToken { text, id, prefix: None, strips_left: false, strips_right: false }
+    // A user-defined token, such as a tag for calls or for HTML, is written by users and models too, unless it ends messages. A
+    // text of one character cannot be broken up.
+    let mut ends = ENDS_OF_GENERATION.texts.iter().chain(MESSAGE_DELIMITERS.texts);
+    let is_control = vocabulary.kinds.get(id as usize) != Some(&TokenKind::UserDefined)
+        || ends.any(|end| end.as_bytes() == text);
+    let is_control = is_control && String::from_utf8_lossy(&text).chars().nth(1).is_some();
+    SpecialToken { text, id, prefix: None, strips_left: false, strips_right: false, is_control }
 }
 
 /// Returns the special tokens that a vocabulary has in llama.cpp, by id.

@@ -160,10 +160,10 @@ pub struct OmittedItem {
     pub seq: Seq,
     /// The last record of a run; absent for a single record.
     pub through_seq: Option<Seq>,
-    /// The tokens that are left out; 0 for `goal` and `contextEntry`.
+    /// The tokens that are left out; 0 for `controlTokens`, `goal` and `contextEntry`.
     pub tokens: u64,
-    /// The reason: `budget`, `summarized`, `cut`, `image`, `noVision`, `thinking`, `duplicate`, `empty`, `superseded`,
-    /// `deferred`, `damaged`, `goal` or `contextEntry`.
+    /// The reason: `budget`, `summarized`, `cut`, `controlTokens`, `image`, `noVision`, `thinking`, `duplicate`, `empty`,
+    /// `superseded`, `deferred`, `damaged`, `goal` or `contextEntry`.
     pub reason: String,
     /// For `goal` and `contextEntry`, the number of items that the system message does not show.
     pub item_count: Option<u64>,

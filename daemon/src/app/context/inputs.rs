@@ -179,6 +179,11 @@ impl Inputs {
         self.settings.system_prompt.as_deref()
     }
 
+    /// Returns the text of the mode in force.
+    pub(super) fn mode_text(&self) -> Option<&str> {
+        self.mode_text.as_deref()
+    }
+
     /// Returns the tokens that the goals may have in a prompt.
     pub(crate) fn goal_tokens(&self) -> u64 {
         let limit = prompt_limit(self.window.size, self.config.context.answer_reserve);

@@ -1,5 +1,6 @@
 //! `context.status` and `context.inspect`: how full a context is, and why each record is in it or not.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
@@ -26,7 +27,7 @@ use crate::app::error::{AppError, Result, check_context_size, json_part};
 use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
-use crate::context::{Built, ItemSource, ShownItem, trigger};
+use crate::context::{Built, ItemSource, OmitReason, ShownItem, trigger};
 use crate::tokens::Counter;
 
 /// Returns how full the context of a session is, and how far it can be trusted (`context.status`).
@@ -242,7 +243,11 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     let mut items = Vec::new();
     if has_system {
         let tokens = budget.system_prompt_tokens;
-        items.push(ContextItem { message: Some(0), tokens, ..item("system", "whole") });
+        let texts = [inputs.system_prompt(), inputs.mode_text(), Some(&built.additions)];
+        let is_defused = |text: &str| matches!(inputs.counter.defuse(text), Cow::Owned(_));
+        let reason = texts.into_iter().flatten().any(is_defused);
+        let reason = reason.then(|| OmitReason::ControlTokens.as_str().to_owned());
+        items.push(ContextItem { message: Some(0), tokens, reason, ..item("system", "whole") });
     }
     if budget.tool_definition_tokens > 0 {
         items.push(ContextItem { tokens: budget.tool_definition_tokens, ..item("tools", "whole") });

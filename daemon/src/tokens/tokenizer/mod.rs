@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -147,6 +148,11 @@ impl Tokenizer {
     /// Returns whether a text contains a special token.
     pub(super) fn has_special_token(&self, text: &str) -> bool {
         self.specials.occur_in(text.as_bytes())
+    }
+
+    /// Returns a text in which no control token occurs, as [`Counter::defuse`](super::counter::Counter::defuse) does.
+    pub(super) fn without_controls<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.specials.without_controls(text)
     }
 
     /// Returns whether the engine adds a BOS token to a prompt.

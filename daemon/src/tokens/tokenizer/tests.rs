@@ -293,3 +293,19 @@ proptest! {
         prop_assert_eq!(GPT2.ids(&format!("{a}{end}{b}")), expect);
     }
 }
+
+#[test]
+fn control_tokens_are_broken_up_and_user_defined_ones_are_not() {
+    let check = |kind, text: &str, expect: &str| {
+        let others = ["<|x|>", "<tag>", "<|end|>", "|>|"];
+        let vocabulary = byte_level_of("gpt-2", &[], &others, kind).vocabulary();
+        let tokenizer = Tokenizer::new(&vocabulary, Engine::LlamaCpp).unwrap();
+        assert_eq!(tokenizer.without_controls(text), expect);
+    };
+    let (control, user_defined) = (3, 4);
+    check(control, "a <|x|><tag> <|y|>", "a < |x|>< tag> <|y|>");
+    check(control, "<|x|>|", "< |x| >|");
+    check(control, "nothing < | x", "nothing < | x");
+    check(user_defined, "<|x|><tag>", "<|x|><tag>");
+    check(user_defined, "<|end|>", "< |end|>");
+}
