@@ -45,6 +45,7 @@ fn ask(chat: &mut ModelSession, text: &str, params: Value) -> u64 {
     let usage = &done["usage"];
     assert_eq!(usage["countKind"], "exact", "{usage}");
     assert_eq!(usage["promptTokens"], usage["contextTokens"], "{usage}");
+    assert!(usage.get("margin").is_none(), "{usage}");
     usage["contextTokens"].as_u64().unwrap()
 }
 
@@ -279,6 +280,9 @@ fn without_rendered_prompts_counts_are_calibrated() {
     let mut chat = session(&fake, "tiny", json!({}));
     let done = last_event(&mut chat, "hello");
     assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
+    let number = |name: &str| done["usage"][name].as_u64().unwrap();
+    let (sent, read, margin) = (number("contextTokens"), number("promptTokens"), number("margin"));
+    assert!(sent.abs_diff(read) <= margin, "{done}");
     let text = chat.wire.ok("model.countTokens", json!({ "text": "a banana" }));
     assert_fields(&text, json!({ "tokens": 6, "countKind": "exact" }));
     let message = json!([{ "role": "user", "content": "hello" }]);
@@ -413,9 +417,12 @@ fn unknown_template_is_corrected_by_the_counts_of_the_server() {
         let (own, server) = counts(&mut chat, text);
         assert_eq!(own, server, "{text}");
     }
-    let messages = json!([{ "role": "user", "content": "hello" }]);
+    let user = json!({ "role": "user", "content": "hello" });
+    let messages = json!([{ "role": "system", "content": "Be kind. " }, user]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": messages }));
     assert_fields(&counted, json!({ "countKind": "calibrated", "margin": 1 }));
+    let counted = chat.wire.ok("model.countTokens", json!({ "messages": [user] }));
+    assert_fields(&counted, json!({ "margin": 168 }));
     let (_, used) = counts(&mut chat, "How long may it be?");
     let request = fake.requests("/api/chat").pop().unwrap();
     let num_predict = &request.body["options"]["num_predict"];

@@ -24,7 +24,10 @@ const TEXT_WEIGHTS: (f64, f64) = (-0.75, 8.0);
 /// The unit of estimated tokens in the fit, so that all columns have a similar magnitude.
 const TEXT_UNIT: f64 = 1000.0;
 /// A column gets no weight if the previous columns explain all but this share of it.
-const MIN_INDEPENDENT_SHARE: f64 = 1e-6;
+const MIN_INDEPENDENT_SHARE: f64 = 1e-9;
+/// The importance of each of the two newest observations if they agree. With it, a constant of a template that earlier
+/// observations do not have, for example because the server rendered them without tools, is learned to the token.
+const AGREEING_IMPORTANCE: f64 = 1000.0;
 
 /// A kind of prompt part that cannot be counted exactly; one column of the fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +44,11 @@ pub(super) enum PartKind {
     Assistant = 4,
     /// An estimated token.
     Text = 5,
+    /// A system message in the head. Without one, templates write another one or none, and some write it elsewhere.
+    System = 6,
 }
 
-const N_KINDS: usize = 6;
+const N_KINDS: usize = 7;
 
 /// The number of parts of a prompt that are not counted exactly, by [`PartKind`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,8 +146,8 @@ impl Calibration {
 
     /// Returns a count with the corrections of its parts.
     pub(super) fn corrected(&self, parts: &InexactParts, counted: u64) -> u64 {
-        use PartKind::{Assistant, Call, Head, Result, Text, User};
-        let kinds = [Head, User, Call, Result, Assistant, Text];
+        use PartKind::{Assistant, Call, Head, Result, System, Text, User};
+        let kinds = [Head, User, Call, Result, Assistant, Text, System];
         let corrections = kinds.map(|kind| self.correction(kind, parts.0[kind as usize]));
         counted.saturating_add_signed(corrections.iter().sum())
     }
@@ -156,8 +161,10 @@ impl Calibration {
             let PromptObservation { parts, counted, read, missed } = observation;
             let error = self.corrected(parts, *counted).abs_diff(*read).max(*missed);
             // The error of an estimate grows with the text.
-            let is_estimate = parts.0[PartKind::Text as usize] > 0;
-            if is_estimate { error.saturating_mul(tokens).div_ceil((*read).max(1)) } else { error }
+            match observation.is_estimated() {
+                true => error.saturating_mul(tokens).div_ceil((*read).max(1)),
+                false => error,
+            }
         });
         let rounding: f64 =
             parts.row().iter().zip(self.fit.rounding).map(|(n, rounding)| n * rounding).sum();
@@ -192,6 +199,7 @@ fn unknown_tokens(parts: &InexactParts, has_tools: bool) -> u64 {
         (PartKind::Result, 16),
         (PartKind::Assistant, 8),
         (PartKind::Text, 0),
+        (PartKind::System, 0),
     ];
     // Instructions may be half as long again as the longest of these.
     const MORE_WITH_TOOLS: u64 = 128;
@@ -216,6 +224,31 @@ pub(crate) const fn is_plausible(
     read > 0 && !is_truncated && counted < window && read + 1 < window
 }
 
+impl PromptObservation {
+    /// Returns the tokens that the count lacks.
+    fn missing(&self) -> i64 {
+        self.read.cast_signed().saturating_sub(self.counted.cast_signed())
+    }
+
+    fn is_estimated(&self) -> bool {
+        self.parts.0[PartKind::Text as usize] > 0
+    }
+}
+
+/// Returns the importance of each observation.
+fn importances(observations: &[PromptObservation]) -> Vec<f64> {
+    let mut importances = vec![1.0; observations.len()];
+    if let [.., before, newest] = observations
+        && before.missing() == newest.missing()
+        && !before.is_estimated()
+        && !newest.is_estimated()
+    {
+        let n_older = importances.len() - 2;
+        importances[n_older..].fill(AGREEING_IMPORTANCE);
+    }
+    importances
+}
+
 impl LinearFit {
     /// Solves the normal equations of the least squares.
     ///
@@ -223,13 +256,13 @@ impl LinearFit {
     /// cannot attribute goes to the kinds whose weights are whole tokens.
     fn new(observations: &[PromptObservation]) -> Self {
         let mut matrix = [[0.0_f64; N_KINDS + 1]; N_KINDS];
-        for observation in observations {
+        for (observation, importance) in observations.iter().zip(importances(observations)) {
             let row = observation.parts.row();
             #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-            let missing = observation.read as f64 - observation.counted as f64;
+            let missing = observation.missing() as f64;
             for (left, line) in row.iter().zip(&mut matrix) {
                 for (right, cell) in row.iter().chain([&missing]).zip(line.iter_mut()) {
-                    *cell += left * right;
+                    *cell += importance * left * right;
                 }
             }
         }
@@ -288,8 +321,35 @@ mod tests {
 
     use super::*;
 
-    fn parts(parts: [u32; N_KINDS]) -> InexactParts {
-        InexactParts(parts)
+    /// Returns parts without a system message.
+    fn parts(parts: [u32; N_KINDS - 1]) -> InexactParts {
+        let mut all = InexactParts::default();
+        all.0[..N_KINDS - 1].copy_from_slice(&parts);
+        all
+    }
+
+    #[test]
+    fn constant_that_earlier_prompts_did_not_have_is_learned_after_two_turns() {
+        let mut calibration = Calibration::default();
+        let system = |mut parts: InexactParts, n| {
+            parts.add(PartKind::System, n);
+            parts
+        };
+        // Rendered conversations: those without a system message have a longer default one.
+        for turn in 0..8 {
+            let parts = system(parts([1, 0, 0, 0, 0, 0]), turn % 2);
+            calibration = calibration.with(parts, 100, if turn % 2 == 0 { 152 } else { 130 });
+        }
+        for n in [0, 1] {
+            let expect = if n == 0 { 152 } else { 130 };
+            assert_eq!(calibration.corrected(&system(parts([1, 0, 0, 0, 0, 0]), n), 100), expect);
+        }
+        let now = system(parts([1, 0, 0, 0, 0, 0]), 1);
+        for (turn, corrected) in [(0, 130), (1, 139), (2, 176)] {
+            assert_eq!(calibration.corrected(&now, 100), corrected, "{turn}");
+            calibration = calibration.with(now, 100, 176);
+        }
+        assert!(calibration.margin(&now, 1000, true) >= 46, "earlier prompts had less");
     }
 
     #[test]
@@ -305,7 +365,7 @@ mod tests {
         }
         assert_eq!(calibration.margin(&parts([1, 9, 0, 0, 8, 0]), 1000, false), 1);
         let stored = serde_json::to_string(&calibration).unwrap();
-        let first = r#"[{"parts":[1,1,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
+        let first = r#"[{"parts":[1,1,0,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
         assert!(stored.starts_with(first), "{stored}");
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), calibration);
     }

@@ -202,7 +202,7 @@ impl Counter {
         let head = exact.map_or_else(system_tokens, |(head, _)| head);
         let tool_tokens = self.count_tools(tools);
         let mut parts = InexactParts::default();
-        self.add_head(head.saturating_add(tool_tokens), &mut parts);
+        self.add_head(system, head.saturating_add(tool_tokens), &mut parts);
         (self.corrected(&parts, head), tool_tokens)
     }
 
@@ -218,7 +218,7 @@ impl Counter {
             self.exact.as_ref().and_then(|exact| exact.count_head(system, !tools.is_empty()));
         if !matches!(head, Some((_, Some(_)))) {
             let tokens = system.map_or(0, |message| self.count_context_message(message));
-            self.add_head(tokens.saturating_add(self.count_tools(tools)), &mut parts);
+            self.add_head(system, tokens.saturating_add(self.count_tools(tools)), &mut parts);
         }
         for (at, message) in turns.iter().enumerate() {
             let (until, next) = (&turns[..=at], turns.get(at + 1));
@@ -263,8 +263,9 @@ impl Counter {
         fault.unwrap_or_else(|| Fault::Tokenized(Vec::new()))
     }
 
-    fn add_head(&self, tokens: u32, parts: &mut InexactParts) {
+    fn add_head(&self, system: Option<&ContextMessage>, tokens: u32, parts: &mut InexactParts) {
         parts.add(PartKind::Head, 1);
+        parts.add(PartKind::System, u32::from(system.is_some()));
         self.add_text(tokens, parts);
     }
 

@@ -237,6 +237,9 @@ pub struct ChatUsage {
     /// The accuracy of `contextTokens`.
     #[serialize_always]
     pub count_kind: Option<CountKind>,
+    /// The tokens by which the prompt may be longer than `contextTokens`. Default 0, for an exact count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub margin: u64,
     /// The earlier messages of the session that the user's message brought back into the prompt; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalled: Vec<Seq>,

@@ -32,6 +32,8 @@ pub(super) struct ModelCall {
     pub(super) answer: StreamedAnswer,
     pub(super) built: BuiltContext,
     pub(super) request: ChatRequest,
+    /// The tokens by which the prompt may be longer than was counted.
+    pub(super) margin: u64,
     pub(super) reading: PromptReading,
 }
 
@@ -118,7 +120,8 @@ impl Turn {
         if !is_loaded {
             core.speeds.note_unloaded(&self.request.model);
         }
-        let request = self.chat_request(&mut built, num_ctx, &counter);
+        let margin = counter.margin(&built.messages, &self.request.tools, built.context_tokens);
+        let request = self.chat_request(&mut built, num_ctx, margin);
         let (sent, reading) = self.send(&request, &built).await?;
         let answer = match sent {
             Ok(stream) => self.read_answer(stream).await,
@@ -130,7 +133,7 @@ impl Turn {
             Err(error) => return Err(error.into()),
         };
         drop(ticket);
-        Ok(ModelCall { answer, built, request, reading })
+        Ok(ModelCall { answer, built, request, margin, reading })
     }
 
     /// Sends a prompt and waits until its answer begins. Reports what the server does meanwhile: it may still read a prompt
@@ -285,18 +288,14 @@ impl Turn {
     }
 
     /// Moves the messages of a context into a request.
-    fn chat_request(
-        &self,
-        built: &mut BuiltContext,
-        num_ctx: u32,
-        counter: &Counter,
-    ) -> ChatRequest {
+    fn chat_request(&self, built: &mut BuiltContext, num_ctx: u32, margin: u64) -> ChatRequest {
         let TurnRequest { id, model, tools, sampling, think, format, .. } = &self.request;
         self.core.cache.with(*id, |session| session.last_chat = Some(LastChat { think: *think }));
-        let margin = counter.margin(&built.messages, tools, built.context_tokens);
-        let used = u32::try_from(built.context_tokens.saturating_add(margin)).unwrap_or(u32::MAX);
         // The session uses its own part of a window that is larger for others.
         let window = built.context_size.min(num_ctx);
+        // The answer keeps half of its room however uncertain the count is.
+        let margin = margin.min(u64::from(window).saturating_sub(built.context_tokens) / 2);
+        let used = u32::try_from(built.context_tokens.saturating_add(margin)).unwrap_or(u32::MAX);
         ChatRequest {
             model: model.clone(),
             messages: std::mem::take(&mut built.messages),

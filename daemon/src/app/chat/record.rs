@@ -83,6 +83,7 @@ impl Turn {
             context_tokens: built.context_tokens,
             prompt_limit: built.prompt_limit,
             count_kind: Some(built.count_kind),
+            margin: call.margin,
             answer_limit: request.num_predict.map(NonZeroU32::get),
             cut_by: self.request.cut_by(end),
             recalled: own.into_iter().map(|record| record.seq).collect(),

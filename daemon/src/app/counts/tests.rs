@@ -151,3 +151,55 @@ fn unreadable_list_of_models_is_not_replaced_and_is_read_as_soon_as_it_can_be() 
     let found = ["earlier", "m", "n"].map(|model| think(&later, model));
     assert_eq!(found, ["low", "high", "max"].map(|think| Some(think.to_owned())));
 }
+
+/// The template of Mistral, which writes the system message before the last message of the user, and drops it where the
+/// conversation does not end with one.
+fn render_late_system(messages: &[ContextMessage]) -> String {
+    let mut prompt = String::from("<s>");
+    let system = messages.iter().find(|message| message.role == Role::System);
+    for (at, message) in messages.iter().enumerate() {
+        let content = &message.content;
+        match message.role {
+            Role::User => {
+                let is_last = at + 1 == messages.len();
+                let system = system.filter(|_| is_last).map(|one| format!("{}\n\n", one.content));
+                prompt.push_str(&format!("[INST] {}{content}[/INST]", system.unwrap_or_default()));
+            }
+            Role::Assistant => prompt.push_str(&format!(" {content}</s>")),
+            Role::System | Role::Tool => {}
+        }
+    }
+    prompt
+}
+
+#[test]
+fn system_message_that_a_template_moves_is_soon_counted_to_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let counts = Counts::new(dir.path().to_owned());
+    let (vocabulary, engine) = (phi3().with_other_name(), Engine::LlamaCpp);
+    let tokenizer = Tokenizer::new(&vocabulary, engine).unwrap();
+    let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false };
+    counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
+    counts.note_listed("phi", ListedDigest::Absent);
+    let probes = probes(false);
+    let prompts: Vec<_> = probes.iter().map(|probe| Some(render_late_system(probe))).collect();
+    let tokenizer = counts.tokenizer("phi").unwrap();
+    if let Some(template) = learn(tokenizer.tokenizer(), &prompts) {
+        counts.store_template("phi", "default/", template);
+    }
+    let rendered: Vec<_> = probes.into_iter().zip(prompts).collect();
+    counts.calibrate_by_rendered("phi", None, &[], &rendered);
+    let mut messages = vec![ContextMessage::text(Role::System, "Answer in one sentence.")];
+    let mut errors = Vec::new();
+    for turn in 0..5 {
+        messages.push(ContextMessage::text(Role::User, format!("question {turn}")));
+        let counter = counts.load(Some("phi"), Some(None), &[]);
+        let counted = counter.count_prompt(&messages, &[]);
+        let read = u64::from(tokenizer.count_prompt(&render_late_system(&messages)));
+        errors.push(counted.cast_signed() - read.cast_signed());
+        counts.calibrate(&ChatRequest { messages: messages.clone(), ..request("") }, read);
+        messages.push(ContextMessage::text(Role::Assistant, format!("answer {turn}")));
+    }
+    // The first message of the user is written differently, so the second and the third turn agree.
+    assert_eq!(errors[3..], [0, 0], "{errors:?}");
+}
