@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
 use crate::error_chain::with_sources;
-use crate::model::{ChatRequest, ListedDigest, ModelInfo, ThinkMode, canonical_name};
+use crate::model::{ChatRequest, ListedDigest, ModelError, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
     CachedTokenizer, Calibration, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape,
     Template, Tokenizer, Vocabulary, is_plausible,
@@ -33,6 +33,9 @@ use crate::tokens::{
 const IDLE: Duration = Duration::from_secs(180);
 /// A model that could not be learned is not tried again for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(300);
+/// The same, if the server ended or did not respond: it may be back at once, and a model on which it fails each time must not
+/// be tried with every turn.
+const RETRY_LOST_AFTER: Duration = Duration::from_secs(30);
 /// The most templates of a model: one for each set of tools and thinking mode.
 const MAX_TEMPLATES: usize = 16;
 
@@ -57,7 +60,7 @@ struct CountsState {
     tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
     /// The digests that the server listed last, by full name of the model; in memory only.
     listed: HashMap<String, ListedDigest>,
-    /// When learning a model or a template, or reading a vocabulary, last failed.
+    /// When learning a model or a template, or reading a vocabulary, may be tried again.
     failures: HashMap<String, Instant>,
 }
 
@@ -554,15 +557,34 @@ impl Counts {
     /// Returns whether learning `name`, a model, a template or a vocabulary, may be tried again after a failure.
     pub(crate) fn may_try(&self, name: &str) -> bool {
         let state = self.state.lock();
-        state.failures.get(name).is_none_or(|at| at.elapsed() >= RETRY_AFTER)
+        state.failures.get(name).is_none_or(|until| *until <= Instant::now())
     }
 
     /// Notes that learning or reading `name` failed.
     pub(crate) fn note_failure(&self, name: &str, error: &dyn std::fmt::Display) {
+        self.note_failure_for(name, error, RETRY_AFTER);
+    }
+
+    /// Notes that the server failed while `name` was being learned.
+    pub(crate) fn note_server_failure(&self, name: &str, error: &ModelError) {
+        let is_lost = matches!(
+            error,
+            ModelError::Unreachable { .. }
+                | ModelError::Timeout { .. }
+                | ModelError::Busy { .. }
+                | ModelError::LoadFailed { .. }
+                | ModelError::GivenUp { .. }
+                | ModelError::Incomplete { .. }
+                | ModelError::Disconnected { .. }
+        );
+        self.note_failure_for(name, error, if is_lost { RETRY_LOST_AFTER } else { RETRY_AFTER });
+    }
+
+    fn note_failure_for(&self, name: &str, error: &dyn std::fmt::Display, wait: Duration) {
         tracing::info!(name, "counts stay estimates: {error}");
-        let mut state = self.state.lock();
-        state.failures.retain(|_, at| at.elapsed() < RETRY_AFTER);
-        state.failures.insert(name.to_owned(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        state.failures.retain(|_, until| now < *until);
+        state.failures.insert(name.to_owned(), now + wait);
     }
 
     /// Drops vocabularies that are not in use.

@@ -5,7 +5,7 @@ use std::path::Path;
 use ollm_protocol::content::{ContextMessage, CountKind, Role};
 
 use super::*;
-use crate::model::Sampling;
+use crate::model::{ADVICE, CallTarget, Sampling};
 use crate::tokens::testing::GgufBuilder;
 use crate::tokens::{learn, probes};
 
@@ -150,6 +150,27 @@ fn unreadable_list_of_models_is_not_replaced_and_is_read_as_soon_as_it_can_be() 
     let later = counts();
     let found = ["earlier", "m", "n"].map(|model| think(&later, model));
     assert_eq!(found, ["low", "high", "max"].map(|think| Some(think.to_owned())));
+}
+
+#[test]
+fn model_on_which_the_server_ended_is_tried_again_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let counts = Counts::new(dir.path().to_owned());
+    let to = CallTarget { host: "h".to_owned(), model: None, advice: &ADVICE };
+    let ended = ModelError::Disconnected { to: to.clone(), reason: "reset".to_owned() };
+    let refused = ModelError::Refused { to, status: 400, message: "no".to_owned() };
+    counts.note_server_failure("ended", &ended);
+    counts.note_server_failure("refused", &refused);
+    counts.note_failure("unusable", &"unknown rules");
+    let waits = |name: &str| {
+        let until = counts.state.lock().failures[name];
+        until.saturating_duration_since(Instant::now())
+    };
+    let minute = Duration::from_secs(60);
+    assert!(!counts.may_try("ended") && waits("ended") < minute / 2 && waits("ended") > minute / 4);
+    assert!(waits("refused") > 4 * minute && waits("unusable") > 4 * minute);
+    counts.state.lock().failures.insert("ended".to_owned(), Instant::now());
+    assert!(counts.may_try("ended"));
 }
 
 /// The template of Mistral, which writes the system message before the last message of the user, and drops it where the

@@ -161,7 +161,11 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
             in_background(core, store).await;
             true
         }
-        Err(problem) => {
+        Err(LearningError::Server(error)) => {
+            core.counts.note_server_failure(model, &error);
+            false
+        }
+        Err(LearningError::Unusable(problem)) => {
             core.counts.note_failure(model, &problem);
             false
         }
@@ -175,14 +179,21 @@ fn engine_of(info: &ModelInfo) -> Option<Engine> {
     Engine::of_ollama(release, architecture, info.has_projector)
 }
 
-/// Requests the vocabulary of a model from the server; the error is a text for the log.
+/// The reason why the server's description of a model teaches nothing.
+enum LearningError {
+    Server(ModelError),
+    /// The vocabulary cannot be used; a text for the log.
+    Unusable(String),
+}
+
+/// Requests the vocabulary of a model from the server.
 async fn vocabulary_of_server(
     core: &Arc<Core>,
     model: &str,
     engine: Engine,
-) -> Result<LearnedVocabulary, String> {
+) -> Result<LearnedVocabulary, LearningError> {
     let requested = async { core.models.backend()?.vocabulary(model).await };
-    let json = requested.await.map_err(|error| error.to_string())?;
+    let json = requested.await.map_err(LearningError::Server)?;
     let parsed = blocking(core, move |_| {
         let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
         Ok(vocabulary.and_then(|vocabulary| {
@@ -194,7 +205,8 @@ async fn vocabulary_of_server(
             Ok(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed })
         }))
     });
-    parsed.await.unwrap_or_else(|error| Err(error.to_string()))
+    let parsed = parsed.await.unwrap_or_else(|error| Err(error.to_string()));
+    parsed.map_err(LearningError::Unusable)
 }
 
 /// Learns a template with `tools` unless it is known.
@@ -230,12 +242,14 @@ async fn learn_template(
         };
         // The first one may load the model.
         let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
-        let answer = async { core.models.backend()?.render(&request).await };
-        let Ok(answer) = tokio::time::timeout(limit, answer).await else {
-            core.counts.note_failure(&attempt, &"the model server takes too long to render");
-            return Ok(());
+        let answer = async {
+            let backend = core.models.backend()?;
+            tokio::time::timeout(limit, backend.render(&request)).await.unwrap_or_else(|_| {
+                let (to, phase) = (backend.target(Some(&request.model)), CallPhase::Response);
+                Err(ModelError::Timeout { to, phase, after: limit })
+            })
         };
-        match answer {
+        match answer.await {
             Ok(Some(prompt)) => rendered.push(Some(prompt)),
             Ok(None) => {
                 core.counts.note_failure(&attempt, &"the model server does not render");
@@ -244,7 +258,7 @@ async fn learn_template(
             // A template may refuse one conversation and accept the next.
             Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
             Err(error) => {
-                core.counts.note_failure(&attempt, &error);
+                core.counts.note_server_failure(&attempt, &error);
                 let is_hung =
                     matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
                 return if is_hung { Err(error) } else { Ok(()) };
