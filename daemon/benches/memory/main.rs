@@ -248,7 +248,7 @@ impl Session {
         let is_in = |prompt: &str, at: &usize| prompt.contains(FACTS[*at].value);
         self.measured.shown = (0..FACTS.len()).filter(|at| is_in(&last, at)).collect();
         self.measured.reported =
-            self.inner.call("context.status", json!({}))?["reliability"]["retainedPercent"].take();
+            self.inner.call("context.status", json!({}))?["reliability"]["score"].take();
         if options.print {
             writeln!(std::io::stderr(), "{last}\n")?;
         }

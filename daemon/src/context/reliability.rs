@@ -1,7 +1,7 @@
 //! The reliability of a conversation after compactions. Pure.
 //!
-//! The score is a rule of thumb from the size of the model and the number of compactions. It calls every small model
-//! unreliable from the start, so warnings come from the measured retention instead.
+//! The score is what the last compaction was measured to keep, which a person can change. Without a measurement it is a
+//! rule of thumb from the size of the model and the number of compactions, which calls every small model unreliable.
 
 use ollm_protocol::content::{CountKind, Reliability, ReliabilityLevel, Retention};
 
@@ -42,7 +42,45 @@ pub(crate) struct ReliabilityEvidence {
 
 /// Returns the reliability of a conversation.
 pub(crate) fn assess_reliability(evidence: &ReliabilityEvidence) -> Reliability {
-    let ReliabilityEvidence { parameters, n_compactions, count_kind, retention } = *evidence;
+    let (score, is_lossless, reason) = match &evidence.retention {
+        Some(retention) => measured(retention, evidence.n_compactions),
+        None => (rule_of_thumb(evidence), false, unmeasured(evidence)),
+    };
+    let reached = LEVELS.into_iter().find(|(least, ..)| is_lossless || score >= *least);
+    let (_, level, icon) = reached.unwrap_or(LEVELS[3]);
+    Reliability { score, level, icon: icon.to_owned(), reason, retention: evidence.retention }
+}
+
+/// Returns the share of what was measured that is kept, in percent, whether nothing is lost that a person should know of, and
+/// the reason in words. What is lost decides the share.
+fn measured(retention: &Retention, n_compactions: u32) -> (f64, bool, String) {
+    let lost = lost_items(retention).map(|(_, (kept, all))| kept * 100 / all).min();
+    let score = lost.unwrap_or(u32::MAX).min(retained_percent(retention));
+    let kept = items(retention).filter(|(_, (_, all), _)| *all > 0);
+    let kept: Vec<_> =
+        kept.map(|(what, (kept, all), _)| format!("{what} ({kept} of {all})")).collect();
+    let reason = retention_warning(retention, n_compactions).unwrap_or_else(|| match &*kept {
+        [] => "the last compaction left out nothing that is measured".to_owned(),
+        kept => format!("the model is still shown: {}", kept.join(", ")),
+    });
+    (f64::from(score), lost.is_none(), reason)
+}
+
+/// Returns the reason for a score that is not measured.
+fn unmeasured(evidence: &ReliabilityEvidence) -> String {
+    let size = match evidence.parameters.map(|parameters| parameters / 1_000_000_000) {
+        Some(billions) => format!("{billions} billion parameters"),
+        None => "unknown size".to_owned(),
+    };
+    let n = evidence.n_compactions;
+    format!(
+        "no compaction was measured; this is a rule of thumb for a model of {size} after {n} compactions"
+    )
+}
+
+/// Returns the product of the factors in percent.
+fn rule_of_thumb(evidence: &ReliabilityEvidence) -> f64 {
+    let ReliabilityEvidence { parameters, n_compactions, count_kind, .. } = *evidence;
     let confidence = match count_kind {
         CountKind::Exact => 1.0,
         CountKind::Calibrated => 0.95,
@@ -50,20 +88,7 @@ pub(crate) fn assess_reliability(evidence: &ReliabilityEvidence) -> Reliability 
     };
     let compactions =
         (1.0 - COMPACTION_PENALTY * f64::from(n_compactions)).max(MIN_COMPACTION_FACTOR);
-    let score = model_factor(parameters) * compactions * confidence;
-    let percent_score = (score * 1000.0).round() / 10.0;
-    let reached = LEVELS.into_iter().find(|(least, ..)| percent_score >= *least);
-    let (_, level, icon) = reached.unwrap_or(LEVELS[3]);
-    Reliability {
-        score: percent_score,
-        level,
-        icon: icon.to_owned(),
-        warning: retention
-            .as_ref()
-            .and_then(|retention| retention_warning(retention, n_compactions)),
-        retained_percent: retention.as_ref().map(retained_percent),
-        retention,
-    }
+    (model_factor(parameters) * compactions * confidence * 1000.0).round() / 10.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "models have far fewer than 2^52 parameters")]
@@ -73,8 +98,9 @@ fn model_factor(parameters: Option<u64>) -> f64 {
     found.map_or(MIN_MODEL_FACTOR, |(_, factor)| *factor)
 }
 
-/// Returns a warning that names what is lost, or `None` if little is.
-pub(crate) fn retention_warning(retention: &Retention, n_compactions: u32) -> Option<String> {
+/// Returns the measured items: their name, how many are kept and how many there are, and the percentage below which too many
+/// are lost.
+fn items(retention: &Retention) -> impl Iterator<Item = (&'static str, (u32, u32), u32)> {
     let Retention { task, pins, decisions, files, identifiers, values, facts } = *retention;
     let counts = [
         ("the original task", task, 100),
@@ -85,10 +111,20 @@ pub(crate) fn retention_warning(retention: &Retention, n_compactions: u32) -> Op
         ("numbers, paths and names of the notes", values, WARN_VALUES_PERCENT),
         ("facts that you stated", facts, WARN_VALUES_PERCENT),
     ];
+    counts.into_iter()
+}
+
+/// Returns the items of which too many are lost.
+fn lost_items(retention: &Retention) -> impl Iterator<Item = (&'static str, (u32, u32))> {
     let is_lost = |(_, (kept, all), percent): &(_, (u32, u32), _)| kept * 100 < all * percent;
-    let lost = counts.into_iter().filter(is_lost);
-    let lost: Vec<_> =
-        lost.map(|(what, (kept, all), _)| format!("{what} ({kept} of {all})")).collect();
+    items(retention).filter(is_lost).map(|(what, counts, _)| (what, counts))
+}
+
+/// Returns a warning that names what is lost, or `None` if little is.
+pub(crate) fn retention_warning(retention: &Retention, n_compactions: u32) -> Option<String> {
+    let lost: Vec<_> = lost_items(retention)
+        .map(|(what, (kept, all))| format!("{what} ({kept} of {all})"))
+        .collect();
     if lost.is_empty() {
         return None;
     }
@@ -108,8 +144,8 @@ mod tests {
         let parameters = Some((billions * 1e9) as u64);
         let evidence =
             ReliabilityEvidence { parameters, n_compactions, count_kind, retention: None };
-        let Reliability { score, level, warning, .. } = assess_reliability(&evidence);
-        assert_eq!(warning, None);
+        let Reliability { score, level, reason, .. } = assess_reliability(&evidence);
+        assert!(reason.contains("rule of thumb"), "{reason}");
         (score, level)
     }
 
@@ -137,15 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn warning_comes_from_retention_alone() {
-        let warning = |retention: Retention| {
+    fn measured_retention_is_the_score_and_its_reason() {
+        use ReliabilityLevel::{Critical, High, Low, Medium};
+        let assess = |retention: Retention| {
             let evidence = ReliabilityEvidence {
                 parameters: None,
                 n_compactions: 1,
                 count_kind: CountKind::Exact,
                 retention: Some(retention),
             };
-            assess_reliability(&evidence).warning
+            let Reliability { score, level, reason, .. } = assess_reliability(&evidence);
+            ((score, level), reason)
         };
         let good = Retention {
             task: (1, 1),
@@ -156,13 +194,21 @@ mod tests {
             values: (24, 30),
             facts: (0, 0),
         };
-        assert_eq!(warning(good), None);
-        let text =
-            warning(Retention { pins: (1, 2), identifiers: (3, 64), ..good }).expect("a warning");
-        assert!(text.contains("pinned messages (1 of 2), names (3 of 64)"), "{text}");
-        let text = warning(Retention { values: (7, 30), ..good }).expect("a warning");
-        assert!(text.contains("paths and names of the notes (7 of 30)"), "{text}");
-        let text = warning(Retention { facts: (7, 30), ..good }).expect("a warning");
-        assert!(text.contains("facts that you stated (7 of 30)"), "{text}");
+        let check = |retention, expect, part: &str| {
+            let (found, reason) = assess(retention);
+            assert_eq!(found, expect, "{reason}");
+            assert!(reason.contains(part), "{reason}");
+        };
+        check(
+            good,
+            (80.0, High),
+            "still shown: the original task (1 of 1), pinned messages (2 of 2)",
+        );
+        check(Retention::default(), (100.0, High), "left out nothing that is measured");
+        let lost = Retention { pins: (1, 2), identifiers: (3, 64), ..good };
+        check(lost, (4.0, Critical), "pinned messages (1 of 2), names (3 of 64); ask for");
+        check(Retention { pins: (1, 2), ..good }, (50.0, Low), "no longer shown all of: pinned");
+        check(Retention { values: (23, 30), ..good }, (76.0, Medium), "of the notes (23 of 30)");
+        check(Retention { facts: (7, 30), ..good }, (23.0, Critical), "you stated (7 of 30)");
     }
 }

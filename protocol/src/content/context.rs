@@ -255,23 +255,23 @@ pub enum CompactStrategy {
     Hybrid,
 }
 
-/// An estimate of how reliable a conversation is after compactions.
+/// The reliability of a conversation after compactions: how much of what matters its model is still shown.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reliability {
-    /// A rule of thumb in percent, from the size of the model, the number of compactions and the accuracy of counts.
+    /// The share in percent of what the last compaction was measured by that the model is still shown. Without a
+    /// measurement, a rule of thumb from the size of the model, the number of compactions and the accuracy of counts.
     pub score: f64,
-    /// The level of the score.
+    /// The level of the score; `high` if nothing is lost that a person should know of.
     pub level: ReliabilityLevel,
     /// The level as a colored symbol.
     pub icon: String,
+    /// The reason for a person: what is lost and what to do, or what is still shown.
+    #[serde(default)]
+    pub reason: String,
     /// The important items that survived the last compaction, if they were measured.
     pub retention: Option<Retention>,
-    /// The retention as one number in percent.
-    pub retained_percent: Option<u32>,
-    /// A warning for a person about lost items. It follows from the retention and not from the score.
-    pub warning: Option<String>,
 }
 
 /// The level of a reliability score.

@@ -13,7 +13,7 @@ use super::answer::AnswerRenderer;
 use super::fit::cut_warning;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
-use crate::commands::context::window::{count_kind, reliability_suffix, retention_suffix};
+use crate::commands::context::window::{count_kind, reliability_suffix};
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
@@ -311,8 +311,7 @@ fn usage_line(usage: &ChatUsage, model: &str, cut: &[CutRecord]) -> String {
         0 => String::new(),
         count => {
             let reliability = reliability_suffix(usage.reliability.as_ref());
-            let retention = retention_suffix(usage.reliability.as_ref());
-            format!(" {}{reliability}{retention}", counted(count, "compaction"))
+            format!(" {}{reliability}", counted(count, "compaction"))
         }
     };
     format!("Context: {fill}{compactions}{details}")

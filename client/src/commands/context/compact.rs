@@ -2,7 +2,7 @@
 
 use clap::Args;
 use ollm_protocol::content::{
-    Checkpoint, CompactStrategy, CompactionMethod, Reliability, Retention,
+    Checkpoint, CompactStrategy, CompactionMethod, Reliability, ReliabilityLevel, Retention,
 };
 use ollm_protocol::method::{ContextCheckpoints, ContextCompact};
 use ollm_protocol::methods::context::{
@@ -205,7 +205,10 @@ fn retained(retention: &Retention) -> String {
 }
 
 fn reliability_warning(reliability: &Reliability) -> String {
-    reliability.warning.as_deref().map_or_else(String::new, warning_line)
+    match reliability.level {
+        ReliabilityLevel::High => String::new(),
+        _ => warning_line(&reliability.reason),
+    }
 }
 
 /// Returns each checkpoint on a line, and its summary if wanted.
@@ -258,7 +261,7 @@ mod tests {
     use crate::testing::plain;
 
     fn reliability() -> Value {
-        json!({ "score": 30.0, "level": "critical", "icon": "x" })
+        json!({ "score": 100.0, "level": "high", "icon": "x", "reason": "the task is shown" })
     }
 
     fn checkpoint() -> Value {
@@ -334,5 +337,11 @@ the context now has 1,400 tokens instead of 5,570, 4,170 less
         );
         assert!(text.contains("    ## Goal\n") && !text.contains('\u{1b}'), "{text}");
         assert!(!render_checkpoints(&result, false).contains("Goal"));
+        assert!(text.ends_with("reliability x 100 %\n"), "{text}");
+        let mut lost = result;
+        let reliability =
+            json!({ "score": 50.0, "level": "low", "icon": "x", "reason": "pin\u{7} it" });
+        lost.reliability = serde_json::from_value(reliability).expect("a reliability");
+        assert!(plain(&render_checkpoints(&lost, false)).ends_with("50 %\nwarning: pin it\n"));
     }
 }

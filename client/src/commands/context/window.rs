@@ -2,7 +2,9 @@
 //! parts of a context.
 
 use clap::Args;
-use ollm_protocol::content::{ContextMessage, CountKind, RecordKind, Reliability, WindowLimits};
+use ollm_protocol::content::{
+    ContextMessage, CountKind, RecordKind, Reliability, ReliabilityLevel, WindowLimits,
+};
 use ollm_protocol::method::{ContextInspect, ContextStatus};
 use ollm_protocol::methods::context::{
     ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
@@ -95,12 +97,8 @@ fn headline(status: &ContextStatusResult) -> String {
         grouped(status.prompt_limit),
         status.used_percent,
         reliability_suffix(status.reliability.as_ref())
-            + &retention_suffix(status.reliability.as_ref())
     )
 }
-
-/// The percentage of retained values below which the status line warns.
-const LOW_RETENTION_PERCENT: u32 = 80;
 
 /// Returns the name, the icon and the score of a context's reliability after a comma; empty if the reliability is unknown.
 pub(in crate::commands) fn reliability_suffix(reliability: Option<&Reliability>) -> String {
@@ -110,15 +108,6 @@ pub(in crate::commands) fn reliability_suffix(reliability: Option<&Reliability>)
             sanitize::one_line(&reliability.icon),
             reliability.score
         )
-    })
-}
-
-/// Returns a warning behind a comma if less than eight tenths of the values are still shown.
-pub(in crate::commands) fn retention_suffix(reliability: Option<&Reliability>) -> String {
-    let percent = reliability.and_then(|reliability| reliability.retained_percent);
-    let low = percent.filter(|percent| *percent < LOW_RETENTION_PERCENT);
-    low.map_or_else(String::new, |percent| {
-        Style::Bad.paint(&format!(", only {percent} % of what was said is shown"))
     })
 }
 
@@ -150,14 +139,13 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
         format!("at {trigger} tokens of conversation, {} from now", counted(left, "token"))
     };
     let mut fields = vec![("compaction", compaction)];
-    let reliability = status.reliability.as_ref();
-    if let Some(percent) = reliability.and_then(|reliability| reliability.retained_percent) {
-        let items = "of what was noted and said in numbers, paths and names is still shown";
-        fields.push(("retained", format!("{percent} % {items}")));
-    }
     fields.extend(window_note(status.context_size, &status.window).map(|note| ("window", note)));
-    if let Some(warning) = reliability.and_then(|reliability| reliability.warning.as_deref()) {
-        fields.push(("warning", Style::Bad.paint(&sanitize::one_line(warning))));
+    if let Some(reliability) = &status.reliability {
+        let reason = sanitize::one_line(&reliability.reason);
+        fields.push(match reliability.level {
+            ReliabilityLevel::High => ("reliability", reason),
+            _ => ("warning", Style::Bad.paint(&reason)),
+        });
     }
     if status.checkpoint_count > 0 {
         fields.push(("checkpoints", grouped(status.checkpoint_count)));
