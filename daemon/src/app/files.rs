@@ -81,7 +81,7 @@ pub(crate) async fn watch(core: &Core, params: FilesWatchParams) -> Result<Files
 
 /// Implements `files.status`.
 pub(crate) async fn status(core: Arc<Core>, _: NoParams) -> Result<FilesStatusResult> {
-    let reports = core.files.status();
+    let reports = core.files.checked_status().await;
     Ok(FilesStatusResult {
         warnings: problems(&reports),
         roots: reports.into_iter().map(root).collect(),
@@ -107,6 +107,11 @@ pub(crate) fn problems(reports: &[RootReport]) -> Vec<String> {
     problems.extend(polled(PollReason::RemoteFiles).map(|report| {
         let path = report.key.path.display();
         format!("{path} is walked again and again, because its file system (such as NFS or FUSE) does not report changes")
+    }));
+    let hanging = reports.iter().filter(|report| report.is_hanging);
+    problems.extend(hanging.map(|report| {
+        let path = report.key.path.display();
+        format!("the disk of {path} does not answer; what is known of its files may be old")
     }));
     let cut = reports.iter().filter(|report| report.is_cut);
     problems.extend(cut.map(|report| {
@@ -170,6 +175,7 @@ fn root(report: RootReport) -> WorkspaceRoot {
         hidden: report.key.hidden,
         max_depth: report.key.max_depth,
         state: match (&report.problem, report.is_walking) {
+            _ if report.is_hanging => WorkspaceState::Hanging,
             (Some(_), _) => WorkspaceState::Gone,
             (None, true) => WorkspaceState::Walking,
             (None, false) => WorkspaceState::Ready,
@@ -221,10 +227,11 @@ mod tests {
 
     #[test]
     fn problems_name_their_reasons() {
-        let check = |mode, is_cut, expected: &[&str]| {
+        let check = |mode, is_cut, is_hanging, expected: &[&str]| {
             let report = RootReport {
                 key: RootKey { path: "/work".into(), hidden: false, max_depth: None },
                 is_walking: false,
+                is_hanging,
                 problem: None,
                 mode,
                 n_files: 1,
@@ -243,10 +250,11 @@ mod tests {
                 assert!(problem.contains(part), "{problem}");
             }
         };
-        check(FollowMode::Watch, false, &[]);
-        check(FollowMode::Watch, true, &["/work has more than 1 files"]);
-        check(FollowMode::Poll(PollReason::NoWatches), false, &["sysctl"]);
-        check(FollowMode::Poll(PollReason::RemoteFiles), true, &["/work is walked", "more than"]);
-        check(FollowMode::Poll(PollReason::NoSupport), false, &[]);
+        check(FollowMode::Watch, false, false, &[]);
+        check(FollowMode::Watch, true, false, &["/work has more than 1 files"]);
+        check(FollowMode::Poll(PollReason::NoWatches), false, false, &["sysctl"]);
+        let (walked, cut) = ("/work is walked", "more than");
+        check(FollowMode::Poll(PollReason::RemoteFiles), true, false, &[walked, cut]);
+        check(FollowMode::Poll(PollReason::NoSupport), false, true, &["of /work does not answer"]);
     }
 }

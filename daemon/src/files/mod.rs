@@ -25,10 +25,12 @@ mod watch;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 pub(crate) use self::changes::ChangeSet;
 use self::changes::ChangesSince;
@@ -37,7 +39,7 @@ use self::open_root::{OpenRoot, RequestedWalk};
 use self::page::FilesPage;
 pub(crate) use self::page::{PageFile, PageQuery};
 pub(crate) use self::root::{FollowMode, PollReason};
-use self::root::{Phase, Root};
+use self::root::{Phase, Root, RootState};
 pub(crate) use self::search::FileHit;
 pub(crate) use self::subscription::{FilesNews, FilesSubscription};
 pub(crate) use self::tree::EntryKind;
@@ -65,6 +67,8 @@ const WALK_PATIENCE: Duration = Duration::from_secs(5);
 const MAX_ALL_BLOCKED: usize = 64;
 /// The most files of a root. A tree of a million files takes about 100 MB.
 const MAX_FILES: usize = 1_000_000;
+/// The longest wait of a status report for the disks of all roots. One that answers needs far less.
+const STATUS_WAIT: Duration = Duration::from_millis(500);
 /// A polled root is walked again before it is listed, if the last walk is this long ago.
 const POLLED_AGE: Duration = Duration::from_secs(1);
 
@@ -183,6 +187,8 @@ impl RootKey {
 pub(crate) struct RootReport {
     pub(crate) key: RootKey,
     pub(crate) is_walking: bool,
+    /// Set if its disk did not answer.
+    pub(crate) is_hanging: bool,
     pub(crate) problem: Option<RootProblem>,
     pub(crate) mode: FollowMode,
     pub(crate) n_files: usize,
@@ -324,7 +330,25 @@ impl Files {
         }
     }
 
-    /// Returns the state of all roots, in the order of their paths.
+    /// Returns the state of all roots, in the order of their paths, after a look at their disks.
+    pub(crate) async fn checked_status(&self) -> Vec<RootReport> {
+        let roots: Vec<OpenRoot> = self.0.roots.lock().values().cloned().collect();
+        let mut looks = JoinSet::new();
+        for open in roots {
+            looks.spawn(async move {
+                let answers = open.answers(STATUS_WAIT).await;
+                (!answers).then(|| open.root.key.clone())
+            });
+        }
+        let hanging = looks.join_all().await;
+        let mut reports = self.status();
+        for report in &mut reports {
+            report.is_hanging |= hanging.contains(&Some(report.key.clone()));
+        }
+        reports
+    }
+
+    /// Returns the state of all roots, in the order of their paths, without waiting for their disks.
     pub(crate) fn status(&self) -> Vec<RootReport> {
         let roots: Vec<Arc<Root>> =
             self.0.roots.lock().values().map(|open| Arc::clone(&open.root)).collect();
@@ -443,6 +467,7 @@ fn report(root: &Root) -> RootReport {
     RootReport {
         key: root.key.clone(),
         is_walking: state.phase == Phase::Walking,
+        is_hanging: is_walk_hanging(root, &state),
         problem: match &state.phase {
             Phase::Gone(problem) => Some(problem.clone()),
             Phase::Walking | Phase::Ready => None,
@@ -458,6 +483,13 @@ fn report(root: &Root) -> RootReport {
         n_warnings: state.all_warnings().count(),
         idle: root.used_at.lock().elapsed(),
     }
+}
+
+/// Returns whether a walk reads no directory, for as long as calls wait for one.
+fn is_walk_hanging(root: &Root, state: &RootState) -> bool {
+    let is_awaited = state.phase == Phase::Walking
+        || state.refreshed < root.refresh_wanted.load(Ordering::SeqCst);
+    is_awaited && state.read_at.max(*root.used_at.lock()).elapsed() > root.limits.no_answer
 }
 
 /// Limits the walks of whole roots at once.

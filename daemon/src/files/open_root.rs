@@ -149,6 +149,21 @@ impl OpenRoot {
         Ok(())
     }
 
+    /// Holds the places of all calls that wait for the disk, as a disk does that does not answer.
+    #[cfg(test)]
+    pub(super) async fn hold_disk(&self) -> tokio::sync::OwnedSemaphorePermit {
+        let all = u32::try_from(MAX_BLOCKED).unwrap_or(u32::MAX);
+        Arc::clone(&self.blocked).acquire_many_owned(all).await.expect("is never closed")
+    }
+
+    /// Returns whether the disk of the root answers within a time.
+    pub(super) async fn answers(&self, limit: Duration) -> bool {
+        let path = self.root.key.path.clone();
+        // A root that is gone answers too.
+        let look = self.blocking(move || drop(path.metadata()));
+        matches!(tokio::time::timeout(limit, look).await, Ok(Ok(())))
+    }
+
     /// Runs work that may wait for the disk.
     ///
     /// **Errors**: `NoAnswer` if the disk does not answer; the thread stays until it does, and only a few may.

@@ -302,6 +302,8 @@ named_enum! {
         Walking = "walking",
         /// Its files are known.
         Ready = "ready",
+        /// Its disk does not answer.
+        Hanging = "hanging",
         /// The root cannot be read.
         Gone = "gone",
     }

@@ -171,6 +171,25 @@ async fn polled_root_whose_walk_hangs_has_the_files_of_the_last_one() {
     assert_eq!(workspace.list().await, ["f"]);
     let refreshed = workspace.files.page(&workspace.key(), PageQuery::default(), true).await;
     assert!(matches!(refreshed, Err(FilesError::NoAnswer { .. })));
+    assert!(workspace.report().is_hanging);
+}
+
+#[tokio::test]
+async fn root_whose_disk_does_not_answer_is_reported_as_hanging() {
+    let workspace = Workspace::new();
+    workspace.write("f", "");
+    assert_eq!(workspace.list().await, ["f"]);
+    let is_hanging = async || {
+        let reports = workspace.files.checked_status().await;
+        reports.iter().any(|report| report.is_hanging)
+    };
+    assert!(!is_hanging().await);
+    // Calls that wait for the disk hold all permits of the root.
+    let open = workspace.files.0.roots.lock()[&workspace.key()].clone();
+    let held = open.hold_disk().await;
+    assert!(is_hanging().await);
+    drop(held);
+    assert!(!is_hanging().await);
 }
 
 #[tokio::test]
