@@ -19,9 +19,12 @@ use crate::config::EnvironmentConfig;
 /// Names without which hardly any program runs.
 const CORE: &[&str] = &["PATH", "HOME", "USER", "SHELL", "TERM", "LANG", "LC_*"];
 
-/// Names of secrets: keys, tokens, passwords and credentials as the last word of a name or in the middle of it; all
-/// variables of two services that mostly use them for secrets; addresses of databases; and the socket through which a
-/// program could sign with the user's keys.
+/// Names of secrets: keys, tokens, passwords and credentials as the last word of a name or in the middle of it (`SK` is the
+/// secret key beside an access key `AK`); all variables of two services that mostly use them for secrets; addresses of
+/// databases; a file that has nothing but passwords; and the socket through which a program could sign with the user's keys.
+///
+/// `KUBECONFIG` passes: it names files and is no secret, those in the home are found without it, and a program that does not
+/// see it would act on another cluster than the user chose.
 const DENY: &[&str] = &[
     "*_KEY",
     "*_SECRET",
@@ -37,6 +40,7 @@ const DENY: &[&str] = &[
     "*_PWD",
     "*CREDENTIAL*",
     "PG*PASSWORD",
+    "PGPASSFILE",
     "DATABASE_URL",
     "*_DSN",
     "SSH_AUTH_SOCK",
@@ -56,6 +60,7 @@ const DENY: &[&str] = &[
     "*PASSPHRASE*",
     "*_AUTH",
     "*_PAT",
+    "*_SK",
     "*_CONNECTION_STRING",
     "*_WEBHOOK_URL",
 ];

@@ -28,6 +28,8 @@ fn secret_names_are_removed() {
     check("MYSQL_PWD", "x", Some("*_PWD"));
     check("GOOGLE_APPLICATION_CREDENTIALS", "x", Some("*CREDENTIAL*"));
     check("PGPASSWORD", "x", Some("PG*PASSWORD"));
+    check("PGPASSFILE", "/home/ada/.pgpass", Some("PGPASSFILE"));
+    check("VOLC_SK", "x", Some("*_SK"));
     check("DATABASE_URL", "x", Some("DATABASE_URL"));
     check("SENTRY_DSN", "x", Some("*_DSN"));
     check("SSH_AUTH_SOCK", "x", Some("SSH_AUTH_SOCK"));
@@ -58,6 +60,8 @@ fn core_and_harmless_names_pass() {
         "SECRETARY",
         "DISPLAY",
         "SSH_ASKPASS",
+        "KUBECONFIG",
+        "TASK",
         "",
     ] {
         check(name, "/some/where", None);
