@@ -318,6 +318,7 @@ fn changed_settings(patch: &MetaPatch) -> String {
     // Only the name of the setting: the prompt may be pages long.
     changes.extend(patch.system_prompt.as_ref().map(|_| "system prompt".to_owned()));
     changes.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
+    changes.extend(patch.keep_alive_seconds.map(|time| format!("keep alive {time} s")));
     changes.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
     changes.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
     changes

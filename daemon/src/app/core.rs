@@ -144,6 +144,12 @@ impl Core {
         std::mem::replace(&mut *self.config.write(), Arc::new(config))
     }
 
+    /// Returns the time for which the model server keeps a model in memory after a request of a session.
+    pub(crate) fn keep_alive(&self, id: SessionId) -> Duration {
+        let own = self.sessions.peek(id, |live| live.state().keep_alive()).flatten();
+        own.unwrap_or_else(|| self.config().ollama.keep_alive)
+    }
+
     /// Returns a session as lists show it. Blocks on the disk unless the session is open.
     pub(crate) fn summary(&self, id: SessionId) -> Result<Session> {
         Ok(self.sessions.summary(id)?)

@@ -108,6 +108,18 @@ impl AppError {
     }
 }
 
+/// The longest time for which a session can keep its model in memory: 30 days, as in the configuration.
+const MAX_KEEP_ALIVE_SECONDS: u32 = 30 * 86_400;
+
+/// Refuses a time to keep a model in memory that is too long.
+pub(crate) fn check_keep_alive(seconds: Option<u32>) -> Result<()> {
+    if seconds.is_some_and(|seconds| seconds > MAX_KEEP_ALIVE_SECONDS) {
+        let problem = format!("must be at most {MAX_KEEP_ALIVE_SECONDS}");
+        return Err(AppError::invalid("keepAliveSeconds", problem));
+    }
+    Ok(())
+}
+
 /// Refuses a window below the smallest one or above the largest one.
 pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
     match size {

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::content::RecordBody;
+use ollm_protocol::content::{RecordBody, TokenLogprob};
 use ollm_protocol::methods::session::{SessionCreateParams, SessionRecordResult};
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::Mutex;
@@ -157,6 +157,8 @@ pub(crate) enum AnswerStep {
     Call(&'static str),
     /// A call with these arguments, as JSON.
     CallWith(&'static str, &'static str),
+    /// The probability of a token.
+    Logprob(&'static str),
     End(DoneReason),
     Fail(ModelError),
     /// Waits until the test resumes the answer.
@@ -303,6 +305,10 @@ impl AnswerStream for ScriptedStream {
                 AnswerStep::Thinking(text) => ChatItem::Delta(ChatDelta::Thinking(text.to_owned())),
                 AnswerStep::Call(name) => tool_call(name, "{}"),
                 AnswerStep::CallWith(name, args) => tool_call(name, args),
+                AnswerStep::Logprob(token) => {
+                    let token = TokenLogprob { token: token.to_owned(), ..TokenLogprob::default() };
+                    ChatItem::Delta(ChatDelta::Logprobs(vec![token]))
+                }
                 AnswerStep::End(reason) => ChatItem::End(ChatEnd {
                     reason,
                     prompt: PromptCount::Unknown,

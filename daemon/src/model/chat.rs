@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::content::ContextMessage;
+use ollm_protocol::content::{ContextMessage, TokenLogprob};
 use ollm_protocol::limits::json_bytes;
 use serde_json::{Map, Value};
 
@@ -32,6 +32,8 @@ pub(crate) struct ChatRequest {
     pub think: Option<ThinkMode>,
     /// `"json"` or a JSON Schema that the answer must follow.
     pub format: Option<Value>,
+    /// Set if the probabilities of tokens are reported: the number of the most likely ones at each position.
+    pub logprobs: Option<u8>,
     /// The time for which the server keeps the model in memory after the answer.
     pub keep_alive: Duration,
 }
@@ -74,6 +76,8 @@ pub(crate) enum ChatDelta {
     Thinking(String),
     /// Complete tool calls.
     ToolCalls(Vec<AnswerCall>),
+    /// The probabilities of the tokens of the pieces before.
+    Logprobs(Vec<TokenLogprob>),
 }
 
 impl ChatDelta {
@@ -88,6 +92,8 @@ impl ChatDelta {
                 };
                 calls.iter().map(bytes).sum()
             }
+            // No content: they are passed on and not kept.
+            Self::Logprobs(_) => 0,
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 
 use ollm_protocol::content::{
     LeafMove, Message, Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role,
@@ -396,6 +397,7 @@ impl SessionState {
                 .or_else(|| of_header(|header| header.provider.clone())),
             system_prompt: self.system_prompt().map(str::to_owned),
             context_size: self.context_size(),
+            keep_alive_seconds: self.keep_alive_seconds(),
             mode: of_header(|header| header.mode.clone()),
             metadata: self.metadata(),
             ..SessionHeader::new(id, now)
@@ -480,6 +482,16 @@ impl SessionState {
         carry.patch.context_size.or_else(|| carry.header.as_ref()?.context_size)
     }
 
+    fn keep_alive_seconds(&self) -> Option<u32> {
+        let carry = &self.carry;
+        carry.patch.keep_alive_seconds.or_else(|| carry.header.as_ref()?.keep_alive_seconds)
+    }
+
+    /// Returns the time for which the model server keeps the model in memory after a request of the session.
+    pub(crate) fn keep_alive(&self) -> Option<Duration> {
+        self.keep_alive_seconds().map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
     /// Returns the canonical path of the project directory.
     pub(crate) fn project_path(&self) -> Option<&str> {
         let carry = &self.carry;
@@ -548,6 +560,7 @@ impl SessionState {
                 .or_else(|| of_header(|header| header.provider.clone())),
             mode: self.mode(),
             context_size: self.context_size(),
+            keep_alive_seconds: self.keep_alive_seconds(),
             status: self.status(now),
             pinned: patch.pinned.unwrap_or_default(),
             start_time: start,
@@ -644,6 +657,7 @@ fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
         provider: new.provider.or(old.provider),
         system_prompt: new.system_prompt.or(old.system_prompt),
         context_size: new.context_size.or(old.context_size),
+        keep_alive_seconds: new.keep_alive_seconds.or(old.keep_alive_seconds),
         project_path: new.project_path.or(old.project_path),
         pinned: new.pinned.or(old.pinned),
         archived: new.archived.or(old.archived),

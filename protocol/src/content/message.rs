@@ -121,6 +121,22 @@ impl Message {
     }
 }
 
+/// A token of an answer with the probability that the model gave it.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenLogprob {
+    /// The text of the token.
+    pub token: String,
+    /// The natural logarithm of its probability.
+    pub logprob: f64,
+    /// The bytes of the token, which can be a part of a character; absent if the server does not report them.
+    pub bytes: Option<Vec<u8>>,
+    /// The most likely tokens at its position, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<TokenLogprob>,
+}
+
 /// A part of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]

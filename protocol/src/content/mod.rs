@@ -53,7 +53,7 @@ pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
 };
-pub use message::{Message, Part, Role, ToolCall, ToolResult};
+pub use message::{Message, Part, Role, TokenLogprob, ToolCall, ToolResult};
 pub use operation::{
     Operation, OperationFiles, OperationKind, OperationState, PathRecords, TreeCounts, TreeNode,
 };

@@ -231,6 +231,8 @@ pub struct SessionHeader {
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens.
     pub context_size: Option<u32>,
+    /// The time for which the model server keeps the model in memory after a request of the session, in seconds.
+    pub keep_alive_seconds: Option<u32>,
     /// The mode at creation.
     pub mode: Option<String>,
     /// The session that this one was forked from.
@@ -255,6 +257,7 @@ impl SessionHeader {
             title: None,
             system_prompt: None,
             context_size: None,
+            keep_alive_seconds: None,
             mode: None,
             forked_from: None,
             imported_from: None,

@@ -32,6 +32,9 @@ pub struct Session {
     pub mode: Option<String>,
     /// The context window to request, in tokens.
     pub context_size: Option<u32>,
+    /// The time for which the model server keeps the model in memory after a request of the session, in seconds,
+    /// if it is not the configured one.
+    pub keep_alive_seconds: Option<u32>,
     /// The status of the session.
     pub status: SessionStatus,
     /// Whether the session is exempt from retention and `session.cleanup`. Default false.

@@ -7,7 +7,8 @@ use serde_with::skip_serializing_none;
 
 use super::session::MessageInput;
 use crate::content::{
-    CountKind, CutRecord, FileWriteInput, NotKept, RecalledRecord, Reliability, ToolResult, is_zero,
+    CountKind, CutRecord, FileWriteInput, NotKept, RecalledRecord, Reliability, TokenLogprob,
+    ToolResult, is_zero,
 };
 use crate::{Seq, SessionId};
 
@@ -36,6 +37,11 @@ pub struct ChatSendParams {
     pub think: Option<Think>,
     /// The format of the answer: `"json"` or a JSON Schema.
     pub format: Option<Value>,
+    /// Whether the probabilities of the tokens of the answer are reported, as events `logprobs`. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub logprobs: bool,
+    /// With `logprobs`: the number of the most likely tokens to report at each position, at most 20; default none.
+    pub top_logprobs: Option<u8>,
     /// Whether the turn continues when the client leaves. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
@@ -56,6 +62,8 @@ impl ChatSendParams {
             answer_limit: None,
             think: None,
             format: None,
+            logprobs: false,
+            top_logprobs: None,
             detach: false,
             key: None,
         }
@@ -128,6 +136,11 @@ pub enum ChatEvent {
         text: Option<String>,
         /// A piece of the thinking.
         thinking: Option<String>,
+    },
+    /// The probabilities of the last tokens, if they were asked for and the server reports them. They are not recorded.
+    Logprobs {
+        /// The tokens, in their order.
+        tokens: Vec<TokenLogprob>,
     },
     /// The model requests tool calls. The client executes them and calls `chat.submitToolResults`, unless the daemon
     /// does.

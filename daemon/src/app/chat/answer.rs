@@ -40,6 +40,8 @@ pub(super) struct StreamedAnswer {
     pub(super) calls: Vec<ChatToolCall>,
     pub(super) end: Result<ChatEnd, AnswerStop>,
     pub(super) started: Instant,
+    /// Whether a piece arrived.
+    has_begun: bool,
 }
 
 /// The reason why an answer stopped before its end.
@@ -54,7 +56,7 @@ impl StreamedAnswer {
     /// Returns an answer without content.
     pub(super) fn empty(end: Result<ChatEnd, AnswerStop>) -> Self {
         let (thinking, text, calls) = (String::new(), String::new(), Vec::new());
-        Self { thinking, text, calls, end, started: Instant::now() }
+        Self { thinking, text, calls, end, started: Instant::now(), has_begun: false }
     }
 
     fn add(&mut self, clock: &Clock, delta: ChatDelta) -> Option<ChatEvent> {
@@ -71,12 +73,8 @@ impl StreamedAnswer {
                 self.calls.extend(calls.into_iter().map(|call| call_with_id(clock, call)));
                 None
             }
+            ChatDelta::Logprobs(tokens) => Some(ChatEvent::Logprobs { tokens }),
         }
-    }
-
-    /// Returns whether nothing arrived yet.
-    fn is_silent(&self) -> bool {
-        self.thinking.is_empty() && self.text.is_empty() && self.calls.is_empty()
     }
 
     /// Returns whether the answer has neither text nor tool calls.
@@ -138,7 +136,7 @@ impl Turn {
                 ChatItem::Delta(delta) => delta,
                 ChatItem::End(end) => return Ok(end),
             };
-            let is_first = answer.is_silent();
+            let is_first = !std::mem::replace(&mut answer.has_begun, true);
             let event = answer.add(&core.clock, delta);
             partial.write(core, &answer.text, &answer.thinking);
             if is_first {

@@ -238,7 +238,7 @@ impl Turn {
         let (core, model) = (&self.core, &self.request.model);
         let last_used = core.speeds.get(model).last_used;
         let is_recent =
-            last_used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2);
+            last_used.is_some_and(|used| used.elapsed() < core.keep_alive(self.request.id) / 2);
         if !is_recent {
             let running = core.models.in_memory(model).await;
             return running.map(|running| running.effective_context);
@@ -289,7 +289,7 @@ impl Turn {
 
     /// Moves the messages of a context into a request.
     fn chat_request(&self, built: &mut BuiltContext, num_ctx: u32, margin: u64) -> ChatRequest {
-        let TurnRequest { id, model, tools, sampling, think, format, .. } = &self.request;
+        let TurnRequest { id, model, tools, sampling, think, format, logprobs, .. } = &self.request;
         self.core.cache.with(*id, |session| session.last_chat = Some(LastChat { think: *think }));
         // The session uses its own part of a window that is larger for others.
         let window = built.context_size.min(num_ctx);
@@ -309,7 +309,8 @@ impl Turn {
             sampling: sampling.clone(),
             think: *think,
             format: format.clone(),
-            keep_alive: self.core.config().ollama.keep_alive,
+            logprobs: *logprobs,
+            keep_alive: self.core.keep_alive(*id),
         }
     }
 }

@@ -25,6 +25,9 @@ use crate::app::running::{Claim, RunningTurn};
 use crate::model::{ChatEnd, LengthCause, Sampling, ThinkMode};
 use crate::shutdown::Tasks;
 
+/// The most likely tokens that a server reports at a position.
+const MAX_TOP_LOGPROBS: u8 = 20;
+
 /// A running turn.
 pub(super) struct Turn {
     pub(super) core: Arc<Core>,
@@ -48,6 +51,8 @@ pub(super) struct TurnRequest {
     pub(super) think: Option<ThinkMode>,
     /// The format of the answer.
     pub(super) format: Option<Value>,
+    /// Set if the probabilities of tokens are reported: the number of the most likely ones at each position.
+    pub(super) logprobs: Option<u8>,
     /// Whether the user's message has images.
     pub(super) has_images: bool,
     /// The window that the session names, in tokens.
@@ -139,6 +144,7 @@ impl TurnRequest {
 
     /// Returns the request that some params make. Blocks on the disk.
     fn of_params(core: &Core, params: ChatSendParams, has_images: bool) -> Result<Self> {
+        let logprobs = wanted_logprobs(&params)?;
         let ChatSendParams {
             session_id, model, tools, options, answer_limit, think, format, ..
         } = params;
@@ -173,6 +179,7 @@ impl TurnRequest {
             answer_limit,
             think,
             format,
+            logprobs,
             has_images,
             context_size,
         })
@@ -195,6 +202,17 @@ impl TurnRequest {
 fn has_images(message: &MessageInput) -> bool {
     let mut parts = message.parts.iter().flatten();
     parts.any(|part| matches!(part, Part::Image { .. }))
+}
+
+/// Returns the number of the most likely tokens to report at each position, if probabilities are reported.
+fn wanted_logprobs(params: &ChatSendParams) -> Result<Option<u8>> {
+    match params.top_logprobs {
+        Some(_) if !params.logprobs => Err(AppError::invalid("topLogprobs", "needs logprobs")),
+        Some(n) if n > MAX_TOP_LOGPROBS => {
+            Err(AppError::invalid("topLogprobs", format!("must be at most {MAX_TOP_LOGPROBS}")))
+        }
+        n => Ok(params.logprobs.then(|| n.unwrap_or_default())),
+    }
 }
 
 const fn think_mode(think: WireThink) -> ThinkMode {

@@ -50,7 +50,7 @@ impl NextReader {
         // A chat names both. Other clients may send their contexts elsewhere.
         let (model, window) = (params.model.clone()?, params.context_size?);
         let measured = core.speeds.get(&model);
-        let keep_alive = core.config().ollama.keep_alive;
+        let keep_alive = core.keep_alive(id);
         let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
         let reading = measured.reading_or_guess(tokens)?;
         // A different model that writes the summaries may have displaced this one from the server's memory.

@@ -422,7 +422,7 @@ impl<'a> Summarizer<'a> {
                 match stream.next().await? {
                     ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
                     // An answer that only calls tools has no text and is rejected.
-                    ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
+                    ChatItem::Delta(_) => {}
                     ChatItem::End(end) => {
                         reading.ended(&end);
                         return Ok(end);
@@ -475,7 +475,8 @@ impl<'a> Summarizer<'a> {
             sampling: sampling.and_then(Result::ok).unwrap_or_default(),
             think: self.think,
             format: None,
-            keep_alive: self.core.config().ollama.keep_alive,
+            logprobs: None,
+            keep_alive: self.core.keep_alive(self.id),
         }
     }
 

@@ -50,6 +50,7 @@ fn request(text: &str) -> ChatRequest {
         sampling: Sampling::default(),
         think: None,
         format: None,
+        logprobs: None,
         keep_alive: Duration::ZERO,
     }
 }

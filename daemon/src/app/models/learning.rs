@@ -238,6 +238,7 @@ async fn learn_template(
             sampling: Sampling::default(),
             think: prompts.think,
             format: None,
+            logprobs: None,
             keep_alive: core.config().ollama.keep_alive,
         };
         // The first one may load the model.

@@ -9,7 +9,7 @@ use ollm_protocol::{limits, method};
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::Core;
 use crate::app::drafts::take_key;
-use crate::app::error::{Result, check_context_size};
+use crate::app::error::{Result, check_context_size, check_keep_alive};
 use crate::projects::Projects;
 use crate::session::NewSession;
 
@@ -28,6 +28,7 @@ pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Resul
 
 fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader> {
     check_context_size(params.context_size)?;
+    check_keep_alive(params.keep_alive_seconds)?;
     let mut header = SessionHeader {
         session_id: core.clock.session_id(),
         start_time: core.clock.now(),
@@ -37,6 +38,7 @@ fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHea
         title: params.title.filter(|title| !title.is_empty()),
         system_prompt: params.system_prompt.filter(|prompt| !prompt.is_empty()),
         context_size: params.context_size,
+        keep_alive_seconds: params.keep_alive_seconds,
         mode: params.mode,
         forked_from: None,
         imported_from: None,

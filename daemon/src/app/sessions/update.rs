@@ -17,7 +17,7 @@ use crate::app::change::{View, change, change_state};
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, SessionSettings, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
-use crate::app::error::{AppError, Result, check_context_size};
+use crate::app::error::{AppError, Result, check_context_size, check_keep_alive};
 use crate::projects::Projects;
 use crate::session::{SessionError, SessionState};
 
@@ -31,6 +31,7 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
         provider: params.provider,
         system_prompt: params.system_prompt,
         context_size: params.context_size,
+        keep_alive_seconds: params.keep_alive_seconds,
         project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
         pinned: params.pinned,
         archived: None,
@@ -40,6 +41,7 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
     check_context_size(patch.context_size)?;
+    check_keep_alive(patch.keep_alive_seconds)?;
     limits::check_patch(&mut patch)?;
     let mut checked = None;
     if patch.system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {

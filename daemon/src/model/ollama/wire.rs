@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ollm_protocol::content::ContextMessage;
+use ollm_protocol::content::{ContextMessage, TokenLogprob};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -40,6 +40,11 @@ struct ChatBody<'a> {
     // Since 0.12.6. Without it, a prompt that is too long is truncated silently. `shift` is never sent, because the
     // server reloads the model if its value differs from the one at loading.
     truncate: bool,
+    // Since 0.12.11, with the next field.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    logprobs: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<u8>,
     // Since 0.11.5.
     #[serde(rename = "_debug_render_only", skip_serializing_if = "std::ops::Not::not")]
     render_only: bool,
@@ -70,6 +75,8 @@ pub(super) fn chat_body(request: &ChatRequest, render_only: bool) -> serde_json:
         keep_alive: keep_alive(request.keep_alive),
         stream: !render_only,
         truncate: false,
+        logprobs: request.logprobs.is_some() && !render_only,
+        top_logprobs: request.logprobs.filter(|n| *n > 0 && !render_only),
         render_only,
     })
 }
@@ -86,6 +93,8 @@ pub(super) fn warm_body(request: &WarmRequest) -> serde_json::Result<Vec<u8>> {
         keep_alive: keep_alive(request.keep_alive),
         stream: false,
         truncate: false,
+        logprobs: false,
+        top_logprobs: None,
         render_only: false,
     })
 }
@@ -234,6 +243,9 @@ impl ArchitectureNumbers<'_> {
 #[derive(Default, Deserialize)]
 pub(super) struct ChatLine {
     message: Option<LineMessage>,
+    // Since 0.12.11, if asked for.
+    #[serde(default, deserialize_with = "absent_or_null")]
+    logprobs: Vec<LineLogprob>,
     #[serde(default)]
     done: bool,
     // Since 0.1.35.
@@ -256,7 +268,7 @@ struct DebugInfo {
     rendered_template: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct LineMessage {
     #[serde(default, deserialize_with = "absent_or_null")]
     content: String,
@@ -283,6 +295,16 @@ struct LineFunction {
     arguments: Value,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LineLogprob {
+    token: String,
+    logprob: f64,
+    bytes: Option<Vec<u8>>,
+    #[serde(deserialize_with = "absent_or_null")]
+    top_logprobs: Vec<LineLogprob>,
+}
+
 /// The error of a line.
 #[derive(Deserialize)]
 pub(super) struct ErrorLine {
@@ -302,7 +324,7 @@ impl ChatLine {
 
     /// Takes the pieces of the line, in the order in which a model generates them.
     pub(super) fn take_deltas(&mut self) -> Vec<ChatDelta> {
-        let Some(message) = self.message.take() else { return Vec::new() };
+        let message = self.message.take().unwrap_or_default();
         let mut deltas = Vec::new();
         if !message.thinking.is_empty() {
             deltas.push(ChatDelta::Thinking(message.thinking));
@@ -313,6 +335,10 @@ impl ChatLine {
         if !message.tool_calls.is_empty() {
             let calls = message.tool_calls.into_iter().map(LineCall::into_call);
             deltas.push(ChatDelta::ToolCalls(calls.collect()));
+        }
+        if !self.logprobs.is_empty() {
+            let tokens = std::mem::take(&mut self.logprobs).into_iter();
+            deltas.push(ChatDelta::Logprobs(tokens.map(LineLogprob::into_token).collect()));
         }
         deltas
     }
@@ -360,6 +386,14 @@ impl ChatLine {
             prompt_time: self.prompt_eval_duration.map(Duration::from_nanos),
             answer_time: self.eval_duration.map(Duration::from_nanos),
         }
+    }
+}
+
+impl LineLogprob {
+    fn into_token(self) -> TokenLogprob {
+        let Self { token, logprob, bytes, top_logprobs } = self;
+        let top = top_logprobs.into_iter().map(Self::into_token).collect();
+        TokenLogprob { token, logprob, bytes, top }
     }
 }
 

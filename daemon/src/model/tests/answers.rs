@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use ollm_protocol::content::TokenLogprob;
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -172,6 +173,30 @@ async fn request_contains_every_option_and_none_that_reloads_the_model() {
         "think": "low", "keep_alive": "1500ms", "stream": true, "truncate": false,
     });
     assert_eq!(sent.body, expect);
+}
+
+#[tokio::test]
+async fn probabilities_of_tokens_are_requested_and_follow_their_text() {
+    let mut line = text("Hi");
+    line["logprobs"] = json!([{
+        "token": "Hi", "logprob": -0.5, "bytes": [72, 105], "new": true,
+        "top_logprobs": [{ "token": "Hi", "logprob": -0.5 }, { "token": "Ho", "logprob": -2.0 }],
+    }]);
+    let server = ScriptedServer::new("0.33.0", streamed(&[line, done()]));
+    let ollama = connect(&server, PATIENT);
+    let request = ChatRequest { logprobs: Some(2), ..request() };
+    let mut stream = ollama.stream(&request).await.expect("begins");
+    assert_eq!(stream.next().await, Ok(ChatItem::Delta(text_delta("Hi"))));
+    let token = |token: &str, logprob| TokenLogprob {
+        token: token.to_owned(),
+        logprob,
+        ..TokenLogprob::default()
+    };
+    let top = vec![token("Hi", -0.5), token("Ho", -2.0)];
+    let expect = TokenLogprob { bytes: Some(b"Hi".to_vec()), top, ..token("Hi", -0.5) };
+    assert_eq!(stream.next().await, Ok(ChatItem::Delta(ChatDelta::Logprobs(vec![expect]))));
+    let body = &server.requests()[0].body;
+    assert_eq!((&body["logprobs"], &body["top_logprobs"]), (&json!(true), &json!(2)));
 }
 
 #[tokio::test]

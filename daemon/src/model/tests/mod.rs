@@ -47,6 +47,7 @@ fn request() -> ChatRequest {
         sampling: Sampling::default(),
         think: None,
         format: None,
+        logprobs: None,
         keep_alive: Duration::from_secs(300),
     }
 }

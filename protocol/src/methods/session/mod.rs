@@ -32,6 +32,9 @@ pub struct SessionCreateParams {
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens; at least 2048.
     pub context_size: Option<u32>,
+    /// The time for which the model server keeps the model in memory after a request of the session, in seconds: at most
+    /// 2,592,000, 0 to unload it at once; default `ollama.keepAlive`.
+    pub keep_alive_seconds: Option<u32>,
     /// The mode.
     pub mode: Option<String>,
     /// Data of clients, by name; at most 256 KiB of JSON.
@@ -118,6 +121,9 @@ pub struct SessionUpdateParams {
     pub system_prompt: Option<String>,
     /// The context window to request, in tokens; at least 2048.
     pub context_size: Option<u32>,
+    /// The time for which the model server keeps the model in memory after a request of the session, in seconds: at most
+    /// 2,592,000, 0 to unload it at once; default `ollama.keepAlive`.
+    pub keep_alive_seconds: Option<u32>,
     /// The directory of the project; must exist.
     pub project_path: Option<String>,
     /// Whether the session is exempt from retention and `session.cleanup`.
@@ -138,6 +144,7 @@ impl SessionUpdateParams {
             provider: None,
             system_prompt: None,
             context_size: None,
+            keep_alive_seconds: None,
             project_path: None,
             pinned: None,
             metadata: None,

@@ -17,6 +17,7 @@ use super::{StartedTurn, cancel, start, submit_tool_results};
 use crate::app::context::goals;
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::model_speed::SentPrompt;
+use crate::app::sessions::update::update;
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::model::{ChatEnd, DoneReason, ModelError, PromptCount};
 use crate::shutdown::Tasks;
@@ -130,6 +131,7 @@ fn kind(event: &ChatEvent) -> &'static str {
         ChatEvent::Phase { name: ChatPhase::Answering, .. } => "answering",
         ChatEvent::Cut { .. } => "cut",
         ChatEvent::Delta { .. } => "delta",
+        ChatEvent::Logprobs { .. } => "logprobs",
         ChatEvent::ToolCalls { .. } => "toolCalls",
         ChatEvent::Usage { .. } => "usage",
         ChatEvent::Done { .. } => "done",
@@ -271,6 +273,51 @@ async fn turn_is_queued_while_the_server_reads_a_prompt_whose_caller_left() {
     let (events, end) = rest(turn).await;
     assert_eq!(kinds(&events), ["answering", "delta", "usage"]);
     assert_eq!(end.expect("is answered").0, "stop");
+}
+
+#[tokio::test]
+async fn probabilities_of_tokens_are_events_and_are_not_recorded() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Text("a"), AnswerStep::Logprob("a"), STOP]);
+    let wanted = json!({ "logprobs": true, "topLogprobs": 3 });
+    let (events, end) = chat.run(Some("hi"), wanted).await;
+    assert!(end.is_ok());
+    let kinds = kinds(&events);
+    assert_eq!(kinds[kinds.len() - 4..], ["answering", "delta", "logprobs", "usage"]);
+    assert_eq!(chat.backend.requests()[0].logprobs, Some(3));
+    assert_eq!(chat.answers(), [of("stop", "a")]);
+    for (params, field) in [
+        (json!({ "topLogprobs": 3 }), "topLogprobs"),
+        (json!({ "logprobs": true, "topLogprobs": 21 }), "topLogprobs"),
+    ] {
+        let refused = chat.start(Some("hi"), params).await.map(drop);
+        assert!(matches!(refused, Err(AppError::Invalid { field: found, .. }) if found == field));
+    }
+    chat.backend.answer_text("b");
+    chat.run(Some("again"), json!({})).await.1.expect("is answered");
+    assert_eq!(chat.backend.requests()[1].logprobs, None);
+}
+
+#[tokio::test]
+async fn session_keeps_its_model_in_memory_for_its_own_time() {
+    let chat = ChatFixture::new();
+    let core = &chat.session.core;
+    let keep = async |seconds: u32| {
+        let params = json!({ "sessionId": chat.session.id, "keepAliveSeconds": seconds });
+        let params = serde_json::from_value(params).expect("params");
+        update(Arc::clone(core), params).await
+    };
+    assert!(matches!(keep(2_592_001).await, Err(AppError::Invalid { .. })));
+    for (seconds, expect) in [(None, 300), (Some(7200), 7200), (Some(0), 0)] {
+        if let Some(seconds) = seconds {
+            let updated = keep(seconds).await.expect("changes the session");
+            assert_eq!(updated.session.keep_alive_seconds, Some(seconds));
+        }
+        chat.backend.answer_text("ok");
+        chat.run(Some("hi"), json!({})).await.1.expect("is answered");
+        let request = chat.backend.requests().pop().expect("a request");
+        assert_eq!(request.keep_alive, Duration::from_secs(expect));
+    }
 }
 
 #[tokio::test]

@@ -112,6 +112,7 @@ fn header() -> impl Strategy<Value = SessionHeader> {
             model,
             system_prompt: title.clone(),
             title,
+            keep_alive_seconds: context_size,
             context_size,
             mode: None,
             forked_from: None,
