@@ -24,7 +24,7 @@ use self::wire::ModelsBody;
 use super::backend::{AnswerStream, Backend, BackendFuture};
 use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice};
-use super::info::{ModelInfo, Version, canonical_name};
+use super::info::{ModelInfo, Version};
 use super::listed::{ListedDigest, ListedModel, RunningModel};
 use crate::clock::Clock;
 use crate::config::ApiKey;
