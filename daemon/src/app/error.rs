@@ -86,6 +86,9 @@ pub(crate) enum AppError {
     /// Files of the session are being put back, or an interrupted change of them is being finished.
     #[error("files of session {id} are being put back")]
     PuttingBack { id: SessionId },
+    /// The client left before the files of the session had moved.
+    #[error("files of session {id} stay as they were, because the call was canceled")]
+    PutBackCanceled { id: SessionId },
     /// An interrupted change of files waits for its project.
     #[error(
         "an earlier change of files of session {id} was interrupted and waits for {}, which is gone; \

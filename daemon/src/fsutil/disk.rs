@@ -17,7 +17,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 #[cfg(test)]
-pub(super) use super::trace::{carry_out, check_read};
+pub(super) use super::trace::{carry_out, check_ability, check_read};
 use super::{note_leftover, open_file};
 
 /// Bytes that are written over themselves at once.
@@ -51,7 +51,18 @@ pub(super) enum Change<'a> {
     /// A directory with all its content.
     RemoveTree(&'a Path),
     SyncDir(&'a Path),
+    /// The file system of a directory.
+    SyncWhole(&'a Path),
     SetMode(&'a Path),
+}
+
+/// An ability that a file system may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ability {
+    /// Renames that exchange two files, or that never replace one.
+    RenameFlags,
+    /// Second names of a file.
+    Links,
 }
 
 /// Makes a change.
@@ -64,6 +75,13 @@ pub(super) fn carry_out<T>(_: Change<'_>, make: impl FnOnce() -> io::Result<T>) 
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "that of tests fails")]
 pub(super) const fn check_read(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Fails with the kind `Unsupported` if a test says that the file system of a directory lacks an ability.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "that of tests fails")]
+pub(super) const fn check_ability(_: &Path, _: Ability) -> io::Result<()> {
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+pub(crate) use super::disk::Ability;
 use super::disk::Change;
 
 /// The traces of all tests that run.
@@ -37,6 +38,8 @@ pub(crate) enum DiskStep {
     Remove(PathBuf),
     RemoveDir(PathBuf),
     SyncDir(PathBuf),
+    /// The file system of a directory, of which only what is below the directory counts.
+    SyncWhole(PathBuf),
     /// A change that leaves files as they are: an opened file, a mode, a failure.
     Nothing(String),
 }
@@ -94,9 +97,14 @@ pub(crate) struct DiskTrace {
     /// The changes that are made and not recorded.
     untraced: Option<Untraced>,
     state: Mutex<TraceState>,
+    /// The abilities that the file system seems to lack.
+    lacking: Mutex<Vec<Ability>>,
     /// Notified when a thread arrives at a change and when it may make it.
     turn: Condvar,
 }
+
+/// Work of somebody else.
+type Interruption = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct TraceState {
@@ -107,11 +115,25 @@ struct TraceState {
     n_read: usize,
     n_failed: usize,
     fault: Option<DiskFault>,
+    /// The number of changes and examinations so far.
+    n_gaps: usize,
+    interruption: Option<(usize, Interruption)>,
     /// Whether threads wait before each change until they are admitted.
     is_held: bool,
     next_ticket: usize,
     waiting: Vec<(usize, PathBuf)>,
     admitted: Option<usize>,
+}
+
+impl TraceState {
+    /// Notes that a change or an examination follows, and lets somebody else work before it.
+    fn pass_gap(&mut self) {
+        let number = self.n_gaps;
+        self.n_gaps += 1;
+        if let Some((_, work)) = self.interruption.take_if(|(at, _)| *at == number) {
+            work();
+        }
+    }
 }
 
 impl DiskTrace {
@@ -126,6 +148,7 @@ impl DiskTrace {
             root: root.to_owned(),
             untraced,
             state: Mutex::default(),
+            lacking: Mutex::default(),
             turn: Condvar::new(),
         });
         let mut traces = TRACES.lock();
@@ -157,6 +180,17 @@ impl DiskTrace {
 
     pub(crate) fn set_fault(&self, fault: Option<DiskFault>) {
         self.state.lock().fault = fault;
+    }
+
+    /// Lets the file system seem to lack abilities.
+    pub(crate) fn set_lacking(&self, abilities: &[Ability]) {
+        *self.lacking.lock() = abilities.to_vec();
+    }
+
+    /// Lets somebody else do something after `at` further changes and examinations, before the next one.
+    pub(crate) fn interrupt(&self, at: usize, work: impl FnOnce() + Send + 'static) {
+        let mut state = self.state.lock();
+        state.interruption = Some((state.n_gaps + at, Box::new(work)));
     }
 
     /// Makes threads wait before each change, or lets all of them continue.
@@ -218,6 +252,7 @@ impl DiskTrace {
         change: Change<'_>,
         make: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
+        state.pass_gap();
         let number = state.n_tried;
         state.n_tried += 1;
         let fault = state
@@ -263,7 +298,9 @@ impl DiskTrace {
                 // The bytes of the file are the same whether they are written or not.
                 DiskStep::Overwrite(self.relative(path), at, bytes[..bytes.len() / 2].to_vec())
             }
-            Change::Sync(path) => DiskStep::FailedSync(self.relative(path)),
+            Change::Sync(path) | Change::SyncWhole(path) => {
+                DiskStep::FailedSync(self.relative(path))
+            }
             change => DiskStep::Nothing(format!("{error}: {}", self.shown(&change))),
         };
         state.steps.push(step);
@@ -298,6 +335,7 @@ impl DiskTrace {
             Change::Rename(from, to) => DiskStep::Rename(of(from), of(to)),
             Change::Remove(path) => DiskStep::Remove(of(path)),
             Change::SyncDir(path) => DiskStep::SyncDir(of(path)),
+            Change::SyncWhole(path) => DiskStep::SyncWhole(of(path)),
             Change::RemoveDir(path) => DiskStep::RemoveDir(of(path)),
             Change::Move(from, to) => DiskStep::Move(of(from), of(to)),
             Change::Exchange(one, other) => DiskStep::Exchange(of(one), of(other)),
@@ -350,6 +388,7 @@ impl DiskTrace {
             Change::Remove(_) => "Remove",
             Change::RemoveTree(_) => "RemoveTree",
             Change::SyncDir(_) => "SyncDir",
+            Change::SyncWhole(_) => "SyncWhole",
         };
         let other = match change {
             Change::Move(_, to) | Change::Exchange(_, to) => {
@@ -379,6 +418,7 @@ fn path_of<'a>(change: &Change<'a>) -> &'a Path {
         | Change::Remove(path)
         | Change::RemoveTree(path)
         | Change::SyncDir(path)
+        | Change::SyncWhole(path)
         | Change::SetMode(path) => path,
     }
 }
@@ -399,6 +439,7 @@ pub(super) fn carry_out<T>(
 pub(super) fn check_read(dir: &Path) -> io::Result<()> {
     let Some(trace) = trace_of(dir) else { return Ok(()) };
     let mut state = trace.state.lock();
+    state.pass_gap();
     let number = state.n_read;
     state.n_read += 1;
     match state.fault.filter(|fault| fault.hits(number)).map(|fault| fault.kind) {
@@ -408,6 +449,12 @@ pub(super) fn check_read(dir: &Path) -> io::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Fails if a test says that the file system of a directory lacks an ability.
+pub(super) fn check_ability(dir: &Path, ability: Ability) -> io::Result<()> {
+    let lacks = trace_of(dir).is_some_and(|trace| trace.lacking.lock().contains(&ability));
+    if lacks { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
 }
 
 fn trace_of(path: &Path) -> Option<Arc<DiskTrace>> {

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ollm_protocol::content::{FileHash, FileState};
+use ollm_protocol::content::FileState;
 use ollm_protocol::{PlanId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,8 @@ use crate::fsutil::{self, FsError};
 
 /// The version of the file.
 const VERSION: u32 = 1;
+/// The beginning of the names of stages.
+pub(super) const STAGE_PREFIX: &str = ".ollm-undo-";
 /// The largest journal that is read, in bytes: more than any plan has.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
@@ -52,14 +54,6 @@ const fn is_no_dir(dirs: &u32) -> bool {
     *dirs == 0
 }
 
-impl JournaledChange {
-    /// Returns whether a content is the one before or after the change.
-    pub(super) fn knows(&self, hash: [u8; 32]) -> bool {
-        let state = FileState::Hash(FileHash(hash));
-        self.expected == state || self.wanted == state
-    }
-}
-
 impl Journal {
     pub(crate) fn new(
         session_id: SessionId,
@@ -78,7 +72,7 @@ impl Journal {
 
     /// Returns the name of the directory in the project in which files are staged.
     pub(crate) fn stage_name(&self) -> String {
-        format!(".ollm-undo-{}", self.plan_id)
+        format!("{STAGE_PREFIX}{}", self.plan_id)
     }
 }
 

@@ -207,7 +207,12 @@ pub(super) fn conflict_of(found: &PlaceState, expected: FileState) -> Option<Str
         (PlaceState::Absent, FileState::Absent) => return None,
         (PlaceState::Absent, _) => "the file was removed",
         (PlaceState::File(file), _) if !file.is_own => "the file belongs to another user",
-        (PlaceState::File(file), FileState::Hash(hash)) if file.hash == hash.0 => return None,
+        (PlaceState::File(file), FileState::Hash(hash)) if file.hash == hash.0 => {
+            if !file.has_writer {
+                return None;
+            }
+            "a program has the file open for writing"
+        }
         (PlaceState::File(_), FileState::Absent) => "there is another file",
         (PlaceState::File(_), _) => "the file was changed",
         (PlaceState::Other(what), _) => return Some(format!("there is {what}")),

@@ -481,6 +481,7 @@ impl From<AppError> for RpcError {
             AppError::PuttingBack { .. } => {
                 reply(ErrorKind::Conflict).with_field("holder", "files are being put back")
             }
+            AppError::PutBackCanceled { .. } => reply(ErrorKind::Canceled),
             AppError::PutBackPending { root, .. } => reply(ErrorKind::Conflict)
                 .with_field("holder", "an interrupted change of files")
                 .with_field("path", root.to_string_lossy()),

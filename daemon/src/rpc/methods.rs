@@ -95,8 +95,8 @@ fn session(registry: &mut Registry) {
     registry.app::<m::SessionBranch, _, _>(branch::branch);
     registry.app_blocking::<m::SessionTree>(tree::tree);
     registry.app::<m::SessionLabel, _, _>(tree::label);
-    registry.app::<m::SessionUndo, _, _>(undo::undo);
-    registry.app::<m::SessionRedo, _, _>(undo::redo);
+    registry.app_until_left::<m::SessionUndo, _, _>(undo::undo);
+    registry.app_until_left::<m::SessionRedo, _, _>(undo::redo);
     registry.app_blocking::<m::SessionOperations>(operations::operations);
     registry.app::<m::SessionFiles, _, _>(used_files::list);
     registry.app_blocking::<m::SessionFork>(fork::fork);
@@ -107,7 +107,7 @@ fn snapshot(registry: &mut Registry) {
     registry.app_blocking::<m::SnapshotList>(snapshots::manage::list);
     registry.app_blocking::<m::SnapshotGet>(snapshots::manage::get);
     registry.app_blocking::<m::SnapshotUpdate>(snapshots::manage::update);
-    registry.app::<m::SnapshotRestore, _, _>(restore::restore);
+    registry.app_until_left::<m::SnapshotRestore, _, _>(restore::restore);
     registry.app_blocking::<m::SnapshotDelete>(snapshots::manage::delete);
 }
 

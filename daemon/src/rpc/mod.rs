@@ -28,6 +28,7 @@ use ollm_protocol::{Life, Method};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
 use self::barrier::RunningHandler;
@@ -84,7 +85,11 @@ pub(crate) fn methods(handles: Arc<Handles>) -> Methods {
 }
 
 /// Decodes the params of a call, and returns its work, which has not begun.
-type Handler = dyn Fn(&Arc<Handles>, &Params<'_>) -> Result<RunningHandler<Box<RawValue>>, RpcError>
+type Handler = dyn Fn(
+        &Arc<Handles>,
+        &Params<'_>,
+        &CancellationToken,
+    ) -> Result<RunningHandler<Box<RawValue>>, RpcError>
     + Send
     + Sync;
 
@@ -105,6 +110,18 @@ impl Registry {
     {
         self.register::<M, _, _>(move |handles, params| async move {
             result_json(&function(Arc::clone(&handles.core), params).await?)
+        });
+    }
+
+    /// Registers an asynchronous function of `app` that completes, but may give up while it can when its client leaves.
+    fn app_until_left<M, F, R>(&mut self, function: F)
+    where
+        M: Method,
+        F: Fn(Arc<Core>, M::Params, CancellationToken) -> R + Copy + Send + Sync + 'static,
+        R: Future<Output = Result<M::Result, AppError>> + Send + 'static,
+    {
+        self.register_with::<M, _, _>(move |handles, params, left| async move {
+            result_json(&function(Arc::clone(&handles.core), params, left).await?)
         });
     }
 
@@ -152,11 +169,23 @@ impl Registry {
         H: Fn(Arc<Handles>, M::Params) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Box<RawValue>, RpcError>> + Send + 'static,
     {
-        let handler = move |handles: &Arc<Handles>, params: &Params<'_>| {
-            let params = decode::decode::<M::Params>(M::NAME, params)?;
-            let work: RunningHandler<_> = Box::pin(handler(Arc::clone(handles), params));
-            Ok(work)
-        };
+        self.register_with::<M, _, _>(move |handles, params, _| handler(handles, params));
+    }
+
+    /// Registers a handler that also gets a token, which is canceled when the client leaves.
+    fn register_with<M, H, F>(&mut self, handler: H)
+    where
+        M: Method,
+        H: Fn(Arc<Handles>, M::Params, CancellationToken) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Box<RawValue>, RpcError>> + Send + 'static,
+    {
+        let handler =
+            move |handles: &Arc<Handles>, params: &Params<'_>, left: &CancellationToken| {
+                let params = decode::decode::<M::Params>(M::NAME, params)?;
+                let work: RunningHandler<_> =
+                    Box::pin(handler(Arc::clone(handles), params, left.clone()));
+                Ok(work)
+            };
         self.insert(M::NAME, M::LIFE, Arc::new(handler));
     }
 
@@ -169,7 +198,10 @@ impl Registry {
             let span = call_span(name, &extensions);
             async move {
                 let started = Instant::now();
-                let work = handler(&handles, &params);
+                // This future is dropped when the client leaves, also if the work continues.
+                let left = CancellationToken::new();
+                let work = handler(&handles, &params, &left);
+                let _left = left.drop_guard();
                 drop(params);
                 let result = match work {
                     Ok(work) => barrier::run(&handles.shutdown, life, work.in_current_span()).await,

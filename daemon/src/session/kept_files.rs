@@ -14,7 +14,7 @@ use memchr::memmem;
 use ollm_protocol::content::{FileHash, FileState, NotKept, NotKeptReason, RecordBody};
 
 use super::write::{KeptContent, NewRecord};
-use crate::fsutil::{self, DirMark, DiskFile, FsError, TemporaryName};
+use crate::fsutil::{self, DirMark, DiskFile, FsError, Replacements, TemporaryName};
 
 /// The length of the name of a content.
 const HASH_CHARS: usize = 2 * size_of::<FileHash>();
@@ -50,7 +50,7 @@ pub(super) fn keep(
         _ => return Ok(()),
     };
     not_kept.merge(&record.files.not_kept);
-    let mut store = BlobStore::new(blobs, record.files.quota_bytes, new);
+    let mut store = BlobStore::new(blobs, states.len(), record.files.quota_bytes, new);
     for (path, state) in &mut states {
         let FileState::Hash(hash) = **state else { continue };
         let kept = match project {
@@ -66,12 +66,17 @@ pub(super) fn keep(
             not_kept.add(path, reason);
         }
     }
-    store.sync()
+    store.finish()
 }
 
 /// Returns whether a session keeps the content of a file.
 pub(super) fn is_kept(blobs: &Path, hash: FileHash) -> bool {
     fsutil::file_len(&path_of(blobs, hash)).is_some()
+}
+
+/// Makes the names of kept contents durable, which a killed process may have left in the system's cache only.
+pub(super) fn sync(blobs: &Path) -> Result<(), FsError> {
+    if blobs.is_dir() { fsutil::sync_dir(blobs) } else { Ok(()) }
 }
 
 /// Returns the size of the further contents that the quota has room for, in bytes.
@@ -185,19 +190,21 @@ fn is_hash(name: &str) -> bool {
 /// The blobs of a session, to which contents are added.
 struct BlobStore<'a> {
     dir: &'a Path,
+    /// The most contents that are written.
+    n_contents: usize,
     quota_bytes: u64,
     /// The size of all blobs; `None` before it was needed.
     used_bytes: Option<u64>,
     /// The contents that were written or found, each once.
     known: HashMap<FileHash, Result<(), NotKeptReason>>,
-    has_written: bool,
+    written: Option<Replacements>,
     new: &'a mut NewContents,
 }
 
 impl<'a> BlobStore<'a> {
-    fn new(dir: &'a Path, quota_bytes: u64, new: &'a mut NewContents) -> Self {
+    fn new(dir: &'a Path, n_contents: usize, quota_bytes: u64, new: &'a mut NewContents) -> Self {
         let known = HashMap::new();
-        Self { dir, quota_bytes, used_bytes: None, known, has_written: false, new }
+        Self { dir, n_contents, quota_bytes, used_bytes: None, known, written: None, new }
     }
 
     fn keep(
@@ -252,21 +259,25 @@ impl<'a> BlobStore<'a> {
             return Ok(Err(NotKeptReason::FileQuota));
         }
         let after = after(bytes.len() as u64);
-        if !self.has_written {
-            fsutil::create_private_dir(self.dir)?;
-        }
+        let written = match &mut self.written {
+            Some(written) => written,
+            None => {
+                fsutil::create_private_dir(self.dir)?;
+                self.written.insert(Replacements::begin(self.dir, self.n_contents)?)
+            }
+        };
         if size.is_none() {
             self.new.add(self.dir, hash)?;
         }
         // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
-        fsutil::replace_with_unsynced_name(path, bytes)?;
-        (self.used_bytes, self.has_written) = (Some(after), true);
+        written.add(path.to_owned(), bytes)?;
+        self.used_bytes = Some(after);
         Ok(Ok(()))
     }
 
-    /// Makes the names of the written blobs durable.
-    fn sync(&self) -> Result<(), FsError> {
-        if self.has_written { fsutil::sync_dir(self.dir) } else { Ok(()) }
+    /// Makes the written blobs durable.
+    fn finish(self) -> Result<(), FsError> {
+        self.written.map_or(Ok(()), Replacements::finish)
     }
 }
 
@@ -289,7 +300,7 @@ mod tests {
         let keep = |quota_bytes| {
             let content = KeptContent::File(path.clone());
             let mut new = NewContents::default();
-            let mut store = BlobStore::new(dir.path(), quota_bytes, &mut new);
+            let mut store = BlobStore::new(dir.path(), 1, quota_bytes, &mut new);
             store.keep(hash, Some(&content)).expect("examines")
         };
         assert_eq!(keep(15), Err(NotKeptReason::FileQuota), "with the file in the directory");

@@ -324,6 +324,11 @@ impl Sessions {
         kept_files::free_bytes(&self.shared.paths.blobs(id), quota_bytes)
     }
 
+    /// Makes the names of the contents that a session keeps durable. Blocks on the disk.
+    pub(crate) fn sync_kept_files(&self, id: SessionId) -> Result<(), FsError> {
+        kept_files::sync(&self.shared.paths.blobs(id))
+    }
+
     /// Reads a content that a session keeps. Blocks on the disk.
     ///
     /// **Errors**: of kind `InvalidData` if the content is damaged.

@@ -2,9 +2,9 @@
 //!
 //! Only synced changes are certain. A file's bytes are certain after a sync of the file, its name after a sync of the
 //! directory. Every other change is there, missing, or there in part, independent of all others: more freedom than any
-//! file system takes. A rename within a directory is one change. So is one between two directories, which file systems
-//! with a journal write in the order in which they were made: a crash leaves the first ones, and a sync of one of the
-//! directories makes them and all earlier ones certain.
+//! file system takes. A sync of the file system makes everything below one directory certain. A rename within a directory
+//! is one change. So is one between two directories, which file systems with a journal write in the order in which they
+//! were made: a crash leaves the first ones, and a sync of one of the directories makes them and all earlier ones certain.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -141,8 +141,23 @@ impl CrashDisk {
             }
             // A directory whose sync failed is only not synced.
             DiskStep::FailedSync(path) => {
-                if let Some(DiskNode::File(file)) = self.find(path) {
-                    file.fail_sync();
+                for node in self.below(path) {
+                    if let DiskNode::File(file) = &mut self.nodes[node] {
+                        file.fail_sync();
+                    }
+                }
+            }
+            // The project and the home may be on different disks.
+            DiskStep::SyncWhole(path) => {
+                let mut newest = None;
+                for node in self.below(path) {
+                    match &mut self.nodes[node] {
+                        DiskNode::File(file) => file.sync(),
+                        DiskNode::Dir(dir) => newest = newest.max(dir.sync()),
+                    }
+                }
+                if let Some(newest) = newest {
+                    self.dirs().for_each(|dir| dir.commit_moves(newest));
                 }
             }
             DiskStep::Rename(from, to) => {
@@ -179,6 +194,19 @@ impl CrashDisk {
             }
             DiskStep::Nothing(_) => {}
         }
+    }
+
+    /// Returns what the process sees at a path and below it; nothing if the path is free.
+    fn below(&self, path: &Path) -> Vec<usize> {
+        let mut found: Vec<usize> = self.number(path).into_iter().collect();
+        let mut at = 0;
+        while at < found.len() {
+            if let DiskNode::Dir(dir) = &self.nodes[found[at]] {
+                found.extend(dir.visible.values());
+            }
+            at += 1;
+        }
+        found
     }
 
     fn dirs(&mut self) -> impl Iterator<Item = &mut DirNode> {
@@ -586,6 +614,26 @@ mod tests {
         assert_eq!(outcomes(&synced, "a"), [None], "both sides are certain");
         let renamed = [&named[..], &[DiskStep::Rename(a(), path("b"))]].concat();
         assert_eq!(outcomes(&renamed, "a"), [None, Some(b"x".to_vec())]);
+    }
+
+    #[test]
+    fn sync_of_the_file_system_makes_everything_below_a_directory_certain() {
+        let (a, b, c) = (|| path("d/a"), || path("d/e/b"), || path("c"));
+        let write =
+            |path: PathBuf| [DiskStep::Create(path.clone()), DiskStep::Append(path, b"x".to_vec())];
+        let dirs = ["d", "d/e"].map(|dir| DiskStep::CreateDir(path(dir)));
+        let files = [write(a()), write(b()), write(c())].concat();
+        let named = [&dirs[..], &[DiskStep::SyncDir(path(""))], &files[..]].concat();
+        let synced = [&named[..], &[DiskStep::SyncWhole(path("d"))]].concat();
+        for name in ["d/a", "d/e/b"] {
+            assert!(outcomes(&named, name).len() > 1, "{name} is uncertain");
+            assert_eq!(outcomes(&synced, name), [Some(b"x".to_vec())], "{name}");
+        }
+        assert!(outcomes(&synced, "c").len() > 1, "it is not below the directory");
+        let failed =
+            [&named[..], &[DiskStep::FailedSync(path("d")), DiskStep::SyncWhole(path("d"))]];
+        let all = outcomes(&failed.concat(), "d/a");
+        assert!(all.len() > 1, "a later sync does not make up for one that failed: {all:?}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use ollm_protocol::methods::session::branches::SessionUndoParams;
 use ollm_protocol::{SessionId, SnapshotId};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::crash_disk::{CrashDisk, FileTree, Survivors};
 use super::dice::Dice;
@@ -221,8 +222,8 @@ impl Files {
             let params = SessionUndoParams { plan_id, ..params };
             let core = Arc::clone(&home.core);
             let done = match is_undo {
-                true => home.runtime.block_on(undo::undo(core, params)),
-                false => home.runtime.block_on(undo::redo(core, params)),
+                true => home.runtime.block_on(undo::undo(core, params, CancellationToken::new())),
+                false => home.runtime.block_on(undo::redo(core, params, CancellationToken::new())),
             };
             Ok(done?.files)
         })
@@ -236,7 +237,7 @@ impl Files {
         let (id, session) = (self.dice.pick(&self.snapshots), self.session);
         self.put_back(format!("restore {id}"), move |home, files, plan_id| {
             let params = json!({ "snapshotId": id, "sessionId": session, "files": files, "planId": plan_id });
-            let restored = restore::restore(Arc::clone(&home.core), of(&params));
+            let restored = restore::restore(Arc::clone(&home.core), of(&params), CancellationToken::new());
             Ok(home.runtime.block_on(restored)?.files)
         })
     }
@@ -279,7 +280,7 @@ impl Files {
     fn move_without_files(&mut self) -> Result<(), String> {
         self.begin("undo without files".to_owned());
         let params = SessionUndoParams::new(self.session, 1);
-        let undone = undo::undo(Arc::clone(&self.home.core), params);
+        let undone = undo::undo(Arc::clone(&self.home.core), params, CancellationToken::new());
         match self.home.runtime.block_on(undone) {
             Ok(_) | Err(AppError::Invalid { .. }) => Ok(()),
             Err(error) => Err(error.to_string()),

@@ -10,6 +10,7 @@ use ollm_protocol::methods::session::SessionRecordResult;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::dice::Dice;
 use super::home::{CatalogCopies, CatalogFiles, OpenHome, scratch};
@@ -467,8 +468,14 @@ impl Workload {
         let moved = self.attempt(move_name, |home| {
             let core = || Arc::clone(&home.core);
             let result = match move_name {
-                "undo" => home.runtime.block_on(undo::undo(core(), of(&step))).map(drop),
-                "redo" => home.runtime.block_on(undo::redo(core(), of(&step))).map(drop),
+                "undo" => home
+                    .runtime
+                    .block_on(undo::undo(core(), of(&step), CancellationToken::new()))
+                    .map(drop),
+                "redo" => home
+                    .runtime
+                    .block_on(undo::redo(core(), of(&step), CancellationToken::new()))
+                    .map(drop),
                 _ => home.runtime.block_on(branch::branch(core(), of(&to))).map(drop),
             };
             match result {
@@ -561,7 +568,8 @@ impl Workload {
         let span = self.begin(format!("restore {summary}"));
         let params = json!({ "snapshotId": id, "key": self.word() });
         let restored = self.attempt("restore", |home| {
-            let restored = restore::restore(Arc::clone(&home.core), of(&params));
+            let restored =
+                restore::restore(Arc::clone(&home.core), of(&params), CancellationToken::new());
             home.runtime.block_on(restored)
         })?;
         let session = self.model.sessions[at].id;

@@ -298,6 +298,18 @@ pub struct UnrecordedCall {
     pub unfinished: bool,
 }
 
+/// A content that was in a file when files were put back or taken back, and that could not return to its place.
+///
+/// **Shape**: `{"path":"src/a.rs","file":".ollm-undo-01a2078e-2837-74a1-ab02-363a2e5b039f/0"}`
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptFile {
+    /// The file that had the content.
+    pub path: String,
+    /// The file that has it now, relative to the project.
+    pub file: String,
+}
+
 /// The numbers of files of a plan by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -371,6 +383,9 @@ pub struct FilePlan {
     /// The number of all such calls.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unrecorded_calls: u64,
+    /// The contents that this call and earlier ones left in the project, because nothing else has them: the first 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptFile>,
 }
 
 named_enum! {

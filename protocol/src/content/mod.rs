@@ -46,8 +46,8 @@ pub use daemon::{
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
 pub use files::{
     FileAction, FileCounts, FileHash, FileModes, FilePlan, FileState, FileStateInput, FileStatus,
-    FileWrite, FileWriteInput, FilesMode, NotKept, NotKeptFile, NotKeptReason, PlannedFile,
-    PutBack, PutBackFile, UnrecordedCall,
+    FileWrite, FileWriteInput, FilesMode, KeptFile, NotKept, NotKeptFile, NotKeptReason,
+    PlannedFile, PutBack, PutBackFile, UnrecordedCall,
 };
 pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,

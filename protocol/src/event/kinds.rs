@@ -94,6 +94,18 @@ named_enum! {
 }
 
 named_enum! {
+    /// A step of putting many files back.
+    pub enum PutBackStep {
+        /// The contents are written beside the project's files. Nothing has changed yet.
+        Staging = "staging",
+        /// The files change. Until this ends, the call can be canceled.
+        Moving = "moving",
+        /// The earlier contents are kept, and the record is written. The call cannot be canceled any more.
+        Recording = "recording",
+    }
+}
+
+named_enum! {
     /// The reason for which an exact count was wrong.
     pub enum MismatchCause {
         /// The server tokenizes with another engine than its version and the model suggest.
@@ -191,6 +203,17 @@ event_kinds! {
         put_back: usize,
         /// the number of files that stayed as they were
         left: usize,
+    }
+    /// Files are being put back: a step began, or went on for 1,000 files.
+    FilesProgress(FilesProgressData) {
+        /// `undo`, `redo` or `restore`
+        cause: String,
+        /// `staging`, `moving` or `recording`
+        step: PutBackStep,
+        /// the number of files that the step has done
+        done: usize,
+        /// the number of files
+        total: usize,
     }
     /// A change of goals, or the markers of a model, were recorded.
     GoalUpdated(GoalUpdatedData) {

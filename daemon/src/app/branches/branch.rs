@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{BranchSummary, LeafMove, RecordBody, RecordKind};
 use ollm_protocol::methods::session::branches::{SessionBranchParams, SessionBranchResult};
 use ollm_protocol::{Seq, SessionId, method};
+use tokio_util::sync::CancellationToken;
 
 use super::leaf_move::{MoveCall, Moved, PlannedMove, RecordedMove, carry_out};
 use super::unit::unit_end;
@@ -33,7 +34,14 @@ pub(crate) async fn branch(
         false => None,
     };
     let mark = mark_before(&core.clock, None, MarkedChange::Branch);
-    let call = MoveCall { id, key, mark, files: FilesRequest::Skip, dry_run: false };
+    let call = MoveCall {
+        id,
+        key,
+        mark,
+        files: FilesRequest::Skip,
+        dry_run: false,
+        left: CancellationToken::new(),
+    };
     let plan = move |view: &View<'_>| {
         let planned = plan(view, to_seq)?;
         match seen {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ollm_protocol::content::{FilePlan, LeafMove, RecordBody, RecordKind, SnapshotMark};
 use ollm_protocol::{Seq, SessionId};
+use tokio_util::sync::CancellationToken;
 
 use super::path_change;
 use crate::app::change::{PlannedFold, View, change, known, preview};
@@ -78,6 +79,8 @@ pub(super) struct MoveCall {
     pub(super) files: FilesRequest,
     /// Set for a call that only shows what it would do, as each call with [`FilesRequest::Preview`] does.
     pub(super) dry_run: bool,
+    /// Canceled when the client leaves. Files that have not all moved yet go back then.
+    pub(super) left: CancellationToken,
 }
 
 /// The result of a call.
@@ -97,7 +100,7 @@ pub(super) async fn carry_out<F: PlannedFold, T: Send + 'static>(
     call: MoveCall,
     plan: impl FnOnce(&View<'_, F>) -> Result<(PlannedMove, T)> + Send + 'static,
 ) -> Result<Moved<T>> {
-    let MoveCall { id, key, mark, files, dry_run } = call;
+    let MoveCall { id, key, mark, files, dry_run, left } = call;
     files.wait_for_others(core, id).await;
     if dry_run || files == FilesRequest::Preview {
         let show = move |core: &Arc<Core>| show(core, id, files, plan);
@@ -126,7 +129,8 @@ pub(super) async fn carry_out<F: PlannedFold, T: Send + 'static>(
                     core.sessions.sync(id)?;
                     return Ok(Moved::Done(None, None));
                 }
-                let (appended, files) = put_back::apply(core, &file_move, plan_id, records, key)?;
+                let (appended, files) =
+                    put_back::apply(core, &file_move, plan_id, records, key, &left)?;
                 Ok(Moved::Done(Some((appended.seq, appended.duplicate)), Some(files)))
             };
             blocking(core, applied).await

@@ -13,6 +13,7 @@ use ollm_protocol::content::{
 use ollm_protocol::event::SnapshotRestoredData;
 use ollm_protocol::methods::snapshot::{SnapshotRestoreParams, SnapshotRestoreResult};
 use ollm_protocol::{Seq, SessionId, SnapshotId, method};
+use tokio_util::sync::CancellationToken;
 
 use super::count_change;
 use super::leaf_move::{MoveCall, Moved, PlannedMove, RecordedMove, carry_out};
@@ -37,13 +38,14 @@ enum SnapshotTarget {
     File(Box<SnapshotDocument>),
 }
 
-/// Returns a session to a snapshot (`snapshot.restore`).
+/// Returns a session to a snapshot (`snapshot.restore`). Canceling `left` ends the call as long as files can be taken back.
 ///
 /// **Errors**: `Conflict` while a turn answers; `Snapshot` if there is neither a record nor a usable file; `LeafMoved` if
 /// the session changed concurrently; `Invalid` for files of a new session.
 pub(crate) async fn restore(
     core: Arc<Core>,
     mut params: SnapshotRestoreParams,
+    left: CancellationToken,
 ) -> Result<SnapshotRestoreResult> {
     let key = take_key::<method::SnapshotRestore>(&mut params, |params| &mut params.key)?;
     let snapshot_id = params.snapshot_id;
@@ -68,7 +70,7 @@ pub(crate) async fn restore(
         }
     };
     let mark = mark_before(&core.clock, None, MarkedChange::Restore(snapshot_id));
-    let call = MoveCall { id, key, mark, files, dry_run };
+    let call = MoveCall { id, key, mark, files, dry_run, left };
     let moved = carry_out(&core, call, move |view: &View<'_>| plan(view, to)).await?;
     let result = SnapshotRestoreResult { leaf: to, ..SnapshotRestoreResult::new(snapshot_id, id) };
     match moved {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{FilePlan, LeafMove};
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
 use ollm_protocol::{Seq, SessionId, method};
+use tokio_util::sync::CancellationToken;
 
 use super::leaf_move::{MoveCall, Moved, PlannedMove, RecordedMove, carry_out};
 use super::operations::{ChangeCounts, draft, with_contents};
@@ -88,16 +89,17 @@ impl Direction {
     }
 }
 
-/// Undoes operations (`session.undo`).
+/// Undoes operations (`session.undo`). Canceling `left` ends the call as long as files can be taken back.
 ///
 /// **Errors**: `Conflict` while a turn answers; `Invalid` if there are not as many operations; `LeafMoved` if another
 /// operation is newer than the one that the call means.
 pub(crate) async fn undo(
     core: Arc<Core>,
     mut params: SessionUndoParams,
+    left: CancellationToken,
 ) -> Result<SessionUndoResult> {
     let key = take_key::<method::SessionUndo>(&mut params, |params| &mut params.key)?;
-    step(&core, params, Direction::Back, key).await
+    step(&core, params, Direction::Back, key, left).await
 }
 
 /// Redoes operations (`session.redo`).
@@ -106,9 +108,10 @@ pub(crate) async fn undo(
 pub(crate) async fn redo(
     core: Arc<Core>,
     mut params: SessionUndoParams,
+    left: CancellationToken,
 ) -> Result<SessionUndoResult> {
     let key = take_key::<method::SessionRedo>(&mut params, |params| &mut params.key)?;
-    step(&core, params, Direction::Forward, key).await
+    step(&core, params, Direction::Forward, key, left).await
 }
 
 async fn step(
@@ -116,6 +119,7 @@ async fn step(
     params: SessionUndoParams,
     direction: Direction,
     key: Option<IdempotencyKey>,
+    left: CancellationToken,
 ) -> Result<SessionUndoResult> {
     let SessionUndoParams { session_id: id, steps, operation, files, plan_id, .. } = params;
     let n_steps = steps.unwrap_or(1);
@@ -132,7 +136,7 @@ async fn step(
         Direction::Forward => MarkedChange::Redo,
     };
     let mark = mark_before(&core.clock, None, before);
-    let call = MoveCall { id, key, mark, files, dry_run: false };
+    let call = MoveCall { id, key, mark, files, dry_run: false, left };
     let plan = move |view: &OperationsView<'_>| direction.plan(view, n_steps, meant);
     let moved = carry_out(core, call, plan).await?;
     blocking(core, move |core| match moved {

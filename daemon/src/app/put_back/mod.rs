@@ -11,15 +11,18 @@ mod survey;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{
-    Delta, FileCounts, FilePlan, FileState, FileStatus, FilesMode, NotKept, PlannedFile, PutBack,
-    PutBackFile, RecordBody, RecordKind,
+    Delta, FileCounts, FileHash, FilePlan, FileState, FileStatus, FilesMode, NotKept, PlannedFile,
+    PutBack, PutBackFile, RecordBody, RecordKind,
 };
+use ollm_protocol::event::{FilesProgressData, PutBackStep};
 use ollm_protocol::{PlanId, Seq, SessionId, sanitize};
+use tokio_util::sync::CancellationToken;
 
 use self::survey::{FileSurvey, survey};
 use super::core::Core;
@@ -27,15 +30,20 @@ use super::drafts::{counted_for, uncounted};
 use super::error::{AppError, Result, limit_page};
 pub(crate) use crate::app::previews::FileMove;
 use crate::app::previews::Preview;
-use crate::put_back::apply::{self, FileOutcome};
+use crate::fsutil::FsError;
+use crate::put_back::apply::{self, ApplyError, FileOutcome};
 use crate::put_back::journal::{Journal, JournaledChange};
 use crate::put_back::plan::{FileFate, PlanItem, open_project};
+use crate::put_back::stage::{self, KeptContents};
+use crate::put_back::take_back;
 use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord};
 
 /// The files of each kind that a delta names.
 const MAX_NAMED: usize = 20;
 /// The longest wait for another change of the session's files.
 const FILES_WAIT: Duration = Duration::from_secs(5);
+/// The files of a step between two events of its progress: at most a few events a second.
+const PROGRESS_FILES: usize = 1000;
 
 /// The treatment of files that a call which moves the leaf asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +89,8 @@ pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
     let survey = survey(core, &file_move)?;
     let plan_id = PlanId::from_uuid(core.clock.uuid());
     let files = survey.items.iter().map(PlanItem::planned).collect();
-    let plan = file_plan(plan_id, &survey, files);
+    let mut plan = file_plan(plan_id, &survey, files);
+    plan.kept = kept_files(&survey);
     core.previews.add(Preview { plan_id, file_move, items: survey.items });
     Ok(plan)
 }
@@ -90,7 +99,8 @@ pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
 /// error nothing has changed, except that a failed write of the log may have left the record: files follow the log then.
 /// Blocks on the disk.
 ///
-/// **Errors**: `Invalid` for an unknown plan or one of another move; `PuttingBack` while files of the session are put
+/// **Errors**: `PutBackCanceled` if `canceled` before all files have moved; `Invalid` for an unknown plan or one of another
+/// move; `PuttingBack` while files of the session are put
 /// back; `PutBackPending` while the project of an interrupted application is gone; `LeafMoved`, `Storage`.
 pub(crate) fn apply(
     core: &Arc<Core>,
@@ -98,6 +108,7 @@ pub(crate) fn apply(
     plan_id: PlanId,
     moves: Vec<NewRecord>,
     key: Option<IdempotencyKey>,
+    canceled: &CancellationToken,
 ) -> Result<(Appended, FilePlan)> {
     let id = file_move.id;
     let claim = core.putting_back.claim(id, ()).map_err(|_| AppError::PuttingBack { id })?;
@@ -109,7 +120,9 @@ pub(crate) fn apply(
     })?;
     let mut survey = survey(core, file_move)?;
     approve(&mut survey.items, &preview.items);
-    let applied = apply_claimed(core, file_move, plan_id, &survey, moves, key);
+    let journal = journal(id, plan_id, &survey);
+    let applied = move_files(core, file_move, &journal, canceled)
+        .and_then(|outcomes| record(core, file_move, &survey, &journal, outcomes, moves, key));
     drop(claim);
     applied
 }
@@ -127,35 +140,64 @@ fn approve(items: &mut [PlanItem], shown: &[PlanItem]) {
     }
 }
 
-fn apply_claimed(
+/// Puts the files of a journal back, and returns the result for each. After an error nothing has changed.
+fn move_files(
+    core: &Core,
+    file_move: &FileMove,
+    journal: &Journal,
+    canceled: &CancellationToken,
+) -> Result<Vec<FileOutcome>> {
+    let (id, total) = (file_move.id, journal.changes.len());
+    if total == 0 {
+        return Ok(Vec::new());
+    }
+    if let Some(pending) = core.journals.read(id)? {
+        return Err(AppError::PutBackPending { id, root: pending.root });
+    }
+    core.journals.write(journal)?;
+    let watch = |step, done: usize| {
+        if done.is_multiple_of(PROGRESS_FILES) {
+            let cause = file_move.cause.to_owned();
+            core.publish(id, None, &FilesProgressData { cause, step, done, total });
+        }
+        match canceled.is_cancelled() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let applied = apply::apply(journal, &SessionContents { core, id }, &watch);
+    // The last moment: the record makes the change final.
+    let applied = applied.and_then(|outcomes| match watch(PutBackStep::Recording, 0) {
+        ControlFlow::Break(()) => Err(ApplyError::Canceled),
+        ControlFlow::Continue(()) => Ok(outcomes),
+    });
+    applied.map_err(|error| {
+        take_back(core, journal);
+        match error {
+            ApplyError::Canceled => AppError::PutBackCanceled { id },
+            ApplyError::Failed(error) => error.into(),
+        }
+    })
+}
+
+/// Appends the moves of the leaf together with the record of files that were put back.
+fn record(
     core: &Arc<Core>,
     file_move: &FileMove,
-    plan_id: PlanId,
     survey: &FileSurvey,
+    journal: &Journal,
+    outcomes: Vec<FileOutcome>,
     mut moves: Vec<NewRecord>,
     key: Option<IdempotencyKey>,
 ) -> Result<(Appended, FilePlan)> {
     let id = file_move.id;
-    let journal = journal(file_move.id, plan_id, survey);
-    let outcomes = match journal.changes.is_empty() {
-        true => Vec::new(),
-        false => {
-            if let Some(pending) = core.journals.read(id)? {
-                return Err(AppError::PutBackPending { id, root: pending.root });
-            }
-            core.journals.write(&journal)?;
-            let read = |hash| core.sessions.read_kept_file(id, hash);
-            let applied = apply::apply(&journal, &read);
-            applied.inspect_err(|_| take_back(core, &journal))?.outcomes
-        }
-    };
-    let (record, files) = put_back_record(file_move, plan_id, survey, &journal, outcomes);
-    let mut plan = file_plan(plan_id, survey, files);
+    let (record, files) = put_back_record(file_move, survey, journal, outcomes);
+    let mut plan = file_plan(journal.plan_id, survey, files);
     plan.applied = true;
     let n_moves = moves.len() as u64;
     if let Some(record) = record {
         let quota_bytes = core.config().snapshots.file_quota_bytes;
-        let contents = kept_contents(&journal, &record);
+        let contents = kept_contents(journal, &record);
         let files = KeptFiles { contents, quota_bytes, not_kept: NotKept::default() };
         moves.push(NewRecord { files, ..uncounted(RecordBody::PutBack(record)) });
         plan.seq = Some(Seq(n_moves));
@@ -168,10 +210,32 @@ fn apply_claimed(
         .sessions
         .append_after(id, file_move.leaf, moves, key)
         .and_then(|pending| pending.wait())
-        .inspect_err(|_| settle_failed(core, &journal))?;
+        .inspect_err(|_| settle_failed(core, journal))?;
     plan.seq = plan.seq.map(|at| Seq(appended.seq.0 + at.0));
-    finish(core, &journal);
+    finish(core, journal);
+    plan.kept = kept_files(survey);
     Ok((appended, plan))
+}
+
+/// Returns the contents that stages in the project have because nothing else has them.
+fn kept_files(survey: &FileSurvey) -> Vec<ollm_protocol::content::KeptFile> {
+    survey.root.as_deref().map_or_else(Vec::new, |root| stage::kept_files(Path::new(root)))
+}
+
+/// The contents that a session keeps.
+struct SessionContents<'a> {
+    core: &'a Core,
+    id: SessionId,
+}
+
+impl KeptContents for SessionContents<'_> {
+    fn read(&self, hash: FileHash) -> Result<Vec<u8>, FsError> {
+        self.core.sessions.read_kept_file(self.id, hash)
+    }
+
+    fn has(&self, hash: FileHash) -> bool {
+        self.core.sessions.keeps_file(self.id, hash)
+    }
 }
 
 fn journal(id: SessionId, plan_id: PlanId, survey: &FileSurvey) -> Journal {
@@ -193,7 +257,6 @@ fn journal(id: SessionId, plan_id: PlanId, survey: &FileSurvey) -> Journal {
 /// Returns the record of the changes, or `None` if the plan has no files, and the outcome of each file.
 fn put_back_record(
     file_move: &FileMove,
-    plan_id: PlanId,
     survey: &FileSurvey,
     journal: &Journal,
     outcomes: Vec<FileOutcome>,
@@ -226,15 +289,12 @@ fn put_back_record(
     }
     let root = survey.root.clone().unwrap_or_default();
     let cause = file_move.cause.to_owned();
-    let record = PutBack { plan_id, cause, root, files, left };
+    let record = PutBack { plan_id: journal.plan_id, cause, root, files, left };
     ((!survey.items.is_empty()).then_some(record), planned)
 }
 
 /// Returns where the contents are that the files had before, so that this can be undone as well.
-fn kept_contents(
-    journal: &Journal,
-    record: &PutBack,
-) -> HashMap<ollm_protocol::content::FileHash, KeptContent> {
+fn kept_contents(journal: &Journal, record: &PutBack) -> HashMap<FileHash, KeptContent> {
     let places: HashMap<&str, usize> =
         journal.changes.iter().enumerate().map(|(at, change)| (change.path.as_str(), at)).collect();
     let mut contents = HashMap::new();
@@ -242,7 +302,7 @@ fn kept_contents(
         if let FileState::Hash(hash) = file.before
             && let Some(at) = places.get(file.path.as_str())
         {
-            contents.insert(hash, KeptContent::File(apply::staged_path(journal, *at)));
+            contents.insert(hash, KeptContent::File(stage::staged_path(journal, *at)));
         }
     }
     contents
@@ -261,6 +321,7 @@ fn file_plan(plan_id: PlanId, survey: &FileSurvey, mut files: Vec<PlannedFile>) 
         files,
         unrecorded: survey.unrecorded.clone(),
         unrecorded_calls: survey.unrecorded_calls,
+        kept: Vec::new(),
     }
 }
 
@@ -313,21 +374,23 @@ fn settle_failed(core: &Core, journal: &Journal) {
 
 /// Takes back an application that failed before its record was written. What fails is repeated later.
 fn take_back(core: &Core, journal: &Journal) {
-    let taken_back =
-        apply::take_back(journal).and_then(|()| core.journals.remove(journal.session_id));
+    let id = journal.session_id;
+    let taken_back = take_back::take_back(journal, &SessionContents { core, id })
+        .and_then(|()| core.journals.remove(id));
     report(journal, "files are taken back later", taken_back);
 }
 
 /// Removes the staged files of an application. A later call repeats it if it fails.
 fn finish(core: &Core, journal: &Journal) {
     if !journal.changes.is_empty() {
-        let finished =
-            apply::finish(journal).and_then(|()| core.journals.remove(journal.session_id));
+        let id = journal.session_id;
+        let finished = take_back::finish(journal, &SessionContents { core, id })
+            .and_then(|()| core.journals.remove(id));
         report(journal, "staged files are removed later", finished);
     }
 }
 
-fn report(journal: &Journal, problem: &str, done: Result<(), crate::fsutil::FsError>) {
+fn report(journal: &Journal, problem: &str, done: Result<(), FsError>) {
     if let Err(error) = done {
         tracing::warn!(session = %journal.session_id, "{problem}: {}", crate::error_chain::with_sources(&error));
     }
@@ -353,11 +416,14 @@ fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
         return Ok(());
     }
     // A write that failed may have left its record in the log, and a process that was killed a record that is not synced.
+    // The same holds for the names of contents, which let the stage go.
     core.sessions.sync(id)?;
+    core.sessions.sync_kept_files(id)?;
+    let contents = SessionContents { core, id };
     if is_recorded(core, id, journal.plan_id)? {
-        apply::finish(&journal)?;
+        take_back::finish(&journal, &contents)?;
     } else {
-        apply::take_back(&journal)?;
+        take_back::take_back(&journal, &contents)?;
         tracing::info!(session = %id, "took back files that an interrupted call had put back");
     }
     Ok(core.journals.remove(id)?)

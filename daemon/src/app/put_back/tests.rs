@@ -5,18 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{FileStatus, RecordBody};
 use ollm_protocol::methods::session::branches::SessionUndoResult;
+use ollm_protocol::{EventKind, SessionId};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{recover, settle};
 use crate::app::branches::undo;
 use crate::app::core::Core;
-use crate::app::error::Result;
+use crate::app::error::{AppError, Result};
 use crate::app::sessions::{create, input};
 use crate::app::testing::configured_core;
+use crate::events::EventFilter;
 use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
 
 /// More changes than any run makes.
@@ -72,7 +74,7 @@ impl Scene {
     async fn undo(&self, more: Value) -> Result<SessionUndoResult> {
         let mut all = json!({ "sessionId": self.id, "steps": 2 });
         all.as_object_mut().expect("is one").extend(more.as_object().expect("is one").clone());
-        undo::undo(Arc::clone(&self.core), params(all)).await
+        undo::undo(Arc::clone(&self.core), params(all), CancellationToken::new()).await
     }
 
     /// Previews an undo and applies it with a failing disk.
@@ -191,6 +193,37 @@ async fn log_that_cannot_be_cut_back_decides_at_the_next_start() {
 }
 
 #[tokio::test]
+async fn client_that_leaves_before_the_record_changes_nothing() {
+    let scene = Scene::new().await;
+    let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+    let plan_id = plan.files.expect("has files").plan_id;
+    let apply = json!({ "sessionId": scene.id, "steps": 2, "files": "apply", "planId": plan_id });
+    let left = CancellationToken::new();
+    left.cancel();
+    let canceled = undo::undo(Arc::clone(&scene.core), params(apply), left).await;
+    assert!(matches!(canceled, Err(AppError::PutBackCanceled { .. })), "{canceled:?}");
+    assert!(!scene.check(0), "nothing is recorded or changed");
+    let applied = scene.undo(json!({ "files": "apply", "planId": plan_id })).await;
+    assert!(applied.expect("applies").files.is_some_and(|files| files.applied));
+    assert!(scene.check(0));
+}
+
+#[tokio::test]
+async fn steps_of_an_application_are_events() {
+    let scene = Scene::new().await;
+    let filter = EventFilter { kinds: vec![EventKind::FilesProgress], ..EventFilter::default() };
+    let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+    let plan_id = plan.files.expect("has files").plan_id;
+    let mut events = scene.core.events.subscribe(filter, None);
+    scene.undo(json!({ "files": "apply", "planId": plan_id })).await.expect("applies");
+    for step in ["staging", "moving", "recording"] {
+        let event = events.take().expect("an event");
+        let expect = json!({ "cause": "undo", "step": step, "done": 0, "total": 4 });
+        assert_eq!(event.data, expect);
+    }
+}
+
+#[tokio::test]
 async fn plan_of_too_many_files_is_refused_when_it_is_previewed() {
     let scene = Scene::new().await;
     let part = "x".repeat(250);
@@ -270,8 +303,8 @@ async fn fifty_thousand_created_files_go_and_come_back() {
         all.as_object_mut().expect("is one").extend(more.as_object().expect("is one").clone());
         let core = Arc::clone(&scene.core);
         let stepped = match is_redo {
-            true => undo::redo(core, params(all)).await,
-            false => undo::undo(core, params(all)).await,
+            true => undo::redo(core, params(all), CancellationToken::new()).await,
+            false => undo::undo(core, params(all), CancellationToken::new()).await,
         };
         stepped.expect("steps").files.expect("has files")
     };

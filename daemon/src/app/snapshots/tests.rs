@@ -18,6 +18,7 @@ use ollm_protocol::{EventKind, SessionId, SnapshotId};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{automatic, create, manage};
 use crate::app::branches::{restore, undo};
@@ -48,7 +49,7 @@ impl TestSession {
     async fn restore(&self, id: SnapshotId, more: Value) -> Result<SnapshotRestoreResult> {
         let mut params = more;
         params["snapshotId"] = json!(id);
-        restore::restore(Arc::clone(&self.core), of(&params)).await
+        restore::restore(Arc::clone(&self.core), of(&params), CancellationToken::new()).await
     }
 
     fn snapshots(&self) -> SnapshotListResult {
@@ -192,7 +193,9 @@ async fn restore_gives_back_everything_and_is_undoable() {
     let same = session.restore(taken.snapshot_id, json!({})).await.expect("is there");
     assert_eq!(same.seq, None, "nothing is to be done");
 
-    undo::undo(Arc::clone(&session.core), session.with_id(json!({}))).await.expect("undoes");
+    undo::undo(Arc::clone(&session.core), session.with_id(json!({})), CancellationToken::new())
+        .await
+        .expect("undoes");
     assert_eq!(session.context_state(), changed);
     let saved = restored.saved_as.expect("a snapshot was taken before");
     session.restore(taken.snapshot_id, json!({})).await.expect("works");

@@ -4,7 +4,8 @@
 //! A model knows what each session left in each file. After every step:
 //! - a file that has not what the session left in it, which puts files back, keeps its bytes;
 //! - a file that was put back has exactly the bytes from before the calls that were undone;
-//! - a file that only one session ever wrote can be put back.
+//! - a file that only one session ever wrote can be put back;
+//! - what was in a file before it was put back is in place, kept by the session, or in a stage that is named.
 //!
 //! All choices follow from a seed, which a failure prints; `OLLM_FILES_CASE=SEED` repeats it.
 //! `OLLM_FILES_RUNS=100000` makes this many histories instead of a few.
@@ -18,9 +19,10 @@ use ollm_protocol::content::{FileState, FileStatus, FileWrite};
 use rustix::io::Errno;
 
 use super::{End, FileRecord, Writer, content, hash, scratch};
-use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
+use crate::fsutil::trace::{Ability, DiskFault, DiskTrace, FaultKind};
 use crate::put_back::apply::FileOutcome;
 use crate::put_back::plan::{FileFate, PlanItem};
+use crate::put_back::stage;
 use crate::simulator::dice::Dice;
 
 /// The histories of the usual test run.
@@ -244,17 +246,23 @@ impl Simulation {
         self.story.push(format!("session {who} goes {direction:?} {calls:?}, {end:?}, {fault:?}"));
         let trace = DiskTrace::new(self.scratch.path());
         trace.set_fault(fault);
+        if self.dice.percent(30) {
+            trace.set_lacking(&[Ability::RenameFlags]);
+        }
+        let before = self.contents();
         let session = &mut self.sessions[who];
         let n_records = session.writer.records.len();
         let applied = session.writer.apply(&plan, end);
         let is_recorded = session.writer.records.len() > n_records;
         trace.set_fault(None);
+        let overwritten = self.contents();
         if !is_recorded && self.dice.percent(30) {
             // Before the next start takes back what is half done.
             self.somebody_writes()?;
         }
         let session = &mut self.sessions[who];
         session.writer.recover().map_err(|error| format!("cannot recover: {error:?}"))?;
+        self.check_contents(who, &before, &overwritten)?;
         if !is_recorded {
             return Ok(());
         }
@@ -271,6 +279,33 @@ impl Simulation {
             };
             from.retain(|known| *known != call);
             to.push(call);
+        }
+        Ok(())
+    }
+
+    /// Returns the contents of all files.
+    fn contents(&self) -> BTreeMap<&'static str, Option<Vec<u8>>> {
+        let root = &self.sessions[0].writer.root;
+        FILES.iter().map(|name| (*name, content(&root.join(name)))).collect()
+    }
+
+    /// Checks that no content is gone, unless somebody overwrote it where it stood.
+    fn check_contents(
+        &self,
+        who: usize,
+        before: &BTreeMap<&'static str, Option<Vec<u8>>>,
+        overwritten: &BTreeMap<&'static str, Option<Vec<u8>>>,
+    ) -> Result<(), String> {
+        let writer = &self.sessions[who].writer;
+        let kept = stage::kept_files(&writer.root);
+        for (name, bytes) in before.iter().filter(|(_, bytes)| bytes.is_some()) {
+            let is_there = content(&writer.root.join(name)) == *bytes
+                || overwritten[name] == *bytes
+                || bytes.as_ref().is_some_and(|bytes| writer.blobs.contains_key(&hash(bytes)))
+                || kept.iter().any(|file| content(&writer.root.join(&file.file)) == *bytes);
+            if !is_there {
+                return Err(format!("{name} lost {:?}", bytes.clone().map(text)));
+            }
         }
         Ok(())
     }
@@ -403,9 +438,11 @@ impl Simulation {
         if outside.is_some_and(|bytes| bytes != b"outside") {
             return Err("a file outside of the project was written".to_owned());
         }
+        let kept = stage::kept_files(root);
         for file in fs::read_dir(root).expect("lists") {
             let name = file.expect("lists").file_name();
-            if name.to_string_lossy().starts_with(".ollm") {
+            let is_named = kept.iter().any(|file| file.file.starts_with(&*name.to_string_lossy()));
+            if name.to_string_lossy().starts_with(".ollm") && !is_named {
                 return Err(format!("{name:?} was left"));
             }
         }

@@ -11,6 +11,7 @@ use ollm_protocol::methods::session::branches::SessionUndoResult;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{branch, fork, operations, tree, undo};
 use crate::app::context::{build, entries, goals, pins};
@@ -60,11 +61,21 @@ fn params_of<T: DeserializeOwned>(id: SessionId, mut params: Value) -> T {
 
 impl TestSession {
     async fn undo(&self, steps: u32) -> Result<SessionUndoResult> {
-        undo::undo(Arc::clone(&self.core), params(self, json!({ "steps": steps }))).await
+        undo::undo(
+            Arc::clone(&self.core),
+            params(self, json!({ "steps": steps })),
+            CancellationToken::new(),
+        )
+        .await
     }
 
     async fn redo(&self, steps: u32) -> Result<SessionUndoResult> {
-        undo::redo(Arc::clone(&self.core), params(self, json!({ "steps": steps }))).await
+        undo::redo(
+            Arc::clone(&self.core),
+            params(self, json!({ "steps": steps })),
+            CancellationToken::new(),
+        )
+        .await
     }
 
     async fn branch(&self, to: u64) -> Result<()> {

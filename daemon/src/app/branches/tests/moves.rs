@@ -21,7 +21,7 @@ use crate::session::SessionError;
 
 impl TestSession {
     async fn undo_with(&self, fields: Value) -> Result<SessionUndoResult> {
-        undo::undo(Arc::clone(&self.core), params(self, fields)).await
+        undo::undo(Arc::clone(&self.core), params(self, fields), CancellationToken::new()).await
     }
 
     async fn record_turn(&self, question: &str) {
@@ -79,7 +79,7 @@ async fn restore_with_files_to_the_active_leaf_changes_nothing() {
     let call = |more: Value| {
         let mut fields = json!({ "snapshotId": taken.snapshot_id });
         fields.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
-        restore::restore(core(), params(&session, fields))
+        restore::restore(core(), params(&session, fields), CancellationToken::new())
     };
     let preview = call(json!({ "files": "preview" })).await.expect("previews");
     let plan_id = preview.files.expect("has a plan").plan_id;

@@ -8,6 +8,7 @@ use ollm_protocol::methods::context::ContextCompactParams;
 use ollm_protocol::{Seq, SnapshotId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{Action, TestSession, action, params};
 use crate::app::branches::{fork, restore};
@@ -94,7 +95,7 @@ impl TestSession {
         let before = self.in_force().await;
         let restore = || {
             let fields = params(self, json!({ "snapshotId": id }));
-            restore::restore(Arc::clone(&self.core), fields)
+            restore::restore(Arc::clone(&self.core), fields, CancellationToken::new())
         };
         let restored = restore().await.expect("restores");
         assert_eq!(self.in_force().await, *expected, "after the restore");

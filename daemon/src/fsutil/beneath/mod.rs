@@ -4,15 +4,20 @@
 //! links, so that a link that appears at any moment leads nowhere else. Files change places and are never overwritten:
 //! what was in a place can be examined after the change, and put back.
 
-use std::fs::File;
+mod moves;
+
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::SyncMethod;
 use super::disk::{Change, carry_out, check_read};
+use super::writers::has_writer;
 
 /// Larger files are not compared, in bytes: reading one would take seconds.
 const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
@@ -48,6 +53,10 @@ pub(crate) struct FoundFile {
     pub(crate) mode: u32,
     /// Set if it belongs to the user of this process.
     pub(crate) is_own: bool,
+    /// Set if a program has the file open for writing, as far as the system says so.
+    pub(crate) has_writer: bool,
+    /// The device and the number of the file, which its other names have as well.
+    pub(crate) inode: (u64, u64),
 }
 
 impl Dir {
@@ -145,10 +154,23 @@ impl Dir {
         if metadata.len() > MAX_COMPARED_BYTES {
             return Ok(PlaceState::Other("a file of more than 1 GiB"));
         }
+        // First, so that nobody who is seen too late has written what is read.
+        let has_writer = has_writer(&file);
         let (hash, size_bytes) = hash_of(&mut file, metadata.len())?;
-        let mode = mode_of(&file)?;
-        let is_own = owner_of(&file)? == rustix::process::geteuid().as_raw();
-        Ok(PlaceState::File(FoundFile { hash, size_bytes, mode, is_own }))
+        let mode = mode_of(&metadata);
+        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+        let inode = (metadata.dev(), metadata.ino());
+        Ok(PlaceState::File(FoundFile { hash, size_bytes, mode, is_own, has_writer, inode }))
+    }
+
+    /// Returns the names in this directory that are UTF-8.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        names.retain(|name| name != "." && name != "..");
+        Ok(names)
     }
 
     fn open_file(&self, name: &str) -> Result<File, Errno> {
@@ -175,8 +197,14 @@ impl Dir {
         Ok(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    /// Creates a file, durably except for its name.
-    pub(crate) fn create(&self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+    /// Creates a file, with [`SyncMethod::Each`] durably except for its name.
+    pub(crate) fn create(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        mode: u32,
+        sync: SyncMethod,
+    ) -> io::Result<()> {
         let path = self.path.join(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let open = || {
@@ -191,43 +219,38 @@ impl Dir {
         let mut file = carry_out(Change::Create(&path), open)?;
         carry_out(Change::Append(&path, bytes), || file.write_all(bytes))?;
         set_file_mode(&file, &path, mode)?;
+        match sync {
+            SyncMethod::Each => carry_out(Change::Sync(&path), || file.sync_all()),
+            SyncMethod::Whole => Ok(()),
+        }
+    }
+
+    /// Makes the content of a regular file durable, whoever wrote it.
+    pub(crate) fn sync_file(&self, name: &str) -> io::Result<()> {
+        let (path, file) = (self.path.join(name), self.open_file(name)?);
         carry_out(Change::Sync(&path), || file.sync_all())
     }
 
-    /// Sets the permissions of a regular file.
-    pub(crate) fn set_mode(&self, name: &str, mode: u32) -> io::Result<()> {
-        let file = self.open_file(name)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::ErrorKind::InvalidInput.into());
+    /// Sets the permissions of the file that was found under a name, with [`SyncMethod::Each`] durably.
+    ///
+    /// **Errors**: of kind `NotFound` if another file has the name now.
+    pub(crate) fn set_mode(
+        &self,
+        name: &str,
+        found: &FoundFile,
+        mode: u32,
+        sync: SyncMethod,
+    ) -> io::Result<()> {
+        let (path, file) = (self.path.join(name), self.open_file(name)?);
+        let metadata = file.metadata()?;
+        if (metadata.dev(), metadata.ino()) != found.inode {
+            return Err(io::ErrorKind::NotFound.into());
         }
-        set_file_mode(&file, &self.path.join(name), mode)
-    }
-
-    /// Exchanges two files in one step.
-    ///
-    /// **Errors**: of kind `Unsupported` if the system or the file system cannot do it.
-    pub(crate) fn exchange(&self, name: &str, other: &Self, other_name: &str) -> io::Result<()> {
-        let (path, other_path) = (self.path.join(name), other.path.join(other_name));
-        carry_out(Change::Exchange(&path, &other_path), || {
-            rename_with(&self.fd, name, &other.fd, other_name, RenameFlags::EXCHANGE)
-        })
-    }
-
-    /// Moves a file to a place that must be empty.
-    ///
-    /// **Errors**: of kind `AlreadyExists` if it is not, and then nothing changes.
-    pub(crate) fn move_to(&self, name: &str, other: &Self, other_name: &str) -> io::Result<()> {
-        let (path, other_path) = (self.path.join(name), other.path.join(other_name));
-        carry_out(Change::Move(&path, &other_path), || {
-            match rename_with(&self.fd, name, &other.fd, other_name, RenameFlags::NOREPLACE) {
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                    let flags = AtFlags::empty();
-                    rustix::fs::linkat(&self.fd, name, &other.fd, other_name, flags)?;
-                    Ok(rustix::fs::unlinkat(&self.fd, name, flags)?)
-                }
-                renamed => renamed,
-            }
-        })
+        set_file_mode(&file, &path, mode)?;
+        match sync {
+            SyncMethod::Each => carry_out(Change::Sync(&path), || file.sync_all()),
+            SyncMethod::Whole => Ok(()),
+        }
     }
 
     /// Creates a directory; one that exists stays.
@@ -271,6 +294,12 @@ impl Dir {
     }
 }
 
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 fn dir_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
@@ -283,14 +312,8 @@ fn set_file_mode(file: &File, path: &Path, mode: u32) -> io::Result<()> {
     carry_out(Change::SetMode(path), || Ok(rustix::fs::fchmod(file, mode_from(mode))?))
 }
 
-fn mode_of(file: &File) -> io::Result<u32> {
-    use std::os::unix::fs::PermissionsExt as _;
-    Ok(file.metadata()?.permissions().mode() & MODE_BITS)
-}
-
-fn owner_of(file: &File) -> io::Result<u32> {
-    use std::os::unix::fs::MetadataExt as _;
-    Ok(file.metadata()?.uid())
+fn mode_of(metadata: &Metadata) -> u32 {
+    metadata.permissions().mode() & MODE_BITS
 }
 
 /// Returns the hash and the size of a file of about `len` bytes.
@@ -305,23 +328,6 @@ fn hash_of(file: &mut File, len: u64) -> io::Result<([u8; 32], u64)> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-    }
-}
-
-/// Renames with flags.
-///
-/// **Errors**: of kind `Unsupported` for an old kernel or a file system that cannot do it.
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-fn rename_with(
-    from: impl AsFd,
-    name: &str,
-    to: impl AsFd,
-    to_name: &str,
-    flags: RenameFlags,
-) -> io::Result<()> {
-    match rustix::fs::renameat_with(from, name, to, to_name, flags) {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Err(io::ErrorKind::Unsupported.into()),
-        renamed => Ok(renamed?),
     }
 }
 
@@ -359,24 +365,5 @@ mod tests {
         assert_eq!(a.find("b").expect("looks"), PlaceState::Other("a directory"));
         assert_eq!(a.find("missing").expect("looks"), PlaceState::Absent);
         Dir::open(&root.join("link")).expect_err("is a link");
-    }
-
-    #[test]
-    fn files_change_places_and_are_never_overwritten() {
-        let scratch = tempfile::tempdir().expect("a scratch directory");
-        let dir = Dir::open(scratch.path()).expect("opens");
-        dir.create("one", b"1", 0o640).expect("creates");
-        dir.create("two", b"2", 0o600).expect("creates");
-        dir.create("one", b"3", 0o600).expect_err("is taken");
-        dir.move_to("one", &dir, "two").expect_err("is taken");
-        dir.exchange("one", &dir, "two").expect("exchanges");
-        assert_eq!(dir.read("one").expect("reads"), b"2");
-        let PlaceState::File(file) = dir.find("two").expect("looks") else { panic!("a file") };
-        assert_eq!((file.hash, file.mode), (*blake3::hash(b"1").as_bytes(), 0o640));
-        dir.move_to("two", &dir, "three").expect("moves");
-        dir.create_dir("dir", 0o755).expect("creates");
-        dir.create_dir("dir", 0o755).expect("is there");
-        dir.move_to("three", &dir.open_beneath("dir").expect("opens"), "x").expect("moves");
-        assert!(!dir.remove_dir("dir").expect("is not empty"));
     }
 }
