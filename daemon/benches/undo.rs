@@ -1,15 +1,21 @@
 //! Moving in a large session: branches, undo, redo, snapshots and restores, a page of the tree, the operations, and a fork.
 //!
-//! Run with `cargo bench --bench undo`. Writes are compared with one append and sync of the same run, and the fork with a
-//! copy of the log.
+//! Also an undo that puts 20,000 files back.
+//!
+//! Run with `cargo bench --bench undo`. Writes are compared with one append and sync of the same run, the fork with a
+//! copy of the log, and files that are put back with the same writes and renames and one sync of their file system.
+
+#![expect(clippy::disallowed_methods, reason = "the files are those of a user")]
 
 mod harness;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{CWD, RenameFlags};
 use serde_json::{Value, json};
 
 use harness::daemon::{Client, Daemon, Home, message};
@@ -30,6 +36,13 @@ const MOVE_US: f64 = 20_000.0;
 const TREE_US: f64 = 10_000.0;
 /// The bar of a fork on a file system that shares bytes, in milliseconds.
 const FORK_MS: f64 = 200.0;
+/// The files that one undo puts back, in some directories, and how many of them one call wrote.
+const N_FILES: usize = 20_000;
+const FILE_DIRS: usize = 100;
+const FILES_PER_CALL: usize = 1000;
+const FILE_ROUNDS: usize = 3;
+/// The bar of an undo with files, compared with the same writes and renames and one sync of the file system.
+const FILES_RATIO: f64 = 2.0;
 
 fn main() -> Result<()> {
     if !is_bench_run() {
@@ -82,8 +95,91 @@ fn main() -> Result<()> {
         })?;
     }
     forks(&report, &home, &mut client, &id)?;
+    files(&report, &mut client)?;
     drop(client);
     daemon.stop()
+}
+
+/// Measures undo and redo of a turn that wrote many files, and the least that this takes.
+fn files(report: &Report, client: &mut Client) -> Result<()> {
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let project = scratch.path().canonicalize()?.join("project");
+    for dir in 0..FILE_DIRS {
+        fs::create_dir_all(project.join(dir.to_string()))?;
+    }
+    let id = client.create(&json!({ "projectPath": project }))?;
+    client.call("session.record", &message(&id, "user", "change all files"))?;
+    for (at, names) in file_names().chunks(FILES_PER_CALL).enumerate() {
+        let mut writes = Vec::new();
+        for name in names {
+            fs::write(project.join(name), content(name, "after"))?;
+            writes.push(json!({ "path": name, "before": { "text": content(name, "before") },
+                "after": { "text": content(name, "after") } }));
+        }
+        let call = json!({ "id": at.to_string(), "name": "write",
+            "result": { "llmContent": "ok" }, "writes": writes });
+        client.call("session.recordToolCall", &json!({ "sessionId": id, "toolCall": call }))?;
+    }
+    client.call("session.record", &message(&id, "assistant", "done"))?;
+    let (mut moved, mut floor) = (Samples::default(), Samples::default());
+    for round in 0..FILE_ROUNDS {
+        floor.push(floor_of_files(&scratch.path().join(format!("floor{round}")))?);
+        for method in ["session.undo", "session.redo"] {
+            let params = json!({ "sessionId": id, "files": "preview" });
+            let plan = client.call(method, &params)?["files"]["planId"].clone();
+            sync_file_system(&project)?;
+            let params = json!({ "sessionId": id, "files": "apply", "planId": plan });
+            let (done, elapsed) = client.timed(method, &params)?;
+            let n_done = done["files"]["counts"]["putBack"].as_u64();
+            ensure!(n_done == Some(N_FILES as u64), "{method} put {n_done:?} files back");
+            moved.push(elapsed);
+        }
+    }
+    let row = Row::latency("undo of 20,000 files", &moved);
+    report.print(row.at_most_times(moved.p50_us(), floor.p50_us(), FILES_RATIO))
+}
+
+fn file_names() -> Vec<String> {
+    (0..N_FILES).map(|n| format!("{}/{n}.rs", n % FILE_DIRS)).collect()
+}
+
+/// Returns a content of a file, about a kilobyte that no other file has.
+fn content(name: &str, state: &str) -> String {
+    format!("// {state} of {name}\n").repeat(40)
+}
+
+/// Writes the new contents and copies of the old ones, lets files change places, and syncs the file system.
+fn floor_of_files(dir: &Path) -> Result<Duration> {
+    let (project, stage, copies) = (dir.join("project"), dir.join("stage"), dir.join("copies"));
+    for dir in (0..FILE_DIRS).map(|dir| project.join(dir.to_string())) {
+        fs::create_dir_all(dir)?;
+    }
+    fs::create_dir_all(&stage)?;
+    fs::create_dir_all(&copies)?;
+    let names = file_names();
+    for name in &names {
+        fs::write(project.join(name), content(name, "after"))?;
+    }
+    sync_file_system(dir)?;
+    let started = Instant::now();
+    for (at, name) in names.iter().enumerate() {
+        fs::write(stage.join(at.to_string()), content(name, "before"))?;
+    }
+    for (at, name) in names.iter().enumerate() {
+        let (place, staged) = (project.join(name), stage.join(at.to_string()));
+        rustix::fs::renameat_with(CWD, place, CWD, &staged, RenameFlags::EXCHANGE)?;
+        let copy = copies.join(format!("{at}.new"));
+        fs::write(&copy, fs::read(staged)?)?;
+        fs::rename(copy, copies.join(at.to_string()))?;
+    }
+    sync_file_system(dir)?;
+    let elapsed = started.elapsed();
+    fs::remove_dir_all(dir)?;
+    Ok(elapsed)
+}
+
+fn sync_file_system(dir: &Path) -> Result<()> {
+    Ok(rustix::fs::syncfs(fs::File::open(dir)?)?)
 }
 
 /// Measures snapshots of a session whose context holds nearly everything, in microseconds.
