@@ -2,15 +2,19 @@
 
 use clap::Args;
 use ollm_protocol::content::{FilesMode, Operation, OperationState};
+use ollm_protocol::event::{FilesProgressData, PutBackStep};
 use ollm_protocol::method::{SessionRedo, SessionUndo};
+use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::{Event, EventKind, Method, SessionId, sanitize};
 
 use crate::args::session::SessionFlag;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
+use crate::connection::{BlockingClient, decode};
 use crate::error::ClientError;
 use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
+use crate::render::progress::ProgressMeter;
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style};
@@ -26,8 +30,10 @@ Undoing again goes further back; `redo` goes forward until something new is reco
 
 Files stay as they are unless --files is given. It shows what would happen to each file that the tool calls of the \
 operations wrote, asks, and puts back those that are exactly as the session left them. A file that somebody else \
-changed since, whose earlier content was not kept, or that belongs to git stays, and so does what a command wrote \
-without a record of it. Behind a command of `exec --track` whose result is not recorded, nothing is put back.
+changed since or has open for writing, whose earlier content was not kept, or that belongs to git stays, and so does \
+what a command wrote without a record of it. Behind a command of `exec --track` whose result is not recorded, nothing \
+is put back. Ctrl-C takes everything back until all files have moved. A content that nothing else has is never removed: \
+the output names where it is.
 
 Examples:
   ollmctl undo
@@ -118,6 +124,18 @@ impl StepDirection {
             Self::Forward => ctx.call::<SessionRedo>(params),
         };
         called.map_err(without_param)
+    }
+
+    /// Applies a preview and shows its progress.
+    fn apply(
+        self,
+        params: &SessionUndoParams,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<CallReply<SessionUndoResult>, ClientError> {
+        match self {
+            Self::Back => apply::<SessionUndo>(params, ctx),
+            Self::Forward => apply::<SessionRedo>(params, ctx),
+        }
     }
 }
 
@@ -210,8 +228,48 @@ fn step_with_files(
         plan_id,
         ..SessionUndoParams::new(session_id, steps)
     };
-    let reply = direction.call(&params, ctx)?;
+    let reply = direction.apply(&params, ctx)?;
     ctx.print(&reply, |result, options| render(direction.done(), result, options))
+}
+
+/// Makes a call that puts files back and shows its progress. Ctrl-C ends this process and so its connection, which takes
+/// everything back as long as the files move.
+fn apply<M: Method<Params = SessionUndoParams, Result = SessionUndoResult>>(
+    params: &SessionUndoParams,
+    ctx: &CommandContext<'_>,
+) -> Result<CallReply<SessionUndoResult>, ClientError> {
+    let client = BlockingClient::connect(ctx.connector())?;
+    let events = EventSubscribeParams {
+        session_id: Some(params.session_id),
+        kinds: vec![EventKind::FilesProgress],
+        ..EventSubscribeParams::default()
+    };
+    let mut meter = ProgressMeter::files("putting files back");
+    let mut on_event = |event: Option<&Event>| {
+        let data = event.map(|event| serde_json::from_value(event.data.clone()));
+        if let Some(Ok(progress)) = data {
+            let (done, total) = files_done(&progress);
+            meter.set(done, total);
+        }
+        true
+    };
+    let timeout = ctx.timeout_of(M::NAME);
+    let raw = client.call_with_events::<M>(params, &events, timeout, &mut on_event)?;
+    drop(meter);
+    let raw = raw.expect("every event lets the call continue");
+    let value = decode(M::NAME, &raw)?;
+    Ok(CallReply { raw, value })
+}
+
+/// Returns how many files are done, as if each step but the last were half of the work on a file, and the number of all.
+fn files_done(progress: &FilesProgressData) -> (u64, u64) {
+    let FilesProgressData { step, done, total, .. } = *progress;
+    let done = match step {
+        PutBackStep::Staging => done / 2,
+        PutBackStep::Moving => usize::midpoint(done, total),
+        PutBackStep::Recording => total,
+    };
+    (done as u64, total as u64)
 }
 
 /// Returns the names of the files that an undo could put back; `None` if there are none or that cannot be found out.

@@ -33,6 +33,12 @@ pub(crate) fn plan_lines(plan: &FilePlan) -> String {
         };
         text.push_str(&format!("  not undoable  {what} {}\n", Style::Faint.paint(&seqs)));
     }
+    for kept in &plan.kept {
+        let (path, file) = (sanitize::one_line(&kept.path), sanitize::one_line(&kept.file));
+        text.push_str(&format!(
+            "  kept        {path}: a content that is nowhere else is in {file}\n"
+        ));
+    }
     if plan.files.is_empty() && plan.unrecorded.is_empty() {
         text.push_str("  no files\n");
     }

@@ -57,6 +57,11 @@ impl ProgressMeter {
         Self(DelayedBar::new("{msg} [{bar:30}] {pos}/{len} records", label))
     }
 
+    /// Returns a meter of files. The label is already sanitized.
+    pub(crate) fn files(label: &str) -> Self {
+        Self(DelayedBar::new("{msg} [{bar:30}] {pos}/{len} files", label))
+    }
+
     pub(crate) fn set(&mut self, done: u64, total: u64) {
         self.0.show_if_due();
         self.0.bar.set_length(total);

@@ -507,6 +507,46 @@ fn interrupted_change_of_files_is_taken_back_by_the_next_start() {
 }
 
 #[test]
+fn content_without_a_place_after_a_crash_is_named_by_every_later_plan() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a"), "1").unwrap();
+    project.turn("one", &[("a", Some("2"))]);
+    project.turn("two", &[("b", Some("2"))]);
+    let (mut project, stage, journals) =
+        interrupt(project, |root| fs::write(root.join("a"), "an editor's").unwrap());
+    let file = stage.join("0").strip_prefix(&project.root).unwrap().to_owned();
+    let kept = json!([{ "path": "a", "file": file }]);
+    let preview = project.preview("session.undo", 1);
+    assert_eq!(preview["files"]["kept"], kept, "{preview}");
+    assert_eq!(fs::read_dir(journals).unwrap().count(), 0);
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("b", "putBack")], "{undone}");
+    assert_eq!(undone["files"]["kept"], kept, "{undone}");
+    assert_eq!(project.text("a").unwrap(), "an editor's");
+    assert_eq!(fs::read_to_string(stage.join("0")).unwrap(), "2");
+    let text = project.sandbox.ctl(["undo", "--session", "last", "--files", "preview"]).ok();
+    assert!(text.contains("a: a content that is nowhere else is in .ollm-undo-"), "{text}");
+    // Whoever does not need it removes it.
+    fs::remove_dir_all(stage).unwrap();
+    assert_eq!(project.preview("session.undo", 1)["files"].get("kept"), None);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn file_that_a_program_has_open_for_writing_is_a_conflict() {
+    let mut project = Project::new();
+    fs::write(project.root.join("a"), "1").unwrap();
+    project.turn("one", &[("a", Some("2")), ("b", Some("2"))]);
+    let writer = fs::File::options().append(true).open(project.root.join("a")).unwrap();
+    let undone = project.apply("session.undo", 1);
+    assert_eq!(statuses(&undone), [of("a", "conflict"), of("b", "putBack")], "{undone}");
+    let reason = &undone["files"]["files"][0]["reason"];
+    assert_eq!(reason, "a program has the file open for writing");
+    assert_eq!(project.text("a").unwrap(), "2");
+    drop(writer);
+}
+
+#[test]
 fn file_whose_content_cannot_be_kept_stays() {
     let mut project = Project::with_config("snapshots: { fileQuota: 15 }\n");
     let (large, small) = ("x".repeat(100), "small");
