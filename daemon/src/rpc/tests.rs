@@ -1,6 +1,7 @@
 //! Calls of the registered methods, without a socket.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ollm_protocol::content::{CatalogStatus, ModelServerStatus, StoreStatus};
 use ollm_protocol::methods::daemon::NoParams;
@@ -8,6 +9,7 @@ use ollm_protocol::{Effect, Life, METHODS, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serializer};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::*;
 
@@ -153,4 +155,29 @@ async fn result_of_a_blocking_function_becomes_json_outside_of_the_runtime() {
     let runtime = format!("{:?}", std::thread::current().id());
     assert!(answer["result"].is_string(), "{answer}");
     assert_ne!(answer["result"], runtime, "other calls and timers would wait meanwhile");
+}
+
+struct LeavingMethod;
+
+impl Method for LeavingMethod {
+    const NAME: &'static str = "test.leaving";
+    const LIFE: Life = Life::Completes;
+    const EFFECT: Effect = Effect::Changes;
+    type Params = NoParams;
+    type Result = ThreadResult;
+}
+
+#[tokio::test]
+async fn call_that_completes_learns_that_its_client_left() {
+    let mut registry = Registry { module: RpcModule::from_arc(idle_handles()) };
+    let learned: &Notify = Box::leak(Box::default());
+    registry.app_until_left::<LeavingMethod, _, _>(move |_, _, left| async move {
+        left.cancelled().await;
+        learned.notify_one();
+        Ok(ThreadResult {})
+    });
+    let methods: Methods = registry.module.into();
+    let call = tokio::time::timeout(Duration::ZERO, call(&methods, "test.leaving", json!({})));
+    call.await.expect_err("the client leaves before the end");
+    learned.notified().await;
 }
