@@ -1,6 +1,8 @@
 //! Lines for the plan and the results of files that the daemon puts back.
 
-use ollm_protocol::content::{FileAction, FilePlan, FileStatus, PlannedFile, UnrecordedCall};
+use ollm_protocol::content::{
+    FileAction, FileLoss, FilePlan, FileStatus, PlannedFile, UnrecordedCall,
+};
 use ollm_protocol::sanitize;
 
 use super::Style;
@@ -14,8 +16,8 @@ pub(crate) fn plan_lines(plan: &FilePlan) -> String {
     let mut text = String::new();
     for file in &plan.files {
         let (verb, path) = (verb_of(file, plan.applied), sanitize::one_line(&file.path));
-        let reason =
-            file.reason.as_deref().map(|reason| format!(" ({})", sanitize::one_line(reason)));
+        let reason = file.reason.as_deref().map(sanitize::one_line).or_else(|| losses_of(file));
+        let reason = reason.map(|reason| format!(" ({reason})"));
         text.push_str(&format!(
             "  {verb:<11} {path}{}\n",
             Style::Faint.paint(&reason.unwrap_or_default())
@@ -59,6 +61,19 @@ fn verb_of(file: &PlannedFile, applied: bool) -> &'static str {
         (FileStatus::InGit, _) => "in .git",
         (FileStatus::Failed, _) => "failed",
     }
+}
+
+/// Returns what a file loses in words; `None` if it keeps everything.
+fn losses_of(file: &PlannedFile) -> Option<String> {
+    let word = |loss: &FileLoss| match loss {
+        FileLoss::HardLinks => "its hard links",
+        FileLoss::Group => "its group",
+        FileLoss::SpecialBits => "its set-ID bits",
+        FileLoss::Acl => "its access control list",
+        FileLoss::ExtendedAttributes => "extended attributes",
+    };
+    let words: Vec<&str> = file.loses.iter().map(word).collect();
+    (!words.is_empty()).then(|| format!("loses {}", words.join(", ")))
 }
 
 /// Returns the calls of each tool as one, with their records.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 
-use ollm_protocol::content::{FileModes, FileState, FileStatus};
+use ollm_protocol::content::{FileLoss, FileModes, FileState, FileStatus};
 use ollm_protocol::event::PutBackStep;
 
 use super::journal::{Journal, JournaledChange};
@@ -16,7 +16,7 @@ use super::places::Place;
 use super::plan::{conflict_of, find_beneath, split};
 use super::stage::{KeptContents, Ready, Stage, out_name, staged_name};
 use super::take_back::{is_broken, sync_dirs, take_back};
-use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
+use crate::fsutil::beneath::{Attributes, Dir, FoundFile, PlaceState};
 use crate::fsutil::{FsError, SyncMethod, is_full};
 
 /// The permissions of a file that comes back and whose own are not known, and of its directories.
@@ -150,6 +150,15 @@ impl<'a> Run<'a> {
             if let FileState::Hash(hash) = change.wanted
                 && change.wanted != change.expected
             {
+                let attributes = match (change.expected, self.attributes_of(change)) {
+                    (FileState::Absent, _) => None,
+                    (_, Ok(attributes)) => Some(attributes),
+                    (_, Err(error)) => {
+                        let reason = format!("cannot read its attributes: {error}");
+                        self.outcomes[at] = Some(FileOutcome::Left(FileStatus::Failed, reason));
+                        continue;
+                    }
+                };
                 let mode = match &found {
                     Ok(PlaceState::File(file)) => mode_after(change, file.mode),
                     _ => change.mode.unwrap_or(DEFAULT_MODE),
@@ -161,8 +170,14 @@ impl<'a> Run<'a> {
                         continue;
                     }
                 };
-                let staged = self.stage.dir.create(&staged_name(at), &bytes, mode, self.sync);
-                staged.map_err(fail)?;
+                let staged = self.stage_one(at, &bytes, mode, attributes.as_ref());
+                let losses = staged.map_err(fail)?;
+                if let Some(loss) = losses.into_iter().find(|loss| !change.loses.contains(loss)) {
+                    let reason =
+                        format!("it would lose {}, which the plan did not show", loss.as_str());
+                    self.outcomes[at] = Some(FileOutcome::Left(FileStatus::Failed, reason));
+                    continue;
+                }
             }
             if change.expected == FileState::Absent {
                 self.missing_dirs(&change.path, &mut ready.dirs);
@@ -174,6 +189,28 @@ impl<'a> Run<'a> {
             self.stage.dir.sync_file_system().map_err(fail)?;
         }
         Ok(self.stage.set_ready(&ready).map_err(fail)?)
+    }
+
+    fn attributes_of(&self, change: &JournaledChange) -> io::Result<Attributes> {
+        let (dir, name) = split(&change.path);
+        self.stage.root.open_beneath(dir)?.attributes(name)
+    }
+
+    /// Writes one content into the stage, with the attributes of the file that it replaces; returns those that are lost.
+    fn stage_one(
+        &self,
+        at: usize,
+        bytes: &[u8],
+        mode: u32,
+        attributes: Option<&Attributes>,
+    ) -> io::Result<Vec<FileLoss>> {
+        let (dir, name) = (&self.stage.dir, staged_name(at));
+        let Some(attributes) = attributes else {
+            return dir.create(&name, bytes, mode, self.sync).map(|()| Vec::new());
+        };
+        let mut losses = dir.create_like(&name, bytes, mode, attributes, self.sync)?;
+        losses.extend(attributes.losses());
+        Ok(losses)
     }
 
     /// Notes the directories on the way to a file that do not exist.

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ollm_protocol::content::FileState;
+use ollm_protocol::content::{FileLoss, FileState};
 use ollm_protocol::{PlanId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,9 @@ pub(crate) struct JournaledChange {
     /// The number of the innermost directories that are removed with the file, if they are empty then.
     #[serde(default, skip_serializing_if = "is_no_dir")]
     pub(crate) dirs: u32,
+    /// What the file may lose if it is replaced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) loses: Vec<FileLoss>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{FileAction, FileHash, FileState, FileStatus, PlannedFile};
+use ollm_protocol::content::{FileAction, FileHash, FileLoss, FileState, FileStatus, PlannedFile};
 
 use super::layers::{LayerChange, LayerProblem, PermissionChange, StateChange};
 use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
@@ -20,6 +20,8 @@ pub(crate) struct PlanItem {
     pub(crate) back: Vec<Seq>,
     pub(crate) forward: Vec<Seq>,
     pub(crate) fate: FileFate,
+    /// What a file that is replaced loses.
+    pub(crate) loses: Vec<FileLoss>,
 }
 
 /// The fate of a file in a plan.
@@ -56,11 +58,29 @@ impl FilePlanner<'_> {
     pub(crate) fn plan(&self, changes: Vec<LayerChange>) -> Vec<PlanItem> {
         let mut to_keep = ContentsToKeep { free_bytes: self.free_bytes, hashes: HashSet::new() };
         let item = |change: LayerChange| {
-            let fate = self.fate(&change, &mut to_keep);
+            let (mut fate, mut loses) = (self.fate(&change, &mut to_keep), Vec::new());
+            match self.losses(&change.path, &fate) {
+                Ok(found) => loses = found,
+                Err(error) => {
+                    let reason = format!("cannot read its attributes: {error}");
+                    fate = FileFate::Left(FileStatus::Failed, reason);
+                }
+            }
             let LayerChange { path, back, forward, .. } = change;
-            PlanItem { path, back, forward, fate }
+            PlanItem { path, back, forward, fate, loses }
         };
         changes.into_iter().map(item).collect()
+    }
+
+    /// Returns what a file loses if it is replaced.
+    fn losses(&self, path: &str, fate: &FileFate) -> io::Result<Vec<FileLoss>> {
+        match (fate, &self.root) {
+            (FileFate::Change(change), Ok(root)) if action_of(change) == FileAction::Replace => {
+                let (dir, name) = split(path);
+                Ok(root.open_beneath(dir)?.attributes(name)?.losses())
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     fn fate(&self, change: &LayerChange, to_keep: &mut ContentsToKeep) -> FileFate {
@@ -251,15 +271,21 @@ impl PlanItem {
         match &self.fate {
             FileFate::Change(change) => {
                 let (status, action) = (FileStatus::PutBack, Some(action_of(change)));
-                PlannedFile { path, status, action, reason: None }
+                PlannedFile { path, status, action, reason: None, loses: self.loses.clone() }
             }
             FileFate::Same(_) => {
                 let reason = Some("the calls left the file as it was".to_owned());
-                PlannedFile { path, status: FileStatus::Unchanged, action: None, reason }
+                PlannedFile {
+                    path,
+                    status: FileStatus::Unchanged,
+                    action: None,
+                    reason,
+                    loses: Vec::new(),
+                }
             }
             FileFate::Left(status, reason) => {
                 let reason = Some(reason.clone());
-                PlannedFile { path, status: *status, action: None, reason }
+                PlannedFile { path, status: *status, action: None, reason, loses: Vec::new() }
             }
         }
     }

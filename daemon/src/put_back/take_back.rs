@@ -277,6 +277,7 @@ mod tests {
                 mode: None,
                 expected_mode: None,
                 dirs: 0,
+                loses: Vec::new(),
             };
             let shown = format!("{expected:?} {wanted:?} {place:?} {staged:?} {out:?} {back:?}");
             let situation = ReversalSituation { place, staged, out, back };

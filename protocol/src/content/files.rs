@@ -264,6 +264,22 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// A property that a replaced file loses, because the system does not let the daemon keep it.
+    pub enum FileLoss {
+        /// The other names of the file lead to the content that it has now, and not to the one that is put back.
+        HardLinks = "hardLinks",
+        /// The group.
+        Group = "group",
+        /// The set-user-ID, set-group-ID or sticky bit.
+        SpecialBits = "specialBits",
+        /// The access control list.
+        Acl = "acl",
+        /// Other extended attributes.
+        ExtendedAttributes = "extendedAttributes",
+    }
+}
+
 /// A file of a plan.
 ///
 /// **Shape**: `{"path":"src/a.rs","status":"putBack","action":"replace"}`
@@ -279,6 +295,9 @@ pub struct PlannedFile {
     pub action: Option<FileAction>,
     /// For other statuses: the reason, for people.
     pub reason: Option<String>,
+    /// For `putBack`: what the file loses. Everything else that belongs to it is kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loses: Vec<FileLoss>,
 }
 
 /// A tool call that may have written files without saying which, so that they cannot be put back.

@@ -45,9 +45,9 @@ pub use daemon::{
 };
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
 pub use files::{
-    FileAction, FileCounts, FileHash, FileModes, FilePlan, FileState, FileStateInput, FileStatus,
-    FileWrite, FileWriteInput, FilesMode, KeptFile, NotKept, NotKeptFile, NotKeptReason,
-    PlannedFile, PutBack, PutBackFile, UnrecordedCall,
+    FileAction, FileCounts, FileHash, FileLoss, FileModes, FilePlan, FileState, FileStateInput,
+    FileStatus, FileWrite, FileWriteInput, FilesMode, KeptFile, NotKept, NotKeptFile,
+    NotKeptReason, PlannedFile, PutBack, PutBackFile, UnrecordedCall,
 };
 pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,

@@ -129,10 +129,13 @@ pub(crate) fn apply(
 
 /// Keeps the changes that a preview showed. Others stay out.
 fn approve(items: &mut [PlanItem], shown: &[PlanItem]) {
-    let shown: HashMap<&str, &FileFate> =
-        shown.iter().map(|item| (item.path.as_str(), &item.fate)).collect();
+    let shown: HashMap<&str, &PlanItem> =
+        shown.iter().map(|item| (item.path.as_str(), item)).collect();
     for item in items {
-        let is_shown = shown.get(item.path.as_str()) == Some(&&item.fate);
+        let shown = shown.get(item.path.as_str());
+        let is_shown = shown.is_some_and(|shown| {
+            shown.fate == item.fate && item.loses.iter().all(|loss| shown.loses.contains(loss))
+        });
         if !is_shown && !matches!(item.fate, FileFate::Left(..)) {
             let reason = "the file changed since the preview".to_owned();
             item.fate = FileFate::Left(FileStatus::Conflict, reason);
@@ -248,6 +251,7 @@ fn journal(id: SessionId, plan_id: PlanId, survey: &FileSurvey) -> Journal {
             mode: change.mode.map(|mode| mode.wanted),
             expected_mode: change.mode.and_then(|mode| mode.expected),
             dirs: change.dirs,
+            loses: item.loses.clone(),
         })
     });
     let root = survey.root.as_deref().unwrap_or_default();
@@ -273,6 +277,7 @@ fn put_back_record(
             (FileFate::Same(state), _) => Some((*state, *state, None)),
             (_, Some(FileOutcome::Left(status, reason))) => {
                 (shown.status, shown.action, shown.reason) = (status, None, Some(reason));
+                shown.loses.clear();
                 None
             }
             _ => None,

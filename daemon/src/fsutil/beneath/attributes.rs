@@ -137,7 +137,7 @@ impl Dir {
 fn extended_names(file: &File) -> io::Result<Vec<CString>> {
     let mut names: Vec<u8> = Vec::new();
     loop {
-        let size = match rustix::fs::flistxattr(file, &mut [0_u8; 0]) {
+        let size = match rustix::fs::flistxattr_query(file) {
             Err(Errno::NOTSUP | Errno::NOSYS) | Ok(0) => return Ok(Vec::new()),
             size => size?,
         };
@@ -158,7 +158,7 @@ fn extended_names(file: &File) -> io::Result<Vec<CString>> {
 /// Returns the value of an extended attribute, if the file has it.
 fn extended(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
     loop {
-        let size = match rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]) {
+        let size = match rustix::fs::fgetxattr_query(file, name) {
             Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM | Errno::ACCESS) => return Ok(None),
             size => size?,
         };

@@ -4,6 +4,7 @@
 //! links, so that a link that appears at any moment leads nowhere else. Files change places and are never overwritten:
 //! what was in a place can be examined after the change, and put back.
 
+mod attributes;
 mod moves;
 
 use std::fs::{File, Metadata};
@@ -12,6 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+pub(crate) use attributes::Attributes;
+use attributes::give_attributes;
+use ollm_protocol::content::FileLoss;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -25,6 +29,8 @@ const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
 const BUFFER_BYTES: u64 = 64 * 1024;
 /// The nine bits of permissions.
 const MODE_BITS: u32 = 0o777;
+/// These and the bits that run a program for its owner or its group.
+const ALL_MODE_BITS: u32 = 0o7777;
 
 /// An open directory.
 #[derive(Debug)]
@@ -205,6 +211,29 @@ impl Dir {
         mode: u32,
         sync: SyncMethod,
     ) -> io::Result<()> {
+        self.create_file(name, bytes, mode, None, sync).map(drop)
+    }
+
+    /// Creates a file as [`Dir::create`] does, with the attributes of another one; returns those that it could not get.
+    pub(crate) fn create_like(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        mode: u32,
+        attributes: &Attributes,
+        sync: SyncMethod,
+    ) -> io::Result<Vec<FileLoss>> {
+        self.create_file(name, bytes, mode, Some(attributes), sync)
+    }
+
+    fn create_file(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        mode: u32,
+        attributes: Option<&Attributes>,
+        sync: SyncMethod,
+    ) -> io::Result<Vec<FileLoss>> {
         let path = self.path.join(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let open = || {
@@ -218,11 +247,11 @@ impl Dir {
         };
         let mut file = carry_out(Change::Create(&path), open)?;
         carry_out(Change::Append(&path, bytes), || file.write_all(bytes))?;
-        set_file_mode(&file, &path, mode)?;
-        match sync {
-            SyncMethod::Each => carry_out(Change::Sync(&path), || file.sync_all()),
-            SyncMethod::Whole => Ok(()),
+        let losses = give_attributes(&file, &path, mode, attributes)?;
+        if sync == SyncMethod::Each {
+            carry_out(Change::Sync(&path), || file.sync_all())?;
         }
+        Ok(losses)
     }
 
     /// Makes the content of a regular file durable, whoever wrote it.
@@ -246,7 +275,10 @@ impl Dir {
         if (metadata.dev(), metadata.ino()) != found.inode {
             return Err(io::ErrorKind::NotFound.into());
         }
-        set_file_mode(&file, &path, mode)?;
+        let mode = (mode & MODE_BITS) | (metadata.permissions().mode() & !MODE_BITS);
+        carry_out(Change::SetMode(&path), || {
+            Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & ALL_MODE_BITS))?)
+        })?;
         match sync {
             SyncMethod::Each => carry_out(Change::Sync(&path), || file.sync_all()),
             SyncMethod::Whole => Ok(()),
@@ -306,10 +338,6 @@ fn dir_flags() -> OFlags {
 
 fn mode_from(mode: u32) -> Mode {
     Mode::from_bits_truncate(mode & MODE_BITS)
-}
-
-fn set_file_mode(file: &File, path: &Path, mode: u32) -> io::Result<()> {
-    carry_out(Change::SetMode(path), || Ok(rustix::fs::fchmod(file, mode_from(mode))?))
 }
 
 fn mode_of(metadata: &Metadata) -> u32 {

@@ -1,6 +1,7 @@
 //! The rules for putting files back, each with the loss that it prevents, and faults and crashes at every step.
 #![expect(clippy::disallowed_methods, reason = "these tests write files as tools and editors do")]
 
+mod attributes;
 mod concurrent;
 mod simulation;
 
@@ -201,6 +202,7 @@ impl Writer {
                 mode: change.mode.map(|mode| mode.wanted),
                 expected_mode: change.mode.and_then(|mode| mode.expected),
                 dirs: change.dirs,
+                loses: item.loses.clone(),
             });
         }
         let journal = Journal::new(self.id, plan_id, self.root.clone(), changes);
