@@ -49,10 +49,11 @@ impl Dir {
 /// Returns whether a sync of the file system of a directory promises as much as a sync of each file.
 #[cfg(target_os = "linux")]
 fn is_reliable(dir: &Dir) -> bool {
+    use std::path::Path;
     use std::sync::LazyLock;
 
     static REPORTS_ERRORS: LazyLock<bool> = LazyLock::new(|| {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+        let release = super::read_linked_text(Path::new("/proc/sys/kernel/osrelease"));
         release.is_ok_and(|release| reports_errors(&release))
     });
     let kind = || rustix::fs::fstatfs(dir).map(|found| super::file_system_kind(&found));

@@ -511,9 +511,9 @@ fn content_without_a_place_after_a_crash_is_named_by_every_later_plan() {
     let mut project = Project::new();
     fs::write(project.root.join("a"), "1").unwrap();
     project.turn("one", &[("a", Some("2"))]);
-    project.turn("two", &[("b", Some("2"))]);
     let (mut project, stage, journals) =
         interrupt(project, |root| fs::write(root.join("a"), "an editor's").unwrap());
+    project.turn("two", &[("b", Some("2"))]);
     let file = stage.join("0").strip_prefix(&project.root).unwrap().to_owned();
     let kept = json!([{ "path": "a", "file": file }]);
     let preview = project.preview("session.undo", 1);
