@@ -32,8 +32,8 @@ Files stay as they are unless --files is given. It shows what would happen to ea
 operations wrote, asks, and puts back those that are exactly as the session left them. A file that somebody else \
 changed since or has open for writing, whose earlier content was not kept, or that belongs to git stays, and so does \
 what a command wrote without a record of it. Behind a command of `exec --track` whose result is not recorded, nothing \
-is put back. Ctrl-C takes everything back until all files have moved. A content that nothing else has is never removed: \
-the output names where it is.
+is put back. Ctrl-C takes everything back until all files have moved; in a chat, press it twice, which ends the chat. A \
+content that nothing else has is never removed: the output names where it is.
 
 Examples:
   ollmctl undo
@@ -201,8 +201,11 @@ fn step_with_files(
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let preview = direction.call(&preview_params(session_id, steps), ctx)?.value;
-    let plan = preview.files.as_ref();
-    if let Some(call) = plan.and_then(unfinished_call) {
+    let Some(plan) = &preview.files else {
+        let problem = "the daemon does not put files back".to_owned();
+        return Err(CommandError::usage(problem, "ollmctl daemon restart"));
+    };
+    if let Some(call) = unfinished_call(plan) {
         let is_its_start = |operation: &Operation| operation.seq == call.seq;
         // The operations before it can be taken with their files, and its own only without.
         let hint = match preview.operations.iter().position(is_its_start) {
@@ -215,25 +218,24 @@ fn step_with_files(
         "{} {} and put back {}",
         direction.verb(),
         counted(preview.operations.len() as u64, "operation"),
-        counted(plan.map_or(0, |plan| plan.counts.put_back), "file")
+        counted(plan.counts.put_back, "file")
     );
     let show = |options: &RenderOptions| render_preview(direction, &preview, options);
     if !yes && !ctx.confirm(&action, "changed", show)? {
         return Ok(());
     }
-    let plan_id = plan.map(|plan| plan.plan_id);
     let params = SessionUndoParams {
         operation: preview.operations.first().map(|operation| operation.seq),
-        files: if plan_id.is_some() { FilesMode::Apply } else { FilesMode::Skip },
-        plan_id,
+        files: FilesMode::Apply,
+        plan_id: Some(plan.plan_id),
         ..SessionUndoParams::new(session_id, steps)
     };
     let reply = direction.apply(&params, ctx)?;
     ctx.print(&reply, |result, options| render(direction.done(), result, options))
 }
 
-/// Makes a call that puts files back and shows its progress. Ctrl-C ends this process and so its connection, which takes
-/// everything back as long as the files move.
+/// Makes a call that puts files back and shows its progress. Ctrl-C ends this process, in a
+/// chat the second one does. The daemon takes everything back then, as long as files move.
 fn apply<M: Method<Params = SessionUndoParams, Result = SessionUndoResult>>(
     params: &SessionUndoParams,
     ctx: &CommandContext<'_>,

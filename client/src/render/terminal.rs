@@ -96,7 +96,8 @@ impl Terminal {
         self.out_is_terminal.then(columns_of_terminal).flatten()
     }
 
-    /// Returns the same for stderr.
+    /// Returns the columns at which text on stderr is wrapped; `None` if stderr or stdout is no terminal, because the size is
+    /// that of stdout.
     pub(crate) fn err_columns(&self) -> Option<usize> {
         self.err_is_terminal.then(columns_of_terminal).flatten()
     }

@@ -28,7 +28,7 @@ impl WordWrap {
     /// Adds a piece and returns the text that can be shown now.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         if self.width.is_none() {
-            return piece.to_owned();
+            return self.flush() + piece;
         }
         let mut shown = String::new();
         for char in piece.chars() {
@@ -42,6 +42,11 @@ impl WordWrap {
                     self.show_word(&mut shown);
                     self.space.push(char);
                     self.is_glued = false;
+                }
+                // What joins two pictures to one, or changes the one before.
+                '\u{200d}' | '\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}' => {
+                    self.is_glued |= self.word.is_empty();
+                    self.word.push(char);
                 }
                 // Scripts with wide characters have no spaces, and lines end between any two of them.
                 _ if char.width() == Some(2) => {
@@ -143,6 +148,24 @@ mod tests {
             shown.push_str(&wrap.push(&piece.iter().collect::<String>()));
         }
         shown + &wrap.flush()
+    }
+
+    #[test]
+    fn parts_of_one_picture_stay_together() {
+        let mut wrap = WordWrap::default();
+        wrap.set_width(Some(20));
+        let pictures = "123456789 123456789👩\u{200d}💻👍🏽";
+        assert_eq!(wrap.push(pictures) + &wrap.flush(), "123456789 123456789\n👩\u{200d}💻👍🏽");
+    }
+
+    #[test]
+    fn held_word_comes_first_when_the_terminal_becomes_too_narrow() {
+        let mut wrap = WordWrap::default();
+        wrap.set_width(Some(20));
+        let mut shown = wrap.push("one tw");
+        wrap.set_width(Some(10));
+        shown.push_str(&wrap.push("o three"));
+        assert_eq!(shown, "one two three");
     }
 
     #[test]

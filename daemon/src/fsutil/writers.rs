@@ -53,7 +53,8 @@ pub(super) const fn has_writer(_: &File) -> bool {
     false
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -51,9 +51,9 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("context", &["compression", "context", "goals", "modes", "recall"]),
     ("snapshots", &["snapshots"]),
     ("sessions", &["sessions"]),
-    ("compaction", &["compression", "models", "ollama"]),
+    ("compaction", &["compression", "models"]),
     ("branches", &[]),
-    ("chat", &["chat", "context", "ollama", "recall"]),
+    ("chat", &["chat", "context", "recall"]),
     ("files", &[]),
     // What follows a record, and what puts everything together.
     ("observer", &[]),

@@ -53,7 +53,7 @@ impl AnswerRenderer {
 
     /// Returns whether the last line has text, so that another output needs a line break before it.
     pub(super) const fn is_in_line(&self) -> bool {
-        self.line.is_some()
+        self.line.is_some() && !self.is_broken
     }
 
     /// Notes that the line was broken, for an output in between.

@@ -1,7 +1,7 @@
 //! Whether a question fits into the model's window: a text from a pipe that is cut must not pass for the whole text.
 //!
-//! The daemon shows a model the beginning and the end of a message that does not fit. That is asked for here, before
-//! anything is recorded.
+//! The daemon shows a model the beginning and the end of a message that does not fit. This module asks the daemon for the
+//! count before anything is recorded, and refuses such a question.
 
 use ollm_protocol::content::CutRecord;
 use ollm_protocol::method::{ContextStatus, ModelCountTokens};
@@ -13,9 +13,10 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::render::units::{counted, grouped};
 
-/// A question with fewer bytes is not counted: it fits into the smallest window.
+/// A question with fewer bytes is not counted: only rare bytes would not fit into the smallest window, and the cut is still
+/// reported.
 const MIN_BYTES: usize = 2048;
-/// The largest part of a question that may be left out without being asked for, in percent.
+/// The largest part of a question, in percent, that may be left out without `--allow-truncation`.
 const MAX_LEFT_OUT_PERCENT: u64 = 10;
 
 /// Refuses a question of which the model would not be shown enough.

@@ -66,9 +66,10 @@ impl LineEditor {
         Ok(Self { editor, history })
     }
 
-    /// Waits for a line. It begins with `text`, unless other lines are typed already: those would be joined to it.
-    pub(super) fn read(&mut self, text: Option<String>) -> CommandResult<EditorEvent> {
-        let text = text.filter(|_| !is_typed_ahead()).unwrap_or_default();
+    /// Waits for a line. It begins with `text`, which stays for a later line if others are typed already: those would be
+    /// joined to it.
+    pub(super) fn read(&mut self, text: &mut Option<String>) -> CommandResult<EditorEvent> {
+        let text = if is_typed_ahead() { None } else { text.take() }.unwrap_or_default();
         if let Some(helper) = self.editor.helper() {
             helper.start_line(text.is_empty());
         }

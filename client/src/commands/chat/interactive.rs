@@ -56,7 +56,7 @@ pub(super) fn run(
     let mut interrupted_before = false;
     loop {
         chat.ctx.terminal.flush()?;
-        let line = match editor.read(chat.given_back.take())? {
+        let line = match editor.read(&mut chat.given_back)? {
             EditorEvent::Line(line) => line,
             EditorEvent::EndOfInput => return Ok(()),
             EditorEvent::Interrupted { line_was_empty: true } if interrupted_before => {
@@ -376,16 +376,19 @@ impl MessageFate {
 }
 
 /// Returns whether the daemon may have received a request that failed.
-const fn may_have_arrived(error: &CommandError) -> bool {
-    matches!(
-        error,
-        CommandError::Client(
-            ClientError::Closed { .. }
-                | ClientError::Broken { .. }
-                | ClientError::Timeout { .. }
-                | ClientError::BadReply { .. }
+fn may_have_arrived(error: &CommandError) -> bool {
+    let kind = error.rpc_failure().and_then(|failure| failure.kind);
+    let is_unknown = matches!(kind, Some(ErrorKind::Canceled | ErrorKind::Storage));
+    is_unknown
+        || matches!(
+            error,
+            CommandError::Client(
+                ClientError::Closed { .. }
+                    | ClientError::Broken { .. }
+                    | ClientError::Timeout { .. }
+                    | ClientError::BadReply { .. }
+            )
         )
-    )
 }
 
 /// Returns a hint that does not leave the chat; `None` if the error's own hint fits.

@@ -63,6 +63,13 @@ impl ThinkingText {
         }
     }
 
+    /// Ends an open line, for another output.
+    fn end_line(&mut self, terminal: &Terminal) {
+        if self.is_shown && !std::mem::replace(&mut self.ends_line, true) {
+            terminal.eprint("\n");
+        }
+    }
+
     /// Ends the thinking with an empty line.
     fn end(&mut self, terminal: &Terminal) {
         if std::mem::take(&mut self.is_shown) {
@@ -129,6 +136,7 @@ impl Screen {
         let held = self.answer.flush();
         terminal.print(&held)?;
         if since.elapsed() > STALL && terminal.err_is_terminal() {
+            self.thinking.end_line(terminal);
             if terminal.out_is_terminal() && self.answer.is_in_line() {
                 // The spinner needs a line of its own, where the answer goes on.
                 terminal.print("\n")?;

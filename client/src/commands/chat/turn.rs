@@ -190,6 +190,7 @@ impl TurnRunner {
         let session = SessionIdParams { session_id: params.session_id };
         let updates = spawn_turn(ctx.connector().clone(), params)?;
         let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
+        let mut has_answer = false;
         loop {
             let interrupts = self.interrupts.count();
             if interrupts > 1 {
@@ -219,11 +220,12 @@ impl TurnRunner {
                     is_accepted = true;
                     on_accepted(ctx);
                 }
+                Some(ChatEvent::Delta { .. }) => has_answer = true,
                 Some(ChatEvent::Done { .. }) => return Ok(TurnEnd::Answered),
                 Some(ChatEvent::Error { code, message, data }) => {
                     let error = ClientError::of_turn(code, message, data);
                     if is_canceled && error.kind() == ErrorKind::Canceled.as_str() {
-                        let has_answer =
+                        has_answer |=
                             error.fields().is_some_and(|fields| fields.contains_key("seq"));
                         return Ok(TurnEnd::Canceled { has_answer });
                     }

@@ -1,8 +1,8 @@
 //! `ollmctl exec`: runs a command without secrets in its environment, and records it as a tool call.
 //!
 //! **Invariants**: nothing runs before the daemon has judged the environment, and no tracked command before its start is
-//! recorded; from then on the exit code is the command's own, whether or not recording succeeds. A start without a result
-//! shows that nobody knows what the command wrote.
+//! recorded; from then on the exit code is the command's own, whether or not recording succeeds, unless a signal ends the
+//! reading of its files (128 plus its number). A start without a result shows that nobody knows what the command wrote.
 
 mod capture;
 mod process;
@@ -103,7 +103,9 @@ pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     let tool_run = ToolRun::start(args, call, allowed(variables, &judged), ctx);
     // The command has ended, so a signal is meant for this program: a large directory can take long. A system that refuses
     // the thread for that costs no record.
-    process::end_at_signals().ok();
+    if tracked.is_some() {
+        process::end_at_signals().ok();
+    }
     let writes = tracked.and_then(|tracked| written(tracked, ctx));
     let recorded = record(target, &tool_run, writes, ctx);
     report(&tool_run, &judged, &recorded, ctx)?;

@@ -61,7 +61,7 @@ pub(super) fn run(
     limit: Option<Duration>,
 ) -> io::Result<FinishedProcess> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // From now on no signal ends this program before the command has ended and is recorded.
+    // From now on no signal ends this program before the command has ended.
     let mut signals = {
         let _entered = runtime.enter();
         CommandSignals::listen()?
@@ -91,13 +91,14 @@ pub(super) fn run(
     Ok(FinishedProcess { status, stdout, stderr, duration, timed_out })
 }
 
-/// Lets every signal that [`run`] passes on end this program at once, as if nothing caught it.
+/// Lets signals end this program at once, as if nothing caught them. A hangup does not: it can arrive twice when a terminal
+/// is closed, and the command's record must not be lost for that.
 #[expect(
     clippy::disallowed_methods,
     reason = "main may wait for a disk or the daemon, and nothing is left to clean up"
 )]
 pub(super) fn end_at_signals() -> CommandResult {
-    let ending = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP];
+    let ending = [Signal::INT, Signal::QUIT, Signal::TERM];
     let kinds = ending.map(|signal| SignalKind::from_raw(signal.as_raw()));
     watch_signals(&kinds, move |arrived| std::process::exit(128 + ending[arrived].as_raw()))
 }

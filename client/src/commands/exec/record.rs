@@ -8,7 +8,7 @@ use ollm_protocol::method::{SessionRecordCustom, SessionRecordToolCall};
 use ollm_protocol::methods::session::{
     SessionRecordCustomParams, SessionRecordResult, SessionRecordToolCallParams, ToolCallInput,
 };
-use ollm_protocol::{SessionId, Timestamp, sanitize};
+use ollm_protocol::{ErrorKind, Method, SessionId, Timestamp, sanitize};
 use serde_json::{Value, json};
 
 use super::ToolRun;
@@ -54,7 +54,7 @@ pub(super) fn record_start(
     let session_id = target.record(None, key.clone(), ctx, |session_id, ctx| {
         let (name, data) = (Custom::TOOL_START.to_owned(), json!(start));
         let params = SessionRecordCustomParams { session_id, name, data, context_text: None, key };
-        ctx.call::<SessionRecordCustom>(&params)?;
+        call_twice::<SessionRecordCustom>(&params, ctx)?;
         Ok(session_id)
     })?;
     Ok(RecordTarget::Session(session_id))
@@ -80,13 +80,18 @@ pub(super) fn record(
             tool_call: tool_call(tool_run, tracked),
             key: key.clone(),
         };
-        let recorded = record_call(&params(tracked.as_ref()), ctx);
+        let call = |tracked: Option<&TrackedWrites>, ctx: &mut CommandContext<'_>| {
+            call_twice::<SessionRecordToolCall>(&params(tracked), ctx)
+        };
+        let recorded = call(tracked.as_ref(), ctx);
         let result = match (recorded, tracked) {
             // A result without contents, or without files, is better than none.
             (Err(error), Some(tracked)) if is_refused(&error) => {
-                let tracked = tracked.without_contents();
-                match record_call(&params(Some(&tracked)), ctx) {
-                    Err(error) if is_refused(&error) => record_call(&params(None), ctx),
+                ctx.terminal.eprintln(&format!(
+                    "warning: the contents of the files before the command are not recorded: {error}"
+                ));
+                match call(Some(&tracked.without_contents()), ctx) {
+                    Err(error) if is_refused(&error) => call(None, ctx),
                     recorded => recorded,
                 }
             }
@@ -117,25 +122,31 @@ fn tool_call(tool_run: &ToolRun, tracked: Option<&TrackedWrites>) -> ToolCallInp
     }
 }
 
-/// Records a call; twice if the connection breaks, perhaps after the daemon recorded it: the key makes that safe.
-fn record_call(
-    params: &SessionRecordToolCallParams,
+/// Makes a call with a key. Repeats it once if it failed and is not refused, perhaps after the daemon recorded it: the key
+/// makes that safe.
+fn call_twice<M: Method>(
+    params: &M::Params,
     ctx: &mut CommandContext<'_>,
-) -> Result<SessionRecordResult, ClientError> {
-    let recorded = ctx.call::<SessionRecordToolCall>(params);
-    let recorded = match recorded {
+) -> Result<M::Result, ClientError> {
+    let made = match ctx.call::<M>(params) {
         Err(error) if !is_refused(&error) => {
             ctx.disconnect();
-            ctx.call::<SessionRecordToolCall>(params)
+            ctx.call::<M>(params)
         }
-        recorded => recorded,
+        made => made,
     };
-    recorded.map(|reply| reply.value)
+    made.map(|reply| reply.value)
 }
 
-/// Returns whether the same call would be refused again.
-const fn is_refused(error: &ClientError) -> bool {
-    matches!(error, ClientError::Rpc(_) | ClientError::RequestTooLarge { .. })
+/// Returns whether the daemon would refuse the same call again.
+fn is_refused(error: &ClientError) -> bool {
+    match error {
+        ClientError::RequestTooLarge { .. } => true,
+        ClientError::Rpc(failure) => {
+            matches!(failure.kind, Some(ErrorKind::InvalidParams | ErrorKind::TooLarge))
+        }
+        _ => false,
+    }
 }
 
 /// Returns a word as it would be typed in a shell.

@@ -133,7 +133,8 @@ impl TrackedDir {
             }
         }
         for (path, before) in std::mem::take(&mut self.files) {
-            let is_replaced = dirs.contains(&path) || others.contains(&path);
+            let is_replaced =
+                dirs.contains(&path) || path.ancestors().any(|above| others.contains(above));
             let after = if is_replaced { FileStateInput::Unknown } else { FileStateInput::Absent };
             if let Some(write) = self.write(&path, Some(before), (after, None), &mut sent) {
                 found.add(write);
@@ -280,6 +281,7 @@ struct Walked {
     /// The regular files.
     files: BTreeMap<PathBuf, Metadata>,
     dirs: HashSet<PathBuf>,
+    /// The links, pipes and other special files, and the directories that cannot be read.
     others: HashSet<PathBuf>,
 }
 
@@ -291,8 +293,11 @@ fn walk(root: &Path) -> Result<Walked, String> {
     let mut dirs = vec![PathBuf::new()];
     while let Some(dir) = dirs.pop() {
         let entries = match fs::read_dir(root.join(&dir)) {
-            // A directory below that cannot be read, or that is gone, has no files that can be tracked.
-            Err(_) if !dir.as_os_str().is_empty() => continue,
+            // Nothing is known of the files in a directory that cannot be read.
+            Err(_) if !dir.as_os_str().is_empty() => {
+                walked.others.insert(dir);
+                continue;
+            }
             entries => entries.map_err(|error| format!("cannot read the directory: {error}"))?,
         };
         for entry in entries.filter_map(io::Result::ok) {
@@ -308,8 +313,11 @@ fn walk(root: &Path) -> Result<Walked, String> {
             } else {
                 walked.others.insert(path);
             }
-            if walked.files.len() > MAX_FILES {
-                return Err(format!("there are more than {MAX_FILES} files below the directory"));
+            let Walked { files, dirs: found, others } = &walked;
+            if [files.len(), found.len(), others.len()].iter().any(|count| *count > MAX_FILES) {
+                return Err(format!(
+                    "there are more than {MAX_FILES} files, directories or links below the directory"
+                ));
             }
         }
     }
@@ -408,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn state_in_place_of_a_file_that_is_none_is_unknown() {
+    fn link_pipe_or_directory_at_the_path_of_a_write_is_an_unknown_state() {
         let prepare = |dir: &Path| {
             symlink("/etc", dir.join("link")).expect("links");
             symlink("/etc", dir.join("above")).expect("links");

@@ -66,23 +66,20 @@ pub(super) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         return to_stdout(session_id, (format, args.branch), ctx);
     };
     let failed = |source| CommandError::File { action: "write", path: path.to_owned(), source };
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        let problem = format!("{} is not a regular file", path.display());
+        let command = format!("ollmctl sessions export {} > FILE", args.session.id);
+        return Err(CommandError::usage(problem, &command));
+    }
     let exists = || {
-        let command = format!(
-            "ollmctl sessions export {} --output {} --force",
-            args.session.id,
-            path.display()
-        );
-        CommandError::usage(format!("{} exists already", path.display()), &command)
+        let problem = format!("{} exists already", path.display());
+        CommandError::usage(problem, "the same command with --force")
     };
     if path.symlink_metadata().is_ok() && !args.force {
         return Err(exists());
     }
-    // A link keeps leading to the file, and a device or a pipe is not replaced by a file.
+    // A link keeps leading to the file.
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
-        let problem = format!("{} is not a regular file", path.display());
-        return Err(CommandError::usage(problem, "ollmctl sessions export last > FILE"));
-    }
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
