@@ -8,7 +8,7 @@ use ollm_protocol::method::{
     ContextBuild, ContextCheckpoints, ContextCompact, ContextGetBuild, ContextInspect,
     ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionBranch,
     SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet, SessionGetRecord,
-    SessionImport, SessionList, SessionRedo, SessionUndo,
+    SessionImport, SessionList, SessionRedo, SessionUndo, SnapshotRestore,
 };
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
@@ -359,7 +359,7 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         // A slow machine takes minutes for a summary, and a long conversation needs several.
         ContextCompact::NAME => 3600,
         // Many files may be read and synced.
-        SessionUndo::NAME | SessionRedo::NAME => 600,
+        SessionUndo::NAME | SessionRedo::NAME | SnapshotRestore::NAME => 600,
         // The daemon waits a minute for a summary. A long log is copied.
         SessionBranch::NAME | SessionFork::NAME => 300,
         // The daemon sends up to three requests to the model server, each with its own limit.

@@ -178,8 +178,14 @@ fn floor_of_files(dir: &Path) -> Result<Duration> {
     Ok(elapsed)
 }
 
+/// Syncs the file system of a directory, or the directory alone where the system cannot do that.
 fn sync_file_system(dir: &Path) -> Result<()> {
-    Ok(rustix::fs::syncfs(fs::File::open(dir)?)?)
+    let dir = fs::File::open(dir)?;
+    #[cfg(target_os = "linux")]
+    rustix::fs::syncfs(&dir)?;
+    #[cfg(not(target_os = "linux"))]
+    dir.sync_all()?;
+    Ok(())
 }
 
 /// Measures snapshots of a session whose context holds nearly everything, in microseconds.

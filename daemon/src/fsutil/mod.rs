@@ -26,9 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use disk::{DiskFile, rewrite, sync_content};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
-pub(crate) use whole_sync::SyncMethod;
-
-use self::beneath::Dir;
+pub(crate) use whole_sync::{Replacements, SyncMethod};
 
 /// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
@@ -253,12 +251,6 @@ impl TemporaryFile {
         written.map(|()| temporary)
     }
 
-    /// Closes the file and returns its name.
-    fn close(mut self) -> TemporaryName {
-        self.is_renamed = true;
-        TemporaryName::of(self.file.path().to_owned())
-    }
-
     fn rename(mut self, to: &Path) -> io::Result<()> {
         disk::rename(self.file.path(), to)?;
         self.is_renamed = true;
@@ -271,50 +263,6 @@ impl Drop for TemporaryFile {
         if !self.is_renamed {
             discard(self.file.path());
         }
-    }
-}
-
-/// Files of one directory that get new contents together.
-///
-/// Many of them are made durable at once, between writing and renaming, so that each has its old content or the new one.
-pub(crate) struct Replacements {
-    dir: Dir,
-    sync: SyncMethod,
-    /// Complete contents that are not durable yet, each with the name that it gets.
-    pending: Vec<(TemporaryName, PathBuf)>,
-}
-
-impl Replacements {
-    /// Begins to replace about `n_files` files of a directory.
-    pub(crate) fn begin(dir: &Path, n_files: usize) -> Result<Self, FsError> {
-        let dir = Dir::open(dir).map_err(|source| FsError::new("open", dir, source))?;
-        let sync = SyncMethod::of(n_files, &dir);
-        Ok(Self { dir, sync, pending: Vec::new() })
-    }
-
-    /// Writes the new content of a file.
-    pub(crate) fn add(&mut self, path: PathBuf, content: &[u8]) -> Result<(), FsError> {
-        if self.sync == SyncMethod::Each {
-            return replace_synced(&path, |out| out.write_all(content));
-        }
-        let written = TemporaryFile::write(&path, |out| out.write_all(content));
-        let written = written.map_err(|source| FsError::new("write", &path, source))?;
-        self.pending.push((written.close(), path));
-        Ok(())
-    }
-
-    /// Replaces the files, durably. After an error some of them may be.
-    pub(crate) fn finish(self) -> Result<(), FsError> {
-        let Self { dir, sync, pending } = self;
-        if sync == SyncMethod::Whole {
-            let synced = dir.sync_file_system();
-            synced.map_err(|source| FsError::new("sync", dir.path(), source))?;
-        }
-        for (name, path) in pending {
-            disk::rename(&name.0, &path).map_err(|source| FsError::new("write", &path, source))?;
-            name.was_renamed();
-        }
-        sync_dir(dir.path())
     }
 }
 

@@ -3,10 +3,12 @@
 //! A sync of each of ten thousand files takes minutes; a sync of their file system takes about as long as writing them.
 //! But it also writes what others wrote, and not every system promises as much as for a single file.
 
-use std::io;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 use super::beneath::Dir;
-use super::disk::{Change, carry_out};
+use super::disk::{self, Change, carry_out};
+use super::{FsError, TemporaryFile, TemporaryName, replace_synced, sync_dir};
 
 /// The number of files from which on their file system is synced as a whole. Fewer files take less time one by one than
 /// the bytes that other programs may have written meanwhile. Tests have few files and need both ways.
@@ -46,10 +48,61 @@ impl Dir {
     }
 }
 
+/// Files of one directory that get new contents together.
+///
+/// Many of them are made durable at once, between writing and renaming, so that each has its old content or the new one.
+pub(crate) struct Replacements {
+    dir: Dir,
+    sync: SyncMethod,
+    /// Complete contents that are not durable yet, each with the name that it gets.
+    pending: Vec<(TemporaryName, PathBuf)>,
+}
+
+impl Replacements {
+    /// Begins to replace about `n_files` files of a directory.
+    pub(crate) fn begin(dir: &Path, n_files: usize) -> Result<Self, FsError> {
+        let dir = Dir::open(dir).map_err(|source| FsError::new("open", dir, source))?;
+        let sync = SyncMethod::of(n_files, &dir);
+        Ok(Self { dir, sync, pending: Vec::new() })
+    }
+
+    /// Writes the new content of a file.
+    pub(crate) fn add(&mut self, path: PathBuf, content: &[u8]) -> Result<(), FsError> {
+        if self.sync == SyncMethod::Each {
+            return replace_synced(&path, |out| out.write_all(content));
+        }
+        let written = TemporaryFile::write(&path, |out| out.write_all(content));
+        let written = written.map_err(|source| FsError::new("write", &path, source))?;
+        self.pending.push((written.close(), path));
+        Ok(())
+    }
+
+    /// Replaces the files, durably. After an error some of them may be.
+    pub(crate) fn finish(self) -> Result<(), FsError> {
+        let Self { dir, sync, pending } = self;
+        if sync == SyncMethod::Whole {
+            let synced = dir.sync_file_system();
+            synced.map_err(|source| FsError::new("sync", dir.path(), source))?;
+        }
+        for (name, path) in pending {
+            disk::rename(&name.0, &path).map_err(|source| FsError::new("write", &path, source))?;
+            name.was_renamed();
+        }
+        sync_dir(dir.path())
+    }
+}
+
+impl TemporaryFile {
+    /// Closes the file and returns its name.
+    fn close(mut self) -> TemporaryName {
+        self.is_renamed = true;
+        TemporaryName::of(self.file.path().to_owned())
+    }
+}
+
 /// Returns whether a sync of the file system of a directory promises as much as a sync of each file.
 #[cfg(target_os = "linux")]
 fn is_reliable(dir: &Dir) -> bool {
-    use std::path::Path;
     use std::sync::LazyLock;
 
     static REPORTS_ERRORS: LazyLock<bool> = LazyLock::new(|| {

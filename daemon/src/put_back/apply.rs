@@ -2,7 +2,7 @@
 //!
 //! A file that is replaced moves into the stage, where its content is compared once more. So a byte that somebody wrote
 //! in the last moment is found and goes back. The stage is removed when the record of the plan is durable, and
-//! [`take_back`] undoes everything before that.
+//! [`take_back`](super::take_back) undoes everything before that.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use super::journal::{Journal, JournaledChange};
 use super::places::Place;
 use super::plan::{conflict_of, find_beneath, split};
 use super::stage::{KeptContents, Ready, Stage, out_name, staged_name};
-use super::take_back::{is_broken, sync_dirs, take_back};
+use super::take_back::{is_broken, sync_dirs};
 use crate::fsutil::beneath::{Attributes, Dir, FoundFile, PlaceState};
 use crate::fsutil::{FsError, SyncMethod, is_full};
 
@@ -49,7 +49,7 @@ pub(crate) enum ApplyError {
 enum ChangeError {
     /// The system refused it, and the file is in its place.
     Refused(io::Error),
-    /// The file may be in the stage, or the disk is full or broken. All must be taken back.
+    /// The file may be in the stage, or the disk is full or broken, so all changes must be taken back.
     Interrupted(io::Error),
 }
 
@@ -63,8 +63,8 @@ impl From<io::Error> for ChangeError {
     }
 }
 
-/// Puts files back as far as they are what the journal expects, and returns the result for each. After an error nothing has
-/// changed. The earlier contents are in the stage then.
+/// Puts files back as far as they are what the journal expects, and returns the result for each. The earlier contents are in
+/// the stage then. After an error the caller takes everything back.
 ///
 /// The journal is written, and no stage exists. Blocks on the disk.
 pub(crate) fn apply(
@@ -72,12 +72,7 @@ pub(crate) fn apply(
     contents: &dyn KeptContents,
     watch: &Watch<'_>,
 ) -> Result<Vec<FileOutcome>, ApplyError> {
-    let applied = Run::begin(journal, watch).and_then(|mut run| run.carry_out(contents));
-    applied.inspect_err(|_| {
-        if let Err(error) = take_back(journal, contents) {
-            tracing::warn!(session = %journal.session_id, "files are taken back later: {error}");
-        }
-    })
+    Run::begin(journal, watch)?.carry_out(contents)
 }
 
 /// An application that is under way.
@@ -303,13 +298,17 @@ impl<'a> Run<'a> {
             Err(reason) => return Ok(conflict(&reason)),
         };
         let (place, staged) = (self.place(&dir, name), staged_name(at));
-        let reason = match place.exchange(&staged) {
+        let reason = match is_found(place.exchange(&staged)) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                place.take_out(&out_name(at))?;
+                if !is_found(place.take_out(&out_name(at)))? {
+                    return Ok(conflict("the file was removed"));
+                }
                 replace_taken_out(&place, at, change)
             }
             exchanged => {
-                exchanged?;
+                if !exchanged? {
+                    return Ok(conflict("the file was removed"));
+                }
                 place.exchange_back_unless(&staged, change.expected, change.wanted)
             }
         };
@@ -325,7 +324,9 @@ impl<'a> Run<'a> {
             Err(reason) => return Ok(conflict(&reason)),
         };
         let (place, staged) = (self.place(&dir, name), staged_name(at));
-        place.take_out(&staged)?;
+        if !is_found(place.take_out(&staged))? {
+            return Ok(conflict("the file was removed"));
+        }
         let returned = place.return_unless(&staged, change.expected);
         Ok(match returned.map_err(ChangeError::Interrupted)? {
             Some(reason) => conflict(&reason),
@@ -342,13 +343,21 @@ impl<'a> Run<'a> {
         if mode == file.mode {
             return Ok(conflict("the permissions were changed"));
         }
-        match dir.set_mode(name, &file, mode, self.sync) {
+        match dir.set_mode(name, &file, mode) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(conflict("the file was changed"));
             }
             set => set?,
         }
         Ok(FileOutcome::Done(changed_modes(file.mode, mode)))
+    }
+}
+
+/// Returns whether the file was found that a move takes out of its place. Somebody may have removed it.
+fn is_found(moved: io::Result<()>) -> io::Result<bool> {
+    match moved {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        moved => moved.map(|()| true),
     }
 }
 

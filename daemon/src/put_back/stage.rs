@@ -28,6 +28,8 @@ const NOT_READY: &str = "ready.new";
 const TAKEN_BACK: &str = "taken-back";
 /// The list of the files that stay.
 const KEPT: &str = "kept.json";
+/// The most bytes of a mark or of the list.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// The most kept files that are reported.
 const MAX_KEPT: usize = 1000;
 
@@ -38,7 +40,7 @@ pub(crate) trait KeptContents {
     /// **Errors**: of kind `InvalidData` if the content is damaged.
     fn read(&self, hash: FileHash) -> Result<Vec<u8>, FsError>;
 
-    /// Returns whether a content is kept, durably.
+    /// Returns whether a content is kept. The caller has made the names of contents durable.
     fn has(&self, hash: FileHash) -> bool;
 }
 
@@ -115,23 +117,44 @@ impl<'a> Stage<'a> {
     /// The mark gets its name in the way in which files do, so a file system that could lose one is found before that.
     pub(super) fn set_ready(&self, ready: &Ready) -> io::Result<()> {
         let bytes = serde_json::to_vec(ready)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.dir.create(NOT_READY, &bytes, MARK_MODE, SyncMethod::Each)?;
         self.dir.move_in(NOT_READY, &self.dir, READY)?;
         self.dir.sync()?;
         self.root.sync()
     }
 
-    /// Returns the changes that may have been made; `None` if no file can have changed its place yet.
+    /// Returns the changes that may have been made; `None` if no file can have changed its place yet, or all is settled.
+    ///
+    /// **Errors**: of kind `InvalidData` for a damaged mark.
     pub(super) fn ready(&self) -> io::Result<Option<Ready>> {
-        match self.dir.read(READY) {
+        let bytes = match self.dir.read(READY, MAX_BYTES) {
+            // Everything was taken back, and the marks are being removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Everything was settled, and the marks are being removed.
-                let is_settled = self.has(TAKEN_BACK)? || self.has(KEPT)?;
-                Ok(is_settled.then(Ready::default))
+                return Ok(self.is_taken_back()?.then(Ready::default));
             }
-            // An incomplete file was not synced, and nothing changes its place before that.
-            bytes => Ok(serde_json::from_slice(&bytes?).ok()),
-        }
+            bytes => bytes?,
+        };
+        // The mark got its name when it was complete. A damaged one says nothing and is left for a person, as a journal is.
+        let ready = serde_json::from_slice(&bytes).map_err(|error| {
+            let path = self.dir.path();
+            let problem = format!(
+                "the file `{READY}` in {} is damaged ({error}); take what is needed out of this directory, \
+                 and remove it",
+                path.display()
+            );
+            io::Error::new(io::ErrorKind::InvalidData, problem)
+        });
+        ready.map(Some)
+    }
+
+    /// Returns whether only files that stay are left, which `kept.json` lists.
+    ///
+    /// Asked where [`Stage::ready`] returns `None`: both other marks are removed only after the list is durable.
+    pub(super) fn is_settled(&self) -> io::Result<bool> {
+        self.has(KEPT)
     }
 
     fn has(&self, mark: &str) -> io::Result<bool> {
@@ -244,7 +267,8 @@ pub(crate) fn kept_files(project: &Path) -> Vec<KeptFile> {
     let mut files = Vec::new();
     for name in stages {
         let Ok(dir) = root.open_beneath(&name) else { continue };
-        let listed = dir.read(KEPT).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let listed =
+            dir.read(KEPT, MAX_BYTES).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let listed: Vec<KeptFile> = listed.unwrap_or_default();
         let there: BTreeSet<String> = dir.names().unwrap_or_default().into_iter().collect();
         let is_there = |file: &KeptFile| {

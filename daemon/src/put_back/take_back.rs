@@ -24,7 +24,9 @@ pub(crate) fn finish(journal: &Journal, contents: &dyn KeptContents) -> Result<(
 /// Reverses the changes of files that nobody wrote since, and removes the stage. Blocks on the disk.
 pub(crate) fn take_back(journal: &Journal, contents: &dyn KeptContents) -> Result<(), FsError> {
     with_stage(journal, |stage| {
-        let Some(ready) = stage.ready()? else { return stage.remove_unused() };
+        let Some(ready) = stage.ready()? else {
+            return if stage.is_settled()? { stage.dir.sync() } else { stage.remove_unused() };
+        };
         if !stage.is_taken_back()? {
             reverse(stage, &ready)?;
             stage.set_taken_back()?;
@@ -54,17 +56,18 @@ fn remove_dirs(stage: &Stage<'_>) -> io::Result<()> {
         }
     }
     // In this order, inner directories come before outer ones.
-    for dir in dirs.into_iter().rev() {
-        let (parent, name) = split(dir);
-        let Ok(parent) = stage.root.open_beneath(parent) else { continue };
-        match parent.remove_dir(name) {
-            Err(error) if is_full(&error) || is_broken(&error) => return Err(error),
-            // Anything else than an empty directory that may be removed stays.
-            Err(_) | Ok(false) => {}
-            Ok(true) => parent.sync()?,
-        }
+    dirs.into_iter().rev().try_for_each(|dir| remove_if_empty(&stage.root, dir))
+}
+
+/// Removes a directory, durably. Anything else than an empty directory that may be removed stays.
+fn remove_if_empty(root: &Dir, path: &str) -> io::Result<()> {
+    let (parent, name) = split(path);
+    let Ok(parent) = root.open_beneath(parent) else { return Ok(()) };
+    match parent.remove_dir(name) {
+        Err(error) if is_full(&error) || is_broken(&error) => Err(error),
+        Err(_) | Ok(false) => Ok(()),
+        Ok(true) => parent.sync(),
     }
-    Ok(())
 }
 
 /// Returns whether an error says that the disk is broken.
@@ -78,14 +81,11 @@ fn reverse(stage: &Stage<'_>, ready: &Ready) -> io::Result<()> {
     let sync = SyncMethod::of(ready.changes.len(), &stage.root);
     for at in ready.changes.iter().rev() {
         if let Some(change) = changes.get(*at) {
-            restore(stage, *at, change, sync)?;
+            restore(stage, *at, change)?;
         }
     }
     for dir in ready.dirs.iter().rev() {
-        let (parent, name) = split(dir);
-        if let Ok(parent) = stage.root.open_beneath(parent) {
-            let _is_gone = parent.remove_dir(name)?;
-        }
+        remove_if_empty(&stage.root, dir)?;
     }
     sync_dirs(&stage.root, changes.iter().map(|change| split(&change.path).0).collect(), sync)
 }
@@ -112,9 +112,9 @@ enum Reversal {
     ExchangeBack,
     /// The file goes to the stage.
     TakeOut,
-    /// A file of the stage returns, which somebody may have saved in the last moment.
+    /// A file of the stage returns to its place. Somebody may have saved it in the last moment.
     PutIn(StagedFile),
-    /// Both.
+    /// The file goes to the stage, and the one that it replaced returns from there.
     TakeOutAndPutIn,
     /// The file gets the permissions that it had.
     SetMode,
@@ -189,12 +189,7 @@ fn is_same_file(one: &PlaceState, other: &PlaceState) -> bool {
 }
 
 /// Takes one change back.
-fn restore(
-    stage: &Stage<'_>,
-    at: usize,
-    change: &JournaledChange,
-    sync: SyncMethod,
-) -> io::Result<()> {
+fn restore(stage: &Stage<'_>, at: usize, change: &JournaledChange) -> io::Result<()> {
     let (dir, name) = split(&change.path);
     let dir = match stage.root.open_beneath(dir) {
         Ok(dir) => dir,
@@ -217,6 +212,8 @@ fn restore(
         let back = back_name(at);
         match place.take_out(&back) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            // An interrupted attempt took the file out, so somebody made this one since.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
             taken => taken?,
         }
         Ok(place.return_unless(&back, change.wanted)?.is_none())
@@ -235,7 +232,7 @@ fn restore(
             if let (PlaceState::File(file), Some(before)) = (situation.place, change.expected_mode)
                 && change.mode == Some(file.mode)
             {
-                match dir.set_mode(name, &file, before, sync) {
+                match dir.set_mode(name, &file, before) {
                     // Somebody replaced or removed the file.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     set => set?,

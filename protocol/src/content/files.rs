@@ -396,7 +396,7 @@ pub struct FilePlan {
     /// The number of files that are not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u64,
-    /// The tool calls that may have written files without saying which: the first 100.
+    /// The tool calls that may have written files without saying which: the first 100, unfinished ones before others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unrecorded: Vec<UnrecordedCall>,
     /// The number of all such calls.

@@ -391,7 +391,7 @@ fn start_without_a_result_is_named_and_undone_by_itself() {
     // Each other start is undone together with its call.
     let preview = project.preview("session.undo", 3);
     let silent = json!({ "seq": started["seq"].as_u64().unwrap() - 1, "tool": "shell" });
-    assert_eq!(preview["files"]["unrecorded"], json!([silent, killed]), "{preview}");
+    assert_eq!(preview["files"]["unrecorded"], json!([killed, silent]), "{preview}");
     assert_eq!(statuses(&project.preview("session.undo", 4)), [of("a", "putBack")]);
 }
 

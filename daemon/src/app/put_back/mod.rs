@@ -100,8 +100,8 @@ pub(crate) fn preview(core: &Core, file_move: FileMove) -> Result<FilePlan> {
 /// Blocks on the disk.
 ///
 /// **Errors**: `PutBackCanceled` if `canceled` before all files have moved; `Invalid` for an unknown plan or one of another
-/// move; `PuttingBack` while files of the session are put
-/// back; `PutBackPending` while the project of an interrupted application is gone; `LeafMoved`, `Storage`.
+/// move; `PuttingBack` while files of the session are put back; `PutBackPending` while the project of an interrupted
+/// application is gone; `LeafMoved`, `Storage`.
 pub(crate) fn apply(
     core: &Arc<Core>,
     file_move: &FileMove,
@@ -143,7 +143,8 @@ fn approve(items: &mut [PlanItem], shown: &[PlanItem]) {
     }
 }
 
-/// Puts the files of a journal back, and returns the result for each. After an error nothing has changed.
+/// Puts the files of a journal back, and returns the result for each. After an error nothing has changed, or what has is
+/// taken back later.
 fn move_files(
     core: &Core,
     file_move: &FileMove,
@@ -174,12 +175,9 @@ fn move_files(
         ControlFlow::Break(()) => Err(ApplyError::Canceled),
         ControlFlow::Continue(()) => Ok(outcomes),
     });
-    applied.map_err(|error| {
-        take_back(core, journal);
-        match error {
-            ApplyError::Canceled => AppError::PutBackCanceled { id },
-            ApplyError::Failed(error) => error.into(),
-        }
+    applied.map_err(|error| match (error, take_back(core, journal)) {
+        (ApplyError::Canceled, Ok(())) => AppError::PutBackCanceled { id },
+        (ApplyError::Canceled, Err(error)) | (ApplyError::Failed(error), _) => error.into(),
     })
 }
 
@@ -378,11 +376,11 @@ fn settle_failed(core: &Core, journal: &Journal) {
 }
 
 /// Takes back an application that failed before its record was written. What fails is repeated later.
-fn take_back(core: &Core, journal: &Journal) {
+fn take_back(core: &Core, journal: &Journal) -> Result<(), FsError> {
     let id = journal.session_id;
-    let taken_back = take_back::take_back(journal, &SessionContents { core, id })
-        .and_then(|()| core.journals.remove(id));
-    report(journal, "files are taken back later", taken_back);
+    take_back::take_back(journal, &SessionContents { core, id })
+        .and_then(|()| core.journals.remove(id))
+        .inspect_err(|error| report(journal, "files are taken back later", error))
 }
 
 /// Removes the staged files of an application. A later call repeats it if it fails.
@@ -391,14 +389,14 @@ fn finish(core: &Core, journal: &Journal) {
         let id = journal.session_id;
         let finished = take_back::finish(journal, &SessionContents { core, id })
             .and_then(|()| core.journals.remove(id));
-        report(journal, "staged files are removed later", finished);
+        if let Err(error) = finished {
+            report(journal, "staged files are removed later", &error);
+        }
     }
 }
 
-fn report(journal: &Journal, problem: &str, done: Result<(), FsError>) {
-    if let Err(error) = done {
-        tracing::warn!(session = %journal.session_id, "{problem}: {}", crate::error_chain::with_sources(&error));
-    }
+fn report(journal: &Journal, problem: &str, error: &FsError) {
+    tracing::warn!(session = %journal.session_id, "{problem}: {}", crate::error_chain::with_sources(error));
 }
 
 /// Finishes or reverses a change of a session's files that a crash or an error interrupted. Blocks on the disk.
@@ -481,8 +479,8 @@ pub(crate) fn recover(core: &Core) {
     }
 }
 
-/// Finishes or reverses the interrupted changes of a session that will be deleted, as far as possible, and forgets the
-/// rest. Blocks on the disk.
+/// Removes the journal of a session that is deleted. What [`settle`] could not finish or reverse stays as it is. Blocks on
+/// the disk.
 pub(crate) fn forget(core: &Core, id: SessionId) -> Result<()> {
     Ok(core.journals.remove(id)?)
 }

@@ -85,7 +85,8 @@ pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
     let items = plan(core, id, root.as_deref(), changes)?;
     let mut calls = unrecorded.calls;
     let unrecorded_calls = calls.len() as u64;
-    calls.sort_by_key(|call| call.seq);
+    // An unfinished call must not be cut: clients put nothing back behind it.
+    calls.sort_by_key(|call| (!call.unfinished, call.seq));
     calls.truncate(MAX_UNRECORDED);
     Ok(FileSurvey { root, items, unrecorded: calls, unrecorded_calls })
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ollm_protocol::content::{FileStatus, RecordBody};
+use ollm_protocol::content::{Custom, FileStatus, RecordBody};
 use ollm_protocol::methods::session::branches::SessionUndoResult;
 use ollm_protocol::{EventKind, SessionId};
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use crate::app::sessions::{create, input};
 use crate::app::testing::configured_core;
 use crate::events::EventFilter;
 use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
+use crate::put_back::journal::Journal;
 
 /// More changes than any run makes.
 const ALL: usize = usize::MAX / 2;
@@ -237,6 +238,47 @@ async fn plan_of_too_many_files_is_refused_when_it_is_previewed() {
     }
     let error = scene.undo(json!({ "files": "preview" })).await.expect_err("is too large");
     assert!(error.to_string().contains("too many for one call"), "{error}");
+}
+
+#[tokio::test]
+async fn unfinished_call_is_listed_before_any_number_of_others() {
+    let scene = Scene::new().await;
+    for n in 0..101 {
+        let call = json!({ "id": format!("s{n}"), "name": "shell", "args": { "command": n.to_string() },
+            "result": { "llmContent": n.to_string() } });
+        let call = params(json!({ "sessionId": scene.id, "toolCall": call }));
+        input::record_tool_call(Arc::clone(&scene.core), call).await.expect("records");
+    }
+    let start = json!({ "id": "running", "name": "shell" });
+    let start = json!({ "sessionId": scene.id, "name": Custom::TOOL_START, "data": start });
+    input::record_custom(Arc::clone(&scene.core), params(start)).await.expect("records");
+    let undone = scene.undo(json!({ "files": "preview", "steps": 102 })).await.expect("plans");
+    let plan = undone.files.expect("has files");
+    assert_eq!((plan.unrecorded.len(), plan.unrecorded_calls), (100, 102));
+    assert!(plan.unrecorded[0].unfinished);
+    let others = &plan.unrecorded[1..];
+    assert!(others.iter().all(|call| !call.unfinished && call.seq < plan.unrecorded[0].seq));
+    assert!(others.is_sorted_by_key(|call| call.seq));
+}
+
+#[tokio::test]
+async fn damaged_mark_is_named_and_leaves_an_undo_without_files() {
+    let scene = Scene::new().await;
+    let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+    let plan_id = plan.files.expect("has files").plan_id;
+    let root = scene.path("").canonicalize().expect("is there");
+    let journal = Journal::new(scene.id, plan_id, root, Vec::new());
+    scene.core.journals.write(&journal).expect("writes");
+    let stage = scene.path(&journal.stage_name());
+    fs::create_dir(&stage).expect("creates");
+    fs::write(stage.join("ready"), "{").expect("writes");
+    for request in [json!({ "files": "preview" }), json!({ "files": "apply", "planId": plan_id })] {
+        let error = scene.undo(request).await.expect_err("is damaged");
+        let text = crate::error_chain::with_sources(&error);
+        assert!(text.contains("`ready`") && text.contains(&journal.stage_name()), "{text}");
+    }
+    assert!(stage.join("ready").exists());
+    scene.undo(json!({})).await.expect("moves the leaf alone");
 }
 
 #[tokio::test]

@@ -14,13 +14,19 @@ use super::{Dir, MODE_BITS};
 use crate::fsutil::disk::{Change, carry_out};
 
 /// The bits of a mode that run a program for its owner or its group, and the sticky bit.
-const SPECIAL_BITS: u32 = 0o7000;
+pub(super) const SPECIAL_BITS: u32 = 0o7000;
 /// The special bit that only members of the group can set.
 const SET_GROUP_BIT: u32 = 0o2000;
 /// The access control list of a file, beyond its permissions.
 const ACL: &[u8] = b"system.posix_acl_access";
 /// The label of a file for the security policy of the system, which gives one to each new file.
 const LABEL: &[u8] = b"security.selinux";
+
+/// The error of the system for an extended attribute that a file does not have.
+#[cfg(target_vendor = "apple")]
+const MISSING: Errno = Errno::NOATTR;
+#[cfg(not(target_vendor = "apple"))]
+const MISSING: Errno = Errno::NODATA;
 
 /// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +99,7 @@ impl Attributes {
         // The directory may give one to each new file.
         if !self.extended.iter().any(|(name, _)| name.to_bytes() == ACL) {
             match rustix::fs::fremovexattr(file, ACL) {
-                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::NOSYS) => {}
+                Ok(()) | Err(MISSING | Errno::NOTSUP | Errno::NOSYS) => {}
                 Err(_) => losses.push(FileLoss::Acl),
             }
         }
@@ -159,7 +165,7 @@ fn extended_names(file: &File) -> io::Result<Vec<CString>> {
 fn extended(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
     loop {
         let size = match rustix::fs::fgetxattr_query(file, name) {
-            Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM | Errno::ACCESS) => return Ok(None),
+            Err(MISSING | Errno::NOTSUP | Errno::PERM | Errno::ACCESS) => return Ok(None),
             size => size?,
         };
         let mut value = vec![0; size];

@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 pub(crate) use attributes::Attributes;
-use attributes::give_attributes;
+use attributes::{SPECIAL_BITS, give_attributes};
 use ollm_protocol::content::FileLoss;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -29,8 +29,8 @@ const MAX_COMPARED_BYTES: u64 = 1024 * 1024 * 1024;
 const BUFFER_BYTES: u64 = 64 * 1024;
 /// The nine bits of permissions.
 const MODE_BITS: u32 = 0o777;
-/// These and the bits that run a program for its owner or its group.
-const ALL_MODE_BITS: u32 = 0o7777;
+/// The permissions, the set-ID bits and the sticky bit.
+const ALL_MODE_BITS: u32 = MODE_BITS | SPECIAL_BITS;
 
 /// An open directory.
 #[derive(Debug)]
@@ -185,9 +185,14 @@ impl Dir {
     }
 
     /// Reads a whole file of this directory.
-    pub(crate) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+    ///
+    /// **Errors**: of kind `FileTooLarge` if it has more than `max_bytes`.
+    pub(crate) fn read(&self, name: &str, max_bytes: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.open_file(name)?.read_to_end(&mut bytes)?;
+        self.open_file(name)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max_bytes {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         Ok(bytes)
     }
 
@@ -260,16 +265,11 @@ impl Dir {
         carry_out(Change::Sync(&path), || file.sync_all())
     }
 
-    /// Sets the permissions of the file that was found under a name, with [`SyncMethod::Each`] durably.
+    /// Sets the permissions of the file that was found under a name, durably. It may be on a file system that is mounted
+    /// beneath the project, which [`Dir::sync_file_system`] of the project does not reach.
     ///
     /// **Errors**: of kind `NotFound` if another file has the name now.
-    pub(crate) fn set_mode(
-        &self,
-        name: &str,
-        found: &FoundFile,
-        mode: u32,
-        sync: SyncMethod,
-    ) -> io::Result<()> {
+    pub(crate) fn set_mode(&self, name: &str, found: &FoundFile, mode: u32) -> io::Result<()> {
         let (path, file) = (self.path.join(name), self.open_file(name)?);
         let metadata = file.metadata()?;
         if (metadata.dev(), metadata.ino()) != found.inode {
@@ -279,10 +279,7 @@ impl Dir {
         carry_out(Change::SetMode(&path), || {
             Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & ALL_MODE_BITS))?)
         })?;
-        match sync {
-            SyncMethod::Each => carry_out(Change::Sync(&path), || file.sync_all()),
-            SyncMethod::Whole => Ok(()),
-        }
+        carry_out(Change::Sync(&path), || file.sync_all())
     }
 
     /// Creates a directory; one that exists stays.

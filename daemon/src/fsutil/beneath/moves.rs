@@ -127,8 +127,8 @@ mod tests {
             is_taken(private.move_in("two", &dir, "one"));
             dir.move_out("one", &private, "out").expect("moves");
             private.move_in("two", &dir, "one").expect("moves");
-            assert_eq!(dir.read("one").expect("reads"), b"2");
-            assert_eq!(private.read("out").expect("reads"), b"1");
+            assert_eq!(dir.read("one", 9).expect("reads"), b"2");
+            assert_eq!(private.read("out", 9).expect("reads"), b"1");
             assert_eq!(dir.find("two").expect("looks"), PlaceState::Absent);
             assert_eq!(private.find("two").expect("looks"), PlaceState::Absent);
             let exchanged = dir.exchange("one", &private, "out");
@@ -145,6 +145,8 @@ mod tests {
         dir.create("one", b"1", 0o600, SyncMethod::Each).expect("creates");
         let refused = dir.move_in("one", &dir, "two").expect_err("is refused");
         assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
-        assert_eq!(dir.read("one").expect("stays"), b"1");
+        assert_eq!(dir.read("one", 1).expect("stays"), b"1");
+        let refused = dir.read("one", 0).expect_err("is too large");
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -3,15 +3,17 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::ops::ControlFlow;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::content::FileStatus;
 use ollm_protocol::event::PutBackStep;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::{End, Project, content, project_with_changes, put_back};
-use crate::fsutil::trace::{Ability, DiskTrace};
+use crate::fsutil::trace::{Ability, DiskFault, DiskStep, DiskTrace, FaultKind};
 use crate::put_back::apply::{ApplyError, FileOutcome};
 
 /// The file systems of the tests, by what they lack.
@@ -189,6 +191,81 @@ fn content_that_was_restored_or_is_kept_leaves_no_stage() {
     let names = fs::read_dir(&project.session.root).expect("lists");
     let names = names.map(|file| file.expect("lists").file_name());
     assert!(!names.into_iter().any(|name| name.to_string_lossy().starts_with(".ollm")));
+}
+
+#[test]
+fn file_that_is_made_again_between_two_attempts_to_take_back_stays() {
+    let kind = FaultKind::Error(Errno::IO.raw_os_error());
+    let is_mark = |step: &DiskStep| step.is_failure() && format!("{step:?}").contains("taken-back");
+    for lacks in LACKS {
+        for at in 0.. {
+            let (mut project, call) = project_with_changes();
+            let trace = DiskTrace::new(project.scratch.path());
+            trace.set_lacking(lacks);
+            let plan = project.session.plan(&[call], &[]);
+            project.session.apply(&plan, End::BeforeRecord).expect("applies");
+            let at = trace.counts().0 + at;
+            trace.set_fault(Some(DiskFault { at, count: 1, kind }));
+            project.session.recover().expect_err("is interrupted");
+            trace.set_fault(None);
+            project.write("old/gone", "g1");
+            project.session.recover().expect("recovers");
+            if trace.steps().iter().any(is_mark) {
+                assert_eq!(project.text("old/gone").expect("stays"), "g1");
+                assert_eq!(project.text("a").expect("is taken back"), "a2");
+                assert_eq!(project.kept(), []);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn file_or_link_in_place_of_a_created_directory_stays() {
+    for is_link in [false, true] {
+        let (mut project, call) = project_with_changes();
+        let plan = project.session.plan(&[call], &[]);
+        project.session.apply(&plan, End::BeforeRecord).expect("applies");
+        let place = project.path("old");
+        fs::remove_dir_all(&place).expect("removes");
+        match is_link {
+            true => symlink(project.path("dir"), &place).expect("links"),
+            false => fs::write(&place, "mine").expect("writes"),
+        }
+        project.session.recover().expect("recovers");
+        assert_eq!(place.symlink_metadata().expect("stays").is_symlink(), is_link);
+        assert_eq!(project.text("old").is_some(), !is_link);
+        assert_eq!(project.text("a").expect("is taken back"), "a2");
+        assert_eq!(project.kept(), []);
+    }
+}
+
+#[test]
+fn plan_that_is_applied_again_leaves_the_list_of_kept_files() {
+    for lacks in LACKS {
+        let (mut project, call) = project_with_changes();
+        let trace = DiskTrace::new(project.scratch.path());
+        trace.set_lacking(lacks);
+        let plan = project.session.plan(&[call], &[]);
+        let place = project.path("a");
+        let watch = |step, done| match (step, done) {
+            (PutBackStep::Moving, 4) => {
+                fs::write(&place, "editor").expect("writes");
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        };
+        let canceled = project.session.apply_watched(&plan, End::Whole, &watch);
+        assert!(matches!(canceled, Err(ApplyError::Canceled)), "{canceled:?}");
+        let kept = [("a".to_owned(), "a2".to_owned())];
+        assert_eq!(project.kept(), kept);
+        // `a` is a conflict, so the other changes have other places in the journal.
+        let plan = project.session.plan(&[call], &[]);
+        project.session.n_plans -= 1;
+        project.session.apply(&plan, End::Whole).expect_err("the stage is there");
+        assert_eq!(project.kept(), kept);
+        assert_eq!(project.text("dir/b").expect("stays"), "b2");
+    }
 }
 
 #[test]

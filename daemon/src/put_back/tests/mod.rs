@@ -848,6 +848,24 @@ fn many_files_are_put_back() {
 }
 
 #[test]
+fn damaged_mark_leaves_the_stage_for_a_person() {
+    let (mut project, call) = project_with_changes();
+    let plan = project.session.plan(&[call], &[]);
+    project.session.apply(&plan, End::BeforeRecord).expect("applies");
+    let journal = project.session.journals.read(project.session.id).expect("reads");
+    let stage = project.path(&journal.expect("is there").stage_name());
+    fs::write(stage.join("ready"), "{").expect("writes");
+    let before = project.tree();
+    let error = project.session.recover().expect_err("is damaged");
+    assert_eq!(error.source.kind(), std::io::ErrorKind::InvalidData);
+    assert_eq!(project.tree(), before);
+    // A person removes it.
+    fs::remove_dir_all(&stage).expect("removes");
+    project.session.recover().expect("has nothing to take back");
+    assert!(project.session.journals.read(project.session.id).expect("reads").is_none());
+}
+
+#[test]
 fn journal_of_another_version_is_left_for_a_person() {
     let project = Project::new();
     let session = &project.session;
