@@ -19,6 +19,9 @@ use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
 use crate::render::{Style, escaped_json};
 
+/// The longest wait for the rest of a word. A slow model writes a few tokens a second, and a word that is shown in parts may
+/// not fit into its line.
+const HOLD: Duration = Duration::from_secs(1);
 /// The longest time between two pieces of an answer before the wait is shown.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -131,8 +134,11 @@ impl Screen {
         Ok(())
     }
 
-    /// Shows the held part of a word; after [`STALL`] without another piece also that the answer stalls.
+    /// Shows the held part of a word after [`HOLD`], and after [`STALL`] without another piece also that the answer stalls.
     fn show_stall(&mut self, since: Instant, terminal: &mut Terminal) -> CommandResult {
+        if since.elapsed() < HOLD {
+            return Ok(());
+        }
         let held = self.answer.flush();
         terminal.print(&held)?;
         if since.elapsed() > STALL && terminal.err_is_terminal() {
