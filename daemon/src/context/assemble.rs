@@ -3,6 +3,7 @@
 //!
 //! **Invariant**: the same head gives the same messages whether it was just planned or recorded long ago.
 
+use std::borrow::Cow;
 use std::mem::discriminant;
 use std::ops::Range;
 
@@ -17,7 +18,7 @@ use super::cut::{self, Cut};
 use super::input::BuildInput;
 use super::omitted::{OmitReason, Omitted};
 use super::path::{Bodies, ContentsError, PathItem, batch_len, between, is_answered, n_turns};
-use super::render::{Renderer, left_out, note, quote};
+use super::render::{Renderer, left_out, note, quote, quoted_text};
 use crate::tokens::{Counter, IMAGE_TOKENS};
 
 /// The form of a record that is shown whole.
@@ -431,7 +432,11 @@ impl<'a> Assembler<'a, '_, '_> {
                 continue;
             };
             let kept = cut.map(|cut| cut::apply(body, cut));
-            let text = quote(kept.as_ref().unwrap_or(body), is_answered);
+            let shown = kept.as_ref().unwrap_or(body);
+            let text = quote(shown, is_answered);
+            if matches!(counter.defuse(&quoted_text(shown).concat()), Cow::Owned(_)) {
+                self.omitted.add(item, 0, OmitReason::ControlTokens);
+            }
             quoted.push((*item, u64::from(counter.count_text(&text))));
             texts.push(text);
             self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
@@ -488,6 +493,8 @@ impl<'a> Assembler<'a, '_, '_> {
         let counter = &self.layout.input.counter;
         let kept = shorten.map(|shorten| shorten(body));
         let lost = self.lost_images(body, kept.is_some());
+        // The blocks before are no records.
+        self.renderer.take_defused();
         let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         if self.renderer.take_defused() {
             self.omitted.add(item, 0, OmitReason::ControlTokens);

@@ -68,13 +68,16 @@ fn measured(retention: &Retention, n_compactions: u32) -> (f64, bool, String) {
 
 /// Returns the reason for a score that is not measured.
 fn unmeasured(evidence: &ReliabilityEvidence) -> String {
-    let size = match evidence.parameters.map(|parameters| parameters / 1_000_000_000) {
-        Some(billions) => format!("{billions} billion parameters"),
+    let size = match evidence.parameters {
+        Some(parameters) => format!("{:.1} billion parameters", billions(parameters)),
         None => "unknown size".to_owned(),
     };
-    let n = evidence.n_compactions;
+    let times = match evidence.n_compactions {
+        1 => "one compaction".to_owned(),
+        n => format!("{n} compactions"),
+    };
     format!(
-        "no compaction was measured; this is a rule of thumb for a model of {size} after {n} compactions"
+        "what the last compaction kept was not measured; this is a rule of thumb for a model of {size} after {times}"
     )
 }
 
@@ -92,8 +95,12 @@ fn rule_of_thumb(evidence: &ReliabilityEvidence) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "models have far fewer than 2^52 parameters")]
+fn billions(parameters: u64) -> f64 {
+    parameters as f64 / 1e9
+}
+
 fn model_factor(parameters: Option<u64>) -> f64 {
-    let billions = parameters.unwrap_or(0) as f64 / 1e9;
+    let billions = billions(parameters.unwrap_or(0));
     let found = MODEL_FACTORS.iter().find(|(from, _)| billions >= *from);
     found.map_or(MIN_MODEL_FACTOR, |(_, factor)| *factor)
 }
@@ -170,6 +177,21 @@ mod tests {
             retention: None,
         };
         assert_eq!(assess_reliability(&unknown).score, 30.0);
+    }
+
+    #[test]
+    fn reason_of_a_rule_of_thumb_names_its_values() {
+        let check = |parameters, n_compactions, expect: &str| {
+            let count_kind = CountKind::Exact;
+            let evidence =
+                ReliabilityEvidence { parameters, n_compactions, count_kind, retention: None };
+            let reason = assess_reliability(&evidence).reason;
+            let begin = "what the last compaction kept was not measured; this is a rule of thumb for a model of";
+            assert_eq!(reason, format!("{begin} {expect}"));
+        };
+        check(Some(596_049_920), 1, "0.6 billion parameters after one compaction");
+        check(Some(8_030_000_000), 2, "8.0 billion parameters after 2 compactions");
+        check(None, 3, "unknown size after 3 compactions");
     }
 
     #[test]

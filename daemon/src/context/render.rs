@@ -60,7 +60,7 @@ pub(super) struct Renderer<'c> {
     ended: HashMap<String, CallEnd>,
     /// Notes that wait until the open calls have their results.
     deferred: Vec<(PathItem, String)>,
-    /// Whether a control token was broken up since the last question.
+    /// Whether a control token was broken up since the last call of `take_defused`.
     has_defused: bool,
 }
 
@@ -117,7 +117,7 @@ impl<'c> Renderer<'c> {
         defused.into_owned()
     }
 
-    /// Does the same for all texts of a value.
+    /// Breaks up the control tokens in all texts of a JSON value.
     fn defused_value(&mut self, value: &Value) -> Value {
         if let Cow::Borrowed(_) = self.counter.defuse(&value.to_string()) {
             return value.clone();
@@ -166,7 +166,7 @@ impl<'c> Renderer<'c> {
         self.user_text(text, images);
     }
 
-    /// The same; returns the position of the text in its message, in bytes.
+    /// Renders a user turn at the end, and returns the position of its text in its message, in bytes.
     fn user_text(&mut self, text: &str, images: Vec<String>) -> usize {
         self.interrupt();
         self.append(Role::User, text, images)
@@ -332,6 +332,7 @@ impl<'c> Renderer<'c> {
         if self.open.is_empty() {
             self.append(Role::User, &text, Vec::new());
         } else {
+            let text = self.defused(&text);
             self.deferred.push((*item, text));
         }
     }
@@ -350,9 +351,9 @@ impl<'c> Renderer<'c> {
     }
 
     fn call(&mut self, id: &str, name: &str, args: &Value) {
-        let arguments = self.defused_value(args);
+        let function =
+            ContextFunction { name: self.defused(name), arguments: self.defused_value(args) };
         if let Some(last) = self.messages.last_mut() {
-            let function = ContextFunction { name: name.to_owned(), arguments };
             last.tool_calls.push(ContextToolCall { id: portable_id(id), function });
         }
         self.ended.remove(id);
@@ -369,7 +370,8 @@ impl<'c> Renderer<'c> {
             let call = self.open.remove(0);
             let text = call.result.map(|(_, text)| text).unwrap_or_default();
             let mut message = ContextMessage::text(Role::Tool, text);
-            message.tool_name = Some(call.name);
+            // The record of the call is listed for its name.
+            message.tool_name = Some(self.counter.defuse(&call.name).into_owned());
             message.tool_call_id = Some(portable_id(&call.id));
             self.push(message);
         }
@@ -438,24 +440,29 @@ pub(super) fn left_out(n_records: usize) -> String {
 /// Returns a record as a quote: a mark for a question without an answer, its author unless that is the user, its text,
 /// in which nothing can end the block of quotes.
 pub(super) fn quote(body: &RecordBody, is_answered: bool) -> String {
-    let (author, text) = match body {
+    let [author, text] = quoted_text(body);
+    let mark = if is_answered { "" } else { "[not answered] " };
+    format!("- {mark}{author}{}", defuse_all(&text))
+}
+
+/// Returns the author and the text of a quoted record.
+pub(super) fn quoted_text(body: &RecordBody) -> [String; 2] {
+    match body {
         RecordBody::Message(message) => {
             let author = match message.role {
                 Role::User => String::new(),
                 role => format!("[{}] ", role.as_str()),
             };
-            (author, message.sent_text())
+            [author, message.sent_text()]
         }
         RecordBody::ToolCall(call) => {
-            (format!("[{}] ", call.name), call.result.llm_content.clone())
+            [format!("[{}] ", call.name), call.result.llm_content.clone()]
         }
         RecordBody::Custom(custom) => {
-            (String::new(), custom.context_text.clone().unwrap_or_default())
+            [String::new(), custom.context_text.clone().unwrap_or_default()]
         }
-        _ => (String::new(), String::new()),
-    };
-    let mark = if is_answered { "" } else { "[not answered] " };
-    format!("- {mark}{author}{}", defuse_all(&text))
+        _ => [String::new(), String::new()],
+    }
 }
 
 /// Returns a delimited block for a user turn: data, not instructions.

@@ -51,6 +51,11 @@ impl Counter {
         self.exact.is_some()
     }
 
+    /// Returns whether the vocabulary and the template are known.
+    pub(crate) fn has_template(&self) -> bool {
+        self.exact.as_ref().is_some_and(|exact| exact.has_template())
+    }
+
     /// Returns the name of the tokenizer, which is stored beside every count.
     pub(crate) fn identity(&self) -> Arc<str> {
         self.exact.as_ref().map_or_else(|| ESTIMATE_IDENTITY.into(), |exact| exact.identity())
@@ -89,11 +94,16 @@ impl Counter {
     /// the text cannot begin or end a turn. A text without any is unchanged.
     ///
     /// **Source**: Ollama renders a prompt as one text and tokenizes it with the parsing of special tokens, in all its engines. A
-    /// vocabulary says which texts are control tokens; without it, those of most models are assumed.
+    /// vocabulary says which texts are control tokens. Those of most models are broken up with any vocabulary, so that
+    /// prompts hardly change when it becomes known.
     pub(crate) fn defuse<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        match &self.exact {
-            Some(exact) => exact.without_controls(text),
-            None => special::without_usual_controls(text),
+        let usual = special::without_usual_controls(text);
+        match (&self.exact, usual) {
+            (None, usual) => usual,
+            (Some(exact), Cow::Borrowed(text)) => exact.without_controls(text),
+            (Some(exact), Cow::Owned(text)) => {
+                Cow::Owned(exact.without_controls(&text).into_owned())
+            }
         }
     }
 
@@ -363,6 +373,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tokens::testing::byte_level;
+    use crate::tokens::{CachedTokenizer, Engine, Tokenizer};
 
     fn at() -> Timestamp {
         Timestamp::from_unix_ms(0)
@@ -378,6 +390,24 @@ mod tests {
         assert!(Counter::ESTIMATE.count_thinking(&message) > 99);
         message.parts.push(Part::Image { mime_type: "image/png".into(), data: "A".repeat(9000) });
         assert_eq!(Counter::ESTIMATE.count_message(&message), plain + IMAGE_TOKENS);
+    }
+
+    #[test]
+    fn vocabulary_adds_its_control_tokens_to_the_usual_ones() {
+        let vocabulary = byte_level("gpt-2", &[], &["<own>"]).vocabulary();
+        let tokenizer = Tokenizer::new(&vocabulary, Engine::LlamaCpp).unwrap();
+        let exact = Counter::exact(ExactCounter {
+            tokenizer: Arc::new(CachedTokenizer::new(tokenizer)),
+            without_tools: None,
+            with_tools: None,
+            doubts: Arc::default(),
+            is_checked: true,
+        });
+        assert!(exact.has_vocabulary() && !exact.has_template());
+        let text = "<|im_end|><own>[INST]";
+        assert_eq!(Counter::ESTIMATE.defuse(text), "< |im_end|><own>[ INST]");
+        assert_eq!(exact.defuse(text), "< |im_end|>< own>[ INST]");
+        assert!(matches!(exact.defuse("< |im_end|>"), Cow::Borrowed(_)));
     }
 
     #[test]

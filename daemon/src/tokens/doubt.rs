@@ -109,6 +109,14 @@ impl Doubts {
         Self(all.map(|kind| Doubt { shape: shape(kind), error, confirmed: 0 }).into())
     }
 
+    /// Adds a doubt about every message.
+    #[must_use]
+    pub(crate) fn and_all(&self, error: u64) -> Self {
+        let mut all = Self::of_all(error);
+        all.0.extend_from_slice(&self.0);
+        all
+    }
+
     /// Returns whether there are no doubts.
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -196,6 +204,14 @@ mod tests {
         let other = doubts.observed(&odd[1..], 0);
         assert_eq!(other, doubts, "a prompt without such a message confirms nothing");
         assert!(doubts.observed(&odd, 0).is_empty());
+    }
+
+    #[test]
+    fn doubt_about_every_message_keeps_larger_ones() {
+        let [odd, plain] = ["<|end|>", "plain"].map(|text| shape(Role::User, text));
+        let doubts = Doubts::default().with(std::slice::from_ref(&odd), 50).and_all(6);
+        assert!(doubts.concern(&plain) && doubts.concern(&shape(Role::Tool, "plain")));
+        assert_eq!((doubts.margin(&odd), doubts.margin(&plain)), (100, 12));
     }
 
     #[test]

@@ -150,6 +150,33 @@ fn plain_requests_are_the_first_that_are_not_quoted() {
 }
 
 #[test]
+fn control_tokens_of_a_quote_are_listed_for_its_record() {
+    let mut session = Session::default();
+    session.say(Role::User, "Write a parser for the logs.");
+    session.say(Role::Assistant, "I begin.");
+    let stated = session.say(Role::User, "Lines of <|im_end|> made the first version fail.");
+    session.say(Role::Assistant, "I skip them.");
+    for n in 0..60 {
+        session.say(Role::User, &format!("Rename the part of {}, please.", word(n)));
+        session.say(Role::Assistant, "The part has its new name now.");
+    }
+    note_all(&mut session, 20);
+    let built = crowded(&mut session, None, 70);
+    assert!(all_text(&built).contains("Lines of < |im_end|> made"), "{}", all_text(&built));
+    assert_eq!(defused(&built), [stated]);
+}
+
+#[test]
+fn control_tokens_of_a_block_are_listed_for_no_record() {
+    let (mut session, _) = session_with_facts(0, 60);
+    note_all(&mut session, 20);
+    session.checkpoints[0].summary.push_str("- a line with <|im_start|>system\n");
+    let built = crowded(&mut session, None, 55);
+    assert!(all_text(&built).contains("with < |im_start|>system"), "{}", all_text(&built));
+    assert!(defused(&built).is_empty());
+}
+
+#[test]
 fn unsaid_fact_is_quoted_before_requests_that_were_made_lately() {
     let (mut session, facts) = session_with_facts(1, 60);
     note_all(&mut session, 20);

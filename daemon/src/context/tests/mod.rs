@@ -276,6 +276,43 @@ fn control_tokens_end_no_turn_and_are_listed() {
     );
 }
 
+/// Returns the records that are listed because control tokens in them are broken up.
+fn defused(built: &Built) -> Vec<Seq> {
+    let omitted = built.result.omitted.iter();
+    omitted.filter(|one| one.reason == "controlTokens").map(|one| one.seq).collect()
+}
+
+#[test]
+fn control_tokens_in_the_name_of_a_tool_are_broken_up() {
+    let mut session = Session::default();
+    session.say(Role::User, "go");
+    let name = "<|im_end|>".to_owned();
+    let mut call = Message::text(Role::Assistant, "", at());
+    call.parts.push(Part::ToolCall { id: "1".to_owned(), name: name.clone(), args: json!({}) });
+    let calling = session.push(RecordBody::Message(call));
+    let mut result = Message::text(Role::Tool, "done", at());
+    // Without an id, a result is matched by the name.
+    result.tool_name = Some(name);
+    session.push(RecordBody::Message(result));
+    let built = session.build(8192);
+    let [.., call, result] = &built.result.messages[..] else { panic!("has a call") };
+    assert_eq!(call.tool_calls[0].function.name, "< |im_end|>");
+    assert_eq!((result.tool_name.as_deref(), &*result.content), (Some("< |im_end|>"), "done"));
+    assert_eq!(defused(&built), [calling]);
+}
+
+#[test]
+fn control_tokens_of_a_note_that_waits_for_a_result_are_listed_for_the_note() {
+    let mut session = Session::default();
+    session.say(Role::User, "go");
+    session.call("", &["1"]);
+    let waiting = session.say(Role::System, "a <|im_end|>");
+    session.tool("1", "done");
+    let built = session.build(8192);
+    assert!(all_text(&built).contains("a < |im_end|>"));
+    assert_eq!(defused(&built), [waiting]);
+}
+
 #[test]
 fn conversations_are_rendered_as_models_accept_them() {
     let check = check_rendered;

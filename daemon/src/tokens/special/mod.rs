@@ -10,8 +10,12 @@
 //! `SpecialVocabulary` in Ollama 0.24's `tokenizer`. For a role that several texts may have, llama.cpp takes the first
 //! in the order of a hash table; this code takes the lowest id.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::iter::successors;
 use std::ops::Range;
 
 use memchr::memmem;
@@ -123,33 +127,25 @@ impl SpecialTokens {
     /// any is unchanged.
     pub(super) fn without_controls<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);
-        // Where tokens overlap, one comes to light when the other is broken up.
+        // A space can complete a control token that has spaces itself. No control token begins with one, so each pass makes
+        // a run of spaces longer, and no run remains that a token has.
         loop {
-            let found = self.occurring(text.as_bytes());
-            let mut controls = found.into_iter().map(|at| &self.all[at]);
-            let Some(control) = controls.find(|special| special.is_control) else { return text };
-            let control = String::from_utf8_lossy(&control.text);
-            text = Cow::Owned(broken_up(&text, &control));
+            let places = self.places(text.as_bytes());
+            let controls = places.filter(|(_, at)| self.all[*at].is_control);
+            let Some(broken) = broken_up(&text, controls.map(|(start, _)| start)) else {
+                return text;
+            };
+            text = Cow::Owned(broken);
         }
     }
 
     /// Returns the special tokens that occur in a text, as indexes into `all`, in the order of the search.
     fn occurring(&self, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
-        let mut at = 0;
-        while let Some(next) = self.next_first_byte(text, at) {
-            let text = &text[next..];
-            // Every token that is a prefix of `text` is a prefix of the greatest token that is not greater than `text`.
-            // They mostly differ in the second byte, so comparing byte by byte is faster than `<=`.
-            let n_until = self.all.partition_point(|special| special.text.iter().le(text));
-            let mut candidate = n_until.checked_sub(1);
-            while let Some(at) = candidate {
-                if text.starts_with(&self.all[at].text) && !found.contains(&at) {
-                    found.push(at);
-                }
-                candidate = self.all[at].prefix;
+        for (_, at) in self.places(text) {
+            if !found.contains(&at) {
+                found.push(at);
             }
-            at = next + 1;
         }
         match self.order {
             SearchOrder::Longest => found
@@ -157,6 +153,22 @@ impl SpecialTokens {
             SearchOrder::Id => found.sort_unstable_by_key(|at| self.all[*at].id),
         }
         found
+    }
+
+    /// Returns each position, in ascending order, at which a special token occurs, with the token as an index into `all`.
+    fn places<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let first = self.next_first_byte(text, 0);
+        let starts = successors(first, move |start: &usize| self.next_first_byte(text, start + 1));
+        starts.flat_map(move |start| {
+            let rest = &text[start..];
+            // Every token that is a prefix of `rest` is a prefix of the greatest token that is not greater than `rest`.
+            // They mostly differ in the second byte, so comparing byte by byte is faster than `<=`.
+            let n_until = self.all.partition_point(|special| special.text.iter().le(rest));
+            let candidates =
+                successors(n_until.checked_sub(1), move |at: &usize| self.all[*at].prefix);
+            let found = candidates.filter(move |at: &usize| rest.starts_with(&self.all[*at].text));
+            found.map(move |at| (start, at))
+        })
     }
 
     /// Returns the position, from `at` on, of the next byte with which a special token begins.
@@ -173,38 +185,43 @@ impl SpecialTokens {
     }
 }
 
-/// Returns a text without control tokens as most models have them, for a model whose vocabulary is not known: texts such as
-/// `<|im_end|>`, and a few others.
+/// Returns a text without control tokens as most models have them: texts such as `<|im_end|>`, and a few others.
 pub(super) fn without_usual_controls(text: &str) -> Cow<'_, str> {
     const OTHERS: [&str; 4] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]"];
-    let mut text = Cow::Borrowed(text);
-    while let Some(control) = delimited(&text) {
-        text = Cow::Owned(broken_up(&text, &control));
-    }
-    for control in OTHERS {
-        if text.contains(control) {
-            text = Cow::Owned(broken_up(&text, control));
+    let is_control = |start: &usize| {
+        let rest = &text[*start..];
+        is_delimited(rest) || OTHERS.iter().any(|other| rest.starts_with(other))
+    };
+    let starts = text.match_indices(['<', '[']).map(|(start, _)| start);
+    broken_up(text, starts.filter(is_control)).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// Returns whether a text begins with a name between `<|` and `|>`.
+fn is_delimited(text: &str) -> bool {
+    let is_name = |char: char| char.is_ascii_alphanumeric() || "_-.:".contains(char);
+    text.strip_prefix("<|").is_some_and(|rest| {
+        let end = rest.trim_start_matches(is_name);
+        end.len() < rest.len() && end.starts_with("|>")
+    })
+}
+
+/// Puts a space behind the character at each of some positions, which ascend; returns `None` if there are none.
+fn broken_up(text: &str, starts: impl Iterator<Item = usize>) -> Option<String> {
+    let (mut broken, mut done) = (String::new(), 0);
+    for start in starts {
+        let end = start + text[start..].chars().next().map_or(0, char::len_utf8);
+        // Several tokens can begin at one position.
+        if end > done {
+            broken.push_str(&text[done..end]);
+            broken.push(' ');
+            done = end;
         }
     }
-    text
-}
-
-/// Returns the first text of a name between `<|` and `|>`.
-fn delimited(text: &str) -> Option<String> {
-    let is_name = |char: char| char.is_ascii_alphanumeric() || "_-.:".contains(char);
-    let found = text.match_indices("<|").find_map(|(at, begin)| {
-        let rest = &text[at + begin.len()..];
-        let name = &rest[..rest.find(|char| !is_name(char))?];
-        (!name.is_empty() && rest[name.len()..].starts_with("|>")).then_some(name)
-    });
-    found.map(|name| format!("<|{name}|>"))
-}
-
-/// Puts a space behind the first character of each occurrence of a control token.
-fn broken_up(text: &str, control: &str) -> String {
-    let first = control.chars().next().map_or(0, char::len_utf8);
-    let (begin, end) = control.split_at(first);
-    text.replace(control, &format!("{begin} {end}"))
+    if broken.is_empty() {
+        return None;
+    }
+    broken.push_str(&text[done..]);
+    Some(broken)
 }
 
 impl SpecialToken {
@@ -377,13 +394,18 @@ fn special_tokens_in_go(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
 
 fn special_token(vocabulary: &Vocabulary, id: u32) -> SpecialToken {
     let text = vocabulary.texts.of(id).to_vec();
-    // A user-defined token, such as a tag for calls or for HTML, is written by users and models too, unless it ends messages. A
-    // text of one character cannot be broken up.
+    // A user-defined token, such as a tag for calls or for HTML, is written by users and models too, unless it ends messages.
     let mut ends = ENDS_OF_GENERATION.texts.iter().chain(MESSAGE_DELIMITERS.texts);
     let is_control = vocabulary.kinds.get(id as usize) != Some(&TokenKind::UserDefined)
         || ends.any(|end| end.as_bytes() == text);
-    let is_control = is_control && String::from_utf8_lossy(&text).chars().nth(1).is_some();
+    let is_control = is_control && can_be_broken_up(&String::from_utf8_lossy(&text));
     SpecialToken { text, id, prefix: None, strips_left: false, strips_right: false, is_control }
+}
+
+/// Returns whether a token does not occur in its own text with a space behind the first character, as one of a single character
+/// or one that begins with a space does.
+fn can_be_broken_up(token: &str) -> bool {
+    broken_up(token, std::iter::once(0)).is_some_and(|broken| !broken.contains(token))
 }
 
 /// Returns the special tokens that a vocabulary has in llama.cpp, by id.
