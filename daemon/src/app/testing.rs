@@ -233,7 +233,7 @@ impl Backend for ScriptedBackend {
         Box::pin(async { Ok(Version::parse("0.33.0")) })
     }
 
-    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
+    fn list(&self, _max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

@@ -23,8 +23,8 @@ const CORE: &[&str] = &["PATH", "HOME", "USER", "SHELL", "TERM", "LANG", "LC_*"]
 /// secret key beside an access key `AK`); all variables of two services that mostly use them for secrets; addresses of
 /// databases; a file that has nothing but passwords; and the socket through which a program could sign with the user's keys.
 ///
-/// `KUBECONFIG` passes: it names files and is no secret, those in the home are found without it, and a program that does not
-/// see it would act on another cluster than the user chose.
+/// `KUBECONFIG` passes. It names files and is not a secret. Without it, a program would act on another cluster than the user
+/// chose.
 const DENY: &[&str] = &[
     "*_KEY",
     "*_SECRET",

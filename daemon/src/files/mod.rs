@@ -25,7 +25,6 @@ mod watch;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -485,11 +484,10 @@ fn report(root: &Root) -> RootReport {
     }
 }
 
-/// Returns whether a walk reads no directory, for as long as calls wait for one.
+/// Returns whether a walk that is awaited reads no directory, for as long as calls wait for one.
 fn is_walk_hanging(root: &Root, state: &RootState) -> bool {
-    let is_awaited = state.phase == Phase::Walking
-        || state.refreshed < root.refresh_wanted.load(Ordering::SeqCst);
-    is_awaited && state.read_at.max(*root.used_at.lock()).elapsed() > root.limits.no_answer
+    let since = state.read_at.max(*root.awaited_since.lock());
+    root.awaits_walk(state) && since.elapsed() > root.limits.no_answer
 }
 
 /// Limits the walks of whole roots at once.

@@ -23,6 +23,8 @@ pub(super) struct OpenRoot {
     blocked: Arc<Semaphore>,
     /// The calls that wait for any disk.
     all_blocked: Arc<Semaphore>,
+    /// Held by the look at the disk of a status report: a hanging root has one at most.
+    looking: Arc<Semaphore>,
 }
 
 /// A walk that a call asked for.
@@ -47,7 +49,8 @@ pub(super) enum RootAge {
 impl OpenRoot {
     /// Takes a root; `all_blocked` counts the calls that wait for any disk.
     pub(super) fn new(root: Arc<Root>, all_blocked: Arc<Semaphore>) -> Self {
-        Self { root, blocked: Arc::new(Semaphore::new(MAX_BLOCKED)), all_blocked }
+        let blocked = Arc::new(Semaphore::new(MAX_BLOCKED));
+        Self { root, blocked, all_blocked, looking: Arc::new(Semaphore::new(1)) }
     }
 
     /// Finds out whether the state may be old in a way that no watch reports, and requests a walk then: the root is another
@@ -160,8 +163,30 @@ impl OpenRoot {
     pub(super) async fn answers(&self, limit: Duration) -> bool {
         let path = self.root.key.path.clone();
         // A root that is gone answers too.
-        let look = self.blocking(move || drop(path.metadata()));
-        matches!(tokio::time::timeout(limit, look).await, Ok(Ok(())))
+        self.looks(limit, move || drop(path.metadata())).await
+    }
+
+    /// Returns whether a look at the disk ends within a time.
+    pub(super) async fn looks(
+        &self,
+        limit: Duration,
+        look: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let looked = async {
+            let looking = Arc::clone(&self.looking).acquire_owned().await;
+            let look = move || {
+                let _looking = looking;
+                look();
+            };
+            self.blocking(look).await
+        };
+        matches!(tokio::time::timeout(limit, looked).await, Ok(Ok(())))
+    }
+
+    /// Returns how many more calls may wait for any disk.
+    #[cfg(test)]
+    pub(super) fn n_free(&self) -> usize {
+        self.all_blocked.available_permits()
     }
 
     /// Runs work that may wait for the disk.

@@ -96,6 +96,8 @@ pub(crate) struct Root {
     pub(crate) progress: watch::Sender<u64>,
     /// The number of requests to walk again.
     pub(super) refresh_wanted: AtomicU64,
+    /// The moment since which the walk that runs or was asked for is awaited.
+    pub(super) awaited_since: Mutex<Instant>,
     /// Set if the next walk tries again to watch the root.
     pub(super) watch_wanted: AtomicBool,
     n_subscribers: AtomicUsize,
@@ -151,6 +153,7 @@ impl Root {
             }),
             progress: watch::Sender::new(0),
             refresh_wanted: AtomicU64::new(0),
+            awaited_since: Mutex::new(Instant::now()),
             watch_wanted: AtomicBool::new(false),
             n_subscribers: AtomicUsize::new(0),
             used_at: Mutex::new(Instant::now()),
@@ -171,9 +174,22 @@ impl Root {
 
     /// Asks for another walk; returns the number that [`RootState::refreshed`] reaches when it is done.
     pub(crate) fn request_refresh(&self) -> u64 {
-        let number = self.refresh_wanted.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = {
+            let state = self.state.read();
+            let mut since = self.awaited_since.lock();
+            if !self.awaits_walk(&state) {
+                *since = Instant::now();
+            }
+            self.refresh_wanted.fetch_add(1, Ordering::SeqCst) + 1
+        };
         self.wake();
         number
+    }
+
+    /// Returns whether the first walk runs, or a request to walk again is not fulfilled.
+    pub(super) fn awaits_walk(&self, state: &RootState) -> bool {
+        state.phase == Phase::Walking
+            || state.refreshed < self.refresh_wanted.load(Ordering::SeqCst)
     }
 
     /// Asks for another walk that also tries to watch the root, if it is polled because no watches were left.

@@ -14,6 +14,9 @@ use super::listed::{ListedModel, RunningModel};
 pub(crate) type BackendFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
 
+/// Maximum number of attempts to send a request, unless the caller allows fewer.
+pub(super) const MAX_ATTEMPTS: u32 = 3;
+
 /// A model server.
 ///
 /// **Cancel safety**: every future may be dropped, which closes the connection and makes the server stop.
@@ -34,7 +37,7 @@ pub(crate) trait Backend: Send + Sync {
     fn version(&self) -> BackendFuture<'_, Version>;
 
     /// Lists the models that the server has.
-    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>>;
+    fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>>;
 
     /// Describes a model, without its digest.
     fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo>;

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::backend::Backend;
+use super::backend::{Backend, MAX_ATTEMPTS};
 use super::chat::WarmRequest;
 use super::error::{CallPhase, ModelError, ServerAdvice};
 use super::info::{ModelInfo, canonical_name};
@@ -193,7 +193,7 @@ impl Models {
     /// the models, as far as they arrive in time.
     pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
         let backend = self.backend()?;
-        let mut all = backend.list().await?;
+        let mut all = backend.list(MAX_ATTEMPTS).await?;
         let is_incomplete = |listed: &ListedModel| {
             listed.capabilities.is_empty() || listed.details.trained_context.is_none()
         };
@@ -220,7 +220,8 @@ impl Models {
     /// Returns the digest that the server lists for a model, if it does so within `wait`; `None` if the server cannot be
     /// reached.
     pub(crate) async fn listed_digest(&self, model: &str, wait: Duration) -> Option<ListedDigest> {
-        let list = async { self.backend()?.list().await };
+        // A second attempt would not fit into the wait, and a refused connection would look like a slow server.
+        let list = async { self.backend()?.list(1).await };
         match tokio::time::timeout(wait, list).await {
             Ok(Ok(list)) => Some(ListedDigest::find(list, model)),
             Ok(Err(ModelError::InvalidHost(_) | ModelError::Unreachable { .. })) => None,

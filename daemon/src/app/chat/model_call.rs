@@ -157,6 +157,7 @@ impl Turn {
             let mut stream = backend.stream(request);
             if is_noticed(unread) {
                 self.report_queued(None, Some(WaitsFor::Server), Some(unread)).await;
+                reading.sent();
                 tokio::select! {
                     biased;
                     sent = &mut stream => return sent,
@@ -164,10 +165,11 @@ impl Turn {
                 }
             }
             self.report_reading(reading.new_tokens()).await;
+            reading.sent();
             stream.await
         };
         let sent = self.unless_ended(sent).await?;
-        reading.begun();
+        reading.waited_for(&sent);
         Ok((sent, reading))
     }
 

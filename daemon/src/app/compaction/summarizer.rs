@@ -415,8 +415,9 @@ impl<'a> Summarizer<'a> {
         let answer = async {
             let backend = self.core.models.backend()?;
             let mut reading = self.core.speeds.begin_reading(&self.model, prompt);
+            reading.sent();
             let sent = backend.stream(request).await;
-            reading.begun();
+            reading.waited_for(&sent);
             let mut stream = sent?;
             loop {
                 match stream.next().await? {

@@ -281,7 +281,8 @@ impl<'a> SummaryRange<'a> {
         };
         let is_background = first.is_background();
         // A server that reads on is asked for each piece in a pause of its own.
-        let next = if first.reads_on() { first.clone() } else { first.without_patience() };
+        let is_patient = first.reads_on();
+        let next = if is_patient { first.clone() } else { first.without_patience() };
         let (mut summary, mut n_done, mut first_done) = (before, 0, None);
         for (at, piece) in pieces.iter().enumerate() {
             let step = CompressionProgressData {
@@ -313,8 +314,8 @@ impl<'a> SummaryRange<'a> {
             n_done += 1;
             first_done.get_or_insert_with(Instant::now);
         }
-        // Since the first piece, no chat came before the end.
-        if let Some(first_done) = first_done.filter(|_| is_background) {
+        // Unless the later pieces waited for pauses of their own, no chat came since the first one.
+        if let Some(first_done) = first_done.filter(|_| is_background && !is_patient) {
             let quiet = first_done.elapsed();
             self.core.due_compactions.change(id, |history| history.add_quiet(quiet));
         }

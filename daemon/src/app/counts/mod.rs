@@ -33,8 +33,8 @@ use crate::tokens::{
 const IDLE: Duration = Duration::from_secs(180);
 /// A model that could not be learned is not tried again for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(300);
-/// The same, if the server ended or did not respond: it may be back at once, and a model on which it fails each time must not
-/// be tried with every turn.
+/// The wait after the server ended or did not respond while a model was learned. It may be back at once; but if learning the
+/// model is what ends it, each turn must not end it again.
 const RETRY_LOST_AFTER: Duration = Duration::from_secs(30);
 /// The most templates of a model: one for each set of tools and thinking mode.
 const MAX_TEMPLATES: usize = 16;
@@ -275,7 +275,10 @@ impl Counts {
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
             doubts: match (is_checked, known.is_name_guessed) {
-                (false, _) => Arc::new(Doubts::of_all(UNCHECKED_TOKENS)),
+                (false, true) => {
+                    Arc::new(Doubts::of_all(UNCHECKED_TOKENS.max(GUESSED_NAME_TOKENS)))
+                }
+                (false, false) => Arc::new(known.doubts.and_all(UNCHECKED_TOKENS)),
                 (true, true) => Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS)),
                 (true, false) => Arc::clone(&known.doubts),
             },

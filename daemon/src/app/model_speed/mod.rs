@@ -1,5 +1,5 @@
 //! Observations of models in earlier calls: how fast they read a prompt and write an answer, the window that they run
-//! with, the prompts that their server holds, and whether it stops to read when a caller leaves.
+//! with, the prompts that their server holds, and whether it stops reading when the caller leaves.
 
 mod reading;
 mod slots;

@@ -9,7 +9,7 @@ use ollm_protocol::SessionId;
 use tokio::time::Instant;
 
 use super::MeasuredModels;
-use crate::model::ChatEnd;
+use crate::model::{CallPhase, ChatEnd, ModelError};
 
 /// The shortest rest of an unread prompt from which a wait for it can be told from others.
 const LEAST_REST: Duration = Duration::from_millis(500);
@@ -73,7 +73,7 @@ impl UnreadPrompts {
     }
 }
 
-/// A prompt that a server reads. Dropped before [`Self::begun`], it is left unread.
+/// A prompt that a server reads. Dropped between [`Self::sent`] and [`Self::begun`], it is left unread.
 pub(crate) struct PromptReading {
     models: MeasuredModels,
     model: String,
@@ -85,13 +85,14 @@ pub(crate) struct PromptReading {
     expected: Option<Duration>,
     /// The rest of an unread prompt that the server may have read first.
     behind: Duration,
-    sent_at: Instant,
+    /// `None` before the prompt is sent.
+    sent_at: Option<Instant>,
     /// The time until the answer began, or the request failed.
     waited: Option<Duration>,
 }
 
 impl MeasuredModels {
-    /// Notes that a model is sent a prompt.
+    /// Notes that a model will be sent a prompt.
     pub(crate) fn begin_reading(&self, model: &str, prompt: SentPrompt) -> PromptReading {
         let measured = self.get(model);
         let age = prompt.session.and_then(|id| measured.slots.age(id));
@@ -107,7 +108,7 @@ impl MeasuredModels {
             new_tokens,
             expected: measured.reading_or_guess(new_tokens),
             behind: measured.unread.possible_rest(),
-            sent_at: Instant::now(),
+            sent_at: None,
             waited: None,
         }
     }
@@ -119,9 +120,22 @@ impl PromptReading {
         self.new_tokens
     }
 
+    /// Notes that the prompt is sent; only the first call counts.
+    pub(crate) fn sent(&mut self) {
+        self.sent_at.get_or_insert_with(Instant::now);
+    }
+
     /// Notes that the answer began, or that the server refused the request.
     pub(crate) fn begun(&mut self) {
-        self.waited.get_or_insert_with(|| self.sent_at.elapsed());
+        let sent_at = self.sent_at;
+        self.waited.get_or_insert_with(|| sent_at.map_or(Duration::ZERO, |at| at.elapsed()));
+    }
+
+    /// Notes the end of the wait for an answer. A server that did not begin one in time may still read the prompt.
+    pub(crate) fn waited_for<T>(&mut self, sent: &Result<T, ModelError>) {
+        if !matches!(sent, Err(ModelError::Timeout { phase: CallPhase::FirstToken, .. })) {
+            self.begun();
+        }
     }
 
     /// Adds the observations of the whole answer.
@@ -140,8 +154,11 @@ impl PromptReading {
 
 impl Drop for PromptReading {
     fn drop(&mut self) {
-        let (None, Some(expected)) = (self.waited, self.expected) else { return };
-        let rest = (self.behind + expected).saturating_sub(self.sent_at.elapsed());
+        let (Some(sent_at), None, Some(expected)) = (self.sent_at, self.waited, self.expected)
+        else {
+            return;
+        };
+        let rest = (self.behind + expected).saturating_sub(sent_at.elapsed());
         self.models.change(&self.model, |measured| measured.unread.leave(rest));
     }
 }
@@ -149,7 +166,7 @@ impl Drop for PromptReading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DoneReason, PromptCount};
+    use crate::model::{ADVICE, CallTarget, DoneReason, PromptCount};
 
     fn prompt(session: u128, tokens: u64, prefix_tokens: u64) -> SentPrompt {
         let session = Some(SessionId::from_uuid(uuid::Uuid::from_u128(session)));
@@ -172,6 +189,7 @@ mod tests {
     /// Sends a prompt that is answered after a wait and its reading.
     async fn answer(models: &MeasuredModels, prompt: SentPrompt, wait: u64, end: ChatEnd) {
         let mut reading = models.begin_reading("m", prompt);
+        reading.sent();
         tokio::time::advance(Duration::from_secs(wait) + end.prompt_time.unwrap_or_default()).await;
         reading.begun();
         reading.ended(&end);
@@ -201,8 +219,9 @@ mod tests {
             let models = MeasuredModels::default();
             let rest_now = || models.get("m").unread_rest().as_secs();
             answer(&models, prompt(1, 100, 0), 0, end(100, Some(0), Duration::from_secs(1))).await;
-            let left =
-                models.begin_reading("m", SentPrompt { tokens: 2600, ..SentPrompt::default() });
+            let own = |tokens| SentPrompt { tokens, ..SentPrompt::default() };
+            let mut left = models.begin_reading("m", own(2600));
+            left.sent();
             tokio::time::advance(Duration::from_secs(2)).await;
             assert_eq!(rest_now(), 0, "it is being read by its own request");
             drop(left);
@@ -210,7 +229,7 @@ mod tests {
             answer(&models, prompt(1, 100, 0), wait, end(100, Some(0), Duration::from_secs(1)))
                 .await;
             assert_eq!(models.get("m").reads_on(), reads_on);
-            drop(models.begin_reading("m", SentPrompt { tokens: 2400, ..SentPrompt::default() }));
+            models.begin_reading("m", own(2400)).sent();
             assert_eq!(rest_now() / 3, rest / 3, "{wait}");
         }
     }
@@ -220,8 +239,28 @@ mod tests {
         let models = MeasuredModels::default();
         answer(&models, prompt(1, 100, 0), 0, end(100, Some(0), Duration::from_secs(1))).await;
         let mut refused = models.begin_reading("m", prompt(1, 5000, 0));
+        refused.sent();
         refused.begun();
         drop(refused);
-        assert!(models.get("m").unread_rest().is_zero());
+        drop(models.begin_reading("m", prompt(1, 5000, 0)));
+        assert!(models.get("m").unread_rest().is_zero(), "the last one was not sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn prompt_without_a_first_token_in_time_is_left_unread() {
+        let models = MeasuredModels::default();
+        answer(&models, prompt(1, 100, 0), 0, end(100, Some(0), Duration::from_secs(1))).await;
+        let check = |phase, is_unread| {
+            let host = "http://h:1".to_owned();
+            let to = CallTarget { host, model: None, advice: &ADVICE };
+            let after = Duration::from_secs(1);
+            let mut reading = models.begin_reading("m", prompt(1, 5000, 0));
+            reading.sent();
+            reading.waited_for(&Err::<(), _>(ModelError::Timeout { to, phase, after }));
+            drop(reading);
+            assert_eq!(!models.get("m").unread_rest().is_zero(), is_unread, "{phase}");
+        };
+        check(CallPhase::Connect, false);
+        check(CallPhase::FirstToken, true);
     }
 }

@@ -30,7 +30,7 @@ impl ModelSlots {
 
     /// Returns whether a prompt of a session would take the place of one that another session sends again.
     pub(crate) fn displace_other(&self, id: SessionId) -> bool {
-        !self.hold(id) && self.recent[self.n_slots - 1].is_some_and(|oldest| oldest != id)
+        !self.hold(id) && self.recent[self.n_slots - 1].is_some()
     }
 
     /// Returns the number of prompts since the last one of a session; `None` if it had none, or too long ago.

@@ -170,8 +170,9 @@ async fn counter_for(
     };
     let info = check_description(core, &info).await;
     let known = known_counter(core, &prompts).await;
-    let kind = if needs_template { known.kind() } else { known.kind_of_text() };
-    if kind == CountKind::Exact && core.counts.has_tokenizer(&info, model) {
+    // A count that is only unchecked has nothing more to learn.
+    let is_learned = if needs_template { known.has_template() } else { known.has_vocabulary() };
+    if is_learned && core.counts.has_tokenizer(&info, model) {
         return Ok(known);
     }
     let ticket = core.models.queues().enter(model, Priority::Background);

@@ -193,6 +193,27 @@ async fn root_whose_disk_does_not_answer_is_reported_as_hanging() {
 }
 
 #[tokio::test]
+async fn status_reports_leave_one_look_at_a_disk_that_does_not_answer() {
+    let workspace = Workspace::new();
+    workspace.write("f", "");
+    assert_eq!(workspace.list().await, ["f"]);
+    let open = workspace.files.0.roots.lock()[&workspace.key()].clone();
+    let n_free = open.n_free();
+    let (answer, hangs) = std::sync::mpsc::channel::<()>();
+    let limit = Duration::from_millis(1);
+    let look = move || {
+        let _ended = hangs.recv();
+    };
+    assert!(!open.looks(limit, look).await);
+    for _ in 0..3 {
+        assert!(!open.answers(limit).await);
+        assert_eq!(open.n_free(), n_free - 1);
+    }
+    drop(answer);
+    assert!(open.answers(Duration::from_secs(60)).await);
+}
+
+#[tokio::test]
 async fn root_without_watches_is_polled_until_a_refresh_finds_some() {
     let workspace = Workspace::limited(FilesLimits { max_watch: 5, ..FilesLimits::default() });
     (0..10).for_each(|at| workspace.write(&format!("d{at}/f"), ""));

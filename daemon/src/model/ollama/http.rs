@@ -24,8 +24,6 @@ use crate::clock::Clock;
 use crate::config::ApiKey;
 use crate::model::error::{CallPhase, CallTarget, ModelError, sanitized};
 
-/// Maximum number of attempts to send a request, unless the caller allows fewer.
-pub(super) const MAX_ATTEMPTS: u32 = 3;
 /// The pause before the second attempt; each further pause is twice as long. A random time of up to the same length is
 /// added, so that clients that failed together do not retry together.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

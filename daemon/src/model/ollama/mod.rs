@@ -17,11 +17,11 @@ use reqwest::Method;
 use serde::de::DeserializeOwned;
 
 pub(crate) use self::http::Timeouts;
-use self::http::{Http, HttpCall, MAX_ATTEMPTS};
+use self::http::{Http, HttpCall};
 use self::identify::{ServerKind, identify};
 use self::stream::OllamaStream;
 use self::wire::ModelsBody;
-use super::backend::{AnswerStream, Backend, BackendFuture};
+use super::backend::{AnswerStream, Backend, BackendFuture, MAX_ATTEMPTS};
 use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice};
 use super::info::{ModelInfo, Version};
@@ -172,11 +172,10 @@ impl Backend for Ollama {
         Box::pin(async { self.explained(self.fetch_version(1).await).await })
     }
 
-    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
-        Box::pin(async {
+    fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
+        Box::pin(async move {
             let limit = self.http.timeouts.response;
-            // Tries once: a turn asks for the list beside other requests.
-            let body = self.get::<ModelsBody<_>>("/api/tags", limit, 1).await;
+            let body = self.get::<ModelsBody<_>>("/api/tags", limit, max_attempts).await;
             Ok(self.explained(body).await?.models)
         })
     }
@@ -193,7 +192,7 @@ impl Backend for Ollama {
         Box::pin(async move {
             let mut info = self.describe(model).await?;
             // Only the list contains the digest. Some models, such as remote ones, are not in the list.
-            info.digest = match ListedDigest::find(self.list().await?, model) {
+            info.digest = match ListedDigest::find(self.list(MAX_ATTEMPTS).await?, model) {
                 ListedDigest::Digest(digest) => Some(digest),
                 ListedDigest::Absent | ListedDigest::Unknown => None,
             };

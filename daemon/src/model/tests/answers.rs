@@ -266,7 +266,7 @@ async fn model_info_contains_geometry_and_digest() {
     assert_eq!((info.trained_context, info.parameter_count), (Some(8192), Some(8_030_000_000)));
     assert_eq!(info.geometry.map(|geometry| geometry.bytes_per_token()), Some(131_072));
     assert_eq!((info.system.as_deref(), info.n_hidden_messages), (Some("be brief"), 1));
-    let listed = ollama.list().await.expect("a list");
+    let listed = ollama.list(1).await.expect("a list");
     assert_eq!(listed[0].model, "other:latest");
     assert_eq!((listed[1].size_bytes, listed[1].details.trained_context), (5, Some(8192)));
     let verbose = ollama.vocabulary("m:7b").await.expect("all of it");

@@ -110,11 +110,11 @@ async fn response_that_is_not_streamed_has_a_limit() {
     let server = ScriptedServer::new("0.33.0", vec![Step::Hang]);
     let ollama = connect(&server, Timeouts { response: SHORT, probe: SHORT, ..PATIENT });
     let reason = |error: ModelError| error.reason();
-    assert_eq!(ollama.list().await.map_err(reason), Err("answerTimeout"));
+    assert_eq!(ollama.list(1).await.map_err(reason), Err("answerTimeout"));
     assert_eq!(ollama.running().await.map_err(reason), Err("answerTimeout"));
     let server = ScriptedServer::new("0.33.0", vec![BEGIN, chunk("{\"models\":["), Step::Hang]);
     let ollama = connect(&server, Timeouts { response: SHORT, ..PATIENT });
-    assert_eq!(ollama.list().await.map_err(reason), Err("answerTimeout"));
+    assert_eq!(ollama.list(1).await.map_err(reason), Err("answerTimeout"));
 }
 
 /// Returns a port that accepts no more connections, with the sockets that keep it full.
@@ -141,7 +141,7 @@ async fn unanswered_connection_times_out() {
     let host = ModelHost::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let timeouts = Timeouts { connect: SHORT, ..PATIENT };
     let ollama = Ollama::new(host, None, timeouts, Arc::new(Clock::system()));
-    let error = ollama.list().await.expect_err("times out");
+    let error = ollama.list(1).await.expect_err("times out");
     assert_eq!(error.reason(), "connectTimeout", "{error}");
 }
 
@@ -153,7 +153,7 @@ async fn refused_connection_names_the_host_and_the_reason() {
     };
     let host = ModelHost::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let ollama = Ollama::new(host, None, PATIENT, Arc::new(Clock::system()));
-    let error = ollama.list().await.expect_err("is refused").to_string();
+    let error = ollama.list(1).await.expect_err("is refused").to_string();
     let expect =
         format!("cannot reach the model server at http://127.0.0.1:{port}: connection refused");
     assert_eq!(error, expect);
@@ -263,7 +263,7 @@ async fn other_server_is_named_instead_of_a_missing_model() {
         let ollama = connect(&server, PATIENT);
         let errors = [
             ollama.show("m").await.map(drop),
-            ollama.list().await.map(drop),
+            ollama.list(1).await.map(drop),
             ollama.running().await.map(drop),
             ollama.version().await.map(drop),
             ollama.stream(&request()).await.map(drop),
@@ -302,6 +302,6 @@ async fn ollama_without_a_version_keeps_its_own_errors() {
 #[tokio::test]
 async fn endless_response_is_refused_at_the_limit() {
     let server = ScriptedServer::new("", vec![BEGIN, Step::Flood(100 << 20)]);
-    let error = connect(&server, PATIENT).list().await.expect_err("is too large");
+    let error = connect(&server, PATIENT).list(1).await.expect_err("is too large");
     assert_eq!(error.reason(), "tooLarge", "{error}");
 }

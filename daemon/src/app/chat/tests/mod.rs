@@ -255,7 +255,8 @@ async fn turn_is_queued_while_the_server_reads_a_prompt_whose_caller_left() {
         answer_time: None,
     };
     speeds.note("m", &end, 0);
-    drop(speeds.begin_reading("m", SentPrompt { tokens: 1000, ..SentPrompt::default() }));
+    let unread = SentPrompt { tokens: 1000, ..SentPrompt::default() };
+    speeds.begin_reading("m", unread).sent();
     chat.backend.answer(&[AnswerStep::Reading, Text("two"), STOP]);
     let mut turn = chat.start(Some("again"), json!({})).await.expect("starts");
     let ChatEvent::Phase { waits_for, expected_ms, .. } = wait_for(&mut turn, "queued").await
