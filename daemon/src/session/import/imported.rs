@@ -98,7 +98,7 @@ impl Imported {
         }
         let of_header = shorten_header(&mut header).into_iter().map(|field| (field, 1)).collect();
         losses.add_shortened(of_header);
-        records.report_to(&mut losses);
+        losses.add_of(&mut records);
         let report = ImportReport {
             format,
             source_records,
@@ -150,8 +150,16 @@ impl Losses {
         }
     }
 
-    /// Adds `n` losses of one kind, which have no line.
-    pub(super) fn add_times(&mut self, what: &str, reason: &str, n: u64) {
+    /// Adds what the records of a spool lost.
+    pub(super) fn add_of(&mut self, records: &mut RecordSpool) {
+        self.add_shortened(records.take_shortened());
+        let reason = "an undo does not put back what another session wrote";
+        for (field, n_records) in records.take_without_writes() {
+            self.add_times(field, reason, n_records);
+        }
+    }
+
+    fn add_times(&mut self, what: &str, reason: &str, n: u64) {
         let key = (shortened(what), shortened(reason));
         if let Some((_, n_times)) = self.kinds.get_mut(&key) {
             *n_times += n;

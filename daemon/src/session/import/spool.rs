@@ -15,8 +15,6 @@ use ollm_protocol::content::{Record, RecordBody, RecordScope};
 use ollm_protocol::limits::{BoundedField, shorten_record};
 use ollm_protocol::{Seq, Timestamp};
 
-use super::imported::Losses;
-
 /// Bytes that are collected before they are written.
 const WRITE_BYTES: usize = 256 * 1024;
 
@@ -133,16 +131,14 @@ impl RecordSpool {
         index
     }
 
-    /// Reports what the pushed records lost, once.
-    pub(super) fn report_to(&mut self, losses: &mut Losses) {
-        losses.add_shortened(std::mem::take(&mut self.shortened));
-        for (field, n_records) in std::mem::take(&mut self.without_writes) {
-            losses.add_times(
-                field,
-                "an undo does not put back what another session wrote",
-                n_records,
-            );
-        }
+    /// Takes the number of values that were shortened, by field.
+    pub(super) fn take_shortened(&mut self) -> BTreeMap<BoundedField, u64> {
+        std::mem::take(&mut self.shortened)
+    }
+
+    /// Takes the number of records without the writes that their file named, by field.
+    pub(super) fn take_without_writes(&mut self) -> BTreeMap<&'static str, u64> {
+        std::mem::take(&mut self.without_writes)
     }
 
     /// Returns the number of records.

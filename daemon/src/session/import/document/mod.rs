@@ -50,7 +50,7 @@ pub(super) fn parse(
     let mut header = header(&mut fields, start, file, &mut losses);
     let description = complete(&mut header, &mut metadata, &mut losses);
     header.mode = content.first_mode_change().and_then(|change| change.from);
-    content.elements.report_to(&mut losses);
+    losses.add_of(&mut content.elements);
     fields.report_remaining(&mut losses, "document");
     metadata.report_remaining(&mut losses, "metadata");
 
