@@ -81,7 +81,7 @@ pub(crate) struct Config {
     /// Directories on this machine that may hold Ollama's models: `OLLAMA_MODELS`, then the usual one.
     #[serde(skip)]
     pub(crate) ollama_models_dirs: Vec<PathBuf>,
-    /// Whether the configuration names the model server, rather than `OLLAMA_HOST` or the default.
+    /// Set if the configuration names the model server, which otherwise comes from `OLLAMA_HOST` or the default.
     #[serde(skip)]
     pub(crate) is_ollama_host_set: bool,
     #[serde(skip)]

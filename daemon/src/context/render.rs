@@ -60,7 +60,7 @@ pub(super) struct Renderer<'c> {
     ended: HashMap<String, CallEnd>,
     /// Notes that wait until the open calls have their results.
     deferred: Vec<(PathItem, String)>,
-    /// Whether a control token was broken up since the last call of `take_defused`.
+    /// Set if a control token was broken up since the last call of `take_defused`.
     has_defused: bool,
 }
 

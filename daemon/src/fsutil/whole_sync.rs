@@ -1,4 +1,4 @@
-//! One sync for many files.
+//! Syncs of a whole file system, each in place of the syncs of many files.
 //!
 //! A sync of each of ten thousand files takes minutes; a sync of their file system takes about as long as writing them.
 //! But it also writes what others wrote, and not every system promises as much as for a single file.

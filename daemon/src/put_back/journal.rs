@@ -47,7 +47,7 @@ pub(crate) struct JournaledChange {
     /// The number of the innermost directories that are removed with the file, if they are empty then.
     #[serde(default, skip_serializing_if = "is_no_dir")]
     pub(crate) dirs: u32,
-    /// What the file may lose if it is replaced.
+    /// The attributes that the file may lose if it is replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) loses: Vec<FileLoss>,
 }

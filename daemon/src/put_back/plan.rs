@@ -20,7 +20,7 @@ pub(crate) struct PlanItem {
     pub(crate) back: Vec<Seq>,
     pub(crate) forward: Vec<Seq>,
     pub(crate) fate: FileFate,
-    /// What a file that is replaced loses.
+    /// The attributes that a file loses if it is replaced.
     pub(crate) loses: Vec<FileLoss>,
 }
 

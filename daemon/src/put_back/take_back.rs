@@ -138,7 +138,7 @@ impl StagedFile {
     }
 }
 
-/// What is in the place of a change and in its stage.
+/// The files in the place of a change and in its stage.
 struct ReversalSituation {
     place: PlaceState,
     staged: PlaceState,

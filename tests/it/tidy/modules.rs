@@ -75,28 +75,30 @@ fn daemon_files() -> Vec<(String, PathBuf)> {
     modules.filter(|(module, _)| module != "lib").collect()
 }
 
+/// Returns the name at the beginning of some code, empty if there is none.
+fn name_at_start(code: &str) -> &str {
+    let code = code.trim_start();
+    let end = code.find(|char: char| !char.is_alphanumeric() && char != '_');
+    &code[..end.unwrap_or(code.len())]
+}
+
 /// Returns the names that follow `<root>::` in some code, those in braces included.
 fn names_in<'a>(code: &'a str, root: &str) -> BTreeSet<&'a str> {
-    let name = |text: &'a str| {
-        let text = text.trim_start();
-        let end = text.find(|char: char| !char.is_alphanumeric() && char != '_');
-        &text[..end.unwrap_or(text.len())]
-    };
     let mut names = BTreeSet::new();
     for (at, prefix) in code.match_indices(&format!("{root}::")) {
         let path = &code[at + prefix.len()..];
         let Some(group) = path.strip_prefix('{') else {
-            names.insert(name(path));
+            names.insert(name_at_start(path));
             continue;
         };
-        names.insert(name(group));
+        names.insert(name_at_start(group));
         let mut depth = 0;
         for (at, char) in group.char_indices() {
             match char {
                 '{' => depth += 1,
                 '}' if depth == 0 => break,
                 '}' => depth -= 1,
-                ',' if depth == 0 => drop(names.insert(name(&group[at + 1..]))),
+                ',' if depth == 0 => drop(names.insert(name_at_start(&group[at + 1..]))),
                 _ => {}
             }
         }
@@ -200,9 +202,7 @@ fn modules_of_app_read_only_their_sections_of_the_configuration() {
         let code: String = production_code(&text).split_whitespace().collect();
         for before_section in ["config().", "config."] {
             for (at, found) in code.match_indices(before_section) {
-                let rest = &code[at + found.len()..];
-                let end = rest.find(|char: char| !char.is_alphanumeric() && char != '_');
-                let name = &rest[..end.unwrap_or(rest.len())];
+                let name = name_at_start(&code[at + found.len()..]);
                 if sections.iter().any(|section| section == name) {
                     read_sections.insert((own.clone(), name.to_owned()));
                 }

@@ -1,4 +1,4 @@
-//! Whether a question fits into the model's window: a text from a pipe that is cut must not pass for the whole text.
+//! The check that a question fits into the model's window: a text from a pipe that is cut must not pass for the whole text.
 //!
 //! The daemon shows a model the beginning and the end of a message that does not fit. This module asks the daemon for the
 //! count before anything is recorded, and refuses such a question.

@@ -332,7 +332,7 @@ impl InteractiveChat<'_, '_> {
     }
 }
 
-/// What became of the message of a failed turn.
+/// The fate of the message of a failed turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFate {
     /// The turn had no message.

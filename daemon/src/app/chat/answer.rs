@@ -40,7 +40,7 @@ pub(super) struct StreamedAnswer {
     pub(super) calls: Vec<ChatToolCall>,
     pub(super) end: Result<ChatEnd, AnswerStop>,
     pub(super) started: Instant,
-    /// Whether a piece arrived.
+    /// Set once a piece has arrived.
     has_begun: bool,
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::MAX_TEMPLATES;
 use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, create_private_dir, read_derived, replace_atomically};
+use crate::model::ListedDigest;
 use crate::tokens::{
     CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary, VocabularyError,
 };
@@ -64,6 +65,11 @@ fn is_empty(doubts: &Arc<Doubts>) -> bool {
 }
 
 impl KnownModel {
+    /// Returns whether the server listed the digest that the model was learned for.
+    pub(super) fn is_checked(&self, listed: Option<&ListedDigest>) -> bool {
+        listed.is_some_and(|listed| listed.is(self.digest.as_deref()))
+    }
+
     /// Returns the digest of the vocabulary, and the engine that counts with it.
     pub(super) fn tokenizer_key(&self) -> (String, Engine) {
         (self.vocabulary.clone(), self.engine)

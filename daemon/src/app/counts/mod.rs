@@ -258,7 +258,7 @@ impl Counts {
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
         let name = canonical_name(model);
         let known = known.get(&name).ok_or(MissingCounter::Model)?;
-        let is_checked = listed.get(&name).is_some_and(|listed| listed.is(known.digest.as_deref()));
+        let is_checked = known.is_checked(listed.get(&name));
         let think = think.unwrap_or(&known.think).to_owned();
         let variant = TemplateVariant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
@@ -269,19 +269,16 @@ impl Counts {
         let (tokenizer, last_used) =
             tokenizers.get_mut(&key).ok_or(MissingCounter::Tokenizer(key))?;
         *last_used = Instant::now();
+        let doubts = match known.is_name_guessed {
+            true => Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS)),
+            false => Arc::clone(&known.doubts),
+        };
         let template = |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned();
         Ok(Counter::exact(ExactCounter {
             tokenizer: Arc::clone(tokenizer),
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
-            doubts: match (is_checked, known.is_name_guessed) {
-                (false, true) => {
-                    Arc::new(Doubts::of_all(UNCHECKED_TOKENS.max(GUESSED_NAME_TOKENS)))
-                }
-                (false, false) => Arc::new(known.doubts.and_all(UNCHECKED_TOKENS)),
-                (true, true) => Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS)),
-                (true, false) => Arc::clone(&known.doubts),
-            },
+            doubts: if is_checked { doubts } else { Arc::new(doubts.and_all(UNCHECKED_TOKENS)) },
             is_checked,
         })
         .calibrated(calibration))
@@ -304,8 +301,7 @@ impl Counts {
     /// Returns whether the server listed the digest that a model was learned for.
     pub(crate) fn is_checked(&self, model: &str) -> bool {
         let (state, name) = (self.state.lock(), canonical_name(model));
-        let digest = state.known(model).and_then(|known| known.digest.as_deref());
-        state.listed.get(&name).is_some_and(|listed| listed.is(digest))
+        state.known(model).is_some_and(|known| known.is_checked(state.listed.get(&name)))
     }
 
     /// Returns the tokenizer of a model if it is in memory.

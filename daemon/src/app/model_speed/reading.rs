@@ -29,7 +29,7 @@ pub(crate) struct SentPrompt {
 pub(super) struct UnreadPrompts {
     /// The moment at which a server that reads on has read the last one.
     until: Option<Instant>,
-    /// Whether the server reads on; `None` until that was seen.
+    /// The answer to whether the server reads on; `None` until it was seen to do one or the other.
     reads_on: Option<bool>,
 }
 

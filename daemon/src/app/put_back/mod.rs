@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{
-    Delta, FileCounts, FileHash, FilePlan, FileState, FileStatus, FilesMode, NotKept, PlannedFile,
-    PutBack, PutBackFile, RecordBody, RecordKind,
+    Delta, FileCounts, FileHash, FilePlan, FileState, FileStatus, FilesMode, KeptFile, NotKept,
+    PlannedFile, PutBack, PutBackFile, RecordBody, RecordKind,
 };
 use ollm_protocol::event::{FilesProgressData, PutBackStep};
 use ollm_protocol::{PlanId, Seq, SessionId, sanitize};
@@ -219,7 +219,7 @@ fn record(
 }
 
 /// Returns the contents that stages in the project have because nothing else has them.
-fn kept_files(survey: &FileSurvey) -> Vec<ollm_protocol::content::KeptFile> {
+fn kept_files(survey: &FileSurvey) -> Vec<KeptFile> {
     survey.root.as_deref().map_or_else(Vec::new, |root| stage::kept_files(Path::new(root)))
 }
 

@@ -1,4 +1,4 @@
-//! What a file has besides its content and its permissions, so that one that takes its place can get the same.
+//! The attributes of a file besides its content and its permissions, and their copy to a file that takes its place.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

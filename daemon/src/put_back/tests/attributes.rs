@@ -1,4 +1,4 @@
-//! What belongs to a file besides its content: kept when the file is replaced, or named in the plan.
+//! Tests that the attributes of a replaced file are kept, or named in the plan.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -233,11 +233,12 @@ impl SessionCell {
         drop(open);
         let n_records = end.records - start.records - n_marks;
         self.shared.n_records.fetch_add(n_records, Ordering::Relaxed);
+        // The records are durable, so their callers get the results even if the observer has a bug.
         let announced = catch_unwind(AssertUnwindSafe(|| {
             self.announce(created.as_ref(), &announced);
         }));
         if announced.is_err() {
-            tracing::error!(session = %self.id, "records are durable, and what follows them panicked");
+            tracing::error!(session = %self.id, "the observer of durable records panicked");
         }
         for (reply, result) in replies {
             send_reply(reply, result);

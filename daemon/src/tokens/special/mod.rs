@@ -192,7 +192,7 @@ pub(super) fn without_usual_controls(text: &str) -> Cow<'_, str> {
         let rest = &text[*start..];
         is_delimited(rest) || OTHERS.iter().any(|other| rest.starts_with(other))
     };
-    let starts = text.match_indices(['<', '[']).map(|(start, _)| start);
+    let starts = memchr::memchr2_iter(b'<', b'[', text.as_bytes());
     broken_up(text, starts.filter(is_control)).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
