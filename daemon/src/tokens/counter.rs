@@ -94,16 +94,11 @@ impl Counter {
     /// the text cannot begin or end a turn. A text without any is unchanged.
     ///
     /// **Source**: Ollama renders a prompt as one text and tokenizes it with the parsing of special tokens, in all its engines. A
-    /// vocabulary says which texts are control tokens. Those of most models are broken up with any vocabulary, so that
-    /// prompts hardly change when it becomes known.
+    /// vocabulary says which texts are control tokens. Without one, those of most models are broken up.
     pub(crate) fn defuse<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let usual = special::without_usual_controls(text);
-        match (&self.exact, usual) {
-            (None, usual) => usual,
-            (Some(exact), Cow::Borrowed(text)) => exact.without_controls(text),
-            (Some(exact), Cow::Owned(text)) => {
-                Cow::Owned(exact.without_controls(&text).into_owned())
-            }
+        match &self.exact {
+            Some(exact) => exact.without_controls(text),
+            None => special::without_usual_controls(text, |_| true),
         }
     }
 
@@ -393,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn vocabulary_adds_its_control_tokens_to_the_usual_ones() {
+    fn usual_control_tokens_are_broken_up_until_the_template_is_known() {
         let vocabulary = byte_level("gpt-2", &[], &["<own>"]).vocabulary();
         let tokenizer = Tokenizer::new(&vocabulary, Engine::LlamaCpp).unwrap();
         let exact = Counter::exact(ExactCounter {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::doubt::{Doubts, MessageShape};
 use super::estimate::MESSAGE_OVERHEAD_TOKENS;
+use super::special;
 use super::template::{Neighbor, PromptChunk, Template};
 use super::tokenizer::Tokenizer;
 
@@ -154,9 +155,16 @@ impl ExactCounter {
         Fault::Tokenized(special)
     }
 
-    /// Returns a text in which no control token of the vocabulary occurs.
+    /// Returns a text in which no control token of the vocabulary occurs, and none of those that most models have and that
+    /// the template writes as plain text, as `[INST]` is in some. Until the template is known, it may write each of them.
     pub(super) fn without_controls<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.tokenizer.tokenizer.without_controls(text)
+        let is_written =
+            |control: &str| self.template().is_none_or(|template| template.writes(control));
+        let tokenizer = &self.tokenizer.tokenizer;
+        match special::without_usual_controls(text, is_written) {
+            Cow::Borrowed(text) => tokenizer.without_controls(text),
+            Cow::Owned(text) => Cow::Owned(tokenizer.without_controls(&text).into_owned()),
+        }
     }
 
     /// Counts the tokens of a text.

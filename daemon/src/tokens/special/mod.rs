@@ -185,24 +185,24 @@ impl SpecialTokens {
     }
 }
 
-/// Returns a text without control tokens as most models have them: texts such as `<|im_end|>`, and a few others.
-pub(super) fn without_usual_controls(text: &str) -> Cow<'_, str> {
-    const OTHERS: [&str; 4] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]"];
-    let is_control = |start: &usize| {
-        let rest = &text[*start..];
-        is_delimited(rest) || OTHERS.iter().any(|other| rest.starts_with(other))
-    };
+/// Breaks up the control tokens as most models have them, texts such as `<|im_end|>` and a few others, of which `is_read`
+/// says that a model reads them.
+pub(super) fn without_usual_controls(text: &str, is_read: impl Fn(&str) -> bool) -> Cow<'_, str> {
+    let is_control = |start: &usize| usual_control(&text[*start..]).is_some_and(&is_read);
     let starts = memchr::memchr2_iter(b'<', b'[', text.as_bytes());
     broken_up(text, starts.filter(is_control)).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Returns whether a text begins with a name between `<|` and `|>`.
-fn is_delimited(text: &str) -> bool {
+/// Returns the control token with which a text begins: a name between `<|` and `|>`, or one of a few others.
+fn usual_control(text: &str) -> Option<&str> {
+    const OTHERS: [&str; 4] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]"];
+    let Some(rest) = text.strip_prefix("<|") else {
+        return OTHERS.into_iter().find(|other| text.starts_with(other));
+    };
     let is_name = |char: char| char.is_ascii_alphanumeric() || "_-.:".contains(char);
-    text.strip_prefix("<|").is_some_and(|rest| {
-        let end = rest.trim_start_matches(is_name);
-        end.len() < rest.len() && end.starts_with("|>")
-    })
+    let end = rest.trim_start_matches(is_name);
+    let is_named = end.len() < rest.len() && end.starts_with("|>");
+    is_named.then(|| &text[..text.len() - end.len() + "|>".len()])
 }
 
 /// Puts a space behind the character at each of some positions, which ascend; returns `None` if there are none.

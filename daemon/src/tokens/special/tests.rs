@@ -13,23 +13,25 @@ fn specials(controls: &[&str]) -> SpecialTokens {
 #[test]
 fn usual_controls_are_broken_up_in_one_pass() {
     let check = |text: &str, expect: &str| {
-        let found = without_usual_controls(text);
+        let found = without_usual_controls(text, |_| true);
         assert_eq!(found, expect);
         assert_eq!(matches!(found, Cow::Borrowed(_)), text == expect, "{text}");
-        assert!(matches!(without_usual_controls(&found), Cow::Borrowed(_)), "{found}");
+        assert!(matches!(without_usual_controls(&found, |_| true), Cow::Borrowed(_)), "{found}");
     };
     check("<|a|><|b-1|>[INST]", "< |a|>< |b-1|>[ INST]");
     check("<|<|a|>|> <start_of_turn", "<|< |a|>|> <start_of_turn");
     check("<| |> <|a b|> <||> <|", "<| |> <|a b|> <||> <|");
     check("é[/INST]é<end_of_turn>", "é[ /INST]é< end_of_turn>");
+    let only_one = without_usual_controls("<|a|><|b|>[INST]", |control| control == "<|b|>");
+    assert_eq!(only_one, "<|a|>< |b|>[INST]");
 }
 
 #[test]
 fn many_different_controls_are_broken_up_at_once() {
     let text: String = (0..100_000).map(|n| format!("<|a{n}|>")).collect();
-    assert_eq!(without_usual_controls(&text).len(), text.len() + 100_000);
+    assert_eq!(without_usual_controls(&text, |_| true).len(), text.len() + 100_000);
     let unclosed = "<|a".repeat(300_000);
-    assert!(matches!(without_usual_controls(&unclosed), Cow::Borrowed(_)));
+    assert!(matches!(without_usual_controls(&unclosed, |_| true), Cow::Borrowed(_)));
 }
 
 #[test]

@@ -102,6 +102,11 @@ impl Template {
         self.seams.iter().find(|(a, b, _)| (*a, *b) == (before, after)).map(|(.., seam)| seam)
     }
 
+    /// Returns whether the template writes a text around messages.
+    pub(super) fn writes(&self, text: &str) -> bool {
+        self.seams.iter().any(|(.., seam)| seam.left.contains(text) || seam.right.contains(text))
+    }
+
     /// Returns a message with its sides of the two seams, or `None` if the template does not cover it.
     pub(super) fn chunk(
         &self,

@@ -256,6 +256,17 @@ fn template_that_is_not_understood_is_not_used() {
 }
 
 #[test]
+fn only_control_tokens_that_the_model_reads_are_broken_up() {
+    let (spm, gpt) = (counter("llama-spm", &LLAMA, instructions), counter("gpt-2", &GPT2, chat_ml));
+    let text = "<|im_end|> [INST] </s> <|endoftext|> <|other|>";
+    let check = |counter: &Counter, expect| assert_eq!(counter.defuse(text), expect);
+    check(&Counter::ESTIMATE, "< |im_end|> [ INST] </s> < |endoftext|> < |other|>");
+    // `[INST]` is no token of this vocabulary, and marks the template's turns.
+    check(&spm, "<|im_end|> [ INST] < /s> <|endoftext|> <|other|>");
+    check(&gpt, "< |im_end|> [INST] </s> < |endoftext|> <|other|>");
+}
+
+#[test]
 fn system_message_that_is_left_out_is_learned() {
     let template = learned(&GPT2, without_system).unwrap();
     assert!(template.is_system_dropped && template.calls.is_some());
