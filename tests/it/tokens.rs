@@ -369,6 +369,20 @@ fn truncated_prompt_is_an_event_and_an_error() {
 }
 
 #[test]
+fn prompt_truncated_while_the_server_lists_no_digests_is_an_error() {
+    let fake = FakeOllama::with_version("0.12.0");
+    let mut chat = session(&fake, "tiny", json!({}));
+    ask(&mut chat, "one", json!({}));
+    {
+        let mut state = fake.state();
+        (state.largest_window, state.loaded) = (2048, Vec::new());
+    }
+    fake.inject("/api/tags", &[Fault::Hang]);
+    let error = last_event(&mut chat, &"y".repeat(3000));
+    assert_fields(&error, json!({ "kind": "error", "data": { "kind": "context-truncated" } }));
+}
+
+#[test]
 fn exactly_counted_context_never_exceeds_its_limit() {
     let fake = FakeOllama::new();
     let mut chat = session(&fake, "tiny", json!({ "contextSize": 2048 }));

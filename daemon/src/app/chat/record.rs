@@ -2,6 +2,7 @@
 //! reads, its window, and whether the count of the prompt was right.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Retention, Role, Usage};
@@ -19,7 +20,7 @@ use crate::app::core::blocking;
 use crate::app::counts::CountMismatch;
 use crate::app::drafts::{message_drafts, uncounted};
 use crate::app::error::{AppError, ChatError, Result};
-use crate::app::models::learning;
+use crate::app::models::learning::{self, CountedPrompts};
 use crate::app::partial::answer_parts;
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
@@ -33,7 +34,7 @@ impl Turn {
     /// content has no record.
     pub(super) async fn record(
         &self,
-        info: &ModelInfo,
+        info: &Arc<ModelInfo>,
         call: &ModelCall,
         effective: Option<u32>,
     ) -> Result<(Option<Seq>, ChatUsage)> {
@@ -49,7 +50,7 @@ impl Turn {
         let retention = self.retention(call).await;
         let usage = self.usage(info, call, end, effective, retention);
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
-        self.check_count(call, end, partial).await?;
+        self.check_count(info, call, end, partial).await?;
         Ok((partial, usage))
     }
 
@@ -161,12 +162,28 @@ impl Turn {
         self.core.models.in_memory(&self.request.model).await?.effective_context
     }
 
+    /// Returns whether the prompt of a call was counted exactly. A count that was not called so because the server did not
+    /// list the model then is exact if the server lists the same model now.
+    async fn is_counted_exactly(&self, info: &Arc<ModelInfo>, call: &ModelCall) -> bool {
+        let ModelCall { built, request, .. } = call;
+        let (core, model) = (&self.core, request.model.clone());
+        if built.count_kind == CountKind::Exact || core.counts.is_checked(&model) {
+            return built.count_kind == CountKind::Exact;
+        }
+        learning::check_description(core, info).await;
+        let (tools, num_ctx) = (request.tools.clone(), Some(request.num_ctx));
+        let prompts = CountedPrompts { model, think: request.think, tools, num_ctx };
+        let counter = learning::known_counter(core, &prompts).await;
+        counter.kind_of(&request.messages) == CountKind::Exact
+    }
+
     /// Compares the tokens that the server read with those that were sent, and learns from the difference.
     ///
     /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees
     /// with the server means that the count was wrong, which is an event.
     async fn check_count(
         &self,
+        info: &Arc<ModelInfo>,
         call: &ModelCall,
         end: &ChatEnd,
         partial: Option<Seq>,
@@ -174,7 +191,7 @@ impl Turn {
         let ModelCall { built, request, .. } = call;
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
         let sent = built.context_tokens;
-        if built.count_kind != CountKind::Exact {
+        if !self.is_counted_exactly(info, call).await {
             learning::calibrate(&self.core, request, read).await;
             return Ok(());
         }

@@ -8,6 +8,7 @@
 //! with a smaller context; before that, its thinking is recorded off the active path.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use ollm_protocol::Seq;
 use ollm_protocol::event::{TurnEndedData, TurnStartedData};
@@ -141,7 +142,7 @@ impl Turn {
     /// **Errors**: `EmptyAnswer` and `OnlyThinking` if calling again would not help.
     async fn after_answer(
         &self,
-        info: &ModelInfo,
+        info: &Arc<ModelInfo>,
         call: &ModelCall,
         effective: Option<u32>,
         retries: &mut Retries,
