@@ -1,6 +1,7 @@
 //! The context of a command: the terminal, the connection to the daemon, and the output of results.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
@@ -10,8 +11,9 @@ use ollm_protocol::method::{
     SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet, SessionGetRecord,
     SessionImport, SessionList, SessionRedo, SessionUndo, SnapshotRestore,
 };
+use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
-use ollm_protocol::{Method, SessionId, sanitize};
+use ollm_protocol::{Event, EventKind, Method, SessionId, sanitize};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -21,6 +23,7 @@ use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, InstalledService, decode};
 use crate::error::ClientError;
+use crate::interrupts::Interrupts;
 use crate::model_server::{OtherModelServer, is_about_server};
 use crate::render::progress::Spinner;
 use crate::render::terminal::{OutputError, Terminal};
@@ -37,8 +40,8 @@ const CATALOG_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct CommandContext<'a> {
     pub(crate) terminal: &'a mut Terminal,
     pub(crate) environment: &'a Environment,
-    /// Set for a command that was typed in a chat, where commands begin with a slash.
-    pub(crate) in_chat: bool,
+    /// The Ctrl-C of a chat, which cancel calls there and do not end the process; `None` outside of a chat.
+    pub(crate) chat_interrupts: Option<Arc<Interrupts>>,
     connector: Connector,
     client: Option<BlockingClient>,
     json: bool,
@@ -79,7 +82,7 @@ impl<'a> CommandContext<'a> {
         Ok(Self {
             terminal,
             environment,
-            in_chat: false,
+            chat_interrupts: None,
             connector,
             client: None,
             json: global.json,
@@ -91,6 +94,11 @@ impl<'a> CommandContext<'a> {
     /// Returns whether `--json` was given.
     pub(crate) fn json(&self) -> bool {
         self.json
+    }
+
+    /// Returns whether the command was typed in a chat, where commands begin with a slash.
+    pub(crate) fn in_chat(&self) -> bool {
+        self.chat_interrupts.is_some()
     }
 
     pub(crate) fn connector(&self) -> &Connector {
@@ -207,6 +215,42 @@ impl<'a> CommandContext<'a> {
     /// Returns the longest wait for a method's reply: `--timeout`, else that of the method.
     pub(crate) fn timeout_of(&self, method: &str) -> Duration {
         self.timeout.or(slow_timeout(method)).unwrap_or_else(|| self.connector.timeout())
+    }
+
+    /// Calls a method that can take long, and passes the session's events of a kind to `on_event`, or `None` at least every
+    /// 100 ms, until the reply arrives. The result is `None` if Ctrl-C canceled the call, as it does in a chat.
+    pub(crate) fn call_with_events<M: Method>(
+        &self,
+        params: &M::Params,
+        session_id: SessionId,
+        kind: EventKind,
+        on_event: &mut dyn FnMut(Option<&Event>),
+    ) -> Result<Option<CallReply<M::Result>>, ClientError> {
+        // On a connection of its own, because closing the connection cancels the call.
+        let client = BlockingClient::connect(&self.connector)?;
+        let events = EventSubscribeParams {
+            session_id: Some(session_id),
+            kinds: vec![kind],
+            ..EventSubscribeParams::default()
+        };
+        let interrupts = self.chat_interrupts.as_ref();
+        let _guard = interrupts.map(|interrupts| interrupts.begin(self.terminal));
+        let mut continues = |event: Option<&Event>| {
+            on_event(event);
+            interrupts.is_none_or(|interrupts| interrupts.count() == 0)
+        };
+        let timeout = self.timeout_of(M::NAME);
+        let raw = client.call_with_events::<M>(params, &events, timeout, &mut continues)?;
+        let Some(raw) = raw else { return Ok(None) };
+        let value = decode(M::NAME, &raw)?;
+        Ok(Some(CallReply { raw, value }))
+    }
+
+    /// Says that Ctrl-C canceled a call, and what that means for its subject.
+    pub(crate) fn say_canceled(&mut self, outcome: &str) -> CommandResult {
+        self.terminal.flush()?;
+        self.terminal.eprintln(&Style::Faint.paint(&format!("canceled; {outcome}")));
+        Ok(())
     }
 
     /// Calls a method and prints its result.

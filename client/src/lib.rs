@@ -37,6 +37,7 @@ mod commands;
 mod completion;
 mod connection;
 mod error;
+mod interrupts;
 mod model_server;
 mod project;
 mod regular_file;

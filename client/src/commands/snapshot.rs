@@ -314,7 +314,7 @@ fn confirmed(
     let plan = ctx.call::<SnapshotRestore>(&preview_of(&params))?.value;
     if let Some(call) = plan.files.as_ref().filter(|_| with_files).and_then(unfinished_call) {
         let id = params.snapshot_id;
-        let hint = match ctx.in_chat {
+        let hint = match ctx.in_chat() {
             true => format!("/context restore {id}"),
             false => format!("ollmctl snapshot restore {id}"),
         };

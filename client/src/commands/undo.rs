@@ -4,14 +4,12 @@ use clap::Args;
 use ollm_protocol::content::{FilesMode, Operation, OperationState};
 use ollm_protocol::event::{FilesProgressData, PutBackStep};
 use ollm_protocol::method::{SessionRedo, SessionUndo};
-use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::branches::{SessionUndoParams, SessionUndoResult};
-use ollm_protocol::{Event, EventKind, Method, SessionId, sanitize};
+use ollm_protocol::{EventKind, Method, SessionId, sanitize};
 
 use crate::args::session::SessionFlag;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, decode};
 use crate::error::ClientError;
 use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
 use crate::render::progress::ProgressMeter;
@@ -32,7 +30,7 @@ Files stay as they are unless --files is given. It shows what would happen to ea
 operations wrote, asks, and puts back those that are exactly as the session left them. A file that somebody else \
 changed since or has open for writing, whose earlier content was not kept, or that belongs to git stays, and so does \
 what a command wrote without a record of it. Behind a command of `exec --track` whose result is not recorded, nothing \
-is put back. Ctrl-C takes everything back until all files have moved; in a chat, press it twice, which ends the chat. A \
+is put back. Ctrl-C takes everything back until all files have moved. A \
 content that nothing else has is never removed: the output names where it is.
 
 Examples:
@@ -130,8 +128,8 @@ impl StepDirection {
     fn apply(
         self,
         params: &SessionUndoParams,
-        ctx: &mut CommandContext<'_>,
-    ) -> Result<CallReply<SessionUndoResult>, ClientError> {
+        ctx: &CommandContext<'_>,
+    ) -> Result<Option<CallReply<SessionUndoResult>>, ClientError> {
         match self {
             Self::Back => apply::<SessionUndo>(params, ctx),
             Self::Forward => apply::<SessionRedo>(params, ctx),
@@ -186,7 +184,7 @@ fn step_without_files(
 
 /// Returns a command for some steps as it is typed in a shell, or in the chat that runs this one.
 fn typed(name: &str, steps: usize, session_id: SessionId, ctx: &CommandContext<'_>) -> String {
-    match ctx.in_chat {
+    match ctx.in_chat() {
         true => format!("/{name} {steps}"),
         false => format!("ollmctl {name} {steps} --session {session_id}"),
     }
@@ -230,37 +228,30 @@ fn step_with_files(
         plan_id: Some(plan.plan_id),
         ..SessionUndoParams::new(session_id, steps)
     };
-    let reply = direction.apply(&params, ctx)?;
-    ctx.print(&reply, |result, options| render(direction.done(), result, options))
+    match direction.apply(&params, ctx)? {
+        Some(reply) => {
+            ctx.print(&reply, |result, options| render(direction.done(), result, options))
+        }
+        None => ctx.say_canceled("the files that had moved are taken back"),
+    }
 }
 
-/// Makes a call that puts files back and shows its progress. Ctrl-C ends this process, in a
-/// chat the second one does. The daemon takes everything back then, as long as files move.
+/// Makes a call that puts files back and shows its progress; returns `None` if Ctrl-C canceled it.
+///
+/// Ctrl-C outside of a chat ends this process. The daemon takes everything back then, as long as files move.
 fn apply<M: Method<Params = SessionUndoParams, Result = SessionUndoResult>>(
     params: &SessionUndoParams,
     ctx: &CommandContext<'_>,
-) -> Result<CallReply<SessionUndoResult>, ClientError> {
-    let client = BlockingClient::connect(ctx.connector())?;
-    let events = EventSubscribeParams {
-        session_id: Some(params.session_id),
-        kinds: vec![EventKind::FilesProgress],
-        ..EventSubscribeParams::default()
-    };
+) -> Result<Option<CallReply<SessionUndoResult>>, ClientError> {
     let mut meter = ProgressMeter::files("putting files back");
-    let mut on_event = |event: Option<&Event>| {
+    let kind = EventKind::FilesProgress;
+    ctx.call_with_events::<M>(params, params.session_id, kind, &mut |event| {
         let data = event.map(|event| serde_json::from_value(event.data.clone()));
         if let Some(Ok(progress)) = data {
             let (done, total) = files_done(&progress);
             meter.set(done, total);
         }
-        true
-    };
-    let timeout = ctx.timeout_of(M::NAME);
-    let raw = client.call_with_events::<M>(params, &events, timeout, &mut on_event)?;
-    drop(meter);
-    let raw = raw.expect("every event lets the call continue");
-    let value = decode(M::NAME, &raw)?;
-    Ok(CallReply { raw, value })
+    })
 }
 
 /// Returns how many files are done, as if each step but the last were half of the work on a file, and the number of all.

@@ -15,8 +15,6 @@ use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult, parse_error_message};
-use crate::commands::context::ContextCommand;
-use crate::commands::context::compact::compact;
 use crate::commands::sessions::SessionsCommand;
 use crate::commands::sessions::branches::fork;
 use crate::commands::shared::SharedCommand;
@@ -47,7 +45,6 @@ pub(super) fn run(
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let history = keeps_history.then(|| LineHistory::new(ctx.connector().address().home()));
-    ctx.in_chat = true;
     let mut chat = InteractiveChat { session, turns, ctx, given_back: None, is_left: false };
     let has_color = chat.ctx.terminal.has_color();
     let mut editor = LineEditor::new(history, chat.session_id(), has_color)?;
@@ -155,14 +152,6 @@ impl InteractiveChat<'_, '_> {
     /// Runs a command of `ollmctl`; the chat follows one that makes or archives a session.
     fn run_line(&mut self, command: SharedCommand) -> CommandResult {
         match command {
-            SharedCommand::Context(ContextCommand::Compact(args)) => {
-                let is_done = self
-                    .turns
-                    .run_interruptible(self.ctx, |ctx, is_wanted| compact(args, is_wanted, ctx))?;
-                if !is_done {
-                    self.remark("canceled; the context is unchanged");
-                }
-            }
             SharedCommand::Sessions(SessionsCommand::Fork(args)) => {
                 self.session = self.session.continued_in(fork(args, self.ctx)?);
             }

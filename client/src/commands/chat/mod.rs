@@ -1,7 +1,7 @@
 //! `ollmctl chat`: a conversation with a model, all of which the daemon keeps.
 //!
 //! A question on the command line or from a pipe gets one answer; otherwise the chat runs on the terminal
-//! (`interactive`). `session` is the session, `turn` runs one turn and counts Ctrl-C, `screen` shows the turn. This
+//! (`interactive`). `session` is the session, `turn` runs one turn, `screen` shows the turn. This
 //! client keeps only the typed lines, for the arrow keys (`input`, `history`).
 
 mod answer;
@@ -16,6 +16,7 @@ mod slash;
 mod turn;
 
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use ollm_protocol::methods::chat::Think;
@@ -25,6 +26,7 @@ use crate::args::read_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
+use crate::interrupts::Interrupts;
 use fit::require_fit;
 use model_name::require_model;
 use screen::{JsonLines, Screen};
@@ -122,7 +124,9 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
     }
     let mut session = open_session(&args, ctx)?;
     let is_chat = question.is_none();
-    let turns = TurnRunner::new(if is_chat { WhenBusy::Wait } else { WhenBusy::Fail })?;
+    let when_busy = if is_chat { WhenBusy::Wait } else { WhenBusy::Fail };
+    let interrupts = Interrupts::watch()?;
+    let turns = TurnRunner::new(when_busy, Arc::clone(&interrupts));
     match question {
         Some(question) => {
             if !args.allow_truncation {
@@ -130,7 +134,10 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
             }
             answer_once(&question, session, turns, ctx)
         }
-        None => interactive::run(session, turns, !args.no_history, ctx),
+        None => {
+            ctx.chat_interrupts = Some(interrupts);
+            interactive::run(session, turns, !args.no_history, ctx)
+        }
     }
 }
 

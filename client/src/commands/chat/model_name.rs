@@ -37,7 +37,7 @@ pub(super) fn require_model(name: &str, ctx: &mut CommandContext<'_>) -> Command
     let similar = similar(name, &names);
     if let Some(first) = similar.first() {
         failure.message = format!("{}; similar ones are {}", failure.message, similar.join(", "));
-        failure.hint = Some(match ctx.in_chat {
+        failure.hint = Some(match ctx.in_chat() {
             true => format!("/model {first}"),
             false => format!("ollmctl chat --model {first}"),
         });

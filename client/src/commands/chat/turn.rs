@@ -1,12 +1,9 @@
-//! Chat turns: follows the events of a turn, reports that time passes, and counts Ctrl-C. While a line is typed, Ctrl-C
-//! is a key of the line editor.
+//! Chat turns: follows the events of a turn, reports that time passes, and cancels the turn after Ctrl-C.
 //!
 //! **Invariant**: the connection of a turn belongs to a thread of its own, so that the user can leave even if the daemon
 //! hangs.
 
-use std::io::stdin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -14,16 +11,14 @@ use ollm_protocol::method::{ChatCancel, ChatSend};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{ErrorKind, Method as _, SessionId};
-use rustix::process::{Signal, getpid, kill_process};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::value::RawValue;
-use tokio::signal::unix::SignalKind;
 
-use crate::background::{self, watch_signals};
+use crate::background;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
+use crate::interrupts::Interrupts;
 use crate::render::terminal::Terminal;
 
 /// Events that wait to be shown; further ones wait in the daemon, so that a stopped terminal costs no memory here.
@@ -32,12 +27,6 @@ const WAITING_EVENTS: usize = 256;
 const TICK: Duration = Duration::from_millis(100);
 /// The time between two attempts to send a message to a session that is answering another one.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-
-/// The number of the Ctrl-C during a turn that ends the process; the turn handles the first two.
-const LAST_DURING_TURN: u32 = 3;
-/// The number of the Ctrl-C between turns that ends the process; the first may have been meant for a turn that just
-/// ended.
-const LAST_BETWEEN_TURNS: u32 = 2;
 
 /// The end of a turn that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,22 +82,18 @@ pub(super) trait TurnOutput {
     }
 }
 
-/// Runs turns and counts Ctrl-C.
+/// Runs turns, which Ctrl-C cancels.
 pub(super) struct TurnRunner {
     when_busy: WhenBusy,
-    interrupts: Arc<InterruptCounter>,
+    interrupts: Arc<Interrupts>,
 }
 
 /// The next event of a turn, or the error that ended it.
 type TurnUpdate = Result<Box<RawValue>, ClientError>;
 
 impl TurnRunner {
-    /// Counts Ctrl-C in a thread until this process ends.
-    pub(super) fn new(when_busy: WhenBusy) -> CommandResult<Self> {
-        let interrupts = Arc::<InterruptCounter>::default();
-        let counter = Arc::clone(&interrupts);
-        watch_signals(&[SignalKind::interrupt()], move |_| counter.count_signal())?;
-        Ok(Self { when_busy, interrupts })
+    pub(super) const fn new(when_busy: WhenBusy, interrupts: Arc<Interrupts>) -> Self {
+        Self { when_busy, interrupts }
     }
 
     /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
@@ -119,7 +104,7 @@ impl TurnRunner {
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
-        let guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
+        let guard = self.interrupts.begin(ctx.terminal);
         let end = self.run_when_free(params, on_accepted, output, ctx);
         drop(guard);
         let shown = output.on_end(ctx.terminal);
@@ -168,16 +153,6 @@ impl TurnRunner {
             output.on_tick(terminal)?;
         }
         Ok(self.interrupts.count() == 0)
-    }
-
-    /// Runs other work that Ctrl-C can end: `work` receives a function that returns whether it is still wanted.
-    pub(super) fn run_interruptible<T>(
-        &self,
-        ctx: &mut CommandContext<'_>,
-        work: impl FnOnce(&mut CommandContext<'_>, &dyn Fn() -> bool) -> T,
-    ) -> T {
-        let _guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
-        work(ctx, &|| self.interrupts.count() == 0)
     }
 
     fn follow(
@@ -250,7 +225,7 @@ fn without_canceling(
 ) -> CommandError {
     if let CommandError::Client(ClientError::Rpc(failure)) = &mut error {
         let again =
-            if ctx.in_chat { "/retry".to_owned() } else { format!("ollmctl chat --resume {id}") };
+            if ctx.in_chat() { "/retry".to_owned() } else { format!("ollmctl chat --resume {id}") };
         failure.hint = Some(format!("{again}  # when that answer has ended"));
     }
     error
@@ -293,76 +268,4 @@ fn spawn_cancel(connector: Connector, session: SessionIdParams) -> CommandResult
         drop(client.and_then(|mut client| client.call::<ChatCancel>(&session)));
     };
     background::spawn("ollmctl-cancel", cancel)
-}
-
-/// Counts the Ctrl-C signals since a turn started or ended.
-#[derive(Default)]
-struct InterruptCounter {
-    count: AtomicU32,
-    in_turn: AtomicBool,
-}
-
-impl InterruptCounter {
-    fn count(&self) -> u32 {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    fn set_in_turn(&self, in_turn: bool) {
-        self.in_turn.store(in_turn, Ordering::SeqCst);
-        self.count.store(0, Ordering::SeqCst);
-    }
-
-    fn count_signal(&self) {
-        let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
-        let in_turn = self.in_turn.load(Ordering::SeqCst);
-        if count >= if in_turn { LAST_DURING_TURN } else { LAST_BETWEEN_TURNS } {
-            // The client or the daemon hangs. Ending at once is safe, because the daemon keeps the conversation.
-            kill_process(getpid(), Signal::TERM).ok();
-        }
-    }
-}
-
-/// A guard of a turn: until it is dropped, Ctrl-C is counted for the turn and the terminal's echo is off.
-struct InterruptGuard {
-    counter: Arc<InterruptCounter>,
-    _echo: Option<EchoOff>,
-}
-
-impl InterruptGuard {
-    /// Starts a turn; it ends when the guard is dropped. Turns the echo off if stdout is a terminal, because the reader
-    /// of a pipe may use the same terminal with settings of its own.
-    fn new(counter: &Arc<InterruptCounter>, terminal: &Terminal) -> Self {
-        counter.set_in_turn(true);
-        let echo = if terminal.out_is_terminal() { EchoOff::new() } else { None };
-        Self { counter: Arc::clone(counter), _echo: echo }
-    }
-}
-
-impl Drop for InterruptGuard {
-    fn drop(&mut self) {
-        self.counter.set_in_turn(false);
-    }
-}
-
-/// A terminal with its echo off, so that typed text is not mixed into an answer. The next line begins with that text.
-struct EchoOff {
-    saved: Termios,
-}
-
-impl EchoOff {
-    /// Turns the echo off until the value is dropped; `None` if stdin is not a terminal.
-    fn new() -> Option<Self> {
-        let saved = tcgetattr(stdin()).ok()?;
-        let mut modes = saved.clone();
-        modes.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(stdin(), OptionalActions::Now, &modes).ok()?;
-        Some(Self { saved })
-    }
-}
-
-impl Drop for EchoOff {
-    fn drop(&mut self) {
-        // Fails only if the terminal is closed.
-        tcsetattr(stdin(), OptionalActions::Now, &self.saved).ok();
-    }
 }

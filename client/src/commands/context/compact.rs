@@ -8,16 +8,14 @@ use ollm_protocol::method::{ContextCheckpoints, ContextCompact};
 use ollm_protocol::methods::context::{
     ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
 };
-use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::SessionIdParams;
-use ollm_protocol::{Event, EventKind, Method as _, sanitize};
+use ollm_protocol::{EventKind, sanitize};
 use serde_json::Value;
 
 use crate::args::session::OptionalSessionArg;
 use crate::args::wire_enum;
-use crate::command_context::{CallReply, CommandContext};
+use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::connection::{BlockingClient, decode};
 use crate::render::progress::Spinner;
 use crate::render::units::{counted, grouped};
 use crate::render::{Style, warning_line};
@@ -66,12 +64,8 @@ pub(crate) struct CheckpointsArgs {
     summaries: bool,
 }
 
-/// Compacts a session, or shows what that would do; returns false if `is_wanted` ended it.
-pub(in crate::commands) fn compact(
-    args: CompactArgs,
-    is_wanted: &dyn Fn() -> bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<bool> {
+/// Compacts a session, or shows what that would do, with its steps and its outcome.
+pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.id_or_current("context compact", ctx)?;
     let params = ContextCompactParams {
         dry_run: args.dry_run,
@@ -79,43 +73,28 @@ pub(in crate::commands) fn compact(
         instructions: args.instructions,
         ..ContextCompactParams::new(session_id)
     };
-    run(&params, is_wanted, ctx)
+    let mut spinner = Spinner::new("compacting the context".to_owned());
+    let kind = EventKind::CompressionProgress;
+    let reply = ctx.call_with_events::<ContextCompact>(
+        &params,
+        session_id,
+        kind,
+        &mut |event| match event.and_then(|event| step(&event.data)) {
+            Some(step) => spinner.set(step),
+            None => spinner.tick(),
+        },
+    )?;
+    drop(spinner);
+    match reply {
+        Some(reply) => ctx.print(&reply, |result, _| render_outcome(result)),
+        None => ctx.say_canceled("the context is unchanged"),
+    }
 }
 
 pub(super) fn checkpoints(args: &CheckpointsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.id_or_current("context checkpoints", ctx)?;
     let params = SessionIdParams { session_id };
     ctx.show::<ContextCheckpoints>(&params, |found, _| render_checkpoints(found, args.summaries))
-}
-
-/// Requests a compaction, shows its steps and prints its outcome; returns false if `is_wanted` ended it.
-fn run(
-    params: &ContextCompactParams,
-    is_wanted: &dyn Fn() -> bool,
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<bool> {
-    // On a connection of its own, because closing the connection cancels the compaction.
-    let client = BlockingClient::connect(ctx.connector())?;
-    let events = EventSubscribeParams {
-        session_id: Some(params.session_id),
-        kinds: vec![EventKind::CompressionProgress],
-        ..EventSubscribeParams::default()
-    };
-    let timeout = ctx.timeout_of(ContextCompact::NAME);
-    let mut spinner = Spinner::new("compacting the context".to_owned());
-    let mut on_event = |event: Option<&Event>| {
-        match event.and_then(|event| step(&event.data)) {
-            Some(step) => spinner.set(step),
-            None => spinner.tick(),
-        }
-        is_wanted()
-    };
-    let raw = client.call_with_events::<ContextCompact>(params, &events, timeout, &mut on_event)?;
-    drop(spinner);
-    let Some(raw) = raw else { return Ok(false) };
-    let value = decode(ContextCompact::NAME, &raw)?;
-    ctx.print(&CallReply { raw, value }, |result, _| render_outcome(result))?;
-    Ok(true)
 }
 
 /// Returns the step of a compaction in words; `None` for a step that this version does not know.

@@ -63,7 +63,7 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
         ContextCommand::Facts(args) => facts::run(args, ctx),
         ContextCommand::Pin(args) => pin(&args, true, ctx),
         ContextCommand::Unpin(args) => pin(&args, false, ctx),
-        ContextCommand::Compact(args) => compact::compact(args, &|| true, ctx).map(drop),
+        ContextCommand::Compact(args) => compact::compact(args, ctx),
         ContextCommand::Checkpoints(args) => compact::checkpoints(&args, ctx),
     }
 }
