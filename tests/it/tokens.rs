@@ -379,7 +379,8 @@ fn prompt_truncated_while_the_server_lists_no_digests_is_an_error() {
     }
     fake.inject("/api/tags", &[Fault::Hang]);
     let error = last_event(&mut chat, &"y".repeat(3000));
-    assert_fields(&error, json!({ "kind": "error", "data": { "kind": "context-truncated" } }));
+    assert_eq!(error["kind"], "error", "{error}");
+    assert_fields(&error["data"], json!({ "reason": "truncated", "promptTokens": 2048 }));
 }
 
 #[test]
