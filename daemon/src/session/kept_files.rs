@@ -198,13 +198,23 @@ struct BlobStore<'a> {
     /// The contents that were written or found, each once.
     known: HashMap<FileHash, Result<(), NotKeptReason>>,
     written: Option<Replacements>,
+    /// Whether a content was found whose name may not be durable yet.
+    has_found: bool,
     new: &'a mut NewContents,
 }
 
 impl<'a> BlobStore<'a> {
     fn new(dir: &'a Path, n_contents: usize, quota_bytes: u64, new: &'a mut NewContents) -> Self {
-        let known = HashMap::new();
-        Self { dir, n_contents, quota_bytes, used_bytes: None, known, written: None, new }
+        Self {
+            dir,
+            n_contents,
+            quota_bytes,
+            used_bytes: None,
+            known: HashMap::new(),
+            written: None,
+            has_found: false,
+            new,
+        }
     }
 
     fn keep(
@@ -220,6 +230,11 @@ impl<'a> BlobStore<'a> {
         let kept = match content {
             None if size.is_some() => Ok(()),
             None => Err(NotKeptReason::Missing),
+            // It got its name when its bytes were durable, so only the name may not be.
+            Some(_) if size.is_some() && read(self.dir, hash).is_ok() => {
+                self.has_found = true;
+                Ok(())
+            }
             Some(content) => self.write(hash, &path, size, content)?,
         };
         self.known.insert(hash, kept);
@@ -269,15 +284,19 @@ impl<'a> BlobStore<'a> {
         if size.is_none() {
             self.new.add(self.dir, hash)?;
         }
-        // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
+        // An existing file is damaged; writing it again repairs it.
         written.add(path.to_owned(), bytes)?;
         self.used_bytes = Some(after);
         Ok(Ok(()))
     }
 
-    /// Makes the written blobs durable.
+    /// Makes the written blobs durable, and the names of those that were found.
     fn finish(self) -> Result<(), FsError> {
-        self.written.map_or(Ok(()), Replacements::finish)
+        match self.written {
+            Some(written) => written.finish(),
+            None if self.has_found => sync(self.dir),
+            None => Ok(()),
+        }
     }
 }
 
@@ -288,6 +307,7 @@ mod tests {
     use ollm_protocol::content::{PutBack, PutBackFile};
 
     use super::*;
+    use crate::fsutil::trace::{DiskStep, DiskTrace};
     use crate::session::KeptFiles;
 
     #[test]
@@ -305,6 +325,31 @@ mod tests {
         };
         assert_eq!(keep(15), Err(NotKeptReason::FileQuota), "with the file in the directory");
         assert_eq!(keep(20), Err(NotKeptReason::Missing));
+    }
+
+    #[test]
+    fn kept_content_is_written_again_only_if_it_is_damaged() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let hash = FileHash(*blake3::hash(b"0123456789").as_bytes());
+        let path = path_of(dir.path(), hash);
+        let keep = || {
+            let content = KeptContent::Bytes(b"0123456789".to_vec());
+            let mut new = NewContents::default();
+            let mut store = BlobStore::new(dir.path(), 1, 100, &mut new);
+            assert_eq!(store.keep(hash, Some(&content)).expect("keeps"), Ok(()));
+            let is_written = store.written.is_some();
+            store.finish().expect("is durable");
+            new.keep();
+            assert_eq!(std::fs::read(&path).expect("reads"), b"0123456789");
+            is_written
+        };
+        assert!(keep(), "is new");
+        assert!(!keep(), "is kept already");
+        std::fs::write(&path, "0123456780").expect("writes");
+        assert!(keep(), "is damaged");
+        let trace = DiskTrace::new(dir.path());
+        assert!(!keep());
+        assert!(trace.steps().contains(&DiskStep::SyncDir("".into())), "its name is durable");
     }
 
     #[test]
