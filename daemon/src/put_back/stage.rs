@@ -230,13 +230,13 @@ impl<'a> Stage<'a> {
         &self,
         is_needless: &dyn Fn(usize, &FoundFile) -> io::Result<bool>,
     ) -> io::Result<Vec<KeptFile>> {
-        let mut kept = Vec::new();
+        let (mut kept, mut needless) = (Vec::new(), Vec::new());
         for name in self.dir.names()? {
             let Some(at) = change_of(&name) else { continue };
             match self.dir.find(&name)? {
                 PlaceState::Absent => continue,
                 PlaceState::File(file) if is_needless(at, &file)? => {
-                    self.dir.remove(&name)?;
+                    needless.push(name);
                     continue;
                 }
                 _ => {}
@@ -245,6 +245,7 @@ impl<'a> Stage<'a> {
             let file = format!("{}/{name}", self.journal.stage_name());
             kept.push(KeptFile { path: path.unwrap_or_default(), file });
         }
+        self.dir.remove_all(&needless)?;
         kept.sort();
         Ok(kept)
     }

@@ -6,6 +6,7 @@
 
 mod attributes;
 mod moves;
+mod removals;
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
