@@ -340,7 +340,7 @@ mod tests {
             let is_written = store.written.is_some();
             store.finish().expect("is durable");
             new.keep();
-            assert_eq!(std::fs::read(&path).expect("reads"), b"0123456789");
+            assert_eq!(read(dir.path(), hash).expect("reads"), b"0123456789");
             is_written
         };
         assert!(keep(), "is new");
