@@ -9,7 +9,7 @@ use ollm_protocol::content::{Message, Record, RecordBody, Role, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::clock::Clock;
-use crate::facts::FactFold;
+use crate::facts::{FactFold, feature_names, judge};
 use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Engine, Tokenizer, TokenizerError, Vocabulary, VocabularyError};
@@ -50,6 +50,15 @@ impl BenchSessions {
     }
 }
 
+/// A sentence as the scorer of facts sees it.
+#[derive(Debug)]
+pub struct JudgedSentence {
+    /// The names of its features.
+    pub features: Vec<&'static str>,
+    /// The logarithm of the odds that it states something that lasts.
+    pub score: f32,
+}
+
 /// The facts of a session of user messages.
 #[derive(Default)]
 pub struct BenchFacts {
@@ -58,6 +67,18 @@ pub struct BenchFacts {
 }
 
 impl BenchFacts {
+    /// Judges a sentence behind another text; returns `None` if it is data or says nothing.
+    #[must_use]
+    pub fn judge(sentence: &str, before: &str) -> Option<JudgedSentence> {
+        let (features, score) = judge(sentence, before)?;
+        Some(JudgedSentence { features: features.names().collect(), score })
+    }
+
+    /// Returns the names of all features.
+    pub fn feature_names() -> impl Iterator<Item = &'static str> {
+        feature_names()
+    }
+
     /// Folds the next message.
     pub fn fold(&mut self, text: &str) {
         let (seq, at) = (Seq(self.next), Timestamp::from_unix_ms(0));

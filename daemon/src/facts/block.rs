@@ -102,7 +102,7 @@ fn missing_facts<'f>(
 fn worth(ranked: &RankedFact<'_>, count: &dyn Fn(&str) -> u64) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "at most some hundred tokens")]
     let tokens = count(&ranked.fact.text) as f32;
-    ranked.score - tokens / TOKENS_PER_POINT
+    ranked.score - tokens / TOKENS_PER_SCORE
 }
 
 const fn key(fact: &KnownFact) -> (Seq, u32) {

@@ -7,6 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
+use super::features::{FeatureSet, SentenceForm, SentencePlace};
 use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words};
 use super::numbers::*;
 use super::sentences::for_each_sentence;
@@ -28,24 +29,33 @@ pub(super) struct SentenceReading {
     /// The text, without fillers in front.
     pub(super) text: String,
     pub(super) values: Vec<FactValue>,
-    /// The weight of each value.
-    pub(super) weights: Vec<f32>,
     /// The hashes of the words that the sentence is about, sorted.
     pub(super) subject: Vec<u64>,
     pub(super) sort: SentenceSort,
-    /// Whether the sentence states a fact or a rule, if it takes nothing back.
-    pub(super) is_statement: bool,
     pub(super) is_rule: bool,
     /// Whether the sentence denies or forbids something.
     pub(super) is_denial: bool,
     /// Set if the sentence asks or commands.
     is_request: bool,
     /// Set if only the sentences before it name its subject: `It is 4200.`
-    refers_back: bool,
+    pub(super) refers_back: bool,
+    /// The classes of all of its words, and their number with that of the values.
+    pub(super) classes: ClassSet,
+    pub(super) n_words: usize,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,
-    /// The score by the form of the sentence, without its values.
-    pub(super) form_score: f32,
+    /// The weight of all values.
+    weight: f32,
+    /// How likely the sentence states something that lasts: the logarithm of the odds.
+    pub(super) score: f32,
+    pub(super) features: FeatureSet,
+}
+
+impl SentenceReading {
+    /// Returns whether the sentence may state a fact or a rule, if it takes nothing back.
+    pub(super) fn is_statement(&self) -> bool {
+        self.score >= MIN_CANDIDATE_SCORE
+    }
 }
 
 /// The purpose of a sentence.
@@ -70,8 +80,9 @@ pub(crate) struct Statement<'s> {
 /// Calls `visit` with each statement of a message, in order.
 pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&Statement<'_>)) {
     for_each_sentence(text, |_, sentence| {
-        if let Some(reading) = read_sentence(sentence)
+        if let Some(reading) = read_sentence(sentence, SentencePlace::default())
             && reading.sort == SentenceSort::Fact
+            && reading.score >= MIN_SCORE
         {
             let SentenceReading { text, is_rule, refers_back, .. } = &reading;
             visit(&Statement { text, is_rule: *is_rule, refers_back: *refers_back });
@@ -86,9 +97,9 @@ pub(crate) fn is_plain_request(text: &str) -> bool {
     }
     let (mut n_requests, mut is_plain) = (0, true);
     for_each_sentence(text, |_, sentence| {
-        let is_request = read_sentence(sentence).is_some_and(|reading| {
-            let weight: f32 = reading.weights.iter().sum();
-            reading.is_request && !reading.is_rule && weight < MIN_WEIGHT
+        let reading = read_sentence(sentence, SentencePlace::default());
+        let is_request = reading.is_some_and(|reading| {
+            reading.is_request && !reading.is_rule && reading.weight < MIN_WEIGHT
         });
         n_requests += 1;
         is_plain &= is_request;
@@ -97,8 +108,11 @@ pub(crate) fn is_plain_request(text: &str) -> bool {
 }
 
 /// Reads a sentence; returns `None` for data and for sentences without any content.
-pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
-    let n_letters = sentence.chars().filter(|char| char.is_alphabetic()).take(2).count();
+pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<SentenceReading> {
+    // A number may be an answer.
+    let says =
+        |char: &char| char.is_alphabetic() || place.question.is_some() && char.is_alphanumeric();
+    let n_letters = sentence.chars().filter(says).take(2).count();
     // `Here is the log:` states nothing.
     let is_announcement = sentence.ends_with([':', '：']);
     if sentence.len() > MAX_SENTENCE_BYTES || n_letters < 2 || is_announcement {
@@ -120,32 +134,36 @@ pub(super) fn read_sentence(sentence: &str) -> Option<SentenceReading> {
     let dates =
         words.iter().zip(&reading.words).filter(|(_, classes)| classes.has(WordClass::Date));
     let dates: Vec<&str> = dates.map(|(word, _)| *word).collect();
-    let weight = found.iter().map(|value| value.weight).sum::<f32>()
-        + if dates.is_empty() { 0.0 } else { 1.0 };
     let classes = Classes::of(sentence, &words, &reading);
-    let has_content = has_content(&words, &reading, &rest);
-    let is_statement = is_statement(&classes, weight, has_content);
+    let form = classes.form(words.len() + n_own(&found));
+    let features = FeatureSet::of(sentence, &reading, &found, &form, place);
     let subject = with_values(subject_of(&words, &reading, &rest), sentence, &found, &reading);
-    let mut weights: Vec<f32> = found.iter().map(|value| value.weight).collect();
     let mut values = fact_values(sentence, &found);
-    for date in dates {
-        values.push(fact_value(FactValueKind::Date, date));
-        weights.push(1.0);
-    }
+    values.extend(dates.into_iter().map(|date| fact_value(FactValueKind::Date, date)));
+    #[expect(clippy::cast_precision_loss, reason = "at most some hundred points")]
+    let score = features.points() as f32 / POINTS_PER_SCORE;
+    let has_content = has_content(&words, &reading, &rest) || !values.is_empty();
     Some(SentenceReading {
         text: short_text(sentence, &found),
         values,
-        weights,
+        weight: found.iter().map(|value| value.weight).sum(),
         subject,
-        sort: sort_of(&classes, is_statement),
-        is_statement,
+        sort: classes.sort(has_content && score >= MIN_CANDIDATE_SCORE),
         is_rule: classes.is_rule,
         is_denial: denies(&words, &rest),
         is_request: classes.is_question || classes.is_command,
         refers_back: classes.refers_back,
+        classes: reading.all,
+        n_words: form.n_words,
         is_change: classes.all.has(WordClass::Change),
-        form_score: classes.score(sentence),
+        score,
+        features,
     })
+}
+
+/// Returns the number of values that are no words of the rest.
+fn n_own(found: &[FoundValue]) -> usize {
+    found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT).count()
 }
 
 /// Adds the values of a sentence to its subject, except the last one, which the sentence states.
@@ -197,15 +215,10 @@ struct Classes {
     asks_for_value: bool,
     is_command: bool,
     begins_with_retraction: bool,
-    /// Whether the sentence begins with an advice: `Use tabs`.
-    is_advised: bool,
     /// Set if only the sentences before it name its subject.
     refers_back: bool,
-    /// Whether the script joins words, so that names have no form of their own.
-    is_joined: bool,
     has_label: bool,
     has_definition: bool,
-    is_own: bool,
 }
 
 impl Classes {
@@ -227,8 +240,8 @@ impl Classes {
             || is_joined && all.has(WordClass::Advice);
         // In Chinese a noun may look like the verb of a command, but not before a copula.
         let is_stated = texts(WordClass::Copula).iter().any(|copula| sentence.contains(copula));
-        let is_command =
-            begins(WordClass::Command) || is_joined && all.has(WordClass::Command) && !is_stated;
+        let is_command = begins(WordClass::Command)
+            || is_joined && all.has(WordClass::Command) && !is_stated && !all.has(WordClass::Rule);
         let is_asked = is_asked(sentence, words, begins(WordClass::Question));
         // `After how many attempts must retries stop?` begins with a preposition.
         let asks_with = words.iter().skip(first.unwrap_or(words.len())).take(2);
@@ -239,13 +252,9 @@ impl Classes {
                 && asks_with.into_iter().any(|word| has_class(word, WordClass::Interrogative)),
             is_command: is_command && !is_advised,
             begins_with_retraction: begins(WordClass::Retract),
-            is_advised,
             refers_back: begins(WordClass::Pronoun),
-            is_joined,
             has_label: words.len() <= MAX_LABEL_WORDS && has_definition_mark(sentence),
-            has_definition: all.has(WordClass::Statement) || has_definition_mark(sentence),
-            is_own: all.has(WordClass::Own)
-                && (all.has(WordClass::Statement) || all.has(WordClass::Naming)),
+            has_definition: has_definition_mark(sentence),
             all,
         }
     }
@@ -257,57 +266,27 @@ impl Classes {
             && (self.begins_with_retraction || !self.is_rule)
     }
 
-    /// Whether the sentence has a word that makes it a fact even as a question or a command.
-    fn is_emphatic(&self) -> bool {
-        self.is_rule || self.all.has(WordClass::Remember)
+    const fn form(&self, n_words: usize) -> SentenceForm {
+        SentenceForm {
+            is_rule: self.is_rule,
+            is_addressed: self.all.has(WordClass::Addressee),
+            is_asked: self.is_question,
+            asks_for_value: self.asks_for_value,
+            is_command: self.is_command,
+            has_definition: self.has_definition,
+            has_label: self.has_label,
+            n_words,
+        }
     }
 
-    fn score(&self, sentence: &str) -> f32 {
-        let mut score = 0.0;
-        let mut add = |is_true: bool, points: f32| score += if is_true { points } else { 0.0 };
-        add(self.is_rule, 2.5);
-        add(self.all.has(WordClass::Remember), 2.5);
-        add(self.all.has(WordClass::Naming), 1.5);
-        add(self.all.has(WordClass::Advice), 0.8);
-        add(self.all.has(WordClass::Change), 0.3);
-        add(self.has_definition, 1.2);
-        add(self.is_own, 0.6);
-        add(self.is_advised, 1.0);
-        add(self.refers_back, -1.0);
-        add(self.all.has(WordClass::Transient) && !self.is_emphatic(), -1.5);
-        add(self.is_question || self.is_command, -1.5);
-        add(sentence.chars().count() > MAX_TEXT_CHARS, -1.0);
-        score
-    }
-}
-
-/// Returns whether a sentence states a fact or a rule, apart from what it may take back.
-fn is_statement(classes: &Classes, weight: f32, has_content: bool) -> bool {
-    let all = classes.all;
-    let is_bare = classes.is_question || classes.is_command;
-    let is_said = has_content || all.has(WordClass::Change);
-    let has_naming = all.has(WordClass::Naming) && (weight > 0.0 || classes.is_joined);
-    if classes.asks_for_value {
-        false
-    } else if is_bare {
-        classes.is_emphatic() && has_content || has_naming && classes.is_command
-    } else {
-        let is_stated = weight >= MIN_WEIGHT
-            || has_naming
-            || all.has(WordClass::Change) && weight > MIN_OWN_WEIGHT;
-        is_stated && is_said
-            || (classes.is_emphatic() || classes.is_own) && has_content
-            || (classes.is_advised || classes.has_label) && has_content
-    }
-}
-
-fn sort_of(classes: &Classes, is_statement: bool) -> SentenceSort {
-    if classes.takes_back() && !classes.is_question {
-        SentenceSort::Retraction
-    } else if is_statement {
-        SentenceSort::Fact
-    } else {
-        SentenceSort::Other
+    fn sort(&self, is_statement: bool) -> SentenceSort {
+        if self.takes_back() && !self.is_question {
+            SentenceSort::Retraction
+        } else if is_statement && !self.asks_for_value {
+            SentenceSort::Fact
+        } else {
+            SentenceSort::Other
+        }
     }
 }
 
@@ -391,11 +370,15 @@ fn has_content(words: &[&str], reading: &Reading, rest: &str) -> bool {
 /// Whether a word is not a part of a sentence's subject.
 fn is_functional(classes: ClassSet) -> bool {
     use WordClass::{
-        Change, Date, Filler, Function, Pronoun, Remember, Retract, Rule, Statement, Unit,
+        Back, Change, Courtesy, Date, Doubt, Filler, Function, Pronoun, Remember, Retract, Rule,
+        Statement, Unit,
     };
-    [Pronoun, Function, Rule, Change, Retract, Remember, Statement, Filler, Date, Unit]
-        .into_iter()
-        .any(|class| classes.has(class))
+    [
+        Back, Change, Courtesy, Date, Doubt, Filler, Function, Pronoun, Remember, Retract, Rule,
+        Statement, Unit,
+    ]
+    .into_iter()
+    .any(|class| classes.has(class))
 }
 
 /// Returns the hashes of the words that a sentence is about, without values.
@@ -513,8 +496,11 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Returns the sort of a sentence, `Other` for one that is not worth listing.
     fn sort(sentence: &str) -> SentenceSort {
-        read_sentence(sentence).map_or(SentenceSort::Other, |reading| reading.sort)
+        let reading = read_sentence(sentence, SentencePlace::default());
+        let listed = reading.filter(|reading| reading.score >= MIN_SCORE);
+        listed.map_or(SentenceSort::Other, |reading| reading.sort)
     }
 
     #[test]
@@ -584,13 +570,14 @@ mod tests {
             "{}, and the backup job starts at 03:40 on host vega-7",
             "so we talked and talked ".repeat(20)
         );
-        let reading = read_sentence(&sentence).expect("is read");
+        let reading = read_sentence(&sentence, SentencePlace::default()).expect("is read");
         assert!(
             reading.text.contains("03:40") && reading.text.chars().count() <= MAX_TEXT_CHARS + 3,
             "{}",
             reading.text
         );
-        let text = |sentence| read_sentence(sentence).expect("is read").text;
+        let text =
+            |sentence| read_sentence(sentence, SentencePlace::default()).expect("is read").text;
         assert_eq!(text("By the way, the code is 7731."), "the code is 7731.");
         assert_eq!(text("No tabs, only spaces of width 4"), "No tabs, only spaces of width 4");
     }

@@ -11,10 +11,13 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
+use super::features::{FeatureSet, SentencePlace};
+use super::lexicon::ClassSet;
 use super::numbers::*;
 use super::said::SearchedFact;
 use super::sentences::for_each_sentence;
 use super::values::FactValueKind;
+use crate::languages::WordClass;
 
 /// The name of the custom records that suppress facts. FORMAT.md, "Facts".
 pub(crate) const FORGET_RECORD: &str = "ollm.forgetFact";
@@ -54,8 +57,8 @@ pub(crate) struct KnownFact {
     pub(crate) searched: SearchedFact,
     /// The hashes of the words that the fact is about, sorted.
     pub(super) subject: Vec<u64>,
-    weights: Vec<f32>,
-    form_score: f32,
+    /// The score of its sentence, or of one that it replaced.
+    score: f32,
     /// Whether it denies or forbids something.
     is_denial: bool,
     /// The number of the message, from 0.
@@ -82,7 +85,7 @@ pub(crate) struct RankedFact<'f> {
 impl RankedFact<'_> {
     /// Returns whether the fact is worth its tokens in a prompt. The system message has what an entry states.
     pub(crate) fn is_worth_showing(&self) -> bool {
-        !self.is_forgotten && self.score >= MIN_SCORE && self.fact.entry.is_none()
+        !self.is_forgotten && self.fact.entry.is_none()
     }
 }
 
@@ -98,6 +101,8 @@ pub(crate) struct FactFold {
     value_counts: FxHashMap<u64, u32>,
     n_messages: u32,
     forgotten: BTreeSet<(Seq, Option<String>)>,
+    /// The question that the assistant's last message ends with.
+    question: Option<AskedQuestion>,
 }
 
 impl FactFold {
@@ -108,6 +113,9 @@ impl FactFold {
             Some(RecordBody::Message(message)) if message.role == Role::User => {
                 self.message(seq, at, &message);
             }
+            Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
+                self.question = AskedQuestion::at_the_end_of(&message.sent_text());
+            }
             Some(RecordBody::ContextEntry(change)) => self.entry(seq, at, change),
             Some(RecordBody::Custom(custom)) if custom.name == FORGET_RECORD => {
                 self.forget(&custom)
@@ -116,16 +124,20 @@ impl FactFold {
         }
     }
 
-    /// Returns all facts in the order of the log, the suppressed ones too.
+    /// Returns the facts in the order of the log, the suppressed ones too. Sentences that hardly last are none, until the talk
+    /// comes back to them.
     pub(crate) fn ranked(&self, pins: &[Seq]) -> Vec<RankedFact<'_>> {
-        let ranked = self.facts.values().map(|fact| {
+        let ranked = self.facts.values().filter_map(|fact| {
             let is_pinned = pins.contains(&fact.seq);
-            let score = self.score(fact) + if is_pinned { PIN_POINTS } else { 0.0 };
+            let score = self.score(fact) + if is_pinned { PIN_SCORE } else { 0.0 };
+            if score < MIN_SCORE && fact.entry.is_none() {
+                return None;
+            }
             // Few sessions have suppressed facts, and a digest takes longer than the rest.
             let is_forgotten = !self.forgotten.is_empty()
                 && (self.forgotten.contains(&(fact.seq, None))
                     || self.forgotten.contains(&(fact.seq, Some(fact.digest()))));
-            RankedFact { fact, score, is_pinned, is_forgotten }
+            Some(RankedFact { fact, score, is_pinned, is_forgotten })
         });
         ranked.collect()
     }
@@ -147,7 +159,8 @@ impl FactFold {
 
     fn message(&mut self, seq: Seq, at: Timestamp, message: &Message) {
         let text = message.plain_text();
-        self.read(seq, at, &text, None);
+        let question = self.question.take();
+        self.read(seq, at, &text, question.as_ref(), None);
     }
 
     fn entry(&mut self, seq: Seq, at: Timestamp, change: ContextEntryChange) {
@@ -159,7 +172,7 @@ impl FactFold {
             self.remove(id);
         }
         if let Some(text) = change.content.filter(|_| is_of_user) {
-            self.read(seq, at, &text, Some(&change.key));
+            self.read(seq, at, &text, None, Some(&change.key));
         }
     }
 
@@ -180,8 +193,15 @@ impl FactFold {
         }
     }
 
-    /// Reads the sentences of a text, which a message or an entry has.
-    fn read(&mut self, seq: Seq, at: Timestamp, text: &str, entry: Option<&str>) {
+    /// Reads the sentences of a text, which a message or an entry has. The first one may answer a question.
+    fn read(
+        &mut self,
+        seq: Seq,
+        at: Timestamp,
+        text: &str,
+        mut question: Option<&AskedQuestion>,
+        entry: Option<&str>,
+    ) {
         let message = self.n_messages;
         self.n_messages = self.n_messages.saturating_add(1);
         let mut index = 0;
@@ -190,9 +210,14 @@ impl FactFold {
             if seen.len() >= MAX_VALUES_COUNTED || index as usize >= MAX_MESSAGE_FACTS {
                 return;
             }
-            let Some(mut reading) = read_sentence(sentence) else { return };
-            if is_in_middle(text, at_byte) {
-                reading.form_score -= MIDDLE_POINTS;
+            let asked = question.take();
+            let place = SentencePlace {
+                question: asked.map(|question| question.classes),
+                is_in_middle: is_in_middle(text, at_byte),
+            };
+            let Some(mut reading) = read_sentence(sentence, place) else { return };
+            if let Some(question) = asked.filter(|_| needs_question(&reading)) {
+                question.complete(&mut reading);
             }
             for value in &reading.values {
                 if seen.insert(value.hash) {
@@ -229,7 +254,7 @@ impl FactFold {
     /// Adds a fact in place of the one that it replaces or repeats.
     fn state(&mut self, reading: SentenceReading, source: &FactOccasion<'_>) {
         let earlier = self.earlier(&reading, source.message);
-        let (mut supersedes, mut n_repeats) = (None, 0);
+        let (mut supersedes, mut n_repeats, mut score) = (None, 0, reading.score);
         if let Some(earlier) = earlier.and_then(|id| self.remove(id)) {
             match has_same_values(&earlier.values, &reading.values)
                 && earlier.is_rule == reading.is_rule
@@ -240,10 +265,10 @@ impl FactFold {
                 }
                 false => supersedes = Some(earlier.seq),
             }
+            // A correction matters as much as what it corrects, however briefly it is said.
+            score = score.max(earlier.score);
         }
-        let SentenceReading {
-            text, values, weights, subject, is_rule, is_denial, form_score, ..
-        } = reading;
+        let SentenceReading { text, values, subject, is_rule, is_denial, .. } = reading;
         let fact = KnownFact {
             searched: SearchedFact::new(&text, &values),
             seq: source.seq,
@@ -256,8 +281,7 @@ impl FactFold {
             supersedes,
             n_repeats,
             subject,
-            weights,
-            form_score,
+            score,
             is_denial,
             message: source.message,
         };
@@ -383,23 +407,73 @@ impl FactFold {
         }
     }
 
-    /// Returns the score of a fact: its form, and its values, each by how few messages have it.
+    /// Returns the score of a fact: that of its sentence, more if it was said again, less if many messages have its values.
     fn score(&self, fact: &KnownFact) -> f32 {
-        let mut weights: Vec<f32> = fact
-            .values
-            .iter()
-            .zip(&fact.weights)
-            .map(|(value, weight)| {
-                weight / rarity_divisor(self.value_counts.get(&value.hash).copied())
-            })
-            .collect();
-        weights.sort_by(|one, other| other.total_cmp(one));
-        let values: f32 = weights.iter().zip(VALUE_PARTS).map(|(weight, part)| weight * part).sum();
+        let n_messages = |value: &FactValue| self.value_counts.get(&value.hash).copied();
+        let rarest = fact.values.iter().map(|value| n_messages(value).unwrap_or(1)).min();
+        let n_others = rarest.map(|n_messages| n_messages.saturating_sub(fact.n_repeats));
+        let common = n_others.map_or(0.0, doublings) * COMMON_SCORE;
         let n_repeats = fact.n_repeats.min(2);
         #[expect(clippy::cast_precision_loss, reason = "at most 2")]
-        let repeats = n_repeats as f32 * REPEAT_POINTS;
-        values + fact.form_score + repeats
+        let repeats = n_repeats as f32 * REPEAT_SCORE;
+        fact.score + repeats - common
     }
+}
+
+/// Returns the features of a sentence behind another text, and its score; `None` if it is data or says nothing.
+pub(crate) fn judge(sentence: &str, before: &str) -> Option<(FeatureSet, f32)> {
+    let question = AskedQuestion::at_the_end_of(before).map(|question| question.classes);
+    let reading = read_sentence(sentence, SentencePlace { question, is_in_middle: false })?;
+    Some((reading.features, reading.score))
+}
+
+/// A question of the assistant.
+#[derive(Clone, Debug)]
+struct AskedQuestion {
+    /// The question, with the sentence before it if it says nothing alone: `Is that fine?`
+    text: String,
+    classes: ClassSet,
+    values: Vec<FactValue>,
+    subject: Vec<u64>,
+}
+
+impl AskedQuestion {
+    /// Returns the question that a message ends with.
+    fn at_the_end_of(text: &str) -> Option<Self> {
+        let (mut last, mut before) = (String::new(), String::new());
+        for_each_sentence(text, |_, sentence| {
+            std::mem::swap(&mut before, &mut last);
+            sentence.clone_into(&mut last);
+        });
+        let asks = |text: &str| text.ends_with(['?', '？', '؟']);
+        let question = read_sentence(&last, SentencePlace::default()).filter(|_| asks(&last))?;
+        let is_empty = question.subject.is_empty() && question.values.is_empty();
+        let proposal = read_sentence(&before, SentencePlace::default()).filter(|_| is_empty);
+        let (text, reading) = match proposal {
+            Some(proposal) => (format!("{before} {last}"), proposal),
+            None => (last, question),
+        };
+        let is_short = text.chars().count() <= MAX_QUESTION_CHARS;
+        let SentenceReading { classes, values, subject, .. } = reading;
+        is_short.then_some(Self { text, classes, values, subject })
+    }
+
+    /// Puts the question before its answer. What the question proposes is the user's own by a `yes`.
+    fn complete(&self, answer: &mut SentenceReading) {
+        answer.text = format!("{} {}", self.text, answer.text);
+        answer.subject.extend(&self.subject);
+        answer.subject.sort_unstable();
+        answer.subject.dedup();
+        if answer.values.is_empty() {
+            answer.values.clone_from(&self.values);
+        }
+    }
+}
+
+/// Returns whether a sentence says something only together with the question that it answers.
+fn needs_question(reading: &SentenceReading) -> bool {
+    reading.n_words <= ANSWER_WORDS
+        && (!reading.classes.has(WordClass::Statement) || reading.refers_back)
 }
 
 /// Returns whether a retraction also states a fact: a value that no retracted fact had, or, if nothing was retracted, any
@@ -409,7 +483,7 @@ fn states_more(taken_back: &[KnownFact], reading: &SentenceReading) -> bool {
         !taken_back.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
     };
     match taken_back {
-        [] => reading.is_statement,
+        [] => reading.is_statement(),
         _ => reading.values.iter().any(is_new),
     }
 }
@@ -423,11 +497,11 @@ struct FactOccasion<'e> {
     message: u32,
 }
 
-/// Returns the number that a value's weight is divided by if some messages have it: 1 for one, 2 for three.
-fn rarity_divisor(n_messages: Option<u32>) -> f32 {
+/// Returns how often one message doubles to a number of messages.
+fn doublings(n_messages: u32) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "at most 1000")]
-    let n_messages = n_messages.unwrap_or(1).clamp(1, 1000) as f32;
-    (1.0 + n_messages).log2()
+    let n_messages = n_messages.clamp(1, 1000) as f32;
+    n_messages.log2()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "small numbers of words")]

@@ -6,7 +6,7 @@ use crate::languages::{
 
 /// The classes of the words of a sentence, as a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClassSet(u32);
+pub(super) struct ClassSet(u64);
 
 impl ClassSet {
     pub(super) const fn has(self, class: WordClass) -> bool {

@@ -1,7 +1,9 @@
 //! Facts: what the user said and what still holds, found without a model in any language.
 //!
 //! - [`FactFold`] folds the messages of the user, and the context entries that users wrote, record by record.
-//! - `sentences`, `values`, `lexicon`, `candidate`: from a message to the sentences that state something.
+//! - `sentences`, `values`, `lexicon`, `features`, `candidate`: from a message to the sentences that state something, and how
+//!   likely each of them lasts.
+//! - [`recall_need`]: whether a message needs earlier ones.
 //! - [`fact_block`] chooses the facts that a prompt shows; [`SaidText`] knows what it says already.
 //!
 //! **Invariants**: pure; the same records give the same facts in every replay; memory and time are bounded for any
@@ -9,8 +11,10 @@
 
 mod block;
 mod candidate;
+mod features;
 mod fold;
 mod lexicon;
+mod need;
 mod numbers;
 mod said;
 mod sentences;
@@ -20,7 +24,9 @@ mod values;
 
 pub(crate) use block::{ShownText, block_lines, fact_block};
 pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
-pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact};
+pub(crate) use features::feature_names;
+pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact, judge};
+pub(crate) use need::{RecallNeed, recall_need};
 pub(crate) use said::SaidText;
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};

@@ -1,25 +1,28 @@
 //! The numbers that decide which facts a session has and in which order a head shows them.
 
-// Points. A fact has those of its form (the table is `Classes::score`), of its values by their rarity, and of what
-// became of it.
+// Scores. The score of a fact is the logarithm of the odds that it lasts: that of its sentence (`points.txt`), and what the
+// talk does with it.
 
-/// The points of a fact that was said again, for each time up to two.
-pub(super) const REPEAT_POINTS: f32 = 1.0;
-/// The points that a fact loses if it stands within a long message: what a user says stands before or after what is pasted.
-pub(super) const MIDDLE_POINTS: f32 = 1.0;
-/// The points of a pinned message's facts.
-pub(super) const PIN_POINTS: f32 = 5.0;
-/// The parts of the points of a fact's best values: the second value says less than the first, because the sentence is one
-/// fact.
-pub(super) const VALUE_PARTS: [f32; 3] = [1.0, 0.5, 0.25];
-/// Score below which a fact is not worth its tokens.
-pub(super) const MIN_SCORE: f32 = 1.0;
-/// The points for which a fact may take this many more tokens than another.
-pub(super) const TOKENS_PER_POINT: f32 = 12.0;
+/// The points of `points.txt` for a score of 1.
+pub(super) const POINTS_PER_SCORE: f32 = 10.0;
+/// The score of a sentence from which on it is kept, in case that the talk comes back to it.
+pub(super) const MIN_CANDIDATE_SCORE: f32 = -2.0;
+/// The score from which on a fact is listed, and shown to the model: odds of one to two.
+pub(super) const MIN_SCORE: f32 = -0.7;
+/// The score that a fact gains each time that it is said again, up to two times.
+pub(super) const REPEAT_SCORE: f32 = 1.0;
+/// The score that a fact loses if all of its values occur in many messages, for each doubling of their number.
+pub(super) const COMMON_SCORE: f32 = 0.5;
+/// The score that a pinned message's facts gain.
+pub(super) const PIN_SCORE: f32 = 5.0;
+/// The score for which a fact may take this many more tokens than another.
+pub(super) const TOKENS_PER_SCORE: f32 = 24.0;
+
+const _: () = assert!(MIN_CANDIDATE_SCORE < MIN_SCORE);
 
 // Weights of values, by how much of them a reader could guess: `values` gives them.
 
-/// The weight of values from which on a sentence states a fact without any rule.
+/// The weight of values from which on a request says more than what to do.
 pub(super) const MIN_WEIGHT: f32 = 1.0;
 /// The weight of values from which on they are no words of the subject. A German noun is a word.
 pub(super) const MIN_OWN_WEIGHT: f32 = 0.5;
@@ -32,6 +35,16 @@ pub(super) const MAX_TEXT_CHARS: usize = 240;
 pub(super) const MAX_SENTENCE_BYTES: usize = 2000;
 /// Most words of a sentence that is a label and what it stands for.
 pub(super) const MAX_LABEL_WORDS: usize = 8;
+/// Most words of a short sentence, which mostly says little.
+pub(super) const SHORT_WORDS: usize = 3;
+/// Fewest words of a long sentence, less one.
+pub(super) const LONG_WORDS: usize = 30;
+/// Most words of an answer that needs its question to be understood.
+pub(super) const ANSWER_WORDS: usize = 8;
+/// Characters of the longest question that is kept with its answer.
+pub(super) const MAX_QUESTION_CHARS: usize = 160;
+/// Characters of the shortest number that names something, such as a port.
+pub(super) const MIN_NAMED_NUMBER_CHARS: usize = 3;
 /// Most words that a subject is compared by.
 pub(super) const MAX_SUBJECT_WORDS: usize = 24;
 /// Characters by which words are compared, so that most endings do not matter.
@@ -65,7 +78,7 @@ pub(super) const MAX_COMPARED: usize = 32;
 pub(super) const PRONOUN_MESSAGES: u32 = 3;
 /// Maximum number of facts that can be suppressed by name.
 pub(super) const MAX_FORGOTTEN: usize = 10_000;
-/// Bytes of the shortest message whose facts can lose [`MIDDLE_POINTS`].
+/// Bytes of the shortest message that has a middle.
 pub(super) const LONG_MESSAGE_BYTES: usize = 2000;
 /// Bytes of the beginning and of the end of such a message.
 pub(super) const END_BYTES: usize = 400;

@@ -1,0 +1,310 @@
+//! The features of a sentence and its place, and the points of each: how likely the sentence states something that lasts.
+//!
+//! Features are facts about words and form and decide nothing alone. Their points are in `points.txt`, fitted to labeled
+//! sentences by `cargo bench --bench facts`: the sum is ten times the logarithm of the odds that a careful reader would keep
+//! the sentence.
+
+use std::sync::LazyLock;
+
+use super::lexicon::{ClassSet, Reading};
+use super::numbers::*;
+use super::values::{FactValueKind, FoundValue};
+use crate::languages::{WordClass, is_joined_script};
+
+/// The features with their names in `points.txt`, which explains them.
+macro_rules! features {
+    ($($feature:ident $name:literal,)*) => {
+        /// A feature of a sentence.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Feature { $($feature,)* }
+
+        impl Feature {
+            const ALL: &[(Self, &str)] = &[$((Self::$feature, $name),)*];
+        }
+    };
+}
+
+features! {
+    // A word of the class.
+    Rule "rule", Advice "advice", Naming "naming", Remember "remember", Change "change", Retract "retract",
+    Statement "statement", Own "own", Transient "transient", Denial "denial", Speaker "speaker", Addressee "addressee",
+    Doubt "doubt", Report "report", Feeling "feeling", Liking "liking", Habit "habit", Person "person", Life "life",
+    Plan "plan", Episode "episode", Setting "setting", Courtesy "courtesy", Back "back", Date "date",
+    // The class of the first word that is no filler.
+    SpeakerFirst "speakerFirst", AddresseeFirst "addresseeFirst", CommandFirst "commandFirst", PronounFirst "pronounFirst",
+    RuleFirst "ruleFirst", DoubtFirst "doubtFirst", AdviceFirst "adviceFirst",
+    // The form.
+    Asked "asked", AsksForValue "asksForValue", AsksForRule "asksForRule", Exclaimed "exclaimed", Definition "definition", Label "label", Short "short",
+    Long "long", Unsaid "unsaid",
+    // The values.
+    Number "number", Place "place", Identifier "identifier", Quoted "quoted", Name "name",
+    // Two at once.
+    SpeakerAndValue "speaker+value", SpeakerAndLiking "speaker+liking", SpeakerAndPerson "speaker+person",
+    SpeakerAndLife "speaker+life", SpeakerAndPlan "speaker+plan", PlanAndTime "plan+time", SettingAndValue "setting+value",
+    CommandAndValue "command+value",
+    // Nothing that speaks against the sentence, alone and with what it has.
+    Plain "plain", PlainAndStated "plain+stated", StatedPlace "stated+place",
+    // A rule that is neither asked for, guessed, reported, nor what the speaker has to do.
+    Demand "demand", DemandAndValue "demand+value",
+    // The place.
+    AfterQuestion "afterQuestion", Answer "answer", InMiddle "inMiddle",
+}
+
+/// The features that speak against a sentence.
+const AGAINST: [Feature; 10] = [
+    Feature::Asked,
+    Feature::CommandFirst,
+    Feature::PronounFirst,
+    Feature::Addressee,
+    Feature::Doubt,
+    Feature::Report,
+    Feature::Feeling,
+    Feature::Transient,
+    Feature::Episode,
+    Feature::Courtesy,
+];
+
+/// The features that make a rule no demand.
+const AGAINST_DEMAND: [Feature; 8] = [
+    Feature::Feeling,
+    Feature::Asked,
+    Feature::Doubt,
+    Feature::Report,
+    Feature::Episode,
+    Feature::Speaker,
+    Feature::Courtesy,
+    Feature::PronounFirst,
+];
+
+const _: () = assert!(Feature::ALL.len() <= u64::BITS as usize);
+
+/// A set of features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FeatureSet(u64);
+
+/// The place of a sentence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SentencePlace {
+    /// The message before it ends with a question, which has words of these classes.
+    pub(crate) question: Option<ClassSet>,
+    /// Within a long message, far from both of its ends: what a user says stands before or after what is pasted.
+    pub(crate) is_in_middle: bool,
+}
+
+/// The form of a sentence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SentenceForm {
+    pub(super) is_rule: bool,
+    pub(super) is_addressed: bool,
+    pub(super) is_asked: bool,
+    pub(super) asks_for_value: bool,
+    pub(super) is_command: bool,
+    pub(super) has_definition: bool,
+    pub(super) has_label: bool,
+    pub(super) n_words: usize,
+}
+
+impl FeatureSet {
+    /// Finds the features of a sentence.
+    pub(super) fn of(
+        sentence: &str,
+        reading: &Reading,
+        found: &[FoundValue],
+        form: &SentenceForm,
+        place: SentencePlace,
+    ) -> Self {
+        let mut set = Self::default();
+        set.add_classes(reading, place);
+        set.add(form.is_rule, Feature::Rule);
+        // `You must not guess` is a demand like any other.
+        set.add(reading.all.has(WordClass::Addressee) && !form.is_rule, Feature::Addressee);
+        set.add_values(found);
+        set.add_form(sentence, form, place);
+        set.add_pairs(form);
+        set
+    }
+
+    /// Returns whether the sentence has a feature.
+    pub(super) const fn has(self, feature: Feature) -> bool {
+        self.0 & (1 << feature as u8) != 0
+    }
+
+    fn has_one_of(self, features: &[Feature]) -> bool {
+        features.iter().any(|feature| self.has(*feature))
+    }
+
+    fn add(&mut self, is_true: bool, feature: Feature) {
+        self.0 |= u64::from(is_true) << feature as u8;
+    }
+
+    fn add_classes(&mut self, reading: &Reading, place: SentencePlace) {
+        use WordClass as Class;
+        let anywhere = [
+            (Class::Advice, Feature::Advice),
+            (Class::Naming, Feature::Naming),
+            (Class::Remember, Feature::Remember),
+            (Class::Change, Feature::Change),
+            (Class::Retract, Feature::Retract),
+            (Class::Statement, Feature::Statement),
+            (Class::Own, Feature::Own),
+            (Class::Transient, Feature::Transient),
+            (Class::Denial, Feature::Denial),
+            (Class::Speaker, Feature::Speaker),
+            (Class::Doubt, Feature::Doubt),
+            (Class::Report, Feature::Report),
+            (Class::Feeling, Feature::Feeling),
+            (Class::Episode, Feature::Episode),
+            (Class::Courtesy, Feature::Courtesy),
+            (Class::Back, Feature::Back),
+            (Class::Date, Feature::Date),
+        ];
+        for (class, feature) in anywhere {
+            self.add(reading.all.has(class), feature);
+        }
+        // An answer is about what was asked.
+        let topics = [
+            (Class::Liking, Feature::Liking),
+            (Class::Habit, Feature::Habit),
+            (Class::Person, Feature::Person),
+            (Class::Life, Feature::Life),
+            (Class::Plan, Feature::Plan),
+            (Class::Setting, Feature::Setting),
+        ];
+        let asked = place.question.unwrap_or_default();
+        for (class, feature) in topics {
+            self.add(reading.all.has(class) || asked.has(class), feature);
+        }
+        let first = reading.words.iter().find(|classes| !classes.has(Class::Filler));
+        let begins = |class| first.is_some_and(|classes| classes.has(class));
+        self.add(begins(Class::Speaker), Feature::SpeakerFirst);
+        self.add(begins(Class::Addressee), Feature::AddresseeFirst);
+        self.add(begins(Class::Pronoun), Feature::PronounFirst);
+        self.add(begins(Class::Rule), Feature::RuleFirst);
+        self.add(begins(Class::Doubt), Feature::DoubtFirst);
+        self.add(begins(Class::Advice), Feature::AdviceFirst);
+    }
+
+    fn add_values(&mut self, found: &[FoundValue]) {
+        use FactValueKind as Kind;
+        for value in found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT) {
+            let feature = match value.kind {
+                Kind::Quoted => Feature::Quoted,
+                Kind::Address | Kind::Path => Feature::Place,
+                Kind::Number => Feature::Number,
+                Kind::Identifier | Kind::Symbol => Feature::Identifier,
+                Kind::Date => Feature::Date,
+                Kind::Name => Feature::Name,
+            };
+            self.add(true, feature);
+        }
+    }
+
+    fn add_form(&mut self, sentence: &str, form: &SentenceForm, place: SentencePlace) {
+        let follows = place.question.is_some();
+        let is_joined = sentence.chars().any(is_joined_script);
+        // `Could you always answer in English?` asks for a rule, not for an answer.
+        let asks_for_rule =
+            form.is_asked && !form.asks_for_value && form.is_rule && form.is_addressed;
+        self.add(asks_for_rule, Feature::AsksForRule);
+        self.add(form.is_asked && !asks_for_rule, Feature::Asked);
+        self.add(form.asks_for_value, Feature::AsksForValue);
+        self.add(form.is_command, Feature::CommandFirst);
+        self.add(form.has_definition, Feature::Definition);
+        self.add(form.has_label, Feature::Label);
+        self.add(sentence.contains(['!', '！']), Feature::Exclaimed);
+        let is_short = form.n_words <= SHORT_WORDS && !is_joined && !follows;
+        self.add(is_short && !form.is_rule, Feature::Short);
+        self.add(form.n_words > LONG_WORDS, Feature::Long);
+        self.add(follows, Feature::AfterQuestion);
+        let is_answer = follows && !form.is_asked && form.n_words <= ANSWER_WORDS;
+        self.add(is_answer, Feature::Answer);
+        self.add(place.is_in_middle, Feature::InMiddle);
+    }
+
+    fn add_pairs(&mut self, form: &SentenceForm) {
+        use Feature::{
+            Date, Definition, Habit, Identifier, Life, Liking, Name, Naming, Number, Own, Person,
+            Place, Plan, Quoted, Remember, Rule, Setting, Speaker,
+        };
+        let has_value = self.has_one_of(&[Number, Place, Identifier, Quoted, Name]);
+        let has_time = self.has_one_of(&[Number, Date]);
+        let is_own = self.has_one_of(&[Speaker, Own]);
+        let is_topical = has_value
+            || self.has_one_of(&[
+                Rule, Naming, Remember, Liking, Person, Life, Habit, Plan, Setting, Date,
+                Definition,
+            ]);
+        self.add(!is_topical, Feature::Unsaid);
+        self.add(is_own && has_value, Feature::SpeakerAndValue);
+        self.add(is_own && self.has(Liking), Feature::SpeakerAndLiking);
+        self.add(is_own && self.has(Person), Feature::SpeakerAndPerson);
+        self.add(is_own && self.has(Life), Feature::SpeakerAndLife);
+        self.add(is_own && self.has(Plan), Feature::SpeakerAndPlan);
+        self.add(self.has(Plan) && has_time, Feature::PlanAndTime);
+        self.add(self.has(Setting) && has_value, Feature::SettingAndValue);
+        self.add(form.is_command && has_value, Feature::CommandAndValue);
+        let is_plain = !self.has_one_of(&AGAINST);
+        self.add(is_plain, Feature::Plain);
+        let is_stated =
+            self.has_one_of(&[Feature::Statement, Definition]) && (has_value || has_time);
+        self.add(is_plain && is_stated, Feature::PlainAndStated);
+        self.add(is_plain && is_stated && self.has(Place), Feature::StatedPlace);
+        let is_demand = form.is_rule && !self.has_one_of(&AGAINST_DEMAND);
+        self.add(is_demand, Feature::Demand);
+        self.add(is_demand && has_value, Feature::DemandAndValue);
+    }
+
+    /// Returns the sum of the points: ten for each e-fold of the odds.
+    pub(super) fn points(self) -> i32 {
+        let each = Feature::ALL.iter().zip(&POINTS.each);
+        POINTS.any
+            + each.map(|((feature, _), n)| if self.has(*feature) { *n } else { 0 }).sum::<i32>()
+    }
+
+    /// Returns the names of the features.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        Feature::ALL.iter().filter(move |(feature, _)| self.has(*feature)).map(|(_, name)| *name)
+    }
+}
+
+/// Returns the names of all features.
+pub(crate) fn feature_names() -> impl Iterator<Item = &'static str> {
+    Feature::ALL.iter().map(|(_, name)| *name)
+}
+
+/// The contents of `points.txt`.
+struct Points {
+    /// The points of any sentence.
+    any: i32,
+    /// The points of each feature.
+    each: Vec<i32>,
+}
+
+static POINTS: LazyLock<Points> = LazyLock::new(|| {
+    let lines = || include_str!("points.txt").lines().filter(|line| !line.starts_with('#'));
+    let of = |name: &str| {
+        let line = lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|points| points.trim().parse().ok()).unwrap_or(0)
+    };
+    Points { any: of("any"), each: Feature::ALL.iter().map(|(_, name)| of(name)).collect() }
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_has_points_for_every_feature_and_no_other() {
+        let mut names: Vec<&str> = Feature::ALL.iter().map(|(_, name)| *name).collect();
+        names.push("any");
+        let lines = include_str!("points.txt").lines().filter(|line| !line.starts_with('#'));
+        for line in lines {
+            let (name, points) = line.split_once(' ').expect("a name and points");
+            assert!(points.trim().parse::<i32>().is_ok(), "{line}");
+            let at = names.iter().position(|one| *one == name);
+            names.swap_remove(at.unwrap_or_else(|| panic!("{name} is no feature, or there twice")));
+        }
+        assert!(names.is_empty(), "without points: {names:?}");
+    }
+}
