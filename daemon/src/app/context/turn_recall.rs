@@ -1,4 +1,4 @@
-//! Automatic recall: the earlier messages that the user's message asks for and its prompt does not show.
+//! Automatic recall: the earlier messages that the user's message needs and its prompt does not show.
 //!
 //! Recall is a step of a build (`build`), and looks for messages once for each context that answers a message: [`decide`] says
 //! when, and with how much room.
@@ -23,13 +23,15 @@ use crate::catalog::{RecallQuery, RecalledMessage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all, share};
-use crate::facts::{for_each_sentence_of_line, for_each_statement, is_plain_request};
+use crate::facts::{
+    RecallNeed, for_each_sentence_of_line, for_each_statement, is_plain_request, recall_need,
+};
 use crate::languages::is_joined_script;
 
 /// Maximum number of messages that a turn recalls.
-const MAX_PIECES: usize = 3;
+const MAX_PIECES: usize = 5;
 /// Number of messages among which those of a turn are chosen: some are too long, or are there already.
-const MAX_CANDIDATES: usize = 8;
+const MAX_CANDIDATES: usize = 12;
 /// The length of a date, such as `2026-01-27`.
 const DATE_CHARS: usize = 10;
 /// The first line of a block, which stands before the message that it is for.
@@ -41,8 +43,8 @@ const BLOCK_TOKENS: u64 = 24;
 #[derive(Clone, Copy, Debug)]
 struct RecallSituation {
     scope: RecallSetting,
-    /// A message of the user waits for its answer.
-    has_question: bool,
+    /// Why the message of the user that waits for its answer needs earlier ones, if there is one and it does.
+    need: Option<RecallNeed>,
     /// The context shows the whole conversation.
     shows_everything: bool,
     /// Messages were brought back for this message since the newest compaction.
@@ -71,12 +73,12 @@ enum RecallAction {
 
 /// Decides whether a context needs earlier messages, and how many have room in it.
 fn decide(situation: &RecallSituation) -> RecallAction {
-    let RecallSituation { scope, has_question, n_shown, shown_tokens, .. } = *situation;
+    let RecallSituation { scope, need, n_shown, shown_tokens, .. } = *situation;
     let is_complete = scope == RecallSetting::Session && situation.shows_everything;
     let free = situation.free_tokens.saturating_sub(BLOCK_TOKENS);
     let most_tokens = situation.share_tokens.saturating_sub(shown_tokens).min(free);
     let n_most = MAX_PIECES.saturating_sub(n_shown);
-    let is_off = scope == RecallSetting::Off || !has_question || is_complete;
+    let is_off = scope == RecallSetting::Off || need.is_none() || is_complete;
     match is_off || situation.has_recalled || situation.is_cut || n_most == 0 || most_tokens == 0 {
         true => RecallAction::Nothing,
         false => RecallAction::Find { n_most, most_tokens },
@@ -94,7 +96,8 @@ pub(super) fn recall_for(
 ) -> Result<Option<Delta>> {
     let recall = TurnRecall { core, request, inputs, built };
     let question = recall.question()?;
-    match decide(&recall.situation(question.is_some())?) {
+    let need = question.as_deref().and_then(|question| recall.need(question));
+    match decide(&recall.situation(need)?) {
         RecallAction::Nothing => Ok(None),
         RecallAction::Find { n_most, most_tokens } => {
             recall.find(question.as_deref().unwrap_or_default(), n_most, most_tokens)
@@ -195,7 +198,22 @@ impl TurnRecall<'_> {
         newest.filter(|item| item.is_user_message()).map(|item| item.seq)
     }
 
-    fn situation(&self, has_question: bool) -> Result<RecallSituation> {
+    /// Returns why a question needs what the rest of its prompt does not show.
+    fn need(&self, question: &str) -> Option<RecallNeed> {
+        let messages = &self.built.result.messages;
+        let own = messages.iter().rposition(|message| message.role == Role::User);
+        let rest = OnceCell::new();
+        recall_need(question, &|value| {
+            let rest = rest.get_or_init(|| {
+                let others = messages.iter().enumerate().filter(|(at, _)| Some(*at) != own);
+                others
+                    .fold(String::new(), |all, (_, message)| all + &message.content.to_lowercase())
+            });
+            rest.contains(&value.to_lowercase())
+        })
+    }
+
+    fn situation(&self, need: Option<RecallNeed>) -> Result<RecallSituation> {
         let Self { core, inputs, built, .. } = self;
         let (config, result) = (core.config(), &built.result);
         let compaction_at = inputs.compaction_at();
@@ -203,7 +221,7 @@ impl TurnRecall<'_> {
         let count = |delta: &Delta| u64::from(inputs.counter.count_text(&delta.text));
         Ok(RecallSituation {
             scope: config.recall.scope,
-            has_question,
+            need,
             shows_everything: compaction_at.is_none() && keeps_all(&result.strategy),
             has_recalled: own.iter().any(|(seq, _)| Some(*seq) > compaction_at),
             n_shown: own.iter().map(|(_, delta)| delta.recalled.len()).sum(),
@@ -347,7 +365,7 @@ mod tests {
     fn recall_looks_for_messages_once_for_each_context_of_a_question_and_within_free_room() {
         let question = RecallSituation {
             scope: RecallSetting::Session,
-            has_question: true,
+            need: Some(RecallNeed::Question),
             shows_everything: false,
             has_recalled: false,
             n_shown: 0,
@@ -360,14 +378,14 @@ mod tests {
         let nothing = RecallAction::Nothing;
         let everywhere = RecallSetting::All;
         for (name, situation, expect) in [
-            ("question", question, find(3, 100)),
+            ("question", question, find(5, 100)),
             ("off", RecallSituation { scope: RecallSetting::Off, ..question }, nothing),
-            ("tool result", RecallSituation { has_question: false, ..question }, nothing),
+            ("needs nothing", RecallSituation { need: None, ..question }, nothing),
             ("nothing left out", RecallSituation { shows_everything: true, ..question }, nothing),
             (
                 "nothing left out, other sessions",
                 RecallSituation { shows_everything: true, scope: everywhere, ..question },
-                find(3, 100),
+                find(5, 100),
             ),
             (
                 "asked before",
@@ -377,12 +395,12 @@ mod tests {
             (
                 "compacted since",
                 RecallSituation { n_shown: 1, shown_tokens: 40, ..question },
-                find(2, 60),
+                find(4, 60),
             ),
-            ("as many as allowed", RecallSituation { n_shown: 3, ..question }, nothing),
+            ("as many as allowed", RecallSituation { n_shown: 5, ..question }, nothing),
             ("share is used up", RecallSituation { shown_tokens: 100, ..question }, nothing),
             ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
-            ("little room", RecallSituation { free_tokens: 64, ..question }, find(3, 40)),
+            ("little room", RecallSituation { free_tokens: 64, ..question }, find(5, 40)),
             ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
             ("no share", RecallSituation { share_tokens: 0, ..question }, nothing),
         ] {

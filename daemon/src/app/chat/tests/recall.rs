@@ -135,7 +135,8 @@ async fn question_brings_back_what_the_prompt_does_not_show() {
 
 #[tokio::test]
 async fn message_is_recalled_alone_if_its_neighbor_has_no_room() {
-    let chat = ChatFixture::with(&SMALL);
+    let [window, strategy] = SMALL;
+    let chat = ChatFixture::with(&[window, strategy, ("recall.share", "0.05")]);
     let session = &chat.session;
     session.record("user", "Begin.").await;
     session.record("assistant", "The staging server listens on port 48213, or does it?").await;
@@ -156,7 +157,7 @@ async fn request_is_not_recalled_without_its_answer() {
     session.record("user", "Begin.").await;
     session.record("assistant", "Which module is first?").await;
     session.record("user", "Make the error message of the uploader kinder.").await;
-    session.record("assistant", &"It says now what to do about it. ".repeat(9)).await;
+    session.record("assistant", &"It says now what to do about it. ".repeat(18)).await;
     chat.fill_and_compact().await;
     chat.backend.answer_text("Done.");
     let (_, end) = chat.run(Some("Make the error message of the mailer kinder."), json!({})).await;
