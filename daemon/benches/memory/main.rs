@@ -7,6 +7,12 @@
 //! `--pause MS` (the time between turns, 50), `--notes MS` (the time that notes take, 30), `--pastes N` (a long file in
 //! every Nth turn, 16, or 0 for none), `--print` (the last prompt).
 //!
+//! Real talk comes first if `OLLM_TALK` is set, and alone with `--talk`: the statements of a set (`--set tune`, `unread`
+//! or `none`), planted in the dialogues of the folder `OLLM_TALK` (`dialogue.rs` describes it; without it in a small one
+//! of our own), are counted in the last prompt and in the prompts of questions about them. `--dialogues A,B` plays only
+//! these, `--dump DIR` writes the last prompt of each session. A column is a number of cases out of all; those of blocks
+//! are useful tokens.
+//!
 //! The rows with bars, by their commands; the bars of questions, whole messages and reported figures hold in every row:
 //! - facts after 200 turns, tokens read: `cargo bench --bench memory`
 //! - facts after 450 turns: `cargo bench --bench memory -- --turns 450 --windows 4096 --summarizers typical`
@@ -15,8 +21,11 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod dialogue;
 mod server;
+mod statements;
 mod story;
+mod talk;
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -26,13 +35,17 @@ use serde_json::{Value, json};
 
 use harness::arguments::Arguments;
 use harness::generate::Random;
+use harness::model_server::Answer;
 use harness::report::{Report, Row, Samples, is_bench_run};
 use harness::session::SimulatedSession;
 use ollm_daemon::bench_api::BenchFacts;
 use server::{MemoryServer, ModelRequest, Summarizer};
 use story::FACTS;
+use talk::TalkOptions;
 
 const WINDOWS: [u32; 5] = [2048, 4096, 8192, 16_384, 32_768];
+/// The windows of the table of real talk.
+const TALK_WINDOWS: [u32; 2] = [8192, 4096];
 /// The columns of the table for people.
 const COLUMNS: &str = "window summarizer shown asked whole couldBeWhole notes notesWaitedFor readTokensForNotes \
     readTokens reportedPercent";
@@ -70,6 +83,14 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let options = Options::from_args()?;
+    if let Some(talk) = &options.talk {
+        let sizes = json!({ "set": talk.set, "turns": talk.n_turns, "pauseMs": talk.pause_ms,
+            "notesMs": talk.notes_ms });
+        talk::run(talk, &Report::new("memory", &sizes))?;
+    }
+    if options.is_only_talk {
+        return Ok(());
+    }
     let sizes = json!({ "turns": options.turns, "facts": FACTS.len(), "pauseMs": options.pause_ms,
         "notesMs": options.notes_ms, "pasteEvery": options.pastes });
     let report = Report::new("memory", &sizes);
@@ -197,7 +218,8 @@ struct Session {
 
 impl Session {
     fn start(options: &Options, summarizer: Summarizer, window: u32) -> Result<Self> {
-        let server = MemoryServer::start(summarizer, Duration::from_millis(options.notes_ms));
+        let delay = Duration::from_millis(options.notes_ms);
+        let server = MemoryServer::start(summarizer, delay, story::noted());
         let host = server.fake.host().to_owned();
         let mut inner = SimulatedSession::start(server, &host, window)?;
         let status = inner.call("context.status", json!({}))?;
@@ -247,8 +269,10 @@ impl Session {
         }
         let is_in = |prompt: &str, at: &usize| prompt.contains(FACTS[*at].value);
         self.measured.shown = (0..FACTS.len()).filter(|at| is_in(&last, at)).collect();
-        self.measured.reported =
-            self.inner.call("context.status", json!({}))?["reliability"]["score"].take();
+        let status = self.inner.call("context.status", json!({}))?;
+        // The score is a number with decimals.
+        let score = status["reliability"]["score"].as_f64().map(|score| score.round() as u64);
+        self.measured.reported = json!(score);
         if options.print {
             writeln!(std::io::stderr(), "{last}\n")?;
         }
@@ -266,7 +290,7 @@ impl Session {
 
     /// Sends a message; returns the requests that the server got since the turn before.
     fn turn(&mut self, message: &str, answer: String) -> Result<Vec<ModelRequest>> {
-        self.inner.server.begin_turn(answer);
+        self.inner.server.begin_turn([Answer::whole(&answer)]);
         let outcome = self.inner.turn(message, &json!([]), |_, _| String::new())?;
         self.inner.server.end_turn();
         let measured = &mut self.measured;
@@ -314,21 +338,48 @@ struct Options {
     /// A file is pasted in every turn of this number.
     pastes: usize,
     print: bool,
+    /// The table of real talk comes first where there is talk, or alone.
+    talk: Option<TalkOptions>,
+    is_only_talk: bool,
 }
 
 impl Options {
     fn from_args() -> Result<Self> {
         let mut arguments = Arguments::new();
+        let is_only_talk = arguments.flag("--talk");
+        let windows = arguments.list("--windows", &[], |item| item.parse().ok())?;
+        let summarizers = arguments.list("--summarizers", &[], Summarizer::named)?;
+        let (turns, pause_ms) =
+            (arguments.number("--turns", 200)?, arguments.number("--pause", 50)?);
+        let notes_ms = arguments.number("--notes", 30)?;
+        let talk = TalkOptions {
+            n_turns: turns,
+            windows: or(&windows, &TALK_WINDOWS),
+            summarizers: or(&summarizers, &Summarizer::OF_TALK),
+            set: arguments.text("--set")?.unwrap_or_else(|| "tune".to_owned()),
+            names: arguments.list("--dialogues", &[], |item| Some(item.to_owned()))?,
+            pause_ms,
+            notes_ms,
+            dump: arguments.text("--dump")?,
+        };
+        let has_talk = is_only_talk || std::env::var_os("OLLM_TALK").is_some();
         let options = Self {
-            turns: arguments.number("--turns", 200)?,
-            windows: arguments.list("--windows", &WINDOWS, |item| item.parse().ok())?,
-            summarizers: arguments.list("--summarizers", &Summarizer::ALL, Summarizer::named)?,
-            pause_ms: arguments.number("--pause", 50)?,
-            notes_ms: arguments.number("--notes", 30)?,
+            turns,
+            windows: or(&windows, &WINDOWS),
+            summarizers: or(&summarizers, &Summarizer::ALL),
+            pause_ms,
+            notes_ms,
             pastes: arguments.number("--pastes", 16)?,
             print: arguments.flag("--print"),
+            talk: has_talk.then_some(talk),
+            is_only_talk,
         };
         ensure!(arguments.rest()?.is_empty(), "every argument has a name");
         Ok(options)
     }
+}
+
+/// Returns a list, or the default if it is empty.
+fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
+    if list.is_empty() { default.to_vec() } else { list.to_vec() }
 }

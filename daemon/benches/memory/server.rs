@@ -1,13 +1,12 @@
 //! The model server: answers by a script, and writes notes as well or as badly as a kind of model does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::story::FACTS;
 use crate::harness::model_server::{
     Answer, BROKEN, FakeOllama, HEADINGS, Question, TRAINED_CONTEXT, common_bytes, limited,
     max_words, prompt_of,
@@ -44,6 +43,9 @@ impl Summarizer {
     pub(crate) const ALL: [Self; 6] =
         [Self::Ideal, Self::Typical, Self::Weak, Self::Echoing, Self::German, Self::Failing];
 
+    /// Good, poor and failing notes.
+    pub(crate) const OF_TALK: [Self; 3] = [Self::Ideal, Self::Weak, Self::Failing];
+
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
@@ -64,9 +66,27 @@ pub(crate) struct ModelRequest {
     pub(crate) new_bytes: usize,
 }
 
+/// Something that notes can keep.
+pub(crate) struct Noted {
+    /// The line of notes that says it.
+    pub(crate) sentence: String,
+    /// The texts of which one proves that a prompt says it.
+    pub(crate) values: Vec<String>,
+    /// The one that corrects it: notes keep it only while the prompt does not say that one.
+    pub(crate) corrected_by: Option<usize>,
+}
+
+impl Noted {
+    fn is_in(&self, prompt: &str) -> bool {
+        self.values.iter().any(|value| prompt.contains(value.as_str()))
+    }
+}
+
 #[derive(Default)]
 struct ServerState {
-    answer: String,
+    known: Vec<Noted>,
+    /// The answers to the next requests that are not for notes. The last one is repeated.
+    answers: VecDeque<Answer>,
     cached: String,
     requests: Vec<ModelRequest>,
     is_waited_for: bool,
@@ -82,30 +102,31 @@ pub(crate) struct MemoryServer {
 }
 
 impl MemoryServer {
-    /// Starts a server, whose notes take the time `delay`.
-    pub(crate) fn start(summarizer: Summarizer, delay: Duration) -> Self {
-        let state = Arc::<Mutex<ServerState>>::default();
+    /// Starts a server, whose notes take the time `delay` and keep some of what is `known`.
+    pub(crate) fn start(summarizer: Summarizer, delay: Duration, known: Vec<Noted>) -> Self {
+        let state = Arc::new(Mutex::new(ServerState { known, ..ServerState::default() }));
         let shared = Arc::clone(&state);
         let policy = move |question: &Question<'_>| {
             let prompt = prompt_of(question);
             let asked = asks_for_notes(question.messages);
             shared.lock().remember(&prompt, asked.is_some());
-            let text = match asked {
-                None => shared.lock().answer.clone(),
+            let answer = match asked {
+                None => shared.lock().next_answer(),
                 Some(asked) => {
                     question.http.pause(delay).map_err(|_| BROKEN)?;
-                    notes(summarizer, &prompt, asked, &mut shared.lock()).ok_or(BROKEN)?
+                    let notes = notes(summarizer, &prompt, asked, &mut shared.lock());
+                    Answer::whole(&notes.ok_or(BROKEN)?)
                 }
             };
-            Ok(limited(Answer::whole(&text), question))
+            Ok(limited(answer, question))
         };
         Self { fake: FakeOllama::scripted(TRAINED_CONTEXT, Arc::new(policy)), state }
     }
 
-    /// Sets the answer to the next messages, and says that a user waits for one.
-    pub(crate) fn begin_turn(&self, answer: String) {
+    /// Sets the answers of the next turn, and says that a user waits for one.
+    pub(crate) fn begin_turn(&self, answers: impl IntoIterator<Item = Answer>) {
         let mut state = self.state.lock();
-        state.answer = answer;
+        state.answers = answers.into_iter().collect();
         state.is_waited_for = true;
     }
 
@@ -120,6 +141,17 @@ impl MemoryServer {
 }
 
 impl ServerState {
+    fn next_answer(&mut self) -> Answer {
+        match (self.answers.len(), self.answers.pop_front()) {
+            (1, Some(last)) => {
+                self.answers.push_back(last.clone());
+                last
+            }
+            (_, Some(answer)) => answer,
+            (_, None) => Answer::whole("Let me see."),
+        }
+    }
+
     fn remember(&mut self, prompt: &str, is_for_notes: bool) {
         let new_bytes = prompt.len() - common_bytes(&self.cached, prompt);
         let (prompt, is_waited_for) = (prompt.to_owned(), self.is_waited_for);
@@ -142,7 +174,12 @@ fn notes(
     asked: &str,
     state: &mut ServerState,
 ) -> Option<String> {
-    let shown = (0..FACTS.len()).filter(|at| prompt.contains(FACTS[*at].value));
+    let known = &state.known;
+    let is_corrected = |at: &usize| {
+        let newer = known[*at].corrected_by.and_then(|newer| known.get(newer));
+        newer.is_some_and(|newer| newer.is_in(prompt))
+    };
+    let shown = (0..known.len()).filter(|at| known[*at].is_in(prompt) && !is_corrected(at));
     let kept: Vec<usize> = match summarizer {
         Summarizer::Failing => return None,
         Summarizer::Echoing => return Some(echo(asked)),
@@ -164,10 +201,11 @@ fn notes(
     let mut left = n_words.saturating_sub(40);
     // The newest facts are nearest to the end of the prompt, and so the surest.
     for at in kept.iter().rev() {
-        let words = FACTS[*at].sentence.split_whitespace().count();
+        let sentence = state.known[*at].sentence.as_str();
+        let words = sentence.split_whitespace().count();
         if words <= left {
             left -= words;
-            lines.push(FACTS[*at].sentence);
+            lines.push(sentence);
         }
     }
     lines.reverse();

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use super::server::Noted;
 use crate::harness::generate::Random;
 
 /// A fact that the user states once.
@@ -23,6 +24,16 @@ pub(crate) static FACTS: LazyLock<Vec<Fact>> = LazyLock::new(|| {
     };
     lines.filter_map(fact).collect()
 });
+
+/// Returns what notes can keep of the session.
+pub(crate) fn noted() -> Vec<Noted> {
+    let noted = |fact: &Fact| Noted {
+        sentence: fact.sentence.to_owned(),
+        values: vec![fact.value.to_owned()],
+        corrected_by: None,
+    };
+    FACTS.iter().map(noted).collect()
+}
 
 const MODULES: [&str; 14] = [
     "parser",
