@@ -145,7 +145,7 @@ pub(crate) fn noted(statements: &[Statement], dialogue: &[Turn]) -> Vec<Noted> {
 }
 
 /// Plants statements at even places of a dialogue, in an order that mixes them. A correction follows what it corrects
-/// at a distance.
+/// at a distance. The first message of a session counts as its task, so it is none of them.
 pub(crate) fn plant(carrier: &[Turn], statements: &[Statement]) -> Vec<Turn> {
     let mut places: Vec<(f64, Vec<Turn>)> = Vec::new();
     for (at, statement) in statements.iter().enumerate() {
@@ -162,7 +162,7 @@ pub(crate) fn plant(carrier: &[Turn], statements: &[Statement]) -> Vec<Turn> {
     let mut places = places.into_iter().map(|(_, turns)| turns).enumerate().peekable();
     let mut turns = Vec::new();
     for (at, turn) in carrier.iter().enumerate() {
-        while let Some((_, planted)) = places.next_if(|(place, _)| place * room / n_places <= at) {
+        while let Some((_, planted)) = places.next_if(|(place, _)| place * room / n_places < at) {
             turns.extend(planted);
         }
         turns.push(turn.clone());
