@@ -347,7 +347,12 @@ impl<'d> Played<'d> {
     /// Returns the newest messages that fit into the window beside a question.
     fn newest_turns(&mut self) -> Result<String> {
         let status = self.inner.call("context.status", json!({}))?;
-        let mut left = status["availableTokens"].as_u64().context("a number")? - QUESTION_TOKENS;
+        // Notes have a share of the room that the newest turns alone would have.
+        let parts = status["parts"].as_array().into_iter().flatten();
+        let mut system = parts.filter(|part| part["name"] == "system");
+        let system = system.find_map(|part| part["tokens"].as_u64()).unwrap_or_default();
+        let limit = status["promptLimit"].as_u64().context("a number")?;
+        let mut left = limit.saturating_sub(system + QUESTION_TOKENS);
         let mut text = String::new();
         for record in self.inner.new_records()?.iter().rev() {
             let Some(parts) = record["message"]["parts"].as_array() else { continue };
