@@ -78,12 +78,17 @@ impl Engine {
         }
     }
 
-    /// Returns whether a prompt that already begins with BOS gets another one.
+    /// Returns whether a prompt that begins with a text of BOS loses it before the engine adds the token, so that it has
+    /// one BOS and not two.
     ///
-    /// **Source**: Ollama from 0.30 on removes the text of BOS before llama.cpp adds the token
-    /// (`completionPrompt` in `llm/llama_server.go`); earlier releases add it regardless.
-    pub(super) const fn repeats_bos(self) -> bool {
-        !matches!(self, Self::LlamaCpp)
+    /// **Source**: `completionPrompt` in `llm/llama_server.go` of Ollama 0.30 to 0.33: the text `<bos>`, and that with which
+    /// the renderer of the model begins, if the file of the model asks for BOS. No renderer begins with `<s>`, and
+    /// `<|begin_of_text|>` is left out because the templates of Llama 3 write it without a renderer. Earlier releases
+    /// remove none.
+    pub(super) fn removes_bos(self, prompt: &str) -> bool {
+        const REMOVED: [&str; 5] =
+            ["<bos>", "<｜begin▁of▁sentence｜>", "<BOS_TOKEN>", "<|startoftext|>", "〈|EOS|〉"];
+        self == Self::LlamaCpp && REMOVED.iter().any(|bos| prompt.starts_with(bos))
     }
 }
 

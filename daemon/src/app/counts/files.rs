@@ -18,7 +18,7 @@ use crate::tokens::{
 };
 
 /// The version of `models.json`; files of other versions are ignored.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// The largest file that is read, in bytes; the largest known vocabulary has 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 

@@ -279,9 +279,9 @@ impl Seam {
     fn start(tokenizer: &Tokenizer, text: &str) -> Option<Self> {
         match tokenizer.ids_with("", true).as_slice() {
             [] => Some(Self::new("", text, 0)),
-            // The engine adds BOS unless the text begins with it.
+            // The engine adds BOS, which may take the place of the text of BOS.
             [_] if tokenizer.adds_bos() => {
-                let n_added = tokenizer.n_added(tokenizer.ids(text).first());
+                let n_added = tokenizer.n_added(text, tokenizer.ids(text).first());
                 Some(Self::new("", text, i32::try_from(n_added).ok()?))
             }
             _ => None,

@@ -51,6 +51,8 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// The token after a whole prompt.
     eos: Option<u32>,
+    /// Whether the model itself says that its prompts begin with BOS, and not only its family.
+    asks_for_bos: bool,
     engine: Engine,
     identity: Arc<str>,
     /// Buffers that no thread uses; locked only to take or return one.
@@ -97,6 +99,7 @@ impl Tokenizer {
             specials: SpecialTokens::new(vocabulary, engine),
             bos: bos.filter(|_| added.adds_bos),
             eos: eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)),
+            asks_for_bos: asks_for_bos(vocabulary),
             engine,
             identity: format!("vocab-v{CODE_VERSION}{}-{}", engine.mark(), &hash[..16]).into(),
             idle: Mutex::default(),
@@ -123,14 +126,15 @@ impl Tokenizer {
     /// Counts the tokens of a whole prompt as the engine does.
     pub(crate) fn count_prompt(&self, prompt: &str) -> u32 {
         let ids = self.ids(prompt);
-        u32::try_from(ids.len() + self.n_added(ids.first())).unwrap_or(u32::MAX)
+        u32::try_from(ids.len() + self.n_added(prompt, ids.first())).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of tokens that the engine adds to a prompt: BOS and EOS, or in some engines none if the
-    /// prompt begins with BOS.
-    pub(super) fn n_added(&self, first: Option<&u32>) -> usize {
+    /// Returns the number of tokens that the engine adds to a prompt, of which `first` is the first token: BOS and EOS, or
+    /// none if they take the place of a text of BOS.
+    pub(super) fn n_added(&self, prompt: &str, first: Option<&u32>) -> usize {
         let added = self.ids_with("", true);
-        if !self.engine.repeats_bos() && first == added.first() { 0 } else { added.len() }
+        let is_replaced = self.asks_for_bos && self.engine.removes_bos(prompt);
+        if is_replaced && first == added.first() { 0 } else { added.len() }
     }
 
     /// Returns the tokens of a part of a prompt.
@@ -182,6 +186,14 @@ impl Tokenizer {
             idle.push(buffers);
         }
     }
+}
+
+/// Returns whether Ollama takes a model for one that adds BOS.
+///
+/// **Source**: `tokenizerAddsBOS` in `llm/llama_server.go` of Ollama 0.33.
+fn asks_for_bos(vocabulary: &Vocabulary) -> bool {
+    let is_gemma4 = [&vocabulary.pre, &vocabulary.model].into_iter().any(|name| name == "gemma4");
+    is_gemma4 || vocabulary.pre == "lfm2" || vocabulary.adds_bos == Some(true)
 }
 
 impl TokenizerFamily {

@@ -100,15 +100,22 @@ fn old_llama_cpp_has_fewer_special_tokens_and_pre_tokenizers() {
 }
 
 #[test]
-fn ollama_repeats_bos_in_front_of_a_prompt_that_has_one() {
-    let header = byte_level("llama-bpe", &[], &["<s>"])
-        .text("general.architecture", "llama")
-        .number("tokenizer.ggml.bos_token_id", 256);
-    let vocabulary = header.vocabulary();
-    let count = |engine| Tokenizer::new(&vocabulary, engine).unwrap().count_prompt("<s>a");
-    assert_eq!(count(Engine::LlamaCpp), 2);
-    assert_eq!(count(Engine::OldLlamaCpp), 3);
-    assert_eq!(count(Engine::OllamaGo), 3);
+fn ollama_repeats_bos_unless_it_removes_its_text() {
+    let count = |bos: &str, asks: bool, engine| {
+        let header = byte_level("llama-bpe", &[], &[bos])
+            .text("general.architecture", "llama")
+            .number("tokenizer.ggml.bos_token_id", 256);
+        let header = if asks { header.flag("tokenizer.ggml.add_bos_token", true) } else { header };
+        let tokenizer = Tokenizer::new(&header.vocabulary(), engine).unwrap();
+        tokenizer.count_prompt(&format!("{bos}a"))
+    };
+    // Counted by Ollama 0.33 with a template that begins with `<s>`, and by 0.24.
+    assert_eq!(count("<s>", true, Engine::LlamaCpp), 3);
+    assert_eq!(count("<bos>", true, Engine::LlamaCpp), 2);
+    assert_eq!(count("<bos>", false, Engine::LlamaCpp), 3);
+    for engine in [Engine::OldLlamaCpp, Engine::OllamaGo] {
+        assert_eq!(count("<bos>", true, engine), 3);
+    }
 }
 
 #[test]
