@@ -27,6 +27,9 @@ pub(crate) type Release = (u32, u32, u32);
 /// The first Ollama release that runs every model with llama.cpp's own server.
 const FIRST_WITH_LLAMA_SERVER: Release = (0, 30, 0);
 
+/// The last Ollama release with engines of its own, which an older build without a release number is taken for.
+const LAST_WITH_OWN_ENGINES: Release = (0, 24, 0);
+
 /// The architectures that Ollama ran with its engine in Go, and the first release that did.
 #[rustfmt::skip]
 const GO_ARCHITECTURES: &[(&str, Release)] = &[
@@ -49,14 +52,16 @@ impl Engine {
     pub(crate) const ALL: [Self; 3] = [Self::LlamaCpp, Self::OldLlamaCpp, Self::OllamaGo];
 
     /// Returns the engine that an Ollama release uses for a model, or `None` if its rules are not known here. A build
-    /// without a release number is a new one.
+    /// without a release number is a new one, unless `is_old`.
     ///
     /// `has_projector`: images are encoded by a file of their own, which the engine in Go does not support.
     pub(crate) fn of_ollama(
         release: Option<Release>,
+        is_old: bool,
         architecture: &str,
         has_projector: bool,
     ) -> Option<Self> {
+        let release = release.or_else(|| is_old.then_some(LAST_WITH_OWN_ENGINES));
         let Some(release) = release.filter(|release| *release < FIRST_WITH_LLAMA_SERVER) else {
             return Some(Self::LlamaCpp);
         };
@@ -99,7 +104,7 @@ mod tests {
     #[test]
     fn engine_depends_on_release_architecture_and_projector() {
         let check = |release, architecture, has_projector, expect| {
-            let engine = Engine::of_ollama(release, architecture, has_projector);
+            let engine = Engine::of_ollama(release, false, architecture, has_projector);
             assert_eq!(engine, expect, "{release:?} {architecture} {has_projector}");
         };
         check(Some((0, 24, 0)), "qwen3", false, Some(Engine::OllamaGo));
@@ -110,5 +115,8 @@ mod tests {
         check(Some((0, 22, 1)), "deepseek2", false, Some(Engine::OllamaGo));
         check(Some((0, 21, 2)), "deepseek2", false, None);
         check(None, "gemma3", false, Some(Engine::LlamaCpp));
+        let old = |release| Engine::of_ollama(release, true, "gemma3", false);
+        assert_eq!(old(None), Some(Engine::OllamaGo));
+        assert_eq!(old(Some((0, 30, 0))), Some(Engine::LlamaCpp), "a release number decides");
     }
 }

@@ -176,7 +176,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
 fn engine_of(info: &ModelInfo) -> Option<Engine> {
     let release = info.server_version.as_ref().and_then(Version::release);
     let architecture = info.architecture.as_deref().unwrap_or_default();
-    Engine::of_ollama(release, architecture, info.has_projector)
+    Engine::of_ollama(release, info.lists_no_capabilities, architecture, info.has_projector)
 }
 
 /// The reason why the server's description of a model teaches nothing.

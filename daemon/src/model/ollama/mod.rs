@@ -192,7 +192,10 @@ impl Backend for Ollama {
         Box::pin(async move {
             let mut info = self.describe(model).await?;
             // Only the list contains the digest. Some models, such as remote ones, are not in the list.
-            info.digest = match ListedDigest::find(self.list(MAX_ATTEMPTS).await?, model) {
+            let list = self.list(MAX_ATTEMPTS).await?;
+            info.lists_no_capabilities =
+                !list.is_empty() && list.iter().all(|listed| listed.capabilities.is_empty());
+            info.digest = match ListedDigest::find(list, model) {
                 ListedDigest::Digest(digest) => Some(digest),
                 ListedDigest::Absent | ListedDigest::Unknown => None,
             };

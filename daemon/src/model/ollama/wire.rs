@@ -186,6 +186,7 @@ impl ShowBody {
             remote_host: self.remote_host,
             has_projector: !self.projector_info.is_empty(),
             server_version: None,
+            lists_no_capabilities: false,
         }
     }
 }

@@ -241,6 +241,23 @@ async fn sequential_calls_reuse_the_connection() {
 }
 
 #[tokio::test]
+async fn list_without_capabilities_is_that_of_an_old_server() {
+    let check = async |tags: Value, expect: bool| {
+        let body = tags.to_string();
+        let server = ScriptedServer::scripted("0.0.0", move |request, _| {
+            response(200, "", if request.line == "POST /api/show" { "{}" } else { &body })
+        });
+        let info = connect(&server, PATIENT).show("m").await.expect("is there");
+        assert_eq!(info.lists_no_capabilities, expect, "{tags}");
+    };
+    // As Ollama 0.24 and 0.33 list a model; an empty list says nothing.
+    check(json!({ "models": [{ "name": "m:latest", "digest": "d" }] }), true).await;
+    let new = json!({ "name": "m:latest", "digest": "d", "capabilities": ["completion"] });
+    check(json!({ "models": [{ "name": "other", "digest": "e" }, new] }), false).await;
+    check(json!({ "models": [] }), false).await;
+}
+
+#[tokio::test]
 async fn model_info_contains_geometry_and_digest() {
     let show = json!({
         "template": "{{ .Prompt }}", "system": "be brief", "renderer": "", "details": {
