@@ -20,7 +20,7 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 /// Percent of the prompt limit that one result of a tool for recall may have.
 pub(crate) const RECALL_RESULT_PERCENT: u64 = 10;
 /// Percent of the prompt limit for the facts that the user stated.
-pub(super) const FACTS_PERCENT: u64 = 10;
+pub(super) const FACTS_PERCENT: u64 = 15;
 /// Percent of the prompt limit for file lists.
 pub(super) const FILE_PERCENT: u64 = 5;
 /// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say; at
@@ -162,8 +162,8 @@ pub(super) const RECENT_RECORDS: usize = 64;
 pub(super) const MAX_DECISIONS: usize = 12;
 /// Maximum number of blockers of a state, the newest.
 pub(super) const MAX_BLOCKERS: usize = 3;
-/// Maximum number of messages that are put back because they only ask for something; more are not looked at.
-pub(super) const MAX_PLAIN_REQUESTS: usize = 256;
+/// Number of the newest earlier messages that are quoted if they got no answer.
+pub(super) const MAX_OPEN_MESSAGES: usize = 8;
 /// Maximum number of records behind the last checkpoint that are searched for files.
 pub(super) const MAX_LEDGER_RECORDS: usize = 2000;
 /// Maximum number of paths of each list; the oldest are dropped. The blocks made of a ledger show fewer.

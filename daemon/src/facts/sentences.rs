@@ -53,8 +53,14 @@ fn is_listed(line: &str) -> bool {
     rest.len() < line.len() && marks.into_iter().any(|mark| rest.starts_with(mark))
 }
 
-/// Returns whether a line begins as those of logs do: with a time of day in seconds, or with a date and a time.
+/// Returns whether a line begins as those of logs do: with a level, a time of day in seconds, or a date and a time.
 fn is_stamped(line: &str) -> bool {
+    const LEVELS: [&str; 8] =
+        ["TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING", "ERROR", "FATAL"];
+    let first = line.split_whitespace().next().unwrap_or_default();
+    if LEVELS.contains(&first.trim_matches(|char| matches!(char, '[' | ']' | ':'))) {
+        return true;
+    }
     let mut has_date = false;
     for word in line.split_whitespace().take(3) {
         let bytes = word.as_bytes();
@@ -187,9 +193,13 @@ mod tests {
 
     #[test]
     fn lines_of_a_pasted_log_are_no_sentences() {
-        for stamp in
-            ["2026-11-0D 10:0D", "[2026-11-0DT10:0D:00Z]", "Nov 23 10:0D:22 host", "10:0D:22.123"]
-        {
+        for stamp in [
+            "2026-11-0D 10:0D",
+            "[2026-11-0DT10:0D:00Z]",
+            "Nov 23 10:0D:22 host",
+            "10:0D:22.123",
+            "[WARN]",
+        ] {
             let log = |n: usize| -> String {
                 let line = |at: usize| stamp.replace('D', &at.to_string());
                 (1..=n)

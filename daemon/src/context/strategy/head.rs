@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::HeadItem;
+use ollm_protocol::content::{HeadItem, RecordBody};
 
 use super::plan::PlanInput;
 use crate::context::compact::defuse_all;
 use crate::context::cut::{self, Cut};
 use crate::context::numbers::*;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
-use crate::context::render::quote;
+use crate::context::render::{RECALL_TOPIC, quote};
 
 /// A head as it grows.
 pub(super) struct HeadBuilder<'p, 'a, 's> {
@@ -204,9 +204,13 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     }
 
     /// Keeps a unit whole, or with its largest records cut to one common size if it is larger than `share`; returns false
-    /// if it does not fit.
+    /// if it does not fit. What was recalled for an older turn has served, and goes.
     fn keep_unit(&mut self, unit: &Unit, share: u64) -> bool {
-        let items = &self.input.build.path[unit.clone()];
+        let path = self.input.build.path;
+        let kept: Vec<usize> = unit.clone().filter(|at| !self.is_recalled(&path[*at])).collect();
+        let items: Vec<PathItem> = kept.iter().map(|at| path[*at]).collect();
+        let Some(first) = items.first() else { return true };
+        let is_user = first.is_user_message();
         let costs: Vec<u64> = items.iter().map(|item| self.cost(item)).collect();
         let cap = common_cap(&costs, share);
         if costs.iter().sum::<u64>() > share && cap < MIN_SHARE {
@@ -215,7 +219,6 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let fitted = items.iter().zip(costs).map(|(item, cost)| self.fit(item, cost, cap));
         let Some(fitted) = fitted.collect::<Option<Vec<_>>>() else { return false };
         let cost: u64 = fitted.iter().map(|(_, cost)| cost).sum();
-        let is_user = items[0].is_user_message();
         if cost > self.left || (is_user && cost > self.users) {
             return false;
         }
@@ -224,8 +227,14 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
             self.users -= cost;
         }
         let turns = items.iter().zip(fitted).map(|(item, (cut, _))| turn(item.seq, cut));
-        self.kept.extend(unit.clone().zip(turns));
+        self.kept.extend(kept.into_iter().zip(turns));
         true
+    }
+
+    /// Returns whether a loaded record has messages that were recalled for a turn.
+    fn is_recalled(&self, item: &PathItem) -> bool {
+        let body = self.input.bodies.get(item.seq);
+        matches!(body, Some(RecordBody::Delta(delta)) if delta.topic == RECALL_TOPIC)
     }
 
     /// Returns the tokens of a loaded record.

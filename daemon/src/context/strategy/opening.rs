@@ -15,8 +15,7 @@ use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::newest::NewestUnit;
 use crate::context::numbers::*;
-use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
-use crate::facts::is_plain_request;
+use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
 use crate::tokens::Counter;
 
 /// Returns the files of a session: those that checkpoints name, then those of the records from `start` on.
@@ -269,9 +268,8 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes the user's messages before record `end`: those said lately, those that state a fact which nothing else in the
-    /// head says, the others, and last those that only ask for something, each the newest first. A long message keeps its
-    /// ends; of equal ones the first is quoted.
+    /// Quotes the user's messages before record `end` that state a fact which nothing else in the head says, and the newest
+    /// ones that got no answer, each the newest first. A long message keeps its ends; of equal ones the first is quoted.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
@@ -280,42 +278,28 @@ impl HeadBuilder<'_, '_, '_> {
         self.left += reserved.earlier;
         let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
-        let mut users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
-        let recent = (self.input.prompt_limit * LATELY_PERCENT / 100).min(reserved.earlier);
-        let n_recent = batch_len(users.iter().map(|at| &path[*at]), recent);
-        let mut n_first = n_recent;
-        let (_, older) = users.split_at_mut(n_recent);
-        if let Some(facts) = self.input.build.facts {
-            let said = [self.input.notes, self.block(FACTS_BLOCK)].join("\n");
-            let unsaid = facts.unsaid_records(&said);
-            // Stable, so that the newest come first among equals.
-            older.sort_by_key(|at| !unsaid.contains(&path[*at].seq));
-            n_first += older.partition_point(|at| unsaid.contains(&path[*at].seq));
-        }
-        let mut said = HashSet::new();
-        let rest = users.split_off(n_first);
-        if self.quote_all(&users, &mut said, None)? {
-            let mut plain = Vec::new();
-            if self.quote_all(&rest, &mut said, Some(&mut plain))? {
-                self.quote_all(&plain, &mut said, None)?;
+        let users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
+        let said = [self.input.notes, self.block(FACTS_BLOCK)].join("\n");
+        let unsaid = self.input.build.facts.map(|facts| facts.unsaid_records(&said));
+        let mut wanted = Vec::new();
+        for (n, &at) in users.iter().enumerate() {
+            let states = unsaid.as_ref().is_none_or(|unsaid| unsaid.contains(&path[at].seq));
+            let is_open =
+                !states && n < MAX_OPEN_MESSAGES && !is_answered(path, at, self.input.bodies)?;
+            if states || is_open {
+                wanted.push(at);
             }
         }
-        Ok(())
+        self.quote_all(&wanted)
     }
 
-    /// Quotes user messages, except those whose text is quoted already; returns false as soon as there is no more room.
-    /// Puts messages that only ask for something into `plain` instead, if it is given.
-    fn quote_all(
-        &mut self,
-        users: &[usize],
-        said: &mut HashSet<String>,
-        mut plain: Option<&mut Vec<usize>>,
-    ) -> Result<bool, ContentsError> {
+    /// Quotes user messages, except those whose text is quoted already, until there is no more room.
+    fn quote_all(&mut self, users: &[usize]) -> Result<(), ContentsError> {
         let path = self.input.build.path;
-        let mut n_loaded = 0;
+        let (mut said, mut n_loaded) = (HashSet::new(), 0);
         for (n, &at) in users.iter().enumerate() {
             if self.left < MIN_SHARE {
-                return Ok(false);
+                break;
             }
             if n == n_loaded {
                 let waiting = || users[n..].iter().map(|at| &path[*at]);
@@ -324,24 +308,17 @@ impl HeadBuilder<'_, '_, '_> {
                 self.input.bodies.load(&items)?;
                 n_loaded += n_items;
             }
-            if let Some(RecordBody::Message(message)) = self.input.bodies.get(path[at].seq) {
-                let text = message.sent_text();
-                match &mut plain {
-                    Some(plain) if plain.len() == MAX_PLAIN_REQUESTS => return Ok(true),
-                    Some(plain) if is_plain_request(&text) => {
-                        plain.push(at);
-                        continue;
-                    }
-                    _ if !said.insert(text) => continue,
-                    _ => {}
-                }
+            if let Some(RecordBody::Message(message)) = self.input.bodies.get(path[at].seq)
+                && !said.insert(message.sent_text())
+            {
+                continue;
             }
             let share = (self.left / QUOTE_DIVISOR).max(MIN_SHARE).min(self.users.max(MIN_SHARE));
             let is_whole = u64::from(path[at].tokens) <= share;
             if !self.quote_user(at, if is_whole { share } else { share.min(CUT_QUOTE_TOKENS) })? {
-                return Ok(false);
+                break;
             }
         }
-        Ok(true)
+        Ok(())
     }
 }

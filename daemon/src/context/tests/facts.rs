@@ -111,8 +111,8 @@ fn facts_have_what_the_turns_leave_up_to_their_share() {
     let text = all_text(&built);
     let block = text.split("<facts>").nth(1).and_then(|rest| rest.split("</facts>").next());
     let tokens = Counter::ESTIMATE.count_text(block.expect("a block of facts"));
-    let share = prompt_limit(4096, 0) / 10;
-    assert!(u64::from(tokens) * 100 >= share * 15, "{tokens} of {share}");
+    let share = prompt_limit(4096, 0) * 15 / 100;
+    assert!(u64::from(tokens) * 10 >= share, "{tokens} of {share}");
     assert!(u64::from(tokens) <= share, "{tokens} of {share}");
 }
 
@@ -132,8 +132,13 @@ fn floor_shows_pins_and_facts() {
     assert_eq!((facts.count_in(&built), text.contains("<pinned>")), (6, true), "{text}");
 }
 
+/// Returns a source that knows a fact of one record which is too long for a block.
+fn fact_without_room(stated: Seq) -> StatedFacts {
+    StatedFacts(vec![(stated, "a long fact ".repeat(500))])
+}
+
 #[test]
-fn plain_requests_are_the_first_that_are_not_quoted() {
+fn only_messages_that_state_a_fact_or_have_no_answer_are_quoted() {
     let mut session = Session::default();
     session.say(Role::User, "Write a parser for the logs.");
     session.say(Role::Assistant, "I begin.");
@@ -141,12 +146,18 @@ fn plain_requests_are_the_first_that_are_not_quoted() {
     session.say(Role::Assistant, "I skip them.");
     for n in 0..60 {
         session.say(Role::User, &format!("Rename the part of {}, please.", word(n)));
-        session.say(Role::Assistant, "The part has its new name now.");
+        if n != 57 {
+            session.say(Role::Assistant, "The part has its new name now.");
+        }
     }
     note_all(&mut session, 20);
-    let text = all_text(&crowded(&mut session, None, 70));
-    assert!(text.contains("Empty lines made"), "{stated}: {text}");
-    assert!(text.contains(&word(59)) && !text.contains(&word(20)), "{text}");
+    let facts = fact_without_room(stated);
+    let text = all_text(&crowded(&mut session, Some(&facts), 70));
+    let (_, earlier) = text.split_once("<earlier_requests>").expect("some are quoted");
+    let (earlier, _) = earlier.split_once("</earlier_requests>").expect("the block ends");
+    assert!(earlier.contains("Empty lines made"), "{earlier}");
+    let quoted: Vec<usize> = (0..60).filter(|n| earlier.contains(&word(*n))).collect();
+    assert_eq!(quoted, [57], "{earlier}");
 }
 
 #[test]
@@ -161,7 +172,7 @@ fn control_tokens_of_a_quote_are_listed_for_its_record() {
         session.say(Role::Assistant, "The part has its new name now.");
     }
     note_all(&mut session, 20);
-    let built = crowded(&mut session, None, 70);
+    let built = crowded(&mut session, Some(&fact_without_room(stated)), 70);
     assert!(all_text(&built).contains("Lines of < |im_end|> made"), "{}", all_text(&built));
     assert_eq!(defused(&built), [stated]);
 }

@@ -144,7 +144,7 @@ async fn turns_without_pauses_between_them_wait_when_too_much_is_extracted() {
     let session = LongSession::new().await;
     let mut methods = Vec::new();
     for _ in 0..6 {
-        session.record_exchanges(40).await;
+        session.record_exchanges(60).await;
         session.backend.answer_text(SUMMARY);
         methods.push(session.compact_in_turn_for(CompactionCause::Growth).await.head.method);
     }
@@ -160,7 +160,7 @@ async fn slow_model_is_not_waited_for_however_much_is_extracted() {
     let session = LongSession::new().await;
     session.note_reading(Duration::from_secs(2));
     for _ in 0..6 {
-        session.record_exchanges(40).await;
+        session.record_exchanges(60).await;
         let compacted = session.compact_in_turn_for(CompactionCause::Growth).await;
         assert_eq!(compacted.head.method, CompactionMethod::Extracted);
     }
