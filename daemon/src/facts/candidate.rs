@@ -39,6 +39,8 @@ pub(super) struct SentenceReading {
     is_request: bool,
     /// Set if only the sentences before it name its subject: `It is 4200.`
     pub(super) refers_back: bool,
+    /// Set if a later clause begins with a pronoun: `They moved the flight, it leaves at 11:25`.
+    pub(super) has_pointing_clause: bool,
     /// The classes of all of its words, and their number with that of the values.
     pub(super) classes: ClassSet,
     pub(super) n_words: usize,
@@ -153,6 +155,7 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
         is_denial: denies(&words, &rest),
         is_request: classes.is_question || classes.is_command,
         refers_back: classes.refers_back,
+        has_pointing_clause: has_pointing_clause(&rest, &words, &reading),
         classes: reading.all,
         n_words: form.n_words,
         is_change: classes.all.has(WordClass::Change),
@@ -161,19 +164,30 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
     })
 }
 
+/// Returns whether a later clause of a lower-case text begins with a pronoun.
+fn has_pointing_clause(rest: &str, words: &[&str], reading: &Reading) -> bool {
+    let begins_clause = |word: &str| {
+        let before = &rest[..word.as_ptr().addr() - rest.as_ptr().addr()];
+        before.trim_end().ends_with([',', ';', ':', '，', '；'])
+    };
+    let mut words = words.iter().zip(&reading.words);
+    words.any(|(word, classes)| classes.has(WordClass::Pronoun) && begins_clause(word))
+}
+
 /// Returns the number of values that are no words of the rest.
 fn n_own(found: &[FoundValue]) -> usize {
     found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT).count()
 }
 
-/// Adds the values of a sentence to its subject, except the last one, which the sentence states.
+/// Adds the values of a sentence to its subject, except days, and the last one, which the sentence states.
 fn with_values(
     mut subject: Vec<u64>,
     sentence: &str,
     found: &[FoundValue],
     reading: &Reading,
 ) -> Vec<u64> {
-    let own = found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT);
+    let is_day = |value: &FoundValue| is_date(&sentence[value.range.clone()].to_lowercase());
+    let own = found.iter().filter(|value| value.weight >= MIN_OWN_WEIGHT && !is_day(value));
     let mut own: Vec<&FoundValue> = own.collect();
     if own.last().is_some_and(|last| !is_named_by_value(sentence, last, reading)) {
         own.pop();

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
-use super::features::{FeatureSet, SentencePlace};
+use super::features::{Feature, FeatureSet, SentencePlace};
 use super::lexicon::ClassSet;
 use super::numbers::*;
 use super::said::SearchedFact;
@@ -233,6 +233,8 @@ impl FactFold {
                 SentenceSort::Retraction => {
                     let taken_back = self.retract(&reading, message);
                     if states_more(&taken_back, &reading) {
+                        let scores = taken_back.iter().map(|fact| fact.score);
+                        reading.score = scores.fold(reading.score, f32::max);
                         let source = FactOccasion { seq, index, at, entry, message };
                         self.state(reading, &source);
                         index += 1;
@@ -260,7 +262,9 @@ impl FactFold {
                 && earlier.is_rule == reading.is_rule
             {
                 true => {
-                    n_repeats = earlier.n_repeats.saturating_add(1);
+                    // `Go on with the next part` is said again and again.
+                    let says_something = !reading.features.has(Feature::Unsaid);
+                    n_repeats = earlier.n_repeats.saturating_add(u32::from(says_something));
                     supersedes = earlier.supersedes;
                 }
                 false => supersedes = Some(earlier.seq),
@@ -316,9 +320,13 @@ impl FactFold {
                 .values
                 .last()
                 .is_some_and(|old| reading.values.iter().any(|value| value.hash == old.hash));
-            // With a word such as "now", a subject that lacks some of the words is the same; others are not.
-            let is_part = n_common == n_all.min(n_words) && n_all.abs_diff(n_words) <= 3;
-            let is_changed = reading.is_change && (is_part || names_old);
+            // With a word such as "now", a subject that lacks some of the words is the same; others are not. "They moved the
+            // flight, it leaves at 11:25" says once what it is about.
+            let least = n_all.min(n_words);
+            let is_part = n_common == least && n_all.abs_diff(n_words) <= 3
+                || n_common * 3 >= least * 2 && n_common > 1;
+            let is_meant = reading.has_pointing_clause && (said.is_some() || n_common > 1);
+            let is_changed = reading.is_change && (is_part || names_old || is_meant);
             if !is_same && !is_changed {
                 continue;
             }

@@ -86,6 +86,18 @@ fn later_fact_on_the_same_subject_replaces_the_earlier() {
         &["We moved the relay port from 6100 to 6300."],
         &["We moved the relay port from 6100 to 6300."],
     );
+    let corrected = |earlier: &str, later: &str| check(&[earlier, later], &[later]);
+    corrected("My flight is at 06:40.", "They moved my flight, it leaves at 11:25 instead.");
+    corrected("The budget for the fair is 5200 euros.", "Finance cut the fair, it's 3900 now.");
+    corrected(
+        "For the dinner we are 18 people.",
+        "Two dropped out, we are 11 people for the dinner.",
+    );
+    corrected(
+        "I am a vegan, so no cheese in the menu.",
+        "I'm not a vegan any more, a bit of cheese is fine.",
+    );
+    corrected("The build host is called wren.", "Ops renamed the build host, it answers to heron.");
     check(
         &["The relay port is 6100.", "We moved the relay port from 6100 to 6300."],
         &["We moved the relay port from 6100 to 6300."],
