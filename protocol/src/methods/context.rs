@@ -515,7 +515,7 @@ named_enum! {
 
 /// A fact: something that the user stated, and that nothing said later replaced.
 ///
-/// **Shape**: `{"seq":12,"index":0,"at":"...","text":"The staging port is 48213.","values":["48213"],"score":3.7,"source":"message"}`
+/// **Shape**: `{"seq":12,"index":0,"at":"...","text":"The staging port is 48213.","values":["48213"],"score":1.5,"source":"message"}`
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -534,7 +534,7 @@ pub struct ContextFact {
     /// Whether it is a rule: it demands or forbids something. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rule: bool,
-    /// The points by which facts compete for their share of a prompt; more come first.
+    /// The logarithm of the odds that the sentence lasts. Facts compete by it for their share of a prompt.
     pub score: f64,
     /// The origin.
     pub source: FactOrigin,
