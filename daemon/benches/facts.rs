@@ -7,8 +7,11 @@
 //! `--write FILE` writes the points as the daemon reads them: `daemon/src/facts/points.txt`. `--print` prints the sentences on
 //! the wrong side.
 
+#![expect(clippy::disallowed_methods, reason = "the points are a file of the repository")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{Write as _, stdout};
 
 use anyhow::{Context as _, Result, ensure};
 use ollm_daemon::bench_api::BenchFacts;
@@ -55,33 +58,35 @@ struct Example {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let Some(paths) = std::env::var_os("OLLM_LABELS") else {
-        println!("facts: set OLLM_LABELS to files of labeled sentences");
-        return Ok(());
+        return say("facts: set OLLM_LABELS to files of labeled sentences\n");
     };
     let (examples, names, n_data) = read(&std::env::split_paths(&paths).collect::<Vec<_>>())?;
     let scores = cross_validated(&examples, names.len());
-    report(&examples, &scores, n_data);
+    say(&table(&examples, &scores, n_data))?;
     if arguments.iter().any(|argument| argument == "--print") {
-        print_wrong(&examples, &scores);
+        say(&wrong_ones(&examples, &scores))?;
     }
     let weights = fit(&examples.iter().collect::<Vec<_>>(), names.len());
     let text = points_text(&names, &weights);
     match arguments.iter().position(|argument| argument == "--write") {
-        Some(at) => {
-            let path = arguments.get(at + 1).context("--write needs a file")?;
-            let old = std::fs::read_to_string(path).unwrap_or_default();
-            let head: String = old.lines().filter(|line| line.starts_with('#')).fold(
-                String::new(),
-                |mut all, line| {
-                    let _ = writeln!(all, "{line}");
-                    all
-                },
-            );
-            std::fs::write(path, head + &text)?;
-        }
-        None => print!("{text}"),
+        Some(at) => write_points(arguments.get(at + 1).context("--write needs a file")?, &text),
+        None => say(&text),
     }
-    Ok(())
+}
+
+fn say(text: &str) -> Result<()> {
+    Ok(stdout().write_all(text.as_bytes())?)
+}
+
+/// Replaces the points in a file, whose explanation stays.
+fn write_points(path: &str, points: &str) -> Result<()> {
+    let old = std::fs::read_to_string(path).unwrap_or_default();
+    let mut text = String::new();
+    for line in old.lines().filter(|line| line.starts_with('#')) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    Ok(std::fs::write(path, text + points)?)
 }
 
 /// Reads the labels; returns the examples, the names of the features, and the number of durable sentences that are taken as
@@ -159,44 +164,48 @@ fn fit(examples: &[&Example], n_names: usize) -> Vec<f64> {
     weights
 }
 
-fn report(examples: &[Example], scores: &[f64], n_data: usize) {
+/// Returns the shares of labels among the sentences from each score on.
+fn table(examples: &[Example], scores: &[f64], n_data: usize) -> String {
     let of = |label: &str, least: f64| {
         let found = examples.iter().zip(scores);
         found.filter(|(one, score)| one.label.label == label && **score >= least).count()
     };
     let n_durable = of("durable", f64::MIN) + n_data;
-    println!(
-        "{} sentences, {n_durable} durable, of which {n_data} are taken as data",
+    let mut text = format!(
+        "{} sentences, {n_durable} durable, of which {n_data} are taken as data\n\
+         least score   listed   durable   doubtful   junk   of the durable\n",
         examples.len()
     );
-    println!("least score   listed   durable   doubtful   junk   of the durable");
-    for least in [-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5] {
+    for least in [-1.5, -1.0, -0.7, -0.5, 0.0, 0.5, 1.0, 1.5] {
         let [durable, doubtful, junk] =
             ["durable", "doubtful", "junk"].map(|label| of(label, least));
         let listed = durable + doubtful + junk;
         let percent = |part: usize, all: usize| 100 * part / all.max(1);
-        println!(
+        let shares = [durable, doubtful, junk].map(|n| percent(n, listed));
+        let found = percent(durable, n_durable);
+        let _ = writeln!(
+            text,
             "{least:>11}   {listed:>6}   {:>5} %   {:>6} %   {:>2} %   {:>12} %",
-            percent(durable, listed),
-            percent(doubtful, listed),
-            percent(junk, listed),
-            percent(durable, n_durable)
+            shares[0], shares[1], shares[2], found
         );
     }
+    text
 }
 
-fn print_wrong(examples: &[Example], scores: &[f64]) {
+/// Returns the durable sentences below 0 and the junk above, by their scores.
+fn wrong_ones(examples: &[Example], scores: &[f64]) -> String {
     let mut all: Vec<(&Example, f64)> = examples.iter().zip(scores.iter().copied()).collect();
     all.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let mut text = String::new();
     for (example, score) in all {
         let Label { sentence, before, label, .. } = &example.label;
-        let is_wrong = label == "durable" && score < 0.0 || label == "junk" && score >= 0.0;
-        if is_wrong {
-            let before: String =
-                before.chars().rev().take(50).collect::<Vec<_>>().iter().rev().collect();
-            println!("{score:>5.1} {label:<8} [{}] {sentence}", before.replace('\n', " "));
+        if label == "durable" && score < 0.0 || label == "junk" && score >= 0.0 {
+            let start = before.char_indices().rev().nth(50).map_or(0, |(at, _)| at);
+            let before = before[start..].replace('\n', " ");
+            let _ = writeln!(text, "{score:>5.1} {label:<8} [{before}] {sentence}");
         }
     }
+    text
 }
 
 /// Returns the points as the daemon reads them, with 0 for features that no sentence has.
