@@ -24,6 +24,8 @@ const LEVELS: [(f64, ReliabilityLevel, &str); 4] = [
 ];
 /// The percentage of kept files or identifiers below which a warning is given.
 const WARN_PERCENT: u32 = 50;
+/// The fewest files or identifiers whose share says something: one name that is lost is no sign.
+const MIN_SHARED: u32 = 5;
 
 /// The percentage of kept values below which a warning is given.
 const WARN_VALUES_PERCENT: u32 = 80;
@@ -123,7 +125,9 @@ fn items(retention: &Retention) -> impl Iterator<Item = (&'static str, (u32, u32
 
 /// Returns the items of which too many are lost.
 fn lost_items(retention: &Retention) -> impl Iterator<Item = (&'static str, (u32, u32))> {
-    let is_lost = |(_, (kept, all), percent): &(_, (u32, u32), _)| kept * 100 < all * percent;
+    let is_lost = |(_, (kept, all), percent): &(_, (u32, u32), _)| {
+        kept * 100 < all * percent && (*percent != WARN_PERCENT || *all >= MIN_SHARED)
+    };
     items(retention).filter(is_lost).map(|(what, counts, _)| (what, counts))
 }
 
@@ -229,6 +233,7 @@ mod tests {
         check(Retention::default(), (100.0, High), "left out nothing that is measured");
         let lost = Retention { pins: (1, 2), identifiers: (3, 64), ..good };
         check(lost, (4.0, Critical), "pinned messages (1 of 2), names (3 of 64); ask for");
+        check(Retention { identifiers: (0, 1), ..good }, (80.0, High), "names (0 of 1)");
         check(Retention { pins: (1, 2), ..good }, (50.0, Low), "no longer shown all of: pinned");
         check(Retention { values: (23, 30), ..good }, (76.0, Medium), "of the notes (23 of 30)");
         check(Retention { facts: (7, 30), ..good }, (23.0, Critical), "you stated (7 of 30)");
