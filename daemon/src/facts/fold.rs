@@ -438,7 +438,7 @@ pub(crate) fn judge(sentence: &str, before: &str) -> Option<(FeatureSet, f32)> {
 /// A question of the assistant.
 #[derive(Clone, Debug)]
 struct AskedQuestion {
-    /// The question, with the sentence before it if it says nothing alone: `Is that fine?`
+    /// The question, with the proposal before it if it says little alone: `Is that fine?`
     text: String,
     classes: ClassSet,
     values: Vec<FactValue>,
@@ -455,8 +455,9 @@ impl AskedQuestion {
         });
         let asks = |text: &str| text.ends_with(['?', '？', '؟']);
         let question = read_sentence(&last, SentencePlace::default()).filter(|_| asks(&last))?;
-        let is_empty = question.subject.is_empty() && question.values.is_empty();
-        let proposal = read_sentence(&before, SentencePlace::default()).filter(|_| is_empty);
+        let is_empty = question.subject.len() <= 1 && question.values.is_empty();
+        let proposal = read_sentence(&before, SentencePlace::default())
+            .filter(|proposal| is_empty && !proposal.values.is_empty());
         let (text, reading) = match proposal {
             Some(proposal) => (format!("{before} {last}"), proposal),
             None => (last, question),

@@ -185,6 +185,31 @@ fn fact_taken_back_three_times_holds_as_said_last() {
 }
 
 #[test]
+fn answer_is_kept_with_the_question_that_it_completes() {
+    let answered = |question: &str, answer: &str| {
+        let mut talk = Talk::default();
+        let at = Timestamp::from_unix_ms(1_750_000_000_000);
+        talk.push(RecordBody::Message(Message::text(Role::Assistant, question, at)));
+        talk.say(answer);
+        talk.texts()
+    };
+    assert_eq!(
+        answered("I can set it up. Which database port do you use?", "8123"),
+        ["Which database port do you use? 8123"]
+    );
+    assert_eq!(
+        answered("I would name the server harvest-9. Is that fine?", "no, harvest-8"),
+        ["I would name the server harvest-9. Is that fine? harvest-8"]
+    );
+    assert_eq!(answered("The port is open.", "8123"), [""; 0]);
+    // A whole sentence needs no question.
+    assert_eq!(
+        answered("Anything else?", "Our wifi password is plum-77."),
+        ["Our wifi password is plum-77."]
+    );
+}
+
+#[test]
 fn repeated_fact_is_kept_once_and_counts_more() {
     let talk =
         Talk::of(&["The vault code is 7731.", "The relay port is 6100.", "the vault code is 7731"]);

@@ -68,6 +68,26 @@ fn facts_are_listed_suppressed_and_restored_across_a_kill() {
 }
 
 #[test]
+fn answer_to_the_assistant_is_listed_with_its_question_after_a_kill_too() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "Set up the relay.");
+    wire.record(&session, "assistant", "Which server port do you use?");
+    let facts = json!({ "sessionId": session });
+    // Folded in two parts, with a record between the question and its answer.
+    assert_eq!(wire.ok("context.facts", facts.clone())["total"], 0);
+    wire.ok("context.addEntry", json!({ "sessionId": session, "key": "k", "content": "x" }));
+    assert_eq!(wire.ok("context.facts", facts.clone())["total"], 0);
+    let seq = wire.record(&session, "user", "8123");
+    let listed = wire.ok("context.facts", facts.clone());
+    assert_eq!(listed["data"][0]["text"], "Which server port do you use? 8123");
+    assert_eq!(listed["data"][0]["seq"], seq);
+    daemon.kill();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(wire.ok("context.facts", facts), listed);
+}
+
+#[test]
 fn facts_of_omitted_messages_stand_in_the_head_once() {
     let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "contextSize": 4096 }));

@@ -25,6 +25,8 @@ use crate::goal::GoalState;
 use crate::projects::{Owner, StoredEntries, StoredEntry};
 use crate::session::{OpenSession, SessionError};
 
+/// Tokens of the longest answer that is searched for a question which the user then answers.
+const MAX_ASKING_TOKENS: u32 = 256;
 /// Maximum number of records in memory while they are folded.
 const MAX_BATCH: usize = 64;
 
@@ -153,11 +155,16 @@ pub(super) fn pins(core: &Core, id: SessionId, path: &ActivePath) -> Result<Vec<
 
 /// Folds the facts on a path. Blocks on the disk.
 ///
-/// Reads every message of the user that was not folded yet: after a restart, all of them. So it is called where a new
-/// head is planned, facts are listed, or the retention of a compacted session is reported, and not at each build.
+/// Reads every message of the user, and every short answer, that was not folded yet: after a restart, all of them. So it is
+/// called where a new head is planned, facts are listed, or the retention of a compacted session is reported, and not at each
+/// build.
 pub(super) fn facts(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<FactFold>> {
+    // Whether a record is read must not depend on later ones: what was folded before stays folded.
+    let may_ask = |item: &PathItem| {
+        item.role == Some(Role::Assistant) && !item.calls_tools && item.tokens <= MAX_ASKING_TOKENS
+    };
     let states = |item: &&PathItem| match item.kind {
-        RecordKind::Message => item.role == Some(Role::User),
+        RecordKind::Message => item.role == Some(Role::User) || may_ask(item),
         RecordKind::Custom => !item.in_context,
         kind => kind == RecordKind::ContextEntry,
     };
