@@ -40,7 +40,7 @@ const CATALOG_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct CommandContext<'a> {
     pub(crate) terminal: &'a mut Terminal,
     pub(crate) environment: &'a Environment,
-    /// The Ctrl-C of a chat, which cancel calls there and do not end the process; `None` outside of a chat.
+    /// The counter of Ctrl-C in a chat, where it cancels a call and does not end the process; `None` outside of a chat.
     pub(crate) chat_interrupts: Option<Arc<Interrupts>>,
     connector: Connector,
     client: Option<BlockingClient>,

@@ -32,9 +32,9 @@ pub(crate) struct Turn {
     pub(crate) answer: String,
     /// The sentences of the message that are worth keeping.
     pub(crate) durable: Vec<String>,
-    /// Whether the message needs what was said long before, if a person has judged that.
+    /// Set if a person has judged whether the message needs what was said long before.
     pub(crate) needs: Option<bool>,
-    /// Whether it belongs to a statement of the benchmark.
+    /// Set for a message of a statement that the benchmark plants.
     pub(crate) is_planted: bool,
 }
 

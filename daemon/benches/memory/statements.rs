@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::dialogue::Turn;
 use super::server::Noted;
 
-/// What an assistant says to a statement that has no answer of its own.
+/// Replies of the assistant to statements without one of their own.
 const REPLIES: [&str; 4] = ["Okay.", "Got it.", "Sure.", "Right."];
 /// The percentage of a dialogue at whose end nothing is planted.
 const END_PERCENT: usize = 10;
-/// How far a correction is from what it corrects, in parts of the dialogue.
+/// Distance of a correction from what it corrects, in parts of the dialogue.
 const GAP: f64 = 0.3;
 /// The least length of a sentence that stands alone in notes.
 const MIN_SENTENCE_BYTES: usize = 16;

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &TalkOptions, report: &Report) -> Result<()> {
 #[derive(Default)]
 struct Counts {
     counts: BTreeMap<String, (u64, u64)>,
-    /// What is not shown, and what is wrongly shown.
+    /// Statements that are not shown, and those that are wrongly shown.
     missing: Vec<String>,
     wrong: Vec<String>,
 }

@@ -23,9 +23,8 @@ pub(crate) const RECALL_RESULT_PERCENT: u64 = 10;
 pub(super) const FACTS_PERCENT: u64 = 15;
 /// Percent of the prompt limit for file lists.
 pub(super) const FILE_PERCENT: u64 = 5;
-/// Percent of the prompt limit within which the newest messages of the user go before older ones, whatever they say; at
-/// most the tokens that are reserved for earlier messages.
-pub(super) const LATELY_PERCENT: u64 = 5;
+/// Percent of the prompt limit that is reserved for earlier messages at least.
+pub(super) const EARLIER_PERCENT: u64 = 5;
 
 /// Percent of the prompt limit that a checkpoint of each level may have, the oldest level first; the last is that of a new summary.
 pub(super) const LEVEL_PERCENTS: [u64; 4] = [5, 10, 15, 25];
@@ -38,7 +37,7 @@ const _: () = assert!(ENTRIES_PERCENT + GOAL_PERCENT < 50);
 const _: () = assert!(LEVEL_PERCENTS[3] + LEVEL_PERCENTS[2] <= CHECKPOINTS_PERCENT);
 // The parts of an opening and all checkpoints leave some of the limit to the turns.
 const _: () = assert!(
-    PIN_PERCENT + FACTS_PERCENT + FILE_PERCENT + LATELY_PERCENT + CHECKPOINTS_PERCENT < 100
+    PIN_PERCENT + FACTS_PERCENT + FILE_PERCENT + EARLIER_PERCENT + CHECKPOINTS_PERCENT < 100
 );
 
 // Percent of the room of the conversation: the prompt limit without system message, tools and checkpoints.
@@ -77,8 +76,8 @@ const _: () = assert!(RECENT_PERCENT + STATE_PERCENT <= 100);
 pub(super) const NOTICE_DIVISOR: u64 = 10;
 /// The divisor for the part of the tokens left that facts may have before the turns are chosen.
 pub(super) const FACTS_DIVISOR: u64 = 3;
-/// The divisor for the part of the tokens left that is reserved for the newest messages of the user at most.
-pub(super) const LATELY_DIVISOR: u64 = 2;
+/// The divisor for the part of the tokens left that [`EARLIER_PERCENT`] may take.
+pub(super) const EARLIER_REST_DIVISOR: u64 = 2;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
 pub(super) const EARLIER_DIVISOR: u64 = 8;
 /// The divisor for the part of the tokens left that one quote, or the list of files, may have before it is cut.

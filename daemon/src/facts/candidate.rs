@@ -48,7 +48,7 @@ pub(super) struct SentenceReading {
     pub(super) is_change: bool,
     /// The weight of all values.
     weight: f32,
-    /// How likely the sentence states something that lasts: the logarithm of the odds.
+    /// Logarithm of the odds that the sentence states something that lasts.
     pub(super) score: f32,
     pub(super) features: FeatureSet,
 }

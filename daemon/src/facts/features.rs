@@ -35,8 +35,8 @@ features! {
     SpeakerFirst "speakerFirst", AddresseeFirst "addresseeFirst", CommandFirst "commandFirst", PronounFirst "pronounFirst",
     RuleFirst "ruleFirst", DoubtFirst "doubtFirst", AdviceFirst "adviceFirst",
     // The form.
-    Asked "asked", AsksForValue "asksForValue", AsksForRule "asksForRule", Exclaimed "exclaimed", Definition "definition", Label "label", Short "short",
-    Long "long", Unsaid "unsaid",
+    Asked "asked", AsksForValue "asksForValue", AsksForRule "asksForRule", Exclaimed "exclaimed",
+    Definition "definition", Label "label", Short "short", Long "long", Unsaid "unsaid",
     // The values.
     Number "number", Place "place", Identifier "identifier", Quoted "quoted", Name "name",
     // Two at once.
@@ -48,7 +48,7 @@ features! {
     // A rule that is neither asked for, guessed, reported, nor what the speaker has to do.
     Demand "demand", DemandAndValue "demand+value",
     // The place.
-    AfterQuestion "afterQuestion", Answer "answer", InMiddle "inMiddle",
+    AfterQuestion "afterQuestion", Answer "answer",
 }
 
 /// The features that speak against a sentence.
@@ -86,10 +86,8 @@ pub(crate) struct FeatureSet(u64);
 /// The place of a sentence.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SentencePlace {
-    /// The message before it ends with a question, which has words of these classes.
+    /// The classes of the words of the question with which the message before it ends.
     pub(crate) question: Option<ClassSet>,
-    /// Within a long message, far from both of its ends: what a user says stands before or after what is pasted.
-    pub(crate) is_in_middle: bool,
 }
 
 /// The form of a sentence.
@@ -219,7 +217,6 @@ impl FeatureSet {
         self.add(follows, Feature::AfterQuestion);
         let is_answer = follows && !form.is_asked && form.n_words <= ANSWER_WORDS;
         self.add(is_answer, Feature::Answer);
-        self.add(place.is_in_middle, Feature::InMiddle);
     }
 
     fn add_pairs(&mut self, form: &SentenceForm) {

@@ -147,11 +147,6 @@ impl FactFold {
         self.facts.len() + self.value_counts.len()
     }
 
-    /// Returns the facts of a record in their order.
-    pub(crate) fn of_record(&self, seq: Seq) -> impl Iterator<Item = &KnownFact> {
-        self.facts.values().filter(move |fact| fact.seq == seq)
-    }
-
     /// Whether a record's facts, or one of them by its digest, are suppressed.
     pub(crate) fn is_forgotten(&self, seq: Seq, digest: Option<&str>) -> bool {
         self.forgotten.contains(&(seq, digest.map(str::to_owned)))
@@ -211,11 +206,11 @@ impl FactFold {
                 return;
             }
             let asked = question.take();
-            let place = SentencePlace {
-                question: asked.map(|question| question.classes),
-                is_in_middle: is_in_middle(text, at_byte),
-            };
+            let place = SentencePlace { question: asked.map(|question| question.classes) };
             let Some(mut reading) = read_sentence(sentence, place) else { return };
+            if is_in_middle(text, at_byte) {
+                reading.score -= MIDDLE_SCORE;
+            }
             if let Some(question) = asked.filter(|_| needs_question(&reading)) {
                 question.complete(&mut reading);
             }
@@ -431,7 +426,7 @@ impl FactFold {
 /// Returns the features of a sentence behind another text, and its score; `None` if it is data or says nothing.
 pub(crate) fn judge(sentence: &str, before: &str) -> Option<(FeatureSet, f32)> {
     let question = AskedQuestion::at_the_end_of(before).map(|question| question.classes);
-    let reading = read_sentence(sentence, SentencePlace { question, is_in_middle: false })?;
+    let reading = read_sentence(sentence, SentencePlace { question })?;
     Some((reading.features, reading.score))
 }
 

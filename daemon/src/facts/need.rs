@@ -1,4 +1,4 @@
-//! Whether a message needs something said earlier that its prompt does not show.
+//! Judges whether a message needs something said earlier that its prompt does not show.
 //!
 //! Most turns go on with what the prompt has. Searching for them costs room and the model server's time, and brings back what
 //! only looks alike. So greetings, thanks and a go-ahead need nothing.
@@ -12,11 +12,11 @@ use super::values::FactValueKind;
 /// The reason for which a message needs earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecallNeed {
-    /// It asks about something.
+    /// Asks about something.
     Question,
-    /// It points back: `the one that we discussed last time`.
+    /// Points back: `the one that we discussed last time`.
     PointsBack,
-    /// It names something that the prompt does not have.
+    /// Names something that the prompt does not have.
     UnknownValue,
 }
 

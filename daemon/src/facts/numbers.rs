@@ -13,6 +13,8 @@ pub(super) const MIN_SCORE: f32 = -0.7;
 pub(super) const REPEAT_SCORE: f32 = 1.0;
 /// The score that a fact loses if all of its values occur in many messages, for each doubling of their number.
 pub(super) const COMMON_SCORE: f32 = 0.5;
+/// The score that a fact loses if it stands within a long message: what a user says stands before or after what is pasted.
+pub(super) const MIDDLE_SCORE: f32 = 1.0;
 /// The score that a pinned message's facts gain.
 pub(super) const PIN_SCORE: f32 = 5.0;
 /// The score for which a fact may take this many more tokens than another.
@@ -78,7 +80,7 @@ pub(super) const MAX_COMPARED: usize = 32;
 pub(super) const PRONOUN_MESSAGES: u32 = 3;
 /// Maximum number of facts that can be suppressed by name.
 pub(super) const MAX_FORGOTTEN: usize = 10_000;
-/// Bytes of the shortest message that has a middle.
+/// Bytes of the shortest message whose facts can lose [`MIDDLE_SCORE`].
 pub(super) const LONG_MESSAGE_BYTES: usize = 2000;
 /// Bytes of the beginning and of the end of such a message.
 pub(super) const END_BYTES: usize = 400;

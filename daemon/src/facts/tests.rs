@@ -210,6 +210,15 @@ fn answer_is_kept_with_the_question_that_it_completes() {
 }
 
 #[test]
+fn fact_within_a_long_message_scores_less() {
+    let filler = "so we talked and talked\n".repeat(60);
+    let score = |text: &str| Talk::of(&[text]).fold.ranked(&[])[0].score;
+    let fact = "The relay port is 6100.\n";
+    let (first, middle) = (format!("{fact}{filler}{filler}"), format!("{filler}{fact}{filler}"));
+    assert!(score(&first) > score(&middle), "{} {}", score(&first), score(&middle));
+}
+
+#[test]
 fn repeated_fact_is_kept_once_and_counts_more() {
     let talk =
         Talk::of(&["The vault code is 7731.", "The relay port is 6100.", "the vault code is 7731"]);
@@ -264,7 +273,7 @@ fn context_entries_of_users_state_facts_while_they_are_set() {
 #[test]
 fn forgotten_facts_are_suppressed_until_they_are_restored() {
     let mut talk = Talk::of(&["The vault code is 7731. The relay port is 6100."]);
-    let digest = talk.fold.of_record(Seq(0)).next().expect("two facts").digest();
+    let digest = talk.fold.ranked(&[])[0].fact.digest();
     let mut forget = |digest: Option<&str>, restored: bool| {
         let data = serde_json::to_value(ForgottenFact {
             seq: Seq(0),

@@ -43,7 +43,7 @@ pub(crate) struct ModelInfo {
     pub has_projector: bool,
     /// The version of the server that described the model.
     pub server_version: Option<Version>,
-    /// Whether the server lists models, and none with capabilities, which Ollama lists since 0.30. A build from source, which
+    /// Set if the server lists models, and none with capabilities, which Ollama lists since 0.30. A build from source, which
     /// has no release number, is older then.
     pub lists_no_capabilities: bool,
 }

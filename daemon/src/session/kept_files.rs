@@ -198,7 +198,7 @@ struct BlobStore<'a> {
     /// The contents that were written or found, each once.
     known: HashMap<FileHash, Result<(), NotKeptReason>>,
     written: Option<Replacements>,
-    /// Whether a content was found whose name may not be durable yet.
+    /// Set if a content was found whose name may not be durable yet.
     has_found: bool,
     new: &'a mut NewContents,
 }

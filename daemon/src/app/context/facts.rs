@@ -126,7 +126,8 @@ fn forget_record(
         ));
     }
     let fold = facts(core, id, path)?;
-    let own: Vec<_> = fold.of_record(seq).collect();
+    let listed = fold.ranked(&pins(core, id, path)?).into_iter();
+    let own: Vec<_> = listed.map(|ranked| ranked.fact).filter(|fact| fact.seq == seq).collect();
     let digest = match index {
         None => None,
         Some(index) => match own.iter().find(|fact| fact.index == index) {

@@ -43,7 +43,7 @@ const BLOCK_TOKENS: u64 = 24;
 #[derive(Clone, Copy, Debug)]
 struct RecallSituation {
     scope: RecallSetting,
-    /// Why the message of the user that waits for its answer needs earlier ones, if there is one and it does.
+    /// The reason for which the message that waits for its answer needs earlier ones; `None` without such a message too.
     need: Option<RecallNeed>,
     /// The context shows the whole conversation.
     shows_everything: bool,

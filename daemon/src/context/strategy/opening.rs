@@ -133,9 +133,9 @@ impl HeadBuilder<'_, '_, '_> {
         self.left -= before;
         let facts = self.fact_tokens();
         self.left -= facts;
-        let lately = self.input.prompt_limit * LATELY_PERCENT / 100;
+        let least = self.input.prompt_limit * EARLIER_PERCENT / 100;
         let more = (self.input.user_tokens / EARLIER_DIVISOR).min(self.left / QUOTE_DIVISOR);
-        let more = more.max(lately.min(self.left / LATELY_DIVISOR));
+        let more = more.max(least.min(self.left / EARLIER_REST_DIVISOR));
         self.left -= more;
         let earlier = before + more;
         Ok(Reserved { facts, task, pins, files, earlier, ledger })
