@@ -79,12 +79,29 @@ impl BenchFacts {
         feature_names()
     }
 
-    /// Folds the next message.
+    /// Folds the next message of the user.
     pub fn fold(&mut self, text: &str) {
+        self.fold_message(Role::User, text);
+    }
+
+    /// Folds the next answer of the assistant.
+    pub fn fold_answer(&mut self, text: &str) {
+        self.fold_message(Role::Assistant, text);
+    }
+
+    fn fold_message(&mut self, role: Role, text: &str) {
         let (seq, at) = (Seq(self.next), Timestamp::from_unix_ms(0));
         self.next += 1;
-        let body = RecordBody::Message(Message::text(Role::User, text, at));
+        let body = RecordBody::Message(Message::text(role, text, at));
         self.fold.apply(Record::new(seq, None, at, body));
+    }
+
+    /// Returns the texts of the facts that hold, the best first.
+    #[must_use]
+    pub fn listed(&self) -> Vec<String> {
+        let mut ranked = self.fold.ranked(&[]);
+        ranked.sort_by(|one, other| other.score.total_cmp(&one.score));
+        ranked.into_iter().map(|ranked| ranked.fact.text.clone()).collect()
     }
 
     /// Returns the number of facts that hold.

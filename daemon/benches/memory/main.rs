@@ -11,7 +11,7 @@
 //! or `none`), planted in the dialogues of the folder `OLLM_TALK` (`dialogue.rs` describes it; without it in a small one
 //! of our own), are counted in the last prompt and in the prompts of questions about them. `--dialogues A,B` plays only
 //! these, `--dump DIR` writes the last prompt of each session. A column is a number of cases out of all; those of blocks
-//! are useful tokens.
+//! are useful tokens. `--folded` counts in the facts of the messages alone, without a daemon; `--set` may name a file.
 //!
 //! The rows with bars, by their commands; the bars of questions, whole messages and reported figures hold in every row:
 //! - facts after 200 turns, tokens read: `cargo bench --bench memory`
@@ -22,6 +22,7 @@
 mod harness;
 
 mod dialogue;
+mod folded;
 mod server;
 mod statements;
 mod story;
@@ -86,7 +87,11 @@ fn main() -> Result<()> {
     if let Some(talk) = &options.talk {
         let sizes = json!({ "set": talk.set, "turns": talk.n_turns, "pauseMs": talk.pause_ms,
             "notesMs": talk.notes_ms });
-        talk::run(talk, &Report::new("memory", &sizes))?;
+        let report = Report::new("memory", &sizes);
+        match options.is_folded {
+            true => folded::run(talk, &report)?,
+            false => talk::run(talk, &report)?,
+        }
     }
     if options.is_only_talk {
         return Ok(());
@@ -341,12 +346,15 @@ struct Options {
     /// The table of real talk comes first where there is talk, or alone.
     talk: Option<TalkOptions>,
     is_only_talk: bool,
+    /// Only the facts of real talk are counted.
+    is_folded: bool,
 }
 
 impl Options {
     fn from_args() -> Result<Self> {
         let mut arguments = Arguments::new();
-        let is_only_talk = arguments.flag("--talk");
+        let is_folded = arguments.flag("--folded");
+        let is_only_talk = arguments.flag("--talk") || is_folded;
         let windows = arguments.list("--windows", &[], |item| item.parse().ok())?;
         let summarizers = arguments.list("--summarizers", &[], Summarizer::named)?;
         let (turns, pause_ms) =
@@ -373,6 +381,7 @@ impl Options {
             print: arguments.flag("--print"),
             talk: has_talk.then_some(talk),
             is_only_talk,
+            is_folded,
         };
         ensure!(arguments.rest()?.is_empty(), "every argument has a name");
         Ok(options)

@@ -29,12 +29,13 @@ pub(crate) struct Statement {
 }
 
 impl Statement {
-    /// Reads a set: `tune`, `unread`, or `none`, which is empty.
+    /// Reads a set: `tune`, `unread`, `none`, which is empty, or a file.
     pub(crate) fn read(set: &str) -> Result<Vec<Self>> {
         let text = match set {
-            "tune" => include_str!("tune.jsonl"),
-            "unread" => include_str!("unread.jsonl"),
-            _ => "",
+            "tune" => include_str!("tune.jsonl").to_owned(),
+            "unread" => include_str!("unread.jsonl").to_owned(),
+            "none" => String::new(),
+            file => std::fs::read_to_string(file).with_context(|| format!("read {file}"))?,
         };
         text.lines().map(Self::parse).collect()
     }
@@ -56,7 +57,9 @@ impl Statement {
         let whole = statement.said.concat().join("\n");
         let is_said = |value: &String| whole.contains(value.as_str());
         let has_value = statement.shows.is_empty() || statement.shows.iter().any(is_said);
-        let is_given_away = statement.is_in(&statement.other) || statement.is_in(&statement.own);
+        let questions = [&statement.other, &statement.own];
+        let is_given_away =
+            statement.keep && questions.into_iter().any(|question| statement.is_in(question));
         ensure!(!is_given_away, "{}: a question has the answer", statement.id);
         ensure!(
             has_value && statement.stale.iter().all(is_said),
@@ -78,10 +81,8 @@ impl Statement {
 
     /// Returns whether a line says the value before the correction as if it still held, or what never held.
     pub(crate) fn is_wrong_in(&self, line: &str) -> bool {
-        if !self.keep {
-            return self.is_in(line);
-        }
-        self.stale.iter().any(|value| line.contains(value.as_str())) && !self.is_in(line)
+        let is_stale = self.stale.iter().any(|value| line.contains(value.as_str()));
+        if self.keep { is_stale && !self.is_in(line) } else { is_stale || self.is_in(line) }
     }
 
     /// Returns the turns of one place.
