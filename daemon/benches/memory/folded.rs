@@ -36,9 +36,8 @@ fn row(dialogue: &Dialogue, statements: &[Statement]) -> Row {
     }
     let listed = facts.listed();
     let best = &listed[..listed.len().min(BEST)];
-    let has = |lines: &[String], statement: &Statement| {
-        lines.iter().any(|line| statement.is_in(line))
-    };
+    let has =
+        |lines: &[String], statement: &Statement| lines.iter().any(|line| statement.is_in(line));
     let shown: Vec<&Statement> = statements.iter().filter(|one| one.can_be_shown()).collect();
     let corrections: Vec<&Statement> =
         shown.iter().copied().filter(|one| !one.stale.is_empty()).collect();

@@ -8,6 +8,8 @@ use super::server::Noted;
 
 /// Replies of the assistant to statements without one of their own.
 const REPLIES: [&str; 4] = ["Okay.", "Got it.", "Sure.", "Right."];
+/// The message of the user before a statement that begins with the assistant's.
+const ASKS: &str = "What else do you need?";
 /// The percentage of a dialogue at whose end nothing is planted.
 const END_PERCENT: usize = 10;
 /// Distance of a correction from what it corrects, in parts of the dialogue.
@@ -89,15 +91,15 @@ impl Statement {
     fn turns(&self, place: usize) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
         for message in &self.said[place] {
-            match (message.strip_prefix("assistant: "), turns.last_mut()) {
-                (Some(answer), Some(turn)) => answer.clone_into(&mut turn.answer),
-                _ => turns.push(Turn {
-                    message: message.trim_start_matches("user: ").to_owned(),
-                    answer: REPLIES[(self.id.len() + message.len()) % REPLIES.len()].to_owned(),
-                    is_planted: true,
-                    ..Turn::default()
-                }),
-            }
+            let (user, answer) = match message.strip_prefix("assistant: ") {
+                Some(answer) => (turns.pop().map_or(ASKS.to_owned(), |turn| turn.message), answer),
+                None => {
+                    let reply = (self.id.len() + message.len()) % REPLIES.len();
+                    (message.trim_start_matches("user: ").to_owned(), REPLIES[reply])
+                }
+            };
+            let answer = answer.to_owned();
+            turns.push(Turn { message: user, answer, is_planted: true, ..Turn::default() });
         }
         turns
     }
