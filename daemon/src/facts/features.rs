@@ -33,7 +33,7 @@ features! {
     Plan "plan", Episode "episode", Setting "setting", Courtesy "courtesy", Back "back", Date "date",
     // The class of the first word that is no filler.
     SpeakerFirst "speakerFirst", AddresseeFirst "addresseeFirst", CommandFirst "commandFirst", PronounFirst "pronounFirst",
-    RuleFirst "ruleFirst", DoubtFirst "doubtFirst", AdviceFirst "adviceFirst",
+    RuleFirst "ruleFirst", RememberFirst "rememberFirst", DoubtFirst "doubtFirst", AdviceFirst "adviceFirst",
     // The form.
     Asked "asked", AsksForValue "asksForValue", AsksForRule "asksForRule", Exclaimed "exclaimed",
     Definition "definition", Label "label", Short "short", Long "long", Unsaid "unsaid",
@@ -179,6 +179,7 @@ impl FeatureSet {
         self.add(begins(Class::Addressee), Feature::AddresseeFirst);
         self.add(begins(Class::Pronoun), Feature::PronounFirst);
         self.add(begins(Class::Rule), Feature::RuleFirst);
+        self.add(begins(Class::Remember), Feature::RememberFirst);
         self.add(begins(Class::Doubt), Feature::DoubtFirst);
         self.add(begins(Class::Advice), Feature::AdviceFirst);
     }
@@ -250,6 +251,12 @@ impl FeatureSet {
         let is_demand = form.is_rule && !self.has_one_of(&AGAINST_DEMAND);
         self.add(is_demand, Feature::Demand);
         self.add(is_demand && has_value, Feature::DemandAndValue);
+    }
+
+    /// Returns the features of a question as those of a statement.
+    pub(super) fn without_asking(self) -> Self {
+        let asking = [Feature::Asked, Feature::AsksForValue, Feature::AsksForRule];
+        Self(asking.into_iter().fold(self.0, |set, feature| set & !(1 << feature as u8)))
     }
 
     /// Returns the sum of the points: ten for each e-fold of the odds.

@@ -10,7 +10,7 @@ use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence};
+use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence, score_of};
 use super::features::{Feature, FeatureSet, SentencePlace};
 use super::lexicon::ClassSet;
 use super::numbers::*;
@@ -66,6 +66,11 @@ pub(crate) struct KnownFact {
 }
 
 impl KnownFact {
+    /// Returns the line of a prompt.
+    pub(crate) fn line(&self) -> String {
+        format!("- {}", self.text)
+    }
+
     /// Returns a short digest of the text, by which a fact is suppressed.
     pub(crate) fn digest(&self) -> String {
         blake3::hash(self.text.as_bytes()).to_hex()[..16].to_owned()
@@ -252,20 +257,17 @@ impl FactFold {
     fn state(&mut self, reading: SentenceReading, source: &FactOccasion<'_>) {
         let earlier = self.earlier(&reading, source.message);
         let (mut supersedes, mut n_repeats, mut score) = (None, 0, reading.score);
-        if let Some(earlier) = earlier.and_then(|id| self.remove(id)) {
-            match has_same_values(&earlier.values, &reading.values)
-                && earlier.is_rule == reading.is_rule
-            {
-                true => {
-                    // `Go on with the next part` is said again and again.
-                    let says_something = !reading.features.has(Feature::Unsaid);
-                    n_repeats = earlier.n_repeats.saturating_add(u32::from(says_something));
-                    supersedes = earlier.supersedes;
-                }
-                false => supersedes = Some(earlier.seq),
+        if let Some(fact) = earlier.and_then(|id| self.remove(id)) {
+            if has_same_values(&fact.values, &reading.values) && fact.is_rule == reading.is_rule {
+                // `Go on with the next part` is said again and again.
+                let says_something = !reading.features.has(Feature::Unsaid);
+                n_repeats = fact.n_repeats.saturating_add(u32::from(says_something));
+                supersedes = fact.supersedes;
+            } else {
+                supersedes = Some(fact.seq);
             }
             // A correction matters as much as what it corrects, however briefly it is said.
-            score = score.max(earlier.score);
+            score = score.max(fact.score);
         }
         let SentenceReading { text, values, subject, is_rule, is_denial, .. } = reading;
         let fact = KnownFact {
@@ -296,49 +298,26 @@ impl FactFold {
 
     /// Returns the fact that a sentence replaces or repeats.
     fn earlier(&self, reading: &SentenceReading, message: u32) -> Option<u32> {
-        let n_words = reading.subject.len();
-        let said = reading.values.last();
-        let is_alike = |fact: &KnownFact| match (fact.values.last(), said) {
-            (None, None) => true,
-            (Some(one), Some(other)) => {
-                one.kind == other.kind
-                    || reading.is_change && can_be_time(one) && can_be_time(other)
-            }
-            _ => reading.is_change && reading.is_rule == fact.is_rule,
-        };
         let mut best: Option<(f32, u32)> = None;
         for (id, n_common) in self.sharing(&reading.subject) {
-            let Some(fact) = self.facts.get(&id).filter(|fact| is_alike(fact)) else { continue };
-            let n_all = fact.subject.len();
-            let is_same = n_common == n_all && n_common == n_words && !adds_to_rule(fact, reading);
-            let names_old = fact
-                .values
-                .last()
-                .is_some_and(|old| reading.values.iter().any(|value| value.hash == old.hash));
-            // With a word such as "now", a subject that lacks some of the words is the same; others are not. "They moved the
-            // flight, it leaves at 11:25" says once what it is about.
-            let least = n_all.min(n_words);
-            let is_part = n_common == least && n_all.abs_diff(n_words) <= 3
-                || n_common * 3 >= least * 2 && n_common > 1;
-            let is_meant = reading.has_pointing_clause && (said.is_some() || n_common > 1);
-            let is_changed = reading.is_change && (is_part || names_old || is_meant);
-            if !is_same && !is_changed {
+            let Some(fact) = self.facts.get(&id).filter(|fact| is_alike(fact, reading)) else {
                 continue;
-            }
-            let overlap =
-                ratio(n_common, n_all + n_words - n_common) + if names_old { 0.5 } else { 0.0 };
+            };
+            let Some(overlap) = overlap(fact, reading, n_common) else { continue };
             if best.is_none_or(|(most, newest)| overlap > most || overlap >= most && id > newest) {
                 best = Some((overlap, id));
             }
         }
-        best.map(|(_, id)| id).or_else(|| {
-            // "Actually 4200" means the newest fact with such a value.
-            let is_recent = |fact: &KnownFact| message.abs_diff(fact.message) <= PRONOUN_MESSAGES;
-            let is_meant = |fact: &KnownFact| is_recent(fact) && said.is_some() && is_alike(fact);
-            let mut newest = self.facts.iter().rev().take_while(|(_, fact)| is_recent(fact));
-            let found = newest.find(|(_, fact)| is_meant(fact));
-            found.filter(|_| n_words == 0 && reading.is_change).map(|(id, _)| *id)
-        })
+        best.map(|(_, id)| id).or_else(|| self.newest_alike(reading, message))
+    }
+
+    /// Returns the newest fact with such a value: `Actually 4200` means it.
+    fn newest_alike(&self, reading: &SentenceReading, message: u32) -> Option<u32> {
+        let is_recent = |fact: &KnownFact| message.abs_diff(fact.message) <= PRONOUN_MESSAGES;
+        let is_meant = |fact: &KnownFact| !reading.values.is_empty() && is_alike(fact, reading);
+        let mut newest = self.facts.iter().rev().take_while(|(_, fact)| is_recent(fact));
+        let found = newest.find(|(_, fact)| is_meant(fact));
+        found.filter(|_| reading.subject.is_empty() && reading.is_change).map(|(id, _)| *id)
     }
 
     /// Removes the facts that a sentence takes back, and returns them.
@@ -438,6 +417,8 @@ struct AskedQuestion {
     classes: ClassSet,
     values: Vec<FactValue>,
     subject: Vec<u64>,
+    /// The score of what the question proposes, as if the user had said it.
+    proposal_score: f32,
 }
 
 impl AskedQuestion {
@@ -458,12 +439,18 @@ impl AskedQuestion {
             None => (last, question),
         };
         let is_short = text.chars().count() <= MAX_QUESTION_CHARS;
-        let SentenceReading { classes, values, subject, .. } = reading;
-        is_short.then_some(Self { text, classes, values, subject })
+        let SentenceReading { classes, values, subject, features, score, .. } = reading;
+        let asking = features.points() - features.without_asking().points();
+        let proposal_score = score - score_of(asking);
+        is_short.then_some(Self { text, classes, values, subject, proposal_score })
     }
 
-    /// Puts the question before its answer. What the question proposes is the user's own by a `yes`.
+    /// Puts the question before its answer. A value that the question proposes is the user's own by a `yes`.
     fn complete(&self, answer: &mut SentenceReading) {
+        if agrees(answer) && !self.values.is_empty() && self.proposal_score > answer.score {
+            answer.score = self.proposal_score;
+            answer.sort = SentenceSort::of_statement(answer.score);
+        }
         answer.text = format!("{} {}", self.text, answer.text);
         answer.subject.extend(&self.subject);
         answer.subject.sort_unstable();
@@ -478,6 +465,14 @@ impl AskedQuestion {
 fn needs_question(reading: &SentenceReading) -> bool {
     reading.n_words <= ANSWER_WORDS
         && (!reading.classes.has(WordClass::Statement) || reading.refers_back)
+}
+
+/// Returns whether a sentence only agrees to what was proposed.
+fn agrees(reading: &SentenceReading) -> bool {
+    reading.classes.has(WordClass::Assent)
+        && !reading.is_denial
+        && reading.values.is_empty()
+        && !reading.features.has(Feature::Asked)
 }
 
 /// Returns whether a retraction also states a fact: a value that no retracted fact had, or, if nothing was retracted, any
@@ -516,6 +511,37 @@ fn ratio(part: usize, all: usize) -> f32 {
 /// Whether the line at a byte of a message is in the middle of the message: not near its beginning or its end.
 const fn is_in_middle(text: &str, at_byte: usize) -> bool {
     text.len() >= LONG_MESSAGE_BYTES && at_byte > END_BYTES && at_byte < text.len() - END_BYTES
+}
+
+/// Returns whether a fact states a value of the kind that a sentence states.
+fn is_alike(fact: &KnownFact, reading: &SentenceReading) -> bool {
+    match (fact.values.last(), reading.values.last()) {
+        (None, None) => true,
+        (Some(one), Some(other)) => {
+            one.kind == other.kind || reading.is_change && can_be_time(one) && can_be_time(other)
+        }
+        _ => reading.is_change && reading.is_rule == fact.is_rule,
+    }
+}
+
+/// Returns how much of their subjects a fact and a sentence that replaces or repeats it have in common; `None` if it does
+/// neither.
+fn overlap(fact: &KnownFact, reading: &SentenceReading, n_common: usize) -> Option<f32> {
+    let (n_all, n_words) = (fact.subject.len(), reading.subject.len());
+    let is_same = n_common == n_all && n_common == n_words && !adds_to_rule(fact, reading);
+    let is_old = |old: &FactValue| reading.values.iter().any(|value| value.hash == old.hash);
+    let names_old = fact.values.last().is_some_and(is_old);
+    // With a word such as "now", a subject that lacks some of the words is the same; others are not. "They moved the flight,
+    // it leaves at 11:25" says once what it is about.
+    let least = n_all.min(n_words);
+    let is_part = n_common == least && n_all.abs_diff(n_words) <= 3
+        || n_common * 3 >= least * 2 && n_common > 1;
+    let is_meant = reading.has_pointing_clause && (!reading.values.is_empty() || n_common > 1);
+    // "Not 100, 250 for each tenant" names both.
+    let names_both = names_old && reading.is_denial && reading.values.len() > 1;
+    let is_changed = reading.is_change && (is_part || names_old || is_meant) || names_both;
+    let overlap = ratio(n_common, n_all + n_words - n_common) + if names_old { 0.5 } else { 0.0 };
+    (is_same || is_changed).then_some(overlap)
 }
 
 /// Returns whether a value can be a time: a date, or a number, which may be a time of day or a date in digits.

@@ -1,7 +1,7 @@
 //! Facts: what the user said and what still holds, found without a model in any language.
 //!
 //! - [`FactFold`] folds the messages of the user, and the context entries that users wrote, record by record.
-//! - `sentences`, `values`, `lexicon`, `features`, `candidate`: from a message to the sentences that state something, and how
+//! - `sentences`, `values`, `lexicon`, `features`, `words`, `candidate`: from a message to the sentences that state something, and how
 //!   likely each of them lasts.
 //! - [`recall_need`]: whether a message needs earlier ones.
 //! - [`fact_block`] chooses the facts that a prompt shows; [`SaidText`] knows what it says already.
@@ -21,6 +21,7 @@ mod sentences;
 #[cfg(test)]
 mod tests;
 mod values;
+mod words;
 
 pub(crate) use block::{ShownText, block_lines, fact_block};
 pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
@@ -30,3 +31,4 @@ pub(crate) use need::{RecallNeed, recall_need};
 pub(crate) use said::SaidText;
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};
+pub(crate) use words::for_each_word;

@@ -8,7 +8,7 @@ pub(super) const POINTS_PER_SCORE: f32 = 10.0;
 /// The score of a sentence from which on it is kept, in case that the talk comes back to it.
 pub(super) const MIN_CANDIDATE_SCORE: f32 = -2.0;
 /// The score from which on a fact is listed, and shown to the model: odds of one to two.
-pub(super) const MIN_SCORE: f32 = -0.7;
+pub(super) const MIN_SCORE: f32 = -0.4;
 /// The score that a fact gains each time that it is said again, up to two times.
 pub(super) const REPEAT_SCORE: f32 = 1.0;
 /// The score that a fact loses if all of its values occur in many messages, for each doubling of their number.
@@ -33,6 +33,8 @@ pub(super) const MIN_OWN_WEIGHT: f32 = 0.5;
 
 /// Characters of the longest text of a fact; of a longer sentence, the clauses with its values are kept.
 pub(super) const MAX_TEXT_CHARS: usize = 240;
+/// Fewest letters and digits of a word that can end a sentence before a small letter; a shorter one may be an abbreviation.
+pub(super) const MIN_LAST_WORD_CHARS: usize = 3;
 /// Bytes of the longest sentence that is read; a longer one is data.
 pub(super) const MAX_SENTENCE_BYTES: usize = 2000;
 /// Most words of a sentence that is a label and what it stands for.

@@ -130,13 +130,33 @@ pub(crate) fn for_each_sentence_of_line(line: &str, visit: &mut impl FnMut(&str)
         // The question mark of an address ends no sentence.
         let is_within_word = piece.ends_with(['.', '!', '?']);
         if is_last || !is_within_word && !ends_with_abbreviation(piece) {
-            let sentence = line[start..end].trim();
-            if !sentence.is_empty() {
-                visit(sentence);
-            }
+            for_each_lower_sentence(line[start..end].trim(), visit);
             start = end;
         }
     }
+}
+
+/// Calls `visit` with the sentences of a piece in which a sentence may begin with a small letter, as people type: Unicode's
+/// rules see one sentence there.
+fn for_each_lower_sentence(piece: &str, visit: &mut impl FnMut(&str)) {
+    let mut start = 0;
+    for (at, _) in piece.match_indices(". ") {
+        let (before, after) = (&piece[start..=at], piece[at + 1..].trim_start());
+        if after.starts_with(char::is_lowercase) && ends_with_whole_word(before) {
+            visit(before.trim());
+            start = piece.len() - after.len();
+        }
+    }
+    if start < piece.len() {
+        visit(piece[start..].trim());
+    }
+}
+
+/// Returns whether the word before the period of a piece is none that is shortened by it, and no number of an order.
+fn ends_with_whole_word(piece: &str) -> bool {
+    let word = piece.trim_end_matches('.').rsplit(char::is_whitespace).next().unwrap_or_default();
+    word.chars().filter(|char| char.is_alphanumeric()).nth(MIN_LAST_WORD_CHARS - 1).is_some()
+        && !ends_with_abbreviation(piece)
 }
 
 /// Whether a character may end a sentence within a line.
@@ -180,6 +200,19 @@ mod tests {
         check("- one\n- two\n1. three\n## Four", &["one", "two", "three", "Four"]);
         check("before\n```\nlet x = 5;\n```\nafter", &["before", "after"]);
         check("> quoted\nmine", &["mine"]);
+        check(
+            "ci is red again. i was at lunch, e.g. with dr. weber. the port is 4512. ok?",
+            &[
+                "ci is red again.",
+                "i was at lunch, e.g. with dr. weber.",
+                "the port is 4512.",
+                "ok?",
+            ],
+        );
+        check(
+            "am 3. mai ist es so weit.. glaube ich",
+            &["am 3. mai ist es so weit..", "glaube ich"],
+        );
         check("端口是48213。记住它！好吗？", &["端口是48213。", "记住它！", "好吗？"]);
         check("المنفذ هو 5432. هل هو مفتوح؟ نعم", &["المنفذ هو 5432.", "هل هو مفتوح؟", "نعم"]);
         check("पोर्ट 5432 है। यह खुला है।", &["पोर्ट 5432 है।", "यह खुला है।"]);

@@ -79,6 +79,7 @@ pub(crate) enum WordClass {
     Setting,
     Courtesy,
     Back,
+    Assent,
     Function,
     Denial,
     Interrogative,
