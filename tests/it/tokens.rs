@@ -384,6 +384,24 @@ fn prompt_truncated_while_the_server_lists_no_digests_is_an_error() {
 }
 
 #[test]
+fn count_is_not_called_exact_while_the_engine_of_an_old_server_is_unknown() {
+    for new_engine in [false, true] {
+        let fake = FakeOllama::with_version("0.24.0");
+        fake.state().new_engine = Some(new_engine);
+        let mut chat = session(&fake, "tiny", json!({}));
+        let text = chat.wire.ok("model.countTokens", json!({ "text": "a banana" }));
+        assert_fields(&text, json!({ "tokens": 6, "countKind": "exact" }));
+        let done = last_event(&mut chat, "one");
+        let usage = |name: &str| done["usage"][name].as_u64().unwrap();
+        assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
+        let difference = usage("promptTokens") - usage("contextTokens");
+        assert_eq!((difference, usage("margin")), (new_engine.into(), 1), "{done}");
+        ask(&mut chat, "two", json!({}));
+        ask(&mut chat.restart(), "three", json!({}));
+    }
+}
+
+#[test]
 fn exactly_counted_context_never_exceeds_its_limit() {
     let fake = FakeOllama::new();
     let mut chat = session(&fake, "tiny", json!({ "contextSize": 2048 }));

@@ -61,11 +61,14 @@ impl Counter {
         self.exact.as_ref().map_or_else(|| ESTIMATE_IDENTITY.into(), |exact| exact.identity())
     }
 
-    /// Returns how exact counts of messages without tool calls and images are.
+    /// Returns how exact counts of messages without tool calls and images are. No message is counted by two engines while
+    /// it is recorded, so none is exact while the server may use several.
     pub(crate) fn kind(&self) -> CountKind {
         match &self.exact {
             None => CountKind::Estimated,
-            Some(exact) if exact.has_template() && exact.is_checked => CountKind::Exact,
+            Some(exact) if exact.has_template() && exact.is_checked && exact.others.is_empty() => {
+                CountKind::Exact
+            }
             Some(_) => CountKind::Calibrated,
         }
     }
@@ -73,18 +76,16 @@ impl Counter {
     /// Returns how exact the count of a conversation is.
     pub(crate) fn kind_of(&self, messages: &[ContextMessage]) -> CountKind {
         match &self.exact {
-            Some(exact) if !exact.covers(messages) || exact.doubts(messages) => {
-                CountKind::Calibrated
-            }
-            None if self.calibration.is_some() => CountKind::Calibrated,
-            _ => self.kind(),
+            Some(exact) if exact.is_exact_for(messages) => CountKind::Exact,
+            None if self.calibration.is_none() => CountKind::Estimated,
+            _ => CountKind::Calibrated,
         }
     }
 
     /// Returns how exact the count of a text is.
-    pub(crate) fn kind_of_text(&self) -> CountKind {
+    pub(crate) fn kind_of_text(&self, text: &str) -> CountKind {
         match &self.exact {
-            Some(exact) if exact.is_checked => CountKind::Exact,
+            Some(exact) if exact.is_exact_for_text(text) => CountKind::Exact,
             Some(_) => CountKind::Calibrated,
             None => CountKind::Estimated,
         }
@@ -393,6 +394,7 @@ mod tests {
         let tokenizer = Tokenizer::new(&vocabulary, Engine::LlamaCpp).unwrap();
         let exact = Counter::exact(ExactCounter {
             tokenizer: Arc::new(CachedTokenizer::new(tokenizer)),
+            others: Vec::new(),
             without_tools: None,
             with_tools: None,
             doubts: Arc::default(),

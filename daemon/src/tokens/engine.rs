@@ -1,4 +1,4 @@
-//! The programs that tokenize prompts, and which of them a model server uses for a model.
+//! The programs that tokenize prompts, and which of them a model server may use for a model.
 //!
 //! A vocabulary alone does not decide how a text becomes tokens: the same file has other counts in another engine.
 //! Must not know vocabularies or how they are applied.
@@ -17,7 +17,8 @@ pub enum Engine {
     LlamaCpp,
     /// The llama.cpp inside of Ollama up to 0.24, where fewer texts are special tokens and fewer rules have a name.
     OldLlamaCpp,
-    /// The engine in Go of Ollama up to 0.24, for the architectures that require it.
+    /// The engine in Go of Ollama up to 0.24, for the architectures that require it, and for others if the server was
+    /// started with `OLLAMA_NEW_ENGINE`.
     OllamaGo,
 }
 
@@ -29,6 +30,9 @@ const FIRST_WITH_LLAMA_SERVER: Release = (0, 30, 0);
 
 /// The last Ollama release with engines of its own, which an older build without a release number is taken for.
 const LAST_WITH_OWN_ENGINES: Release = (0, 24, 0);
+
+/// The first Ollama release that reads `OLLAMA_NEW_ENGINE`.
+const FIRST_WITH_SWITCH: Release = (0, 5, 12);
 
 /// The architectures that Ollama ran with its engine in Go, and the first release that did.
 #[rustfmt::skip]
@@ -51,8 +55,9 @@ impl Engine {
     /// Every engine, the most common first.
     pub(crate) const ALL: [Self; 3] = [Self::LlamaCpp, Self::OldLlamaCpp, Self::OllamaGo];
 
-    /// Returns the engine that an Ollama release uses for a model, or `None` if its rules are not known here. A build
-    /// without a release number is a new one, unless `is_old`.
+    /// Returns the engines that an Ollama release may use for a model, the one without `OLLAMA_NEW_ENGINE` first; none if
+    /// its rules are not known here. No call of the server returns the variable. A build without a release number is a
+    /// new one, unless `is_old`.
     ///
     /// `has_projector`: images are encoded by a file of their own, which the engine in Go does not support.
     pub(crate) fn of_ollama(
@@ -60,18 +65,21 @@ impl Engine {
         is_old: bool,
         architecture: &str,
         has_projector: bool,
-    ) -> Option<Self> {
+    ) -> Vec<Self> {
         let release = release.or_else(|| is_old.then_some(LAST_WITH_OWN_ENGINES));
         let Some(release) = release.filter(|release| *release < FIRST_WITH_LLAMA_SERVER) else {
-            return Some(Self::LlamaCpp);
+            return vec![Self::LlamaCpp];
         };
         let runs_in_go =
             |(name, since): &(&str, Release)| *name == architecture && release >= *since;
-        if has_projector || !GO_ARCHITECTURES.iter().any(runs_in_go) {
-            return Some(Self::OldLlamaCpp);
+        if has_projector || release < FIRST_WITH_SWITCH {
+            return vec![Self::OldLlamaCpp];
+        }
+        if !GO_ARCHITECTURES.iter().any(runs_in_go) {
+            return vec![Self::OldLlamaCpp, Self::OllamaGo];
         }
         let is_known = release >= FIRST_WITH_STEPS || !STEPWISE.contains(&architecture);
-        is_known.then_some(Self::OllamaGo)
+        is_known.then_some(Self::OllamaGo).into_iter().collect()
     }
 
     /// Returns the mark of the engine in the identity of a tokenizer.
@@ -102,21 +110,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engine_depends_on_release_architecture_and_projector() {
-        let check = |release, architecture, has_projector, expect| {
-            let engine = Engine::of_ollama(release, false, architecture, has_projector);
-            assert_eq!(engine, expect, "{release:?} {architecture} {has_projector}");
+    fn engines_depend_on_release_architecture_and_projector() {
+        let check = |release, architecture, has_projector, expect: &[Engine]| {
+            let engines = Engine::of_ollama(release, false, architecture, has_projector);
+            assert_eq!(engines, expect, "{release:?} {architecture} {has_projector}");
         };
-        check(Some((0, 24, 0)), "qwen3", false, Some(Engine::OllamaGo));
-        check(Some((0, 24, 0)), "qwen2", false, Some(Engine::OldLlamaCpp));
-        check(Some((0, 24, 0)), "gemma3", true, Some(Engine::OldLlamaCpp));
-        check(Some((0, 11, 11)), "qwen3", false, Some(Engine::OldLlamaCpp));
-        check(Some((0, 30, 0)), "qwen3", false, Some(Engine::LlamaCpp));
-        check(Some((0, 22, 1)), "deepseek2", false, Some(Engine::OllamaGo));
-        check(Some((0, 21, 2)), "deepseek2", false, None);
-        check(None, "gemma3", false, Some(Engine::LlamaCpp));
+        check(Some((0, 24, 0)), "qwen3", false, &[Engine::OllamaGo]);
+        check(Some((0, 24, 0)), "qwen2", false, &[Engine::OldLlamaCpp, Engine::OllamaGo]);
+        check(Some((0, 24, 0)), "gemma3", true, &[Engine::OldLlamaCpp]);
+        check(Some((0, 11, 11)), "qwen3", false, &[Engine::OldLlamaCpp, Engine::OllamaGo]);
+        check(Some((0, 5, 11)), "llama", false, &[Engine::OldLlamaCpp]);
+        check(Some((0, 30, 0)), "qwen3", false, &[Engine::LlamaCpp]);
+        check(Some((0, 22, 1)), "deepseek2", false, &[Engine::OllamaGo]);
+        check(Some((0, 21, 2)), "deepseek2", false, &[]);
+        check(None, "gemma3", false, &[Engine::LlamaCpp]);
         let old = |release| Engine::of_ollama(release, true, "gemma3", false);
-        assert_eq!(old(None), Some(Engine::OllamaGo));
-        assert_eq!(old(Some((0, 30, 0))), Some(Engine::LlamaCpp), "a release number decides");
+        assert_eq!(old(None), [Engine::OllamaGo]);
+        assert_eq!(old(Some((0, 30, 0))), [Engine::LlamaCpp], "a release number decides");
     }
 }

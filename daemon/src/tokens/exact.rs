@@ -30,8 +30,9 @@ const MAX_CACHED_COUNTS: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct CachedTokenizer {
     tokenizer: Tokenizer,
-    /// The counts by hash of the text; locked only for one lookup or insertion.
-    counts: Mutex<LruCache<[u8; 32], u32>>,
+    /// The counts by hash of the text, and whether it was counted as a whole prompt; locked only for one lookup or
+    /// insertion.
+    counts: Mutex<LruCache<(bool, [u8; 32]), u32>>,
 }
 
 impl CachedTokenizer {
@@ -45,19 +46,23 @@ impl CachedTokenizer {
 
     /// Counts the tokens of a whole prompt as the engine does.
     pub(crate) fn count_prompt(&self, prompt: &str) -> u32 {
-        self.tokenizer.count_prompt(prompt)
+        self.cached(prompt, true, || self.tokenizer.count_prompt(prompt))
     }
 
     fn count(&self, text: &str) -> u32 {
+        self.cached(text, false, || self.tokenizer.count(text))
+    }
+
+    fn cached(&self, text: &str, is_prompt: bool, count: impl Fn() -> u32) -> u32 {
         if text.len() < MIN_CACHED_BYTES {
-            return self.tokenizer.count(text);
+            return count();
         }
-        let hash = *blake3::hash(text.as_bytes()).as_bytes();
-        if let Some(cached) = self.counts.lock().get(&hash) {
+        let key = (is_prompt, *blake3::hash(text.as_bytes()).as_bytes());
+        if let Some(cached) = self.counts.lock().get(&key) {
             return *cached;
         }
-        let tokens = self.tokenizer.count(text);
-        self.counts.lock().insert(hash, tokens);
+        let tokens = count();
+        self.counts.lock().insert(key, tokens);
         tokens
     }
 }
@@ -66,6 +71,8 @@ impl CachedTokenizer {
 #[derive(Debug)]
 pub(crate) struct ExactCounter {
     pub tokenizer: Arc<CachedTokenizer>,
+    /// The tokenizers of the other engines that the server may use.
+    pub others: Vec<Arc<CachedTokenizer>>,
     /// The template without tools, if it is known.
     pub without_tools: Option<Arc<Template>>,
     /// The template with the tools of the request, if it is known; without tools the same as `without_tools`.
@@ -103,7 +110,7 @@ impl ExactCounter {
     }
 
     /// Returns whether the template covers every message of a conversation.
-    pub(super) fn covers(&self, messages: &[ContextMessage]) -> bool {
+    fn covers(&self, messages: &[ContextMessage]) -> bool {
         self.with_tools.as_ref().is_some_and(|template| template.chunks(messages).is_some())
     }
 
@@ -119,18 +126,49 @@ impl ExactCounter {
         messages.iter().map(|message| MessageShape::of(message, tokenizer)).collect()
     }
 
+    /// Returns whether the count of a conversation is exact.
+    pub(super) fn is_exact_for(&self, messages: &[ContextMessage]) -> bool {
+        self.has_template()
+            && self.is_checked
+            && self.covers(messages)
+            && !self.doubts(messages)
+            && self.engine_difference(messages) == 0
+    }
+
+    /// Returns whether the count of a text is exact.
+    pub(super) fn is_exact_for_text(&self, text: &str) -> bool {
+        let tokens = |tokenizer: &CachedTokenizer| tokenizer.count(text);
+        self.is_checked && self.others.iter().all(|other| tokens(other) == tokens(&self.tokenizer))
+    }
+
+    /// Returns the largest number of tokens by which another engine that the server may use counts a prompt differently.
+    ///
+    /// The whole prompt is counted: the seams of the template are divided for one engine only.
+    fn engine_difference(&self, messages: &[ContextMessage]) -> u32 {
+        if self.others.is_empty() {
+            return 0;
+        }
+        let Some(prompt) = self.prompt(messages) else { return 0 };
+        let tokens = self.tokenizer.count_prompt(&prompt);
+        let differences =
+            self.others.iter().map(|other| other.count_prompt(&prompt).abs_diff(tokens));
+        differences.max().unwrap_or(0)
+    }
+
     /// Returns whether the count of a message is in doubt.
-    pub(super) fn doubts(&self, messages: &[ContextMessage]) -> bool {
+    fn doubts(&self, messages: &[ContextMessage]) -> bool {
         let is_doubted = |shape: &MessageShape| self.doubts.concern(shape);
         !self.doubts.is_empty() && self.shapes(messages).iter().any(is_doubted)
     }
 
-    /// Returns the maximum error of the counts that are in doubt.
+    /// Returns the maximum error of the counts that are in doubt, or on which engines disagree.
     pub(super) fn doubted_tokens(&self, messages: &[ContextMessage]) -> u64 {
+        let difference = self.engine_difference(messages).into();
         if self.doubts.is_empty() {
-            return 0;
+            return difference;
         }
-        self.shapes(messages).iter().map(|shape| self.doubts.margin(shape)).sum()
+        let margins = self.shapes(messages);
+        margins.iter().map(|shape| self.doubts.margin(shape)).sum::<u64>() + difference
     }
 
     /// Finds the reason for which the count of a prompt is wrong.

@@ -85,7 +85,7 @@ impl GgufBuilder {
 }
 
 /// Returns a vocabulary with a token for each byte, then `specials` from id 256 on, then the results of `merges`.
-pub(super) fn byte_level(pre: &str, merges: &[&str], specials: &[&str]) -> GgufBuilder {
+pub(crate) fn byte_level(pre: &str, merges: &[&str], specials: &[&str]) -> GgufBuilder {
     byte_level_of(pre, merges, specials, 3)
 }
 

@@ -18,7 +18,7 @@ use crate::tokens::{
 };
 
 /// The version of `models.json`; files of other versions are ignored.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 /// The largest file that is read, in bytes; the largest known vocabulary has 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -45,6 +45,9 @@ pub(super) struct KnownModel {
     pub(super) vocabulary: String,
     /// The engine that counts with the vocabulary.
     pub(super) engine: Engine,
+    /// The other engines that the server may use: those that its counts have not excluded yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) other_engines: Vec<Engine>,
     /// Whether the model's name, which decides how the vocabulary is used, was guessed and not yet confirmed.
     #[serde(default)]
     pub(super) is_name_guessed: bool,

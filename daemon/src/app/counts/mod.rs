@@ -5,7 +5,7 @@
 //!
 //! **Invariants**: counting never waits for the network, and recording not even for the disk; stored vocabularies and
 //! templates outlive the model server and the daemon; a count is called exact only for the digest that the server listed
-//! last.
+//! last, and only if all engines that the server may use find it.
 
 mod files;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::error_chain::with_sources;
 use crate::model::{ChatRequest, ListedDigest, ModelError, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
     CachedTokenizer, Calibration, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape,
-    Template, Tokenizer, Vocabulary, is_plausible,
+    Template, Tokenizer, TokenizerError, Vocabulary, is_plausible,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -77,13 +77,32 @@ impl CountsState {
     }
 }
 
-/// A vocabulary that was read, with the tokenizer that an engine has for it.
+/// A vocabulary that was read, with the tokenizers that engines have for it.
 pub(crate) struct LearnedVocabulary {
-    pub(crate) vocabulary: Vocabulary,
-    pub(crate) tokenizer: Tokenizer,
-    pub(crate) engine: Engine,
+    vocabulary: Vocabulary,
+    /// The tokenizers of the engines that the server may use, the usual one first.
+    tokenizers: Vec<(Engine, Tokenizer)>,
     /// Whether the model's name, which decides how the vocabulary is used, was guessed.
-    pub(crate) is_name_guessed: bool,
+    is_name_guessed: bool,
+}
+
+impl LearnedVocabulary {
+    /// Creates the tokenizers that engines have for a vocabulary.
+    ///
+    /// `engines`: those that the server may use, the usual one first.
+    ///
+    /// **Errors**: if the rules of the vocabulary are unknown.
+    pub(crate) fn new(
+        vocabulary: Vocabulary,
+        engines: &[Engine],
+        is_name_guessed: bool,
+    ) -> Result<Self, TokenizerError> {
+        let tokenizer = |engine: &Engine| Ok((*engine, Tokenizer::new(&vocabulary, *engine)?));
+        let mut tokenizers = engines.iter().map(tokenizer).collect::<Result<Vec<_>, _>>()?;
+        // The engine in Go refuses some vocabularies, which llama.cpp then runs.
+        tokenizers.dedup_by_key(|(_, tokenizer)| tokenizer.identity());
+        Ok(Self { vocabulary, tokenizers, is_name_guessed })
+    }
 }
 
 /// The tokens by which a wrong name usually changes the count of a message: a line feed and a space prefix behind each of
@@ -210,11 +229,10 @@ impl Counts {
         if !matches!(missing, MissingCounter::Tokenizer(_)) {
             self.read_models();
         }
-        if let Err(MissingCounter::Tokenizer(key)) = self.find(model, think, tools)
+        while let Err(MissingCounter::Tokenizer(key)) = self.find(model, think, tools)
             && self.may_try(&key.0)
-        {
-            self.read_tokenizer(key);
-        }
+            && self.read_tokenizer(key).is_some()
+        {}
         self.find(model, think, tools).unwrap_or(Counter::ESTIMATE)
     }
 
@@ -234,6 +252,13 @@ impl Counts {
             models.entry(name).or_insert(known);
         }
         state.is_read
+    }
+
+    /// Returns a tokenizer from memory, or else from the disk. Blocks.
+    fn tokenizer_of(&self, key: &TokenizerKey) -> Option<Arc<CachedTokenizer>> {
+        let in_memory =
+            self.state.lock().tokenizers.get(key).map(|(tokenizer, _)| Arc::clone(tokenizer));
+        in_memory.or_else(|| self.read_tokenizer(key.clone()))
     }
 
     /// Reads a tokenizer from the disk. Blocks.
@@ -265,17 +290,23 @@ impl Counts {
         if known.vocabulary.is_empty() {
             return Ok(Counter::ESTIMATE.calibrated(calibration));
         }
-        let key = known.tokenizer_key();
-        let (tokenizer, last_used) =
-            tokenizers.get_mut(&key).ok_or(MissingCounter::Tokenizer(key))?;
-        *last_used = Instant::now();
+        let mut tokenizer = |key: TokenizerKey| {
+            let (tokenizer, last_used) =
+                tokenizers.get_mut(&key).ok_or(MissingCounter::Tokenizer(key))?;
+            *last_used = Instant::now();
+            Ok(Arc::clone(tokenizer))
+        };
+        let others = known.other_engines.iter();
+        let others = others.map(|engine| tokenizer((known.vocabulary.clone(), *engine)));
+        let others = others.collect::<Result<_, _>>()?;
         let doubts = match known.is_name_guessed {
             true => Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS)),
             false => Arc::clone(&known.doubts),
         };
         let template = |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned();
         Ok(Counter::exact(ExactCounter {
-            tokenizer: Arc::clone(tokenizer),
+            tokenizer: tokenizer(known.tokenizer_key())?,
+            others,
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
             doubts: if is_checked { doubts } else { Arc::new(doubts.and_all(UNCHECKED_TOKENS)) },
@@ -340,8 +371,11 @@ impl Counts {
         model: &str,
         learned: LearnedVocabulary,
     ) {
-        let LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed } = learned;
-        let vocabulary = self.add_tokenizer(&vocabulary, tokenizer, engine);
+        let LearnedVocabulary { vocabulary, tokenizers, is_name_guessed } = learned;
+        let mut engines = tokenizers.iter().map(|(engine, _)| *engine);
+        let engine = engines.next().unwrap_or_default();
+        let other_engines = engines.collect();
+        let vocabulary = self.add_tokenizers(&vocabulary, tokenizers);
         let (digest, server) = (info.digest.clone(), server_of(info));
         self.change(model, |known| {
             *known = KnownModel {
@@ -349,25 +383,27 @@ impl Counts {
                 server,
                 vocabulary,
                 engine,
+                other_engines,
                 is_name_guessed,
                 ..KnownModel::default()
             };
         });
     }
 
-    /// Stores a vocabulary with its tokenizer, and returns its digest. Blocks.
-    fn add_tokenizer(
+    /// Stores a vocabulary with its tokenizers, and returns its digest. Blocks.
+    fn add_tokenizers(
         &self,
         vocabulary: &Vocabulary,
-        tokenizer: Tokenizer,
-        engine: Engine,
+        tokenizers: Vec<(Engine, Tokenizer)>,
     ) -> String {
-        let digest = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
+        let digest = vocabulary.file_name();
         self.files.store_vocabulary(&digest, vocabulary);
-        let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
         let mut state = self.state.lock();
         state.failures.remove(&digest);
-        state.tokenizers.insert((digest.clone(), engine), (tokenizer, Instant::now()));
+        for (engine, tokenizer) in tokenizers {
+            let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
+            state.tokenizers.insert((digest.clone(), engine), (tokenizer, Instant::now()));
+        }
         digest
     }
 
@@ -406,12 +442,12 @@ impl Counts {
         let ChatRequest { model, messages, tools, think, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools);
         let counted = counter.count_prompt(messages, tools);
-        let tokens = prompt.and_then(|prompt| Some(self.tokenizer(model)?.count_prompt(prompt)));
-        let agrees = tokens.is_some_and(|tokens| u64::from(tokens) == read);
-        if !agrees && prompt.is_some_and(|prompt| self.corrects_tokenizer(model, prompt, read)) {
+        if prompt.is_some_and(|prompt| self.corrects_tokenizer(model, prompt, read)) {
             let cause = MismatchCause::Engine;
             return Some(CountMismatch { counted, cause, shapes: Vec::new() });
         }
+        let tokens = prompt.and_then(|prompt| Some(self.tokenizer(model)?.count_prompt(prompt)));
+        let agrees = tokens.is_some_and(|tokens| u64::from(tokens) == read);
         if !agrees && read < counted {
             return None;
         }
@@ -431,39 +467,52 @@ impl Counts {
         Some(CountMismatch { counted, cause, shapes: fault.shapes().to_vec() })
     }
 
-    /// Changes the tokenizer of a model to one that finds `read` tokens in a prompt: that of another engine, or of
-    /// another name of the model if the name is a guess. Returns whether there is one.
+    /// Excludes the engines that find another number than `read` of tokens in a prompt, unless all that the server may use
+    /// do. Changes the tokenizer of a model that does to one that finds `read`: that of another engine, or of another name
+    /// of the model if the name is a guess. Returns whether it was changed.
     fn corrects_tokenizer(&self, model: &str, prompt: &str, read: u64) -> bool {
-        let current = {
-            let state = self.state.lock();
-            state.known(model).map(|known| (known.tokenizer_key(), known.is_name_guessed))
-        };
-        let Some(((digest, engine), is_name_guessed)) = current else { return false };
-        let renamed = is_name_guessed.then(|| self.with_other_name(&digest, engine)).flatten();
-        let engines = Engine::ALL.into_iter().filter(|other| *other != engine);
-        let others = engines.map(|engine| (digest.clone(), engine));
+        let Some(known) = self.state.lock().known(model).cloned() else { return false };
+        let current = known.tokenizer_key();
+        let (digest, engine) = &current;
         let agrees = |key: &TokenizerKey| {
-            let tokenizer = self.read_tokenizer(key.clone());
+            let tokenizer = self.tokenizer_of(key);
             tokenizer.is_some_and(|tokenizer| u64::from(tokenizer.count_prompt(prompt)) == read)
         };
-        let Some((vocabulary, engine)) = renamed.into_iter().chain(others).find(agrees) else {
+        let is_right = agrees(&current);
+        if is_right && known.other_engines.is_empty() {
             return false;
+        }
+        let engines =
+            known.other_engines.iter().chain(&Engine::ALL).filter(|other| *other != engine);
+        let others = engines.map(|other| (digest.clone(), *other));
+        let found = if is_right {
+            Some(current.clone())
+        } else {
+            let renamed = known.is_name_guessed.then(|| self.with_other_name(digest, *engine));
+            renamed.flatten().into_iter().chain(others).find(agrees)
         };
+        let Some((vocabulary, engine)) = found else { return false };
+        let possible = |one: &Engine| *one != engine && agrees(&(vocabulary.clone(), *one));
+        let other_engines = known.other_engines.iter().copied().filter(possible).collect();
         self.change(model, |known| {
+            known.other_engines = other_engines;
+            if is_right {
+                return;
+            }
             (known.vocabulary, known.engine) = (vocabulary, engine);
             known.is_name_guessed = false;
             // Their seams are divided where the other tokenizer counts both sides separately.
             known.templates.clear();
             known.calibrations.clear();
         });
-        true
+        !is_right
     }
 
     /// Stores a vocabulary with another name of the model.
     fn with_other_name(&self, digest: &str, engine: Engine) -> Option<TokenizerKey> {
         let renamed = self.files.vocabulary(digest)?.with_other_name();
         let tokenizer = Tokenizer::new(&renamed, engine).ok()?;
-        Some((self.add_tokenizer(&renamed, tokenizer, engine), engine))
+        Some((self.add_tokenizers(&renamed, vec![(engine, tokenizer)]), engine))
     }
 
     /// Learns from the tokens that the server read of a request that was not counted exactly. Blocks.
@@ -526,7 +575,7 @@ impl Counts {
     /// Learns from a prompt whose count was in doubt. Blocks.
     fn observe(&self, request: &ChatRequest, counter: &Counter, counted: u64, read: u64) {
         let ChatRequest { model, messages, .. } = request;
-        let prompt = counter.prompt(messages).filter(|_| counted != read);
+        let prompt = counter.prompt(messages);
         if prompt.is_some_and(|prompt| self.corrects_tokenizer(model, &prompt, read)) {
             return;
         }

@@ -6,7 +6,7 @@ use ollm_protocol::content::{ContextMessage, CountKind, Role};
 
 use super::*;
 use crate::model::{ADVICE, CallTarget, Sampling};
-use crate::tokens::testing::GgufBuilder;
+use crate::tokens::testing::{GgufBuilder, byte_level};
 use crate::tokens::{learn, probes};
 
 /// The template of Phi-3.
@@ -61,9 +61,8 @@ fn with_guessed_name(dir: &Path) -> (Counts, Tokenizer) {
     assert!(phi3().needs_name());
     let vocabulary = phi3().with_other_name();
     let engine = Engine::LlamaCpp;
-    let tokenizer = Tokenizer::new(&vocabulary, engine).unwrap();
     let other = Tokenizer::new(&vocabulary.clone().with_other_name(), engine).unwrap();
-    let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: true };
+    let learned = LearnedVocabulary::new(vocabulary, &[engine], true).unwrap();
     counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
     counts.note_listed("phi", ListedDigest::Absent);
     learn_template(&counts);
@@ -112,9 +111,7 @@ fn other_engine_is_found_by_the_count_of_the_server() {
         .flag("tokenizer.ggml.add_bos_token", false)
         .flag("tokenizer.ggml.add_space_prefix", false)
         .vocabulary();
-    let engine = Engine::LlamaCpp;
-    let tokenizer = Tokenizer::new(&vocabulary, engine).unwrap();
-    let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false };
+    let learned = LearnedVocabulary::new(vocabulary, &[Engine::LlamaCpp], false).unwrap();
     counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
     let text = "a</s>";
     let read = 5;
@@ -124,6 +121,69 @@ fn other_engine_is_found_by_the_count_of_the_server() {
     assert_eq!(u64::from(counter.count_text(text)), read);
     let few = counts.contradict(&request(text), 1, Some(text));
     assert!(few.is_none(), "no engine finds so few tokens: the server truncated the prompt");
+}
+
+/// Returns a vocabulary that merges two digits in Ollama's engine in Go only.
+fn smollm() -> Vocabulary {
+    let specials = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"];
+    byte_level("smollm", &["1 2"], &specials)
+        .text("general.architecture", "llama")
+        .flag("tokenizer.ggml.add_bos_token", false)
+        .vocabulary()
+}
+
+#[test]
+fn count_on_which_possible_engines_differ_is_exact_once_the_server_excluded_all_but_one() {
+    let engines = [Engine::OldLlamaCpp, Engine::OllamaGo];
+    for used in engines {
+        let dir = tempfile::tempdir().unwrap();
+        let counts = Counts::new(dir.path().to_owned());
+        let store = || {
+            let learned = LearnedVocabulary::new(smollm(), &engines, false).unwrap();
+            counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
+            learn_template(&counts);
+        };
+        store();
+        let [same, differs] = ["ab", "12"].map(request);
+        let kind = |counts: &Counts, request: &ChatRequest| {
+            counts.note_listed("phi", ListedDigest::Absent);
+            let counter = counts.load(Some("phi"), Some(None), &[]);
+            let kind = counter.kind_of(&request.messages);
+            assert_eq!(counter.kind_of_text(&request.messages[0].content), kind);
+            let tokens = counter.count_prompt(&request.messages, &[]);
+            (kind, tokens, counter.margin(&request.messages, &[], tokens))
+        };
+        let (is_exact, tokens, _) = kind(&counts, &same);
+        assert_eq!(is_exact, CountKind::Exact);
+        counts.calibrate(&same, tokens);
+        let (uncertain, tokens, margin) = kind(&counts, &differs);
+        assert_eq!((uncertain, margin), (CountKind::Calibrated, 1), "both agreed on the other one");
+        counts.calibrate(&differs, tokens + 5);
+        assert_eq!(kind(&counts, &differs).0, CountKind::Calibrated, "no engine finds as many");
+
+        let tokenizer = Tokenizer::new(&smollm(), used).unwrap();
+        let read = u64::from(tokenizer.count_prompt(&render(&differs.messages)));
+        counts.calibrate(&differs, read);
+        if used == Engine::OllamaGo {
+            learn_template(&counts);
+        }
+        for counts in [&counts, &Counts::new(dir.path().to_owned())] {
+            assert_eq!(kind(counts, &differs), (CountKind::Exact, read, 0), "{used:?}");
+        }
+        store();
+        assert_eq!(kind(&counts, &differs).0, CountKind::Calibrated, "is another model or server");
+    }
+}
+
+#[test]
+fn engines_that_count_alike_are_one() {
+    let with_architecture = |architecture: &str| {
+        let vocabulary = byte_level("smollm", &[], &[]).text("general.architecture", architecture);
+        let engines = [Engine::OldLlamaCpp, Engine::OllamaGo];
+        LearnedVocabulary::new(vocabulary.vocabulary(), &engines, false).unwrap().tokenizers.len()
+    };
+    assert_eq!(with_architecture("llama"), 2);
+    assert_eq!(with_architecture("phi3"), 1, "the engine in Go does not run it");
 }
 
 /// A link stands for every file that exists and cannot be read, such as one on a disk with errors.
@@ -198,9 +258,8 @@ fn render_late_system(messages: &[ContextMessage]) -> String {
 fn system_message_that_a_template_moves_is_soon_counted_to_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let counts = Counts::new(dir.path().to_owned());
-    let (vocabulary, engine) = (phi3().with_other_name(), Engine::LlamaCpp);
-    let tokenizer = Tokenizer::new(&vocabulary, engine).unwrap();
-    let learned = LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false };
+    let vocabulary = phi3().with_other_name();
+    let learned = LearnedVocabulary::new(vocabulary, &[Engine::LlamaCpp], false).unwrap();
     counts.store_vocabulary(&ModelInfo::default(), "phi", learned);
     counts.note_listed("phi", ListedDigest::Absent);
     let probes = probes(false);

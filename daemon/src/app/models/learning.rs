@@ -18,7 +18,7 @@ use crate::fsutil;
 use crate::model::{
     CallPhase, ChatRequest, ListedDigest, ModelError, ModelInfo, Sampling, ThinkMode, Version,
 };
-use crate::tokens::{Counter, Engine, Tokenizer, Vocabulary, learn, probes};
+use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 
 /// The longest wait for the list of models. A server on this machine needs a millisecond.
 const LIST_WAIT: Duration = Duration::from_millis(200);
@@ -141,18 +141,19 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
     if !core.counts.may_try(model) {
         return false;
     }
-    let Some(engine) = engine_of(info) else {
+    let engines: Arc<[Engine]> = engines_of(info).into();
+    if engines.is_empty() {
         core.counts.note_failure(model, &"the rules of the server's engine are unknown");
         return false;
-    };
-    let path = info.model_path.clone();
+    }
+    let (path, possible) = (info.model_path.clone(), Arc::clone(&engines));
     let in_file = blocking(core, move |core| {
         let dirs = &core.config().ollama_models_dirs;
-        Ok(path.and_then(|path| read_weights(&path, dirs, engine)))
+        Ok(path.and_then(|path| read_weights(&path, dirs, &possible)))
     });
     let learned = match in_file.await {
         Ok(Some(learned)) => Ok(learned),
-        _ => vocabulary_of_server(core, model, engine).await,
+        _ => vocabulary_of_server(core, model, engines).await,
     };
     match learned {
         Ok(learned) => {
@@ -172,8 +173,8 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
     }
 }
 
-/// Returns the engine that the server uses for a model, or `None` if its rules are not known.
-fn engine_of(info: &ModelInfo) -> Option<Engine> {
+/// Returns the engines that the server may use for a model, the usual one first; none if its rules are not known.
+fn engines_of(info: &ModelInfo) -> Vec<Engine> {
     let release = info.server_version.as_ref().and_then(Version::release);
     let architecture = info.architecture.as_deref().unwrap_or_default();
     Engine::of_ollama(release, info.lists_no_capabilities, architecture, info.has_projector)
@@ -190,7 +191,7 @@ enum LearningError {
 async fn vocabulary_of_server(
     core: &Arc<Core>,
     model: &str,
-    engine: Engine,
+    engines: Arc<[Engine]>,
 ) -> Result<LearnedVocabulary, LearningError> {
     let requested = async { core.models.backend()?.vocabulary(model).await };
     let json = requested.await.map_err(LearningError::Server)?;
@@ -200,9 +201,8 @@ async fn vocabulary_of_server(
             let is_name_guessed = vocabulary.needs_name();
             let vocabulary =
                 if is_name_guessed { vocabulary.with_other_name() } else { vocabulary };
-            let tokenizer = Tokenizer::new(&vocabulary, engine);
-            let tokenizer = tokenizer.map_err(|error| error.to_string())?;
-            Ok(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed })
+            let learned = LearnedVocabulary::new(vocabulary, &engines, is_name_guessed);
+            learned.map_err(|error| error.to_string())
         }))
     });
     let parsed = parsed.await.unwrap_or_else(|error| Err(error.to_string()));
@@ -286,11 +286,11 @@ async fn learn_template(
 ///
 /// The server is not trusted here: only regular files with the name of a blob are opened, and no more than a header is
 /// read.
-fn read_weights(path: &str, dirs: &[PathBuf], engine: Engine) -> Option<LearnedVocabulary> {
+fn read_weights(path: &str, dirs: &[PathBuf], engines: &[Engine]) -> Option<LearnedVocabulary> {
     let path = Path::new(path);
     let name = path.file_name()?.to_str().filter(|name| is_blob_name(name))?;
     let local = dirs.iter().map(|dir| dir.join("blobs").join(name));
-    std::iter::once(path.to_owned()).chain(local).find_map(|path| read_gguf(&path, engine))
+    std::iter::once(path.to_owned()).chain(local).find_map(|path| read_gguf(&path, engines))
 }
 
 fn is_blob_name(name: &str) -> bool {
@@ -299,7 +299,7 @@ fn is_blob_name(name: &str) -> bool {
     })
 }
 
-fn read_gguf(path: &Path, engine: Engine) -> Option<LearnedVocabulary> {
+fn read_gguf(path: &Path, engines: &[Engine]) -> Option<LearnedVocabulary> {
     if !path.is_absolute() {
         return None;
     }
@@ -309,8 +309,8 @@ fn read_gguf(path: &Path, engine: Engine) -> Option<LearnedVocabulary> {
     let file = fsutil::open_regular(path).inspect_err(|error| log(error)).ok()?;
     let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
     let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
-    let tokenizer = Tokenizer::new(&vocabulary, engine).inspect_err(|error| log(error)).ok()?;
-    Some(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false })
+    let learned = LearnedVocabulary::new(vocabulary, engines, false);
+    learned.inspect_err(|error| log(error)).ok()
 }
 
 #[cfg(test)]
@@ -324,9 +324,9 @@ mod tests {
         assert!(!is_blob_name(&format!("sha256-{}", &digest[1..])));
         assert!(!is_blob_name(&format!("sha256-{}g", &digest[1..])));
         assert!(!is_blob_name("passwd"));
-        assert!(read_weights("/etc/passwd", &[], Engine::LlamaCpp).is_none());
+        assert!(read_weights("/etc/passwd", &[], &Engine::ALL).is_none());
         assert!(
-            read_weights("relative", &[PathBuf::from("also/relative")], Engine::LlamaCpp).is_none()
+            read_weights("relative", &[PathBuf::from("also/relative")], &Engine::ALL).is_none()
         );
     }
 }

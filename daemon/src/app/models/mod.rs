@@ -127,7 +127,8 @@ pub(crate) async fn count_tokens(
         }
         Ok(match (text, messages) {
             (Some(text), _) => {
-                let (tokens, kind) = (u64::from(counter.count_text(&text)), counter.kind_of_text());
+                let tokens = u64::from(counter.count_text(&text));
+                let kind = counter.kind_of_text(&text);
                 let is_exact = kind == CountKind::Exact;
                 (tokens, kind, if is_exact { 0 } else { tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR) })
             }

@@ -213,6 +213,7 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
     Counter::exact(ExactCounter {
         is_checked: true,
         tokenizer,
+        others: Vec::new(),
         without_tools: template.clone(),
         with_tools: template,
         doubts: Arc::default(),

@@ -93,7 +93,6 @@ impl Tokenizer {
         let existing = |id: Option<u32>| id.filter(|id| *id < vocabulary.n_tokens);
         let bos = vocabulary.role(TokenRole::Bos).or(existing(added.default_bos));
         let eos = vocabulary.role(TokenRole::Eos).or(existing(added.default_eos));
-        let hash = blake3::Hash::from(vocabulary.digest).to_hex();
         Ok(Self {
             family,
             specials: SpecialTokens::new(vocabulary, engine),
@@ -101,7 +100,8 @@ impl Tokenizer {
             eos: eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)),
             asks_for_bos: asks_for_bos(vocabulary),
             engine,
-            identity: format!("vocab-v{CODE_VERSION}{}-{}", engine.mark(), &hash[..16]).into(),
+            identity: format!("vocab-v{CODE_VERSION}{}-{}", engine.mark(), vocabulary.file_name())
+                .into(),
             idle: Mutex::default(),
         })
     }

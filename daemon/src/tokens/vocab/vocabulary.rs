@@ -184,6 +184,11 @@ impl Vocabulary {
         self.roles[role as usize]
     }
 
+    /// Returns the name of the file that stores it: the first 16 hex digits of the digest.
+    pub(crate) fn file_name(&self) -> String {
+        blake3::Hash::from(self.digest).to_hex()[..16].to_owned()
+    }
+
     /// Recomputes the digest.
     pub(super) fn with_digest(self) -> Self {
         Self { digest: blake3::hash(&self.body()).into(), ..self }

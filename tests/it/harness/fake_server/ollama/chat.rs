@@ -7,7 +7,7 @@ use super::super::answer::{Answer, Question};
 use super::super::http::{HttpRequest, Step};
 use super::models::{self, Model, render};
 use super::state::{Engine, State, wants_summary};
-use super::vocabulary::tokenize;
+use super::vocabulary::{BOS, tokenize};
 use super::wire;
 
 /// The tokens at the beginning that survive the truncation of a prompt.
@@ -97,7 +97,10 @@ fn admit(state: &mut State, request: &Value) -> Result<Prompt, Vec<Step>> {
             "_debug_info": { "rendered_template": render(model.name, messages, &tools, think) },
         })));
     }
-    let tokens_of = |messages: &[Value]| tokenize(&render(model.name, messages, &tools, think));
+    let bos = vec![BOS; usize::from(state.new_engine == Some(true))];
+    let tokens_of = |messages: &[Value]| {
+        [bos.clone(), tokenize(&render(model.name, messages, &tools, think))].concat()
+    };
     let truncates = request["truncate"] != json!(false) || !state.is_at_least(0, 12, 6);
     let tokens = fitting(state.engine(), num_ctx, truncates, messages, tokens_of)?;
     Ok(Prompt { model, tokens, num_ctx })

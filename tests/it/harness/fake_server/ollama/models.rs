@@ -133,6 +133,9 @@ pub(super) fn show(state: &State, request: &Value) -> Vec<Step> {
         "model_info": model.info(state.trained_context_of(model.name), request["verbose"] == true),
         "modified_at": "2026-01-27T10:00:00.123456789+01:00",
     });
+    if state.new_engine.is_some() {
+        show["model_info"]["tokenizer.ggml.add_bos_token"].take();
+    }
     if model.is_counted {
         let weights = &state.weights;
         let text =

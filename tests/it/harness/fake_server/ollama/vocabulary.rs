@@ -13,6 +13,9 @@ const MERGES: &[(&str, &str)] =
 /// The special tokens; their ids follow those of the merges.
 const SPECIALS: &[&str] = &["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
 
+/// The id of the BOS token, `<|endoftext|>`.
+pub(super) const BOS: u32 = (256 + MERGES.len() + 2) as u32;
+
 /// Returns the number of tokens of a text.
 pub(crate) fn count(text: &str) -> u64 {
     tokenize(text).len() as u64
@@ -97,7 +100,7 @@ pub(super) fn metadata(is_verbose: bool) -> Vec<(&'static str, Value)> {
         ("tokenizer.ggml.token_type", list(json!(types))),
         ("tokenizer.ggml.merges", list(json!(merges))),
         ("tokenizer.ggml.add_bos_token", json!(false)),
-        ("tokenizer.ggml.bos_token_id", json!(n_normal + 2)),
+        ("tokenizer.ggml.bos_token_id", json!(BOS)),
         ("tokenizer.ggml.eos_token_id", json!(n_normal + 1)),
     ]
 }
