@@ -5,7 +5,7 @@ use std::path::Path;
 use ollm_protocol::content::{ContextMessage, CountKind, Role};
 
 use super::*;
-use crate::model::{ADVICE, CallTarget, Sampling};
+use crate::model::{ADVICE, CallTarget, ChatRequest, Sampling};
 use crate::tokens::testing::{GgufBuilder, byte_level};
 use crate::tokens::{learn, probes};
 

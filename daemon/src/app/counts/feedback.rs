@@ -1,0 +1,172 @@
+//! What the tokens that the server read of a prompt teach: corrections of counts, the engine of the server, and doubts.
+//!
+//! Must not know how counters are found or stored.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::ContextMessage;
+use ollm_protocol::event::MismatchCause;
+use serde_json::Value;
+
+use super::{CountMismatch, Counts, TemplateVariant, TokenizerKey};
+use crate::model::{ChatRequest, ThinkMode};
+use crate::tokens::{Calibration, Counter, Engine, Fault, MessageShape, Tokenizer, is_plausible};
+
+impl Counts {
+    /// Learns from a prompt that was counted exactly, and that the server read as another number of tokens. Blocks.
+    ///
+    /// `prompt`: the prompt as the server renders it, if it does. Returns `None` if the server has read fewer tokens than
+    /// any engine finds in the prompt, so that it has truncated it.
+    pub(crate) fn contradict(
+        &self,
+        request: &ChatRequest,
+        read: u64,
+        prompt: Option<&str>,
+    ) -> Option<CountMismatch> {
+        let ChatRequest { model, messages, tools, think, .. } = request;
+        let counter = self.load(Some(model), Some(*think), tools);
+        let counted = counter.count_prompt(messages, tools);
+        if prompt.is_some_and(|prompt| self.corrects_tokenizer(model, prompt, read)) {
+            let cause = MismatchCause::Engine;
+            return Some(CountMismatch { counted, cause, shapes: Vec::new() });
+        }
+        let tokens = prompt.and_then(|prompt| Some(self.tokenizer(model)?.count_prompt(prompt)));
+        let agrees = tokens.is_some_and(|tokens| u64::from(tokens) == read);
+        if !agrees && read < counted {
+            return None;
+        }
+        let fault = counter.fault(messages, prompt);
+        let key = TemplateVariant::new(*think, tools).key();
+        self.change(model, |known| {
+            // A template that writes plain messages differently has changed, and is learned again.
+            if matches!(&fault, Fault::Rendered(shapes) if shapes.iter().any(MessageShape::is_plain)) {
+                known.templates.remove(&key);
+            }
+            known.doubts = Arc::new(known.doubts.with(fault.shapes(), counted.abs_diff(read)));
+        });
+        let cause = match &fault {
+            Fault::Rendered(_) => MismatchCause::Template,
+            Fault::Tokenized(_) => MismatchCause::Tokens,
+        };
+        Some(CountMismatch { counted, cause, shapes: fault.shapes().to_vec() })
+    }
+
+    /// Excludes the engines that find another number than `read` of tokens in a prompt, unless all that the server may use
+    /// do. Changes the tokenizer of a model that does to one that finds `read`: that of another engine, or of another name
+    /// of the model if the name is a guess. Returns whether it was changed.
+    fn corrects_tokenizer(&self, model: &str, prompt: &str, read: u64) -> bool {
+        let Some(known) = self.state.lock().known(model).cloned() else { return false };
+        let current = known.tokenizer_key();
+        let (digest, engine) = &current;
+        let agrees = |key: &TokenizerKey| {
+            let tokenizer = self.tokenizer_of(key);
+            tokenizer.is_some_and(|tokenizer| u64::from(tokenizer.count_prompt(prompt)) == read)
+        };
+        let is_right = agrees(&current);
+        if is_right && known.other_engines.is_empty() {
+            return false;
+        }
+        let engines =
+            known.other_engines.iter().chain(&Engine::ALL).filter(|other| *other != engine);
+        let others = engines.map(|other| (digest.clone(), *other));
+        let found = if is_right {
+            Some(current.clone())
+        } else {
+            let renamed = known.is_name_guessed.then(|| self.with_other_name(digest, *engine));
+            renamed.flatten().into_iter().chain(others).find(agrees)
+        };
+        let Some((vocabulary, engine)) = found else { return false };
+        let possible = |one: &Engine| *one != engine && agrees(&(vocabulary.clone(), *one));
+        let other_engines = known.other_engines.iter().copied().filter(possible).collect();
+        self.change(model, |known| {
+            known.other_engines = other_engines;
+            if is_right {
+                return;
+            }
+            (known.vocabulary, known.engine) = (vocabulary, engine);
+            known.is_name_guessed = false;
+            // Their seams are divided where the other tokenizer counts both sides separately.
+            known.templates.clear();
+            known.calibrations.clear();
+        });
+        !is_right
+    }
+
+    /// Stores a vocabulary with another name of the model.
+    fn with_other_name(&self, digest: &str, engine: Engine) -> Option<TokenizerKey> {
+        let renamed = self.files.vocabulary(digest)?.with_other_name();
+        let tokenizer = Tokenizer::new(&renamed, engine).ok()?;
+        Some((self.add_tokenizers(&renamed, vec![(engine, tokenizer)]), engine))
+    }
+
+    /// Learns from the tokens that the server read of a request that was not counted exactly. Blocks.
+    pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) {
+        let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
+        let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
+        let parts = counter.inexact_parts(messages, tools);
+        let counted = counter.count_prompt(messages, tools);
+        if !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
+            return;
+        }
+        if parts.is_empty() {
+            self.observe(request, &counter, counted, read);
+            return;
+        }
+        let key = TemplateVariant::new(*think, tools).key();
+        self.change(model, |known| {
+            // The vocabulary could not be read this time, and corrections of estimates do not apply to it.
+            if known.vocabulary.is_empty() == counter.has_vocabulary() {
+                return;
+            }
+            let before = known.calibrations.get(&key).cloned().unwrap_or_default();
+            known.set_calibration(key, before.with(parts, counted, read));
+        });
+    }
+
+    /// Calibrates the prompts that no template covers by conversations as the server renders them, unless a count of the
+    /// server did before. So the margin of the first call is already that of this template and these tools. Blocks.
+    pub(crate) fn calibrate_by_rendered(
+        &self,
+        model: &str,
+        think: Option<ThinkMode>,
+        tools: &[Value],
+        rendered: &[(Vec<ContextMessage>, Option<String>)],
+    ) {
+        let counter = self.load(Some(model), Some(think), tools).calibrated(None);
+        let Some(tokenizer) = self.tokenizer(model) else { return };
+        let observed = rendered.iter().filter_map(|(messages, prompt)| {
+            let parts = counter.inexact_parts(messages, tools);
+            let read = u64::from(tokenizer.count_prompt(prompt.as_ref()?));
+            (!parts.is_empty()).then(|| (parts, counter.count_prompt(messages, tools), read))
+        });
+        let observed: Vec<_> = observed.collect();
+        let key = TemplateVariant::new(think, tools).key();
+        if observed.is_empty() {
+            return;
+        }
+        self.change(model, |known| {
+            if !known.calibrations.contains_key(&key) {
+                let all = observed.into_iter();
+                let calibration = all
+                    .fold(Calibration::default(), |sum, (parts, counted, read)| {
+                        sum.with(parts, counted, read)
+                    });
+                known.set_calibration(key, calibration);
+            }
+        });
+    }
+
+    /// Learns from a prompt whose count was in doubt. Blocks.
+    fn observe(&self, request: &ChatRequest, counter: &Counter, counted: u64, read: u64) {
+        let ChatRequest { model, messages, .. } = request;
+        let prompt = counter.prompt(messages);
+        if prompt.is_some_and(|prompt| self.corrects_tokenizer(model, &prompt, read)) {
+            return;
+        }
+        let shapes = counter.shapes(messages);
+        self.change(model, |known| {
+            known.is_name_guessed &= counted != read;
+            known.doubts = Arc::new(known.doubts.observed(&shapes, counted.abs_diff(read)));
+        });
+    }
+}
