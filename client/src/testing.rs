@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use ollm_protocol::content::Session;
@@ -82,16 +82,33 @@ impl TestHome {
     /// Serves one connection: passes each request to `answer`, which writes to the stream.
     pub(crate) fn serve(
         &self,
-        mut answer: impl FnMut(&Value, &mut UnixStream) + Send + 'static,
+        answer: impl FnMut(&Value, &mut UnixStream) + Send + 'static,
+    ) -> JoinHandle<()> {
+        self.serve_connections(1, answer)
+    }
+
+    /// As [`TestHome::serve`], for some connections at once.
+    fn serve_connections(
+        &self,
+        number: usize,
+        answer: impl FnMut(&Value, &mut UnixStream) + Send + 'static,
     ) -> JoinHandle<()> {
         let listener = UnixListener::bind(self.socket()).unwrap();
-        std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+        let answer = Mutex::new(answer);
+        let serve = move |mut stream: UnixStream| {
             let reader = BufReader::new(stream.try_clone().unwrap());
             for line in reader.lines() {
                 let Ok(line) = line else { return };
-                answer(&serde_json::from_str(&line).unwrap(), &mut stream);
+                answer.lock().unwrap()(&serde_json::from_str(&line).unwrap(), &mut stream);
             }
+        };
+        std::thread::spawn(move || {
+            std::thread::scope(|scope| {
+                for stream in listener.incoming().take(number) {
+                    let serve = &serve;
+                    scope.spawn(move || serve(stream.unwrap()));
+                }
+            });
         })
     }
 }
@@ -135,7 +152,8 @@ pub(crate) fn run_against(
 ) -> CommandRun {
     let home = TestHome::new();
     let (sender, calls) = mpsc::channel();
-    let _server = home.serve(move |request, stream| {
+    // Calls with events have a connection of their own.
+    let _server = home.serve_connections(2, move |request, stream| {
         let method = request["method"].as_str().unwrap();
         sender.send((method.to_owned(), request["params"].clone())).unwrap();
         match answer(method, &request["params"]) {

@@ -17,6 +17,7 @@ use crate::args::session::{OptionalSessionArg, SessionFlag};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::sessions::branches::{moved_records, path_records};
+use crate::commands::undo::{TAKEN_BACK, put_back};
 use crate::completion;
 use crate::project::session_or_current;
 use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
@@ -287,7 +288,16 @@ pub(super) fn restore(
         return Ok(None);
     }
     let Some(params) = confirmed(params, with_files, args.yes, ctx)? else { return Ok(None) };
-    let reply = ctx.call::<SnapshotRestore>(&params)?;
+    let reply = match params.session_id.filter(|_| params.plan_id.is_some()) {
+        None => ctx.call::<SnapshotRestore>(&params)?,
+        Some(id) => match put_back::<SnapshotRestore>(&params, id, ctx)? {
+            Some(reply) => reply,
+            None => {
+                ctx.say_canceled(TAKEN_BACK)?;
+                return Ok(None);
+            }
+        },
+    };
     ctx.print(&reply, |result, _| render_restored(result))?;
     Ok(reply.value.session)
 }
@@ -299,7 +309,8 @@ fn preview_of(params: &SnapshotRestoreParams) -> SnapshotRestoreParams {
     SnapshotRestoreParams { dry_run: true, files, ..params.clone() }
 }
 
-/// Shows what a restore changes and asks whether to do it, and returns the params of the call; `None` for no.
+/// Shows what a restore changes and asks whether to do it, and returns the params of the call, with the session if files are
+/// put back; `None` for no.
 ///
 /// **Errors**: no person can be asked.
 fn confirmed(
@@ -325,8 +336,11 @@ fn confirmed(
         return Ok(None);
     }
     let plan_id = plan.files.filter(|_| with_files).map(|files| files.plan_id);
-    let files = if plan_id.is_some() { FilesMode::Apply } else { FilesMode::Skip };
-    Ok(Some(SnapshotRestoreParams { files, plan_id, ..params }))
+    let (files, session_id) = match plan_id {
+        Some(_) => (FilesMode::Apply, Some(plan.session_id)),
+        None => (FilesMode::Skip, params.session_id),
+    };
+    Ok(Some(SnapshotRestoreParams { session_id, files, plan_id, ..params }))
 }
 
 fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -553,6 +567,25 @@ mod tests {
                 "restored {ID}\n  taken back: 2 messages, 40 tokens\n  `ollmctl undo` takes this back\n"
             )
         );
+    }
+
+    #[test]
+    fn progress_of_files_is_that_of_the_session_that_the_preview_names() {
+        let run =
+            run_against(&["snapshot", "restore", ID, "--files", "--yes"], |method, params| {
+                let mut result = answer(method, params)?;
+                if method == "snapshot.restore" {
+                    let plan_id = "0192f0c1-0000-7000-8000-00000000aaaa";
+                    let counts = json!({ "putBack": 1 });
+                    result["files"] = json!({ "planId": plan_id, "counts": counts, "files": [] });
+                }
+                Some(result)
+            });
+        assert!(run.error.is_none(), "{:?}", run.error);
+        assert_eq!(run.methods(), ["snapshot.restore", "event.subscribe", "snapshot.restore"]);
+        let subscribed = json!({ "sessionId": SESSION_ID, "kinds": ["files-progress"] });
+        assert_eq!(run.calls[1].1, subscribed);
+        assert_eq!(run.calls[2].1["files"], "apply");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::render::{RenderOptions, Style};
 
 /// The most operations of one call.
 const MAX_STEPS: u32 = 1000;
+/// The effect of a canceled call that puts files back.
+pub(super) const TAKEN_BACK: &str = "the files that had moved are taken back";
 
 /// Undo the newest operations of a session: turns, compactions, branches, and changes of goals, pins, entries and mode.
 #[derive(Debug, Args)]
@@ -131,8 +133,8 @@ impl StepDirection {
         ctx: &CommandContext<'_>,
     ) -> Result<Option<CallReply<SessionUndoResult>>, ClientError> {
         match self {
-            Self::Back => apply::<SessionUndo>(params, ctx),
-            Self::Forward => apply::<SessionRedo>(params, ctx),
+            Self::Back => put_back::<SessionUndo>(params, params.session_id, ctx),
+            Self::Forward => put_back::<SessionRedo>(params, params.session_id, ctx),
         }
     }
 }
@@ -232,20 +234,22 @@ fn step_with_files(
         Some(reply) => {
             ctx.print(&reply, |result, options| render(direction.done(), result, options))
         }
-        None => ctx.say_canceled("the files that had moved are taken back"),
+        None => ctx.say_canceled(TAKEN_BACK),
     }
 }
 
-/// Makes a call that puts files back and shows its progress; returns `None` if Ctrl-C canceled it.
+/// Makes a call that puts files of a session back and shows its progress; returns `None` if Ctrl-C canceled it, which means
+/// [`TAKEN_BACK`].
 ///
 /// Ctrl-C outside of a chat ends this process. The daemon takes everything back then, as long as files move.
-fn apply<M: Method<Params = SessionUndoParams, Result = SessionUndoResult>>(
-    params: &SessionUndoParams,
+pub(super) fn put_back<M: Method>(
+    params: &M::Params,
+    session_id: SessionId,
     ctx: &CommandContext<'_>,
-) -> Result<Option<CallReply<SessionUndoResult>>, ClientError> {
+) -> Result<Option<CallReply<M::Result>>, ClientError> {
     let mut meter = ProgressMeter::files("putting files back");
     let kind = EventKind::FilesProgress;
-    ctx.call_with_events::<M>(params, params.session_id, kind, &mut |event| {
+    ctx.call_with_events::<M>(params, session_id, kind, &mut |event| {
         let data = event.map(|event| serde_json::from_value(event.data.clone()));
         if let Some(Ok(progress)) = data {
             let (done, total) = files_done(&progress);
