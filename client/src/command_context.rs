@@ -369,6 +369,7 @@ impl<'a> CommandContext<'a> {
     pub(crate) fn render_options(&self) -> RenderOptions {
         RenderOptions {
             width: self.terminal.width(),
+            prose_columns: self.terminal.out_columns(),
             now: units::now(),
             local_time: |at| at.to_utc().with_timezone(&chrono::Local).fixed_offset(),
             full: false,

@@ -39,6 +39,7 @@ pub(crate) fn session_json() -> Value {
 pub(crate) fn render_options(width: usize) -> RenderOptions {
     RenderOptions {
         width,
+        prose_columns: None,
         now: "2026-01-27T10:00:00Z".parse().unwrap(),
         local_time: |at| at.to_utc().fixed_offset(),
         full: false,

@@ -3,6 +3,7 @@
 //! All modules but [`terminal`] and [`progress`] are pure: they turn values into text. Text from models, tools or
 //! files passes [`ollm_protocol::sanitize`] before it enters text for people.
 
+pub(crate) mod answer;
 pub(crate) mod file_plan;
 pub(crate) mod hit;
 pub(crate) mod progress;
@@ -25,6 +26,8 @@ use serde::Serialize;
 pub(crate) struct RenderOptions {
     /// Columns of a line.
     pub(crate) width: usize,
+    /// The columns at which prose is wrapped; `None` to leave its lines whole, for another program.
+    pub(crate) prose_columns: Option<usize>,
     /// The present time, for ages.
     pub(crate) now: Timestamp,
     /// Converts a time to the time zone of the reader.

@@ -4,7 +4,6 @@
 //! (`interactive`). `session` is the session, `turn` runs one turn, `screen` shows the turn. This
 //! client keeps only the typed lines, for the arrow keys (`input`, `history`).
 
-mod answer;
 mod fit;
 mod history;
 mod input;

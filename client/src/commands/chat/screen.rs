@@ -9,11 +9,11 @@ use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatPhase, ChatUsage, W
 use ollm_protocol::sanitize::{self, Sanitizer};
 use serde_json::value::RawValue;
 
-use super::answer::AnswerRenderer;
 use super::fit::cut_warning;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
 use crate::commands::context::window::{count_kind, reliability_suffix};
+use crate::render::answer::AnswerRenderer;
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};

@@ -8,7 +8,9 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
+use super::answer::AnswerRenderer;
 use super::units::grouped;
+use super::wrap::wrap;
 use super::{RenderOptions, Style, wire_name};
 
 /// Lines of a tool's output, or of thinking, that are shown without `--full`.
@@ -109,9 +111,9 @@ fn render_message(label: &RecordLabel, message: &Message, options: &RenderOption
     for part in &message.parts {
         text.push_str(&match part {
             Part::Text { text } if message.role == Role::Tool => excerpt(text, options, label.seq),
-            Part::Text { text } => sanitized_lines(text),
+            Part::Text { text } => prose(text, options),
             Part::Thinking { text } => {
-                let thinking = excerpt(text, options, label.seq);
+                let thinking = wrapped_excerpt(text, options, label.seq);
                 Style::Faint.paint(&format!("(thinking)\n{}", thinking.trim_end())) + "\n"
             }
             Part::ToolCall { name, args, .. } => call_line(name, args),
@@ -181,11 +183,11 @@ fn render_other(label: &RecordLabel, body: &RecordBody, options: &RenderOptions)
         RecordBody::Compaction(compaction) => {
             let tokens = grouped(compaction.tokens_before);
             label.heading(Style::Faint, &format!("compaction, {tokens} tokens before"))
-                + &excerpt(&compaction.summary, options, label.seq)
+                + &wrapped_excerpt(&compaction.summary, options, label.seq)
         }
         RecordBody::BranchSummary(branch) => {
             label.heading(Style::Faint, "summary of an abandoned branch")
-                + &excerpt(&branch.summary, options, label.seq)
+                + &wrapped_excerpt(&branch.summary, options, label.seq)
         }
         other => label.note(&in_one_line(other)),
     }
@@ -217,6 +219,20 @@ fn ordered_args(args: &Value) -> String {
     fields.sort_by_key(|(rank, _)| *rank);
     let texts: Vec<String> = fields.into_iter().map(|(_, text)| text).collect();
     format!("{{{}}}", texts.join(","))
+}
+
+/// Returns a message as a chat shows an answer, or its lines unchanged for another program.
+fn prose(text: &str, options: &RenderOptions) -> String {
+    if options.prose_columns.is_none() {
+        return sanitized_lines(text);
+    }
+    let mut renderer = AnswerRenderer::default();
+    renderer.set_width(options.prose_columns);
+    renderer.push(text) + &renderer.finish()
+}
+
+fn wrapped_excerpt(text: &str, options: &RenderOptions, seq: Seq) -> String {
+    wrap(&excerpt(text, options, seq), options.prose_columns, 0)
 }
 
 fn sanitized_lines(text: &str) -> String {

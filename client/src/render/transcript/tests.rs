@@ -47,6 +47,29 @@ Use reversed().
 }
 
 #[test]
+fn prose_is_wrapped_on_a_terminal_only() {
+    let text = "Words that are too long for it.\n```\ncode that is too long for it\n```";
+    let summary = "A summary that is too long for it.";
+    let message = json!({ "role": "user", "timestamp": "2026-01-27T10:00:00Z",
+        "parts": [{ "type": "text", "text": text }, { "type": "thinking", "text": summary }] });
+    let branch = json!({ "summary": summary, "from": 1 });
+    let check = |prose_columns, message_text: &str, summary_text: &str| {
+        let options = RenderOptions { prose_columns, ..render_options(80) };
+        for (kind, body, expect) in [
+            ("message", &message, format!("{message_text}\n(thinking)\n{summary_text}\n")),
+            ("branchSummary", &branch, format!("{summary_text}\n")),
+        ] {
+            let shown = plain(&Transcript::new(&options).record(parse(record(kind, body))));
+            assert!(shown.ends_with(&format!("\n{expect}")), "{shown:?}");
+        }
+    };
+    check(None, text, summary);
+    let code = "```\ncode that is too long for it\n```";
+    let wrapped = format!("Words that are too\nlong for it.\n{code}");
+    check(Some(20), &wrapped, "A summary that is\ntoo long for it.");
+}
+
+#[test]
 fn long_output_is_cut_and_names_the_flags_for_the_rest() {
     let lines = |count: usize| "x\n".repeat(count);
     let json = |output: &str| {

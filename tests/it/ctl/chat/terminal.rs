@@ -158,6 +158,10 @@ fn history_after_a_long_undo_shows_the_active_branch() {
     terminal.send("/history 2\r");
     terminal.expect("about herons");
     terminal.expect("> ");
+    fixture.sandbox.ctl(["record", "--session", "last", &"crane ".repeat(20)]).ok();
+    terminal.send("/history 1\r");
+    terminal.expect(&format!("{}\r\ncrane crane", ["crane"; 16].join(" ")));
+    terminal.expect("> ");
     terminal.send("/pin\r");
     terminal.expect("pinned: #");
     terminal.send("/exit\r");

@@ -5,8 +5,8 @@
 
 use ollm_protocol::sanitize::Sanitizer;
 
-use crate::render::Style;
-use crate::render::wrap::WordWrap;
+use super::Style;
+use super::wrap::WordWrap;
 
 /// The deepest level of a Markdown heading.
 const MAX_HEADING_LEVEL: usize = 6;
@@ -15,7 +15,7 @@ const MAX_INDENT: usize = 3;
 
 /// Renders an answer piece by piece.
 #[derive(Debug, Default)]
-pub(super) struct AnswerRenderer {
+pub(crate) struct AnswerRenderer {
     sanitizer: Sanitizer,
     wrap: WordWrap,
     /// The beginning of a line whose kind is not known yet.
@@ -41,29 +41,29 @@ enum MarkdownLine {
 impl AnswerRenderer {
     /// Wraps lines of prose between words at a number of columns; `None` leaves them whole. A word is held then until its
     /// end is known.
-    pub(super) fn set_width(&mut self, width: Option<usize>) {
+    pub(crate) fn set_width(&mut self, width: Option<usize>) {
         self.wrap.set_width(width);
     }
 
     /// Returns the held part of a word, because nothing more arrives for now.
-    pub(super) fn flush(&mut self) -> String {
+    pub(crate) fn flush(&mut self) -> String {
         let words = self.wrap.flush();
         self.line.map_or_else(String::new, |line| line.paint(&words))
     }
 
     /// Returns whether the last line has text, so that another output needs a line break before it.
-    pub(super) const fn is_in_line(&self) -> bool {
+    pub(crate) const fn is_in_line(&self) -> bool {
         self.line.is_some() && !self.is_broken
     }
 
     /// Notes that the line was broken, for an output in between.
-    pub(super) fn start_line(&mut self) {
+    pub(crate) fn start_line(&mut self) {
         self.wrap.start_line();
         self.is_broken = true;
     }
 
     /// Adds a piece and returns the text that can be shown now; drops empty lines before the first word.
-    pub(super) fn push(&mut self, piece: &str) -> String {
+    pub(crate) fn push(&mut self, piece: &str) -> String {
         let text = self.sanitizer.push(piece);
         let text = if self.has_text { text.as_str() } else { text.trim_start_matches('\n') };
         self.has_text |= !text.is_empty();
@@ -72,7 +72,7 @@ impl AnswerRenderer {
     }
 
     /// Returns the rest of the answer with a final line break.
-    pub(super) fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         let mut rest = self.flush() + &std::mem::take(&mut self.held);
         let is_in_line = self.line.take().is_some() && !self.is_broken;
         if is_in_line || !rest.is_empty() {
