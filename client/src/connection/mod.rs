@@ -3,7 +3,7 @@
 //! - `connector`: decides how a connection is made. `probe`: one attempt at the sockets of an address.
 //! - `hello`: the question whose home a daemon serves.
 //! - `autostart`: starts the daemon.
-//! - `blocking`: the client without a runtime. `async_client`: the client for tokio programs.
+//! - `blocking`: the client without a runtime, with its `messages`. `async_client`: the client for tokio programs.
 //!
 //! **Invariants**: no wait without a deadline; a socket that belongs to another user or another home is never used.
 
@@ -12,6 +12,7 @@ mod autostart;
 mod blocking;
 mod connector;
 mod hello;
+mod messages;
 mod parts;
 mod probe;
 
