@@ -257,18 +257,20 @@ impl LinearFit {
     /// Finds the weights that best explain the observations, but lower no kind in [`ALWAYS_WRITTEN`] by too much.
     ///
     /// The lowest weight of these is raised and kept, and the others are found again, so that they explain what it no
-    /// longer does.
+    /// longer does. Which kinds are dependent is a property of the observations: a kept weight makes the columns of the
+    /// others independent, though the observations tell the kinds apart no better.
     fn new(observations: &[PromptObservation]) -> Self {
         let least = -f64::from(MESSAGE_OVERHEAD_TOKENS);
         let mut kept = [None; N_KINDS];
+        let mut fit = Self::with_kept(observations, &kept);
         loop {
-            let fit = Self::with_kept(observations, &kept);
             let weight = |kind: &PartKind| fit.weights[*kind as usize];
             let too_low = ALWAYS_WRITTEN.into_iter().filter(|kind| weight(kind) < least);
             let Some(kind) = too_low.min_by(|a, b| weight(a).total_cmp(&weight(b))) else {
                 return fit;
             };
             kept[kind as usize] = Some(least);
+            fit = Self { dependent: fit.dependent, ..Self::with_kept(observations, &kept) };
         }
     }
 
@@ -296,7 +298,7 @@ impl LinearFit {
         let share = |line: usize, at: usize| {
             if is_used[line] { matrix[line][at] / matrix[line][line] } else { 0.0 }
         };
-        let dependent = (0..N_KINDS).filter(|at| !is_used[*at] && kept[*at].is_none());
+        let dependent = (0..N_KINDS).filter(|at| !is_used[*at]);
         let exact: [f64; N_KINDS] =
             std::array::from_fn(|at| kept[at].unwrap_or_else(|| share(at, N_KINDS)));
         let weights: [f64; N_KINDS] = std::array::from_fn(|at| bounded(at, exact[at]));
@@ -423,6 +425,25 @@ mod tests {
         let sum = calibration.corrected(&head, n_head) + calibration.corrected(&user, n_user);
         assert_eq!(sum, calibration.corrected(&prompt, n_head + n_user));
         assert_eq!(sum, n_head + n_user - 3);
+    }
+
+    /// The best weights of these prompts are 5 for the head and -6 for the user. With the user's raised to its minimum,
+    /// the assistant's explains the rest, but the prompts still do not tell the two kinds apart.
+    #[test]
+    fn raised_weight_covers_no_other_prompts() {
+        let mut calibration = Calibration::default();
+        let prompt = |n_user, n_assistant| parts([1, n_user, 0, 0, n_assistant, 0]);
+        for turn in 0..4 {
+            let read = 999 - 6 * u64::from(turn);
+            calibration = calibration.with(prompt(turn + 1, turn), 1000, read);
+        }
+        let covered = prompt(6, 5);
+        assert_eq!(calibration.corrected(&covered, 1000), 969);
+        assert_eq!(calibration.margin(&covered, 1000, false), 1);
+        let real = 1000 - 5 - 5 * 6;
+        let other = prompt(5, 6);
+        let missed = calibration.corrected(&other, 1000).abs_diff(real);
+        assert!(missed > 1 && missed <= calibration.margin(&other, 1000, false), "{missed}");
     }
 
     #[test]
