@@ -36,9 +36,9 @@ pub(crate) struct SimulatedSession<S> {
 }
 
 impl<S> SimulatedSession<S> {
-    /// Starts a daemon with a session of a window. `host` is the address of the server.
-    pub(crate) fn start(server: S, host: &str, window: u32) -> Result<Self> {
-        let home = home(host, "")?;
+    /// Starts a daemon with a session of a window. `host` is the address of the server, `more` is further configuration.
+    pub(crate) fn start(server: S, host: &str, window: u32, more: &str) -> Result<Self> {
+        let home = home(host, more)?;
         let daemon = Daemon::start(&home)?;
         let system = "You are a careful engineer. Answer briefly.";
         let params = json!({ "model": MODEL, "contextSize": window, "systemPrompt": system });

@@ -11,7 +11,7 @@
 //! or `none`), planted in the dialogues of the folder `OLLM_TALK` (`dialogue.rs` describes it; without it in a small one
 //! of our own), are counted in the last prompt and in the prompts of questions about them. `--dialogues A,B` plays only
 //! these, `--dump DIR` writes the last prompt of each session. A column is a number of cases out of all; those of blocks
-//! are useful tokens. `--folded` counts in the facts of the messages alone, without a daemon; `--set` may name a file.
+//! are useful tokens. `--no-recall` sends turns without what the message asks for. `--folded` counts in the facts of the messages alone, without a daemon; `--set` may name a file.
 //!
 //! The rows with bars, by their commands; the bars of questions, whole messages and reported figures hold in every row:
 //! - facts after 200 turns, tokens read: `cargo bench --bench memory`
@@ -226,7 +226,7 @@ impl Session {
         let delay = Duration::from_millis(options.notes_ms);
         let server = MemoryServer::start(summarizer, delay, story::noted());
         let host = server.fake.host().to_owned();
-        let mut inner = SimulatedSession::start(server, &host, window)?;
+        let mut inner = SimulatedSession::start(server, &host, window, "")?;
         let status = inner.call("context.status", json!({}))?;
         let limit = status["promptLimit"].as_u64().unwrap_or_else(|| u64::from(window) * 3 / 4);
         let measured = Measured {
@@ -369,6 +369,7 @@ impl Options {
             pause_ms,
             notes_ms,
             dump: arguments.text("--dump")?,
+            has_recall: !arguments.flag("--no-recall"),
         };
         let has_talk = is_only_talk || std::env::var_os("OLLM_TALK").is_some();
         let options = Self {

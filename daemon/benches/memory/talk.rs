@@ -18,12 +18,17 @@ use crate::harness::session::SimulatedSession;
 
 /// The columns of the table for people: each is a number of cases and what it is out of.
 const COLUMNS: &str = "talk window notes shown other own corrected stale neverTrue wrongInFacts natural listedWorth \
-    fired firedNeeded firedAsked sameAsTurn evidence byTurn noRecall newest full facts earlier_requests memory recalled \
+    fired firedNeeded firedAsked sameAsTurn evidence byTurn head headNewest noRecall newest full facts earlier_requests memory recalled \
     readTokens kept reported";
 /// The blocks of a prompt, whose useful share is measured.
 const BLOCKS: [&str; 4] = ["facts", "memory", "earlier_requests", "recalled"];
 /// The time in which the index must have every message before questions are asked.
 const INDEX_LIMIT: Duration = Duration::from_secs(60);
+/// The last turns whose prompts are compared with the newest turns alone: a head holds more or less depending on how long
+/// ago it was made.
+const LAST_TURNS: usize = 40;
+/// The tokens of a message's frame, for the room of the newest turns alone.
+const FRAME_TOKENS: u64 = 6;
 /// The questions for which a turn is compared with a build.
 const COMPARED: usize = 6;
 const BYTES_PER_TOKEN: u64 = 4;
@@ -42,6 +47,7 @@ pub(crate) struct TalkOptions {
     pub(crate) notes_ms: u64,
     /// The folder for the last prompt of each session.
     pub(crate) dump: Option<String>,
+    pub(crate) has_recall: bool,
 }
 
 /// Prints a row for each session, and one for each window and summarizer.
@@ -136,7 +142,8 @@ impl<'d> Played<'d> {
         let delay = Duration::from_millis(options.notes_ms);
         let server = MemoryServer::start(summarizer, delay, noted(statements, &dialogue.turns));
         let host = server.fake.host().to_owned();
-        let inner = SimulatedSession::start(server, &host, window)?;
+        let more = if options.has_recall { "" } else { "recall: { scope: 'off' }\n" };
+        let inner = SimulatedSession::start(server, &host, window, more)?;
         let turns = plant(&dialogue.turns, statements);
         let file = format!("{}-{window}-{}.txt", dialogue.name, summarizer.name());
         Ok(Self { inner, dialogue, statements, turns, counts: Counts::default(), file })
@@ -144,7 +151,10 @@ impl<'d> Played<'d> {
 
     fn play(mut self, options: &TalkOptions) -> Result<Counts> {
         let mut last = String::new();
-        for turn in std::mem::take(&mut self.turns) {
+        let mut said: Vec<String> = Vec::new();
+        let turns = std::mem::take(&mut self.turns);
+        let n_turns = turns.len();
+        for (at, turn) in turns.into_iter().enumerate() {
             let requests = self.turn(&turn)?;
             if !turn.is_planted {
                 self.count_recall(&turn, &requests);
@@ -152,6 +162,10 @@ impl<'d> Played<'d> {
             if let Some(request) = requests.into_iter().rfind(|request| !request.is_for_notes) {
                 last = request.prompt;
             }
+            if at + LAST_TURNS >= n_turns {
+                self.count_head(&last, &said)?;
+            }
+            said.extend([turn.message, turn.answer]);
             std::thread::sleep(Duration::from_millis(options.pause_ms));
         }
         if let Some(dir) = &options.dump {
@@ -241,6 +255,31 @@ impl<'d> Played<'d> {
                 counts.missing.push(statement.id.clone());
             }
         }
+    }
+
+    /// Counts the questions for which a prompt has evidence without what was recalled, and those for which the newest
+    /// messages before it have some that would fit into it alone.
+    fn count_head(&mut self, prompt: &str, said: &[String]) -> Result<()> {
+        if self.dialogue.questions.is_empty() {
+            return Ok(());
+        }
+        let mut left = self.newest_room()?;
+        let fits = |message: &&String| {
+            let tokens = (message.len() as u64).div_ceil(BYTES_PER_TOKEN) + FRAME_TOKENS;
+            let rest = left.checked_sub(tokens);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let newest: Vec<&str> = said.iter().rev().take_while(fits).map(String::as_str).collect();
+        let head = without_recalled(prompt);
+        self.counts.add_number("headTokens", head.len() as u64 / BYTES_PER_TOKEN, 1);
+        for (name, text) in [("head", head), ("headNewest", newest.join("\n"))] {
+            for item in &self.dialogue.questions {
+                let is_there = item.evidence.iter().any(|message| has_most(&text, message));
+                self.counts.add(name, is_there);
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether a line says something that lasts.
@@ -346,13 +385,7 @@ impl<'d> Played<'d> {
 
     /// Returns the newest messages that fit into the window beside a question.
     fn newest_turns(&mut self) -> Result<String> {
-        let status = self.inner.call("context.status", json!({}))?;
-        // Notes have a share of the room that the newest turns alone would have.
-        let parts = status["parts"].as_array().into_iter().flatten();
-        let mut system = parts.filter(|part| part["name"] == "system");
-        let system = system.find_map(|part| part["tokens"].as_u64()).unwrap_or_default();
-        let limit = status["promptLimit"].as_u64().context("a number")?;
-        let mut left = limit.saturating_sub(system + QUESTION_TOKENS);
+        let mut left = self.newest_room()?;
         let mut text = String::new();
         for record in self.inner.new_records()?.iter().rev() {
             let Some(parts) = record["message"]["parts"].as_array() else { continue };
@@ -366,6 +399,17 @@ impl<'d> Played<'d> {
             }
         }
         Ok(text)
+    }
+
+    /// Returns the tokens that messages could have in a prompt without notes, beside a question.
+    fn newest_room(&mut self) -> Result<u64> {
+        let status = self.inner.call("context.status", json!({}))?;
+        // Notes have a share of the room that the newest turns alone would have.
+        let parts = status["parts"].as_array().into_iter().flatten();
+        let mut system = parts.filter(|part| part["name"] == "system");
+        let system = system.find_map(|part| part["tokens"].as_u64()).unwrap_or_default();
+        let limit = status["promptLimit"].as_u64().context("a number")?;
+        Ok(limit.saturating_sub(system + QUESTION_TOKENS))
     }
 
     /// Compares what a build shows for a question with what a turn sends.
@@ -407,6 +451,16 @@ impl<'d> Played<'d> {
         let has_recalled = build["recalled"].as_array().is_some_and(|found| !found.is_empty());
         Ok((prompt, has_recalled))
     }
+}
+
+/// Returns a prompt without the blocks of what was recalled.
+fn without_recalled(prompt: &str) -> String {
+    let mut parts = prompt.split("<recalled>");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.split_once("</recalled>").map_or("", |(_, rest)| rest));
+    }
+    text
 }
 
 fn transcript(turn: &Turn) -> String {

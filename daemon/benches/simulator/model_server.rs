@@ -73,7 +73,7 @@ pub(crate) fn start_session(
 ) -> Result<SimulatedSession<ModelServer>> {
     let server = ModelServer::start(summarizer);
     let host = server.fake.host().to_owned();
-    SimulatedSession::start(server, &host, window)
+    SimulatedSession::start(server, &host, window, "")
 }
 
 fn summarize(

@@ -14,7 +14,7 @@ use super::budget::{Budget, share};
 use super::input::{BuildInput, ContextError, PreviousBuild, START};
 use super::newest::{NewestUnit, newest_start, others_room};
 use super::notes::Notes;
-use super::path::{Bodies, Contents, PathItem, whole_range};
+use super::path::{Bodies, Contents, PathItem, newest_tokens, whole_range};
 use super::render::note;
 use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
 use crate::context::numbers::*;
@@ -128,9 +128,12 @@ fn build_with(
     Ok(choice.map(|choice| reply(input, choice)))
 }
 
-/// Returns the tokens that a planner aims at for a conversation that may have `available` tokens.
-pub(super) const fn target_of(available: u64) -> u64 {
-    available * TARGET_PERCENT / 100
+/// Returns the tokens that a planner aims at for a conversation that may have `available` tokens: they leave room for some
+/// turns as large as the newest ones of the path.
+pub(super) fn target_of(available: u64, path: &[PathItem]) -> u64 {
+    let part = |percent: &u64| available * percent / 100;
+    let grown = part(&GROWN_PERCENT).saturating_sub(newest_tokens(path, NEXT_TURNS));
+    grown.clamp(part(TARGET_PERCENTS.start()), part(TARGET_PERCENTS.end()))
 }
 
 /// Returns the index at which the unit that is being answered begins, if it is whole in the next head.
@@ -264,7 +267,8 @@ fn is_outgrown(
     }
     let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
     let available = front.budget.available();
-    let fitting = if history <= regained(available) { history } else { target_of(available) };
+    let fitting =
+        if history <= regained(available) { history } else { target_of(available, input.path) };
     conversation.recorded_tokens * 2 < fitting
 }
 
@@ -320,7 +324,7 @@ impl Notice {
 }
 
 /// The division of a conversation between the unit that is being answered and everything older.
-struct Room {
+struct Room<'p> {
     /// Tokens that the conversation may have.
     available: u64,
     prompt_limit: u64,
@@ -329,22 +333,23 @@ struct Room {
     others: u64,
     /// Tokens that the newest unit may have.
     newest: u64,
+    path: &'p [PathItem],
 }
 
-impl Room {
-    fn new(input: &BuildInput<'_>, front: &Front) -> Self {
+impl<'p> Room<'p> {
+    fn new(input: &BuildInput<'p>, front: &Front) -> Self {
         let (available, prompt_limit) = (front.budget.available(), front.budget.prompt_limit);
         let pending = pending_tokens(input);
         let start = newest_start(input.path).filter(|_| input.pending.is_none());
         let others = start.map_or(0, |start| others_room(input.path, start, prompt_limit));
         let newest = available.saturating_sub(pending).saturating_sub(others);
-        Self { available, prompt_limit, pending, others, newest }
+        Self { available, prompt_limit, pending, others, newest, path: input.path }
     }
 
     /// Returns the tokens that a head aims at, given those of its checkpoints and of the newest unit.
     fn aim(&self, checkpoints: u64, newest: u64) -> u64 {
         let left = self.available.saturating_sub(checkpoints);
-        let mut aim = checkpoints + target_of(left);
+        let mut aim = checkpoints + target_of(left, self.path);
         if newest > 0 {
             let beside =
                 |tokens: u64, percent| (newest + tokens).min(self.available * percent / 100);

@@ -4,6 +4,8 @@
 //! A name in `PERCENT` is a share of what its section names; a divisor is the share of the tokens that are left at that
 //! moment. Assertions below each table show that shares of one whole add up.
 
+use std::ops::RangeInclusive;
+
 // Percent of the prompt limit.
 
 /// Percent of the prompt limit that the newest unit leaves to the other layers.
@@ -20,9 +22,11 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 /// Percent of the prompt limit that one result of a tool for recall may have.
 pub(crate) const RECALL_RESULT_PERCENT: u64 = 10;
 /// Percent of the prompt limit for the facts that the user stated.
-pub(super) const FACTS_PERCENT: u64 = 15;
+pub(super) const FACTS_PERCENT: u64 = 20;
+/// Percent of the prompt limit for the original task, of which both ends are kept.
+pub(super) const TASK_PERCENT: u64 = 3;
 /// Percent of the prompt limit for file lists.
-pub(super) const FILE_PERCENT: u64 = 5;
+pub(super) const FILE_PERCENT: u64 = 2;
 /// Percent of the prompt limit that is reserved for earlier messages at least.
 pub(super) const EARLIER_PERCENT: u64 = 5;
 
@@ -42,8 +46,13 @@ const _: () = assert!(
 
 // Percent of the room of the conversation: the prompt limit without system message, tools and checkpoints.
 
-/// Percent of the room that a planner aims at for a new head.
-pub(super) const TARGET_PERCENT: u64 = 50;
+/// Percent of the room that a planner aims at for a new head, at least and at most: a head that leaves much room shows less
+/// of the conversation, one that leaves little has to be replaced soon.
+pub(super) const TARGET_PERCENTS: RangeInclusive<u64> = 50..=60;
+/// Percent of the room that a new head and the next [`NEXT_TURNS`] fill.
+pub(super) const GROWN_PERCENT: u64 = 80;
+/// Turns for which a new head leaves room, each as large as the newest ones.
+pub(super) const NEXT_TURNS: usize = 8;
 /// Percent of the room that joins and markers may add to what a planner aimed at. So the next turns fit before another head
 /// is needed. What is being answered may have more.
 pub(super) const JOINS_PERCENT: u64 = 5;
@@ -57,7 +66,9 @@ pub(super) const FULL_PERCENT: u64 = 90;
 /// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.
 pub(super) const NOTES_PERCENT: u64 = 65;
 
-const _: () = assert!(TARGET_PERCENT + JOINS_PERCENT < REGAINED_PERCENT);
+const _: () = assert!(*TARGET_PERCENTS.start() < *TARGET_PERCENTS.end());
+const _: () = assert!(*TARGET_PERCENTS.end() + JOINS_PERCENT < REGAINED_PERCENT);
+const _: () = assert!(*TARGET_PERCENTS.end() < GROWN_PERCENT && GROWN_PERCENT < FULL_PERCENT);
 const _: () = assert!(REGAINED_PERCENT < CROWDED_PERCENT && CROWDED_PERCENT < FULL_PERCENT);
 const _: () = assert!(NOTES_PERCENT < 100 && FULL_PERCENT < 100);
 

@@ -121,6 +121,13 @@ pub(super) fn n_turns(path: &[PathItem]) -> usize {
     path.iter().filter(|item| item.enters() && item.path_role() != PathRole::Note).count()
 }
 
+/// Returns the tokens of the newest turns of a path, `n` at most. A turn begins with a message of the user.
+pub(super) fn newest_tokens(path: &[PathItem], n: usize) -> u64 {
+    let mut starts = path.iter().enumerate().rev().filter(|(_, item)| item.is_user_message());
+    let start = starts.nth(n - 1).map_or(0, |(at, _)| at);
+    path[start..].iter().filter(|item| item.enters()).map(|item| u64::from(item.tokens)).sum()
+}
+
 /// Returns the indices of the records from one number to another, both included.
 pub(super) fn between(path: &[PathItem], from: Seq, to: Seq) -> Range<usize> {
     let start = path.partition_point(|item| item.seq < from);

@@ -450,7 +450,6 @@ async fn notes_that_wait_for_a_longer_pause_end_with_the_turn() {
     let session = LongSession::new().await;
     session.record_exchanges(40).await;
     session.compact_in_turn_for(CompactionCause::Growth).await;
-    session.record_exchanges(6).await;
     session.fill_nearly(Duration::from_secs(3600)).await;
     let turn = async {
         // The notes replace extracted ones, so that they are asked for with a prompt of their own, in a long pause.
