@@ -177,6 +177,7 @@ fn default_window(model: &ModelDetails) -> Option<String> {
         }
         (DefaultWindowSource::Config, None) => "by context.size".to_owned(),
         (DefaultWindowSource::Modelfile, _) => "by num_ctx of the Modelfile".to_owned(),
+        (DefaultWindowSource::Server, _) => "by the server".to_owned(),
         (DefaultWindowSource::Default, _) => "by default (context.size is not set)".to_owned(),
     };
     Some(format!("{} tokens {origin}", tokens(model.default_context?)))

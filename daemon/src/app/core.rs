@@ -1,10 +1,12 @@
 //! The handles that all functions of `app` use, and the functions that write records and that block.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{RecordBody, Session};
+use ollm_protocol::model_host::ModelHost;
 use ollm_protocol::{EventData, Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -21,10 +23,12 @@ use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
 use super::uploads::{RunningImports, Uploads};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
-use crate::config::{Config, OllamaConfig};
+use crate::config::{Config, OllamaConfig, ServerKind};
 use crate::events::{EventDraft, EventRing};
 use crate::files::Files;
-use crate::model::{ModelSettings, Models, Timeouts};
+use crate::model::{
+    DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models, ServerSettings, Timeouts,
+};
 use crate::projects::Projects;
 use crate::put_back::journal::Journals;
 use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
@@ -82,7 +86,8 @@ impl Core {
         clock: Arc<Clock>,
         tasks: &Tasks,
     ) -> Self {
-        let models = model_settings(&config);
+        let models = Models::new(model_settings(&config), Arc::clone(&clock), tasks.clone());
+        let names = models.names().clone();
         Self {
             sessions,
             catalog,
@@ -91,11 +96,11 @@ impl Core {
             snapshots: SnapshotStore::new(dir),
             files: Files::new(Arc::clone(&clock), &config.files),
             events,
-            models: Models::new(models, Arc::clone(&clock), tasks.clone()),
+            models,
             clock,
-            counts: Counts::new(dir.join("vocab")),
-            limits: KnownLimits::new(&dir.join("vocab")),
-            speeds: MeasuredModels::default(),
+            counts: Counts::new(dir.join("vocab")).named(names.clone()),
+            limits: KnownLimits::new(&dir.join("vocab")).named(names.clone()),
+            speeds: MeasuredModels::new(names),
             cache: SessionCache::default(),
             turns: Exclusive::default(),
             compactions: Exclusive::default(),
@@ -134,9 +139,9 @@ impl Core {
 
     /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
-        self.models.configure(model_settings(&config));
+        let has_moved = self.models.configure(model_settings(&config));
         self.files.configure(&config.files);
-        if config.ollama.host != self.config().ollama.host {
+        if has_moved {
             // Another server has other models.
             self.speeds.clear();
             self.counts.forget_listed();
@@ -268,13 +273,20 @@ async fn run_blocking(work: BlockingWork) -> Result<()> {
     }
 }
 
-/// Returns the settings of the connection to the model server.
+/// Returns the settings of the connections to the model servers.
 fn model_settings(config: &Config) -> ModelSettings {
     let OllamaConfig { host, connect_timeout, first_token_timeout, idle_timeout, .. } =
         &config.ollama;
-    ModelSettings {
-        host: host.clone(),
-        key: config.ollama_key.clone(),
-        timeouts: Timeouts::new(*connect_timeout, *first_token_timeout, *idle_timeout),
-    }
+    let timeouts = Timeouts::new(*connect_timeout, *first_token_timeout, *idle_timeout);
+    let address = ModelHost::parse(host).map_err(ModelError::from);
+    let key = config.ollama_key.clone();
+    let ollama = ServerSettings {
+        name: DEFAULT_SERVER.to_owned(),
+        kind: ServerKind::Ollama,
+        address: address.map(|host| HttpAddress { key, ..HttpAddress::new(host) }),
+        timeouts,
+        parallel: None,
+        models: BTreeMap::new(),
+    };
+    ModelSettings(vec![ollama])
 }

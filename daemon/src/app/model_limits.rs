@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, create_private_dir, read_derived, replace_atomically};
-use crate::model::{ModelInfo, canonical_name};
+use crate::model::{ModelInfo, ModelNames};
 
 /// The version of `limits.json`; files of other versions are ignored.
 const VERSION: u32 = 1;
@@ -34,6 +34,9 @@ pub(crate) struct ModelLimits {
     /// The window that the Modelfile sets, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) modelfile_context: Option<u32>,
+    /// The window of every request, in tokens, if the server alone decides about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) served_context: Option<u32>,
     /// Whether the model reads images; `None` if the server does not report it.
     pub(crate) reads_images: Option<bool>,
 }
@@ -44,6 +47,7 @@ impl ModelLimits {
             host: host.to_owned(),
             trained_context: info.trained_context,
             modelfile_context: info.modelfile_context,
+            served_context: info.served_context,
             reads_images: info.can("vision"),
         }
     }
@@ -52,6 +56,7 @@ impl ModelLimits {
 /// The limits of all models that were described so far.
 pub(crate) struct KnownLimits {
     path: PathBuf,
+    names: ModelNames,
     /// Held while the file is read, which happens once.
     state: Mutex<LimitsState>,
     /// Held while the file is written, so that an older state never replaces a newer one.
@@ -60,7 +65,7 @@ pub(crate) struct KnownLimits {
 
 #[derive(Default)]
 struct LimitsState {
-    /// By full name.
+    /// By key.
     models: BTreeMap<String, ModelLimits>,
     /// Whether the file was read, or there is none that can be used.
     is_read: bool,
@@ -77,7 +82,13 @@ impl KnownLimits {
     /// Returns the limits stored in `dir`, which are read when they are needed.
     pub(crate) fn new(dir: &Path) -> Self {
         let path = dir.join("limits.json");
-        Self { path, state: Mutex::default(), storing: Mutex::default() }
+        let names = ModelNames::default();
+        Self { path, names, state: Mutex::default(), storing: Mutex::default() }
+    }
+
+    /// Replaces the names of models.
+    pub(crate) fn named(self, names: ModelNames) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the limits of a model of the server at `host`, if it was described. Blocks on the disk the first time.
@@ -86,7 +97,7 @@ impl KnownLimits {
         if let Err(error) = self.read_once(&mut state) {
             tracing::debug!("the stored limits of models are unknown: {}", with_sources(&error));
         }
-        let known = state.models.get(&canonical_name(model))?;
+        let known = state.models.get(&self.names.key(model))?;
         (known.host == host).then(|| known.clone())
     }
 
@@ -100,7 +111,7 @@ impl KnownLimits {
         let _in_order = self.storing.lock();
         let mut state = self.state.lock();
         let read = self.read_once(&mut state);
-        state.models.insert(canonical_name(&info.model), ModelLimits::of(host, info));
+        state.models.insert(self.names.key(&info.model), ModelLimits::of(host, info));
         let models = state.models.clone();
         drop(state);
         let written = read.and_then(|()| self.write(&LimitsFile { version: VERSION, models }));

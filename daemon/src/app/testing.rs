@@ -21,7 +21,7 @@ use crate::config::{Config, FlagOverrides};
 use crate::model::{
     ADVICE, AnswerCall, AnswerStream, Backend, BackendFuture, CallTarget, ChatDelta, ChatEnd,
     ChatItem, ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount,
-    RunningModel, ServerAdvice, Version, WarmRequest,
+    RunningModel, SAMPLING, SamplingNames, ServerAdvice, Version,
 };
 use crate::session::OpenSession;
 use crate::shutdown::Tasks;
@@ -246,8 +246,12 @@ impl Backend for ScriptedBackend {
         Box::pin(async { Ok(ModelInfo { model, capabilities, ..ModelInfo::default() }) })
     }
 
+    fn sampling(&self) -> &'static SamplingNames {
+        &SAMPLING
+    }
+
     /// Fails, so that all counts are estimates.
-    fn vocabulary<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Vec<u8>> {
+    fn vocabulary<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<Vec<u8>>> {
         Box::pin(async { Err(Self::broken()) })
     }
 
@@ -255,10 +259,6 @@ impl Backend for ScriptedBackend {
         let model = RunningModel { model: "m:latest".to_owned(), ..RunningModel::default() };
         let is_loaded = *self.is_loaded.lock();
         Box::pin(async move { Ok(is_loaded.then_some(model).into_iter().collect()) })
-    }
-
-    fn warm<'a>(&'a self, _: &'a WarmRequest) -> BackendFuture<'a, ()> {
-        Box::pin(async { Ok(()) })
     }
 
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
@@ -275,10 +275,6 @@ impl Backend for ScriptedBackend {
             }
             Ok(Box::new(ScriptedStream { steps, paused, resumed }) as Box<dyn AnswerStream>)
         })
-    }
-
-    fn render<'a>(&'a self, _: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
-        Box::pin(async { Ok(None) })
     }
 
     fn release_idle(&self) -> bool {

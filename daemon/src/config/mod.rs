@@ -11,6 +11,7 @@ mod keys;
 mod lines;
 mod raw;
 mod sections;
+mod servers;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,6 +31,7 @@ pub(crate) use self::sections::{
     LoopDetectionConfig, ModelsConfig, ModesConfig, OllamaConfig, OnLimit, RecallConfig,
     RecallSetting, RecallTools, SessionsConfig, SnapshotsConfig,
 };
+pub(crate) use self::servers::ServerKind;
 use crate::fsutil;
 
 /// The name of the default file in the home.

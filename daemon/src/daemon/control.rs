@@ -121,7 +121,7 @@ impl DaemonControl for Arc<Control> {
         Box::pin(async move {
             let status = control.status().await?;
             let roots = control.core.files.status();
-            let start = control.core.models.advice().map(|advice| advice.start);
+            let start = models::start_command(&control.core);
             let found = doctor::examine(&control.examined, status, &roots, start).await;
             Ok(DaemonDoctorResult { retention: control.retention.done(), ..found })
         })

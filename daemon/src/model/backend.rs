@@ -5,9 +5,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use super::chat::{ChatItem, ChatRequest, WarmRequest};
+use super::chat::{ChatItem, ChatRequest, SamplingNames, WarmRequest};
 use super::error::{CallTarget, ModelError, ServerAdvice};
-use super::info::{ModelInfo, Version};
+use super::info::{ModelInfo, Version, canonical_name};
 use super::listed::{ListedModel, RunningModel};
 
 /// The future of a call to a model server; boxed, so that the traits can be used as trait objects.
@@ -33,8 +33,22 @@ pub(crate) trait Backend: Send + Sync {
         CallTarget { host, model, advice: self.advice() }
     }
 
-    /// Asks the server for its version. Tries once, because status reports must not wait for a server that is not there.
+    /// Finds out the kind of the server if it is not known, so that what depends on it is right. A failure shows at the
+    /// next request.
+    fn identify(&self) -> BackendFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Returns the options for choosing the next token that the server has.
+    fn sampling(&self) -> &'static SamplingNames;
+
+    /// Asks the server for its version; empty if it has none. Tries once, because status reports must not wait for a server that is not there.
     fn version(&self) -> BackendFuture<'_, Version>;
+
+    /// Returns whether a model in the server's lists is the one that the server knows by a name.
+    fn is_named(&self, listed: &str, name: &str) -> bool {
+        canonical_name(listed) == canonical_name(name)
+    }
 
     /// Lists the models that the server has.
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>>;
@@ -45,20 +59,32 @@ pub(crate) trait Backend: Send + Sync {
     /// Describes a model with its digest.
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo>;
 
-    /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON.
-    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>>;
+    /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON; `None` if the
+    /// server has none. Used for models with [`super::info::CountingSource::Ollama`].
+    fn vocabulary<'a>(&'a self, _model: &'a str) -> BackendFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Lists the models in the server's memory. May time out while the server loads a model.
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>>;
 
-    /// Loads a model, or unloads it if `keep_alive` is zero.
-    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()>;
+    /// Loads a model, or unloads it if `keep_alive` is zero. A server that holds its models all the time does nothing.
+    fn warm<'a>(&'a self, _request: &'a WarmRequest) -> BackendFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Starts an answer. The first item of the stream waits until the model is loaded and the prompt is read.
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>>;
 
     /// Renders the prompt of a request without answering it; `None` if the server cannot.
-    fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>>;
+    fn render<'a>(&'a self, _request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Counts the prompt of a request without answering it; `None` if the server cannot.
+    fn count<'a>(&'a self, _request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Releases memory and connections that have been idle for a while; returns whether there were any.
     fn release_idle(&self) -> bool;

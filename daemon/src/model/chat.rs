@@ -199,52 +199,42 @@ pub(crate) enum InvalidOption {
 
 /// The type of an option's value.
 #[derive(Clone, Copy)]
-enum OptionType {
+pub(crate) enum OptionType {
     Integer,
     Number,
     Texts,
 }
 
-/// The options of a single request.
-///
-/// **Source**: `api.Options` of Ollama 0.33. [`LENGTH_OPTION`] is missing because the daemon sets it.
-const OPTIONS: &[(&str, OptionType)] = &[
-    ("num_keep", OptionType::Integer),
-    ("seed", OptionType::Integer),
-    ("top_k", OptionType::Integer),
-    ("top_p", OptionType::Number),
-    ("min_p", OptionType::Number),
-    ("typical_p", OptionType::Number),
-    ("repeat_last_n", OptionType::Integer),
-    ("temperature", OptionType::Number),
-    ("repeat_penalty", OptionType::Number),
-    ("presence_penalty", OptionType::Number),
-    ("frequency_penalty", OptionType::Number),
-    ("stop", OptionType::Texts),
-];
-
-/// The option for the longest answer.
-const LENGTH_OPTION: &str = "num_predict";
-
-/// The options of the model's process. A server reloads the model if one of them differs.
-const LOAD_OPTIONS: &[&str] =
-    &["num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"];
+/// The options of a kind of server.
+pub(crate) struct SamplingNames {
+    /// The options of a single request.
+    pub(crate) options: &'static [(&'static str, OptionType)],
+    /// The options for the longest answer, which the daemon sets.
+    pub(crate) length: &'static [&'static str],
+    /// The options of the model's process. A server reloads the model if one of them differs.
+    pub(crate) load: &'static [&'static str],
+}
 
 impl Sampling {
     /// Validates the options of a client.
     ///
     /// **Errors**: the first invalid option. A server would ignore an unknown option, fail for a wrong type, and reload
     /// the model for an option of its process.
-    pub(crate) fn check(options: Map<String, Value>) -> Result<Self, InvalidOption> {
+    pub(crate) fn check(
+        options: Map<String, Value>,
+        names: &SamplingNames,
+    ) -> Result<Self, InvalidOption> {
         for (name, value) in &options {
-            if LOAD_OPTIONS.contains(&name.as_str()) {
+            if names.load.contains(&name.as_str()) {
                 return Err(InvalidOption::Load { name: name.clone() });
             }
-            if name == LENGTH_OPTION {
+            if names.length.contains(&name.as_str()) {
                 return Err(InvalidOption::Length { name: name.clone() });
             }
-            let Some((_, option_type)) = OPTIONS.iter().find(|(known, _)| known == name) else {
-                let known = OPTIONS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+            let Some((_, option_type)) = names.options.iter().find(|(known, _)| known == name)
+            else {
+                let known = names.options.iter().map(|(known, _)| *known);
+                let known = known.collect::<Vec<_>>().join(", ");
                 return Err(InvalidOption::Unknown { name: name.clone(), known });
             };
             let (fits, expected) = match option_type {
@@ -260,6 +250,11 @@ impl Sampling {
             }
         }
         Ok(Self(options))
+    }
+
+    /// Returns the option that every server has.
+    pub(crate) fn temperature(temperature: f64) -> Self {
+        Self(Map::from_iter([("temperature".to_owned(), temperature.into())]))
     }
 
     pub(super) const fn as_map(&self) -> &Map<String, Value> {
@@ -309,7 +304,8 @@ mod tests {
     fn only_options_of_a_single_request_are_valid() {
         let check = |options: Value, expect: Result<(), &str>| {
             let Value::Object(map) = options else { panic!("an object") };
-            let found = Sampling::check(map).map(|_| ()).map_err(|error| error.to_string());
+            let names = &crate::model::ollama::SAMPLING;
+            let found = Sampling::check(map, names).map(|_| ()).map_err(|error| error.to_string());
             assert_eq!(found, expect.map_err(str::to_owned));
         };
         check(json!({}), Ok(()));

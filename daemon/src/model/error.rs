@@ -32,7 +32,7 @@ pub(crate) struct ServerAdvice {
     pub kind: &'static str,
     /// Starts the server on this machine.
     pub start: &'static str,
-    /// Gets the model whose name follows.
+    /// Gets the model whose name follows; empty if the names of the configuration are not those of the command.
     pub get_model: &'static str,
     /// Gets a model that is small enough for any machine.
     pub get_small_model: &'static str,
@@ -102,6 +102,9 @@ pub(crate) enum ModelError {
     /// The configured address is invalid.
     #[error(transparent)]
     InvalidHost(#[from] InvalidHost),
+    /// The configuration of a server cannot be used, or names no such server.
+    #[error("the model server {server} {problem}")]
+    Setup { server: String, problem: String },
     /// No connection could be established.
     #[error("cannot reach {to}: {reason}")]
     Unreachable { to: CallTarget, reason: String },
@@ -118,8 +121,8 @@ pub(crate) enum ModelError {
     #[error("{to} refused the request with status {status}: {message}")]
     Refused { to: CallTarget, status: u16, message: String },
     /// Too many requests wait for the server.
-    #[error("{to} is busy: {message}")]
-    Busy { to: CallTarget, message: String },
+    #[error("{to} is busy: {message}{}", WaitWish(*.retry_after))]
+    Busy { to: CallTarget, message: String, retry_after: Option<Duration> },
     /// The model could not be loaded, or its process ended.
     #[error("{to} is not running: {message}")]
     LoadFailed { to: CallTarget, message: String },
@@ -172,6 +175,7 @@ impl ModelError {
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
             Self::InvalidHost(_) => "invalidHost",
+            Self::Setup { .. } => "setup",
             Self::Unreachable { .. } => "unreachable",
             Self::Timeout { phase: CallPhase::Connect, .. } => "connectTimeout",
             Self::Timeout { phase: CallPhase::Response, .. } => "answerTimeout",
@@ -214,7 +218,7 @@ impl ModelError {
     /// Returns the server and the model of the call.
     pub(crate) const fn target(&self) -> Option<&CallTarget> {
         match self {
-            Self::InvalidHost(_) => None,
+            Self::InvalidHost(_) | Self::Setup { .. } => None,
             Self::Unreachable { to, .. }
             | Self::Timeout { to, .. }
             | Self::NotFound { to }
@@ -236,6 +240,18 @@ impl ModelError {
             | Self::TooLarge { to, .. }
             | Self::Redirected { to, .. }
             | Self::Client { to, .. } => Some(to),
+        }
+    }
+}
+
+/// Prints how long a busy server asks to wait, if it does.
+struct WaitWish(Option<Duration>);
+
+impl fmt::Display for WaitWish {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(wait) => write!(out, "; it asks to wait {} s", wait.as_secs()),
+            None => Ok(()),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Must not know the server's JSON.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// Bytes of a number in the key-value cache: engines store it in half precision by default.
 const KV_NUMBER_BYTES: u64 = 2;
@@ -41,6 +42,18 @@ pub(crate) struct ModelInfo {
     pub remote_host: Option<String>,
     /// Whether images are encoded by a file of their own.
     pub has_projector: bool,
+    /// The window of every request, if the server alone decides about it.
+    pub served_context: Option<u32>,
+    /// Whether the configuration says that, and not the server.
+    pub is_window_configured: bool,
+    /// Whether the server alone decides about the window, so that the daemon must know it.
+    pub needs_served_context: bool,
+    /// The longest answer in tokens, if the configuration limits it.
+    pub max_output: Option<u32>,
+    /// The number of requests that are answered at the same time.
+    pub slots: Option<u32>,
+    /// The source of counts before the server reports any.
+    pub counting: CountingSource,
     /// The version of the server that described the model.
     pub server_version: Option<Version>,
     /// Set if the server lists models, and none with capabilities, which Ollama lists since 0.30. A build from source, which
@@ -54,6 +67,28 @@ impl ModelInfo {
         (!self.capabilities.is_empty())
             .then(|| self.capabilities.iter().any(|known| known == capability))
     }
+
+    /// Adds what the configuration says. A window that the server names itself stays if it is smaller.
+    pub(super) fn configure(&mut self, window: Option<u32>, max_output: Option<u32>) {
+        self.max_output = max_output;
+        if let Some(window) = window
+            && self.served_context.is_none_or(|served| window < served)
+        {
+            self.served_context = Some(window);
+            self.is_window_configured = true;
+        }
+    }
+}
+
+/// The source of the counts of a model before its server reports any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CountingSource {
+    /// The blob of the weights if it is on this machine, else the server's description of the vocabulary
+    /// ([`super::backend::Backend::vocabulary`]), with the rules of Ollama's engines.
+    #[default]
+    Ollama,
+    /// The file of the weights on this machine, with the rules of llama.cpp.
+    Weights(PathBuf),
 }
 
 /// The shape of a model's key-value cache.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use super::info::canonical_name;
 
 /// A model in the server's list.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct ListedModel {
     /// The name with its tag.
     #[serde(flatten, deserialize_with = "model_name")]
@@ -29,6 +29,12 @@ pub(crate) struct ListedModel {
     /// The machine that runs a remote model.
     #[serde(default, deserialize_with = "unless_empty")]
     pub remote_host: Option<String>,
+    /// The window of every request, if the server alone decides about it.
+    #[serde(skip)]
+    pub served_context: Option<u32>,
+    /// Whether the server says nothing more about the model in its description.
+    #[serde(skip)]
+    pub is_whole: bool,
 }
 
 /// The digest that the server lists for a model.

@@ -1,73 +1,30 @@
-//! The handle on the model server: the server in use, the queues and windows of its models, and cached reports.
+//! The handle on all model servers: which server has a model, and the queue and the window of each model.
 //!
-//! Must not know HTTP.
-//!
-//! **Invariant**: after a change of settings, no report of the previous server is cached or returned.
+//! Must not know HTTP, or what differs between servers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashlink::LruCache;
-use ollm_protocol::Timestamp;
-use ollm_protocol::model_host::{InvalidHost, ModelHost};
-use parking_lot::{Mutex, MutexGuard};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
+use parking_lot::Mutex;
 
-use super::backend::{Backend, MAX_ATTEMPTS};
+use super::address::{DEFAULT_SERVER, ModelAddress, ModelNames, UnknownServer};
+use super::backend::Backend;
 use super::chat::WarmRequest;
-use super::error::{CallPhase, ModelError, ServerAdvice};
-use super::info::{ModelInfo, canonical_name};
-use super::listed::{ListedDigest, ListedModel, RunningModel};
-use super::ollama::{Ollama, Timeouts};
+use super::error::{ModelError, ServerAdvice};
+use super::info::ModelInfo;
+use super::listed::{ListedDigest, RunningModel};
 use super::queue::{Priority, Queues};
+#[cfg(test)]
+use super::server::ServerStatus;
+use super::server::{Server, ServerSettings};
 use super::window::{ModelWindows, Window, advise};
 use crate::clock::Clock;
-use crate::config::ApiKey;
 use crate::shutdown::Tasks;
 
-/// The time for which a status report is returned without asking the server again.
-const STATUS_TTL: Duration = Duration::from_secs(5);
-/// The longest wait of the first `status` for a report. A server on this machine needs a millisecond.
-const FIRST_STATUS_WAIT: Duration = Duration::from_millis(100);
-/// The time for which a model's description is cached. It changes only if the model is replaced by another one of its name.
-const INFO_TTL: Duration = Duration::from_secs(300);
-/// The time for descriptions that complete a list; a server on this machine needs milliseconds for each.
-const LIST_DETAILS_WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of concurrent requests for them.
-const MAX_CONCURRENT_DESCRIPTIONS: usize = 4;
-/// Maximum number of cached details of listed models, more than most servers have.
-const MAX_CACHED_DETAILS: usize = 256;
-/// The longest wait of `info_soon`. A server on this machine needs milliseconds.
-const INFO_WAIT: Duration = Duration::from_secs(1);
-/// The time for which `info_soon` does not ask a server again that did not respond.
-const SILENCE: Duration = Duration::from_secs(10);
-/// Maximum number of cached descriptions.
-const MAX_CACHED_INFOS: usize = 64;
-
-/// The settings of the connection.
+/// The settings of all servers. One of them is [`DEFAULT_SERVER`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ModelSettings {
-    /// The configured address; empty for this machine.
-    pub host: String,
-    pub key: Option<ApiKey>,
-    pub timeouts: Timeouts,
-}
-
-/// The last known state of the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServerStatus {
-    /// The address of the server.
-    pub host: String,
-    /// `None` until the server was asked.
-    pub reachable: Option<bool>,
-    /// The version of a reachable server.
-    pub version: Option<String>,
-    /// Why the server is not reachable.
-    pub error: Option<ModelError>,
-    /// When the server was asked.
-    pub checked_at: Option<Timestamp>,
-}
+pub(crate) struct ModelSettings(pub(crate) Vec<ServerSettings>);
 
 /// The result of loading a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,105 +35,132 @@ pub(crate) struct LoadReport {
     pub warnings: Vec<String>,
 }
 
-/// The handle on the model server; clones share everything.
+/// The handle on the model servers; clones share everything.
 #[derive(Clone)]
 pub(crate) struct Models(Arc<ModelsShared>);
 
 struct ModelsShared {
     clock: Arc<Clock>,
     tasks: Tasks,
+    names: ModelNames,
     queues: Queues,
     windows: ModelWindows,
-    /// Locked for short sections only, never across an await.
-    state: Mutex<ModelsState>,
-}
-
-struct ModelsState {
-    settings: ModelSettings,
-    backend: Result<Arc<dyn Backend>, InvalidHost>,
-    /// Counts changes of settings, to recognize reports of a previous server.
-    generation: u64,
-    status: Option<(ServerStatus, Instant)>,
-    /// Whether a task is asking for the status.
-    is_asking: bool,
-    infos: LruCache<String, (Arc<ModelInfo>, Instant)>,
-    /// The trained window and the capabilities of listed models, by digest.
-    details: LruCache<String, ListedDetails>,
-    /// When `info_soon` last waited in vain.
-    silent_since: Option<Instant>,
-}
-
-/// The details of a listed model that older servers report only in its description.
-type ListedDetails = (Option<u32>, Vec<String>);
-
-impl ModelsState {
-    /// Returns a description that was requested recently.
-    fn recent_info(&mut self, model: &str) -> Option<Arc<ModelInfo>> {
-        let (info, at) = self.infos.get(model)?;
-        (at.elapsed() < INFO_TTL).then(|| Arc::clone(info))
-    }
+    /// The servers by name. Locked for short sections only, never across an await.
+    servers: Mutex<BTreeMap<String, Server>>,
 }
 
 impl Models {
-    /// Creates the handle; the first request opens a connection.
+    /// Creates the handle; the first request to a server opens a connection.
     pub(crate) fn new(settings: ModelSettings, clock: Arc<Clock>, tasks: Tasks) -> Self {
-        let state = ModelsState {
-            backend: create_backend(&settings, &clock),
-            settings,
-            generation: 0,
-            status: None,
-            is_asking: false,
-            infos: LruCache::new(MAX_CACHED_INFOS),
-            details: LruCache::new(MAX_CACHED_DETAILS),
-            silent_since: None,
-        };
-        Self(Arc::new(ModelsShared {
+        let names = ModelNames::default();
+        let models = Self(Arc::new(ModelsShared {
             clock,
             tasks,
-            queues: Queues::default(),
-            windows: ModelWindows::default(),
-            state: Mutex::new(state),
-        }))
+            queues: Queues::new(names.clone()),
+            windows: ModelWindows::new(names.clone()),
+            names,
+            servers: Mutex::default(),
+        }));
+        models.configure(settings);
+        models
     }
 
-    /// Changes the settings. Calls in progress end with their own settings.
-    pub(crate) fn configure(&self, settings: ModelSettings) {
-        let mut state = self.state();
-        if state.settings == settings {
-            return;
+    /// Changes the settings. Calls in progress end with their own settings. Returns whether a server has another address
+    /// than before, so that nothing that was observed of its models holds.
+    pub(crate) fn configure(&self, settings: ModelSettings) -> bool {
+        let mut servers = self.0.servers.lock();
+        let ModelSettings(settings) = settings;
+        let mut has_moved = false;
+        let aliases = settings.iter().flat_map(|server| {
+            server.models.iter().map(|(alias, model)| {
+                let address =
+                    ModelAddress { server: server.name.clone(), name: model.name.clone() };
+                (alias.clone(), address)
+            })
+        });
+        let names = settings.iter().map(|server| server.name.clone());
+        self.0.names.set(names.collect(), aliases);
+        let mut changed = BTreeMap::new();
+        for settings in settings {
+            let name = settings.name.clone();
+            let server = match servers.remove(&name) {
+                Some(server) if *server.settings() == settings => server,
+                before => {
+                    has_moved |=
+                        before.is_some_and(|before| is_elsewhere(before.settings(), &settings));
+                    let (clock, tasks) = (Arc::clone(&self.0.clock), self.0.tasks.clone());
+                    Server::new(settings, clock, tasks)
+                }
+            };
+            changed.insert(name, server);
         }
-        if state.settings.host != settings.host {
+        *servers = changed;
+        if has_moved {
             self.0.windows.clear();
+            self.0.queues.forget_slots();
         }
-        state.backend = create_backend(&settings, &self.0.clock);
-        state.settings = settings;
-        state.generation += 1;
-        state.status = None;
-        state.is_asking = false;
-        state.infos.clear();
-        state.details.clear();
-        state.silent_since = None;
+        has_moved
     }
 
-    /// Returns the server in use.
-    pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, ModelError> {
-        Ok(self.state().backend.clone()?)
+    /// Returns the names of models.
+    pub(crate) fn names(&self) -> &ModelNames {
+        &self.0.names
     }
 
-    /// Returns the address of the server; empty if the configured one is invalid.
-    pub(crate) fn host(&self) -> String {
-        unknown_status(&self.state()).host
+    /// Returns whether two names mean the same model.
+    pub(crate) fn is_same(&self, one: &str, other: &str) -> bool {
+        self.0.names.key(one) == self.0.names.key(other)
     }
 
-    /// Returns what a person types when the server fails; `None` if the configured address is invalid.
-    pub(crate) fn advice(&self) -> Option<&'static ServerAdvice> {
-        self.backend().ok().map(|backend| backend.advice())
+    /// Returns all servers, by name.
+    pub(crate) fn servers(&self) -> Vec<Server> {
+        self.0.servers.lock().values().cloned().collect()
     }
 
-    /// Replaces the server in use until the settings change.
+    /// Returns the server of a model.
+    pub(crate) fn server_for(&self, model: &str) -> Result<Server, ModelError> {
+        let unknown = |UnknownServer { server, known }| {
+            let known = known.join(", ");
+            ModelError::Setup { server, problem: format!("is not configured; there are: {known}") }
+        };
+        let address = self.0.names.resolve(model).map_err(unknown)?;
+        Ok(self.named(&address.server))
+    }
+
+    /// Returns the server of a model as what answers.
+    pub(crate) fn backend_for(&self, model: &str) -> Result<Arc<dyn Backend>, ModelError> {
+        self.server_for(model)?.backend()
+    }
+
+    /// Returns the server of names that name none.
+    pub(crate) fn default_server(&self) -> Server {
+        self.named(DEFAULT_SERVER)
+    }
+
+    /// Returns a server that is configured, or else the default one, which always is.
+    fn named(&self, name: &str) -> Server {
+        let servers = self.0.servers.lock();
+        let found = servers.get(name).or_else(|| servers.get(DEFAULT_SERVER));
+        found.cloned().expect("the default server is always configured")
+    }
+
+    /// Returns the address of the server of a model; empty if there is none.
+    pub(crate) fn host_of(&self, model: &str) -> String {
+        self.server_for(model).map_or_else(|_| String::new(), |server| server.host())
+    }
+
+    /// Returns what a person types when the server of a model fails; `None` if its settings cannot be used.
+    pub(crate) fn advice_for(&self, model: &str) -> Option<&'static ServerAdvice> {
+        self.backend_for(model).ok().map(|backend| backend.advice())
+    }
+
+    /// Replaces the default server until the settings change.
     #[cfg(test)]
     pub(crate) fn set_backend(&self, backend: Arc<dyn Backend>) {
-        self.state().backend = Ok(backend);
+        let settings = self.default_server().settings().clone();
+        let (clock, tasks) = (Arc::clone(&self.0.clock), self.0.tasks.clone());
+        let server = Server::with_backend(settings, Ok(backend), clock, tasks);
+        self.0.servers.lock().insert(DEFAULT_SERVER.to_owned(), server);
     }
 
     /// Returns the queues of the models.
@@ -189,87 +173,30 @@ impl Models {
         &self.0.windows
     }
 
-    /// Lists the models that the server has. What an older server leaves out of its list comes from the descriptions of
-    /// the models, as far as they arrive in time.
-    pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
-        let backend = self.backend()?;
-        let mut all = backend.list(MAX_ATTEMPTS).await?;
-        let is_incomplete = |listed: &ListedModel| {
-            listed.capabilities.is_empty() || listed.details.trained_context.is_none()
-        };
-        let missing: Vec<(String, String)> = {
-            let mut state = self.state();
-            let unknown = |listed: &&ListedModel| {
-                is_incomplete(listed) && state.details.get(&listed.digest).is_none()
-            };
-            let missing = all.iter().filter(unknown);
-            missing.map(|listed| (listed.digest.clone(), listed.model.clone())).collect()
-        };
-        drop(tokio::time::timeout(LIST_DETAILS_WAIT, self.learn_details(missing)).await);
-        let mut state = self.state();
-        for listed in all.iter_mut().filter(|listed| is_incomplete(listed)) {
-            let Some((trained, capabilities)) = state.details.get(&listed.digest) else { continue };
-            listed.details.trained_context = listed.details.trained_context.or(*trained);
-            if listed.capabilities.is_empty() {
-                listed.capabilities.clone_from(capabilities);
-            }
-        }
-        Ok(all)
-    }
-
-    /// Returns the digest that the server lists for a model, if it does so within `wait`; `None` if the server cannot be
+    /// Returns the digest that its server lists for a model, if it does so within `wait`; `None` if the server cannot be
     /// reached.
     pub(crate) async fn listed_digest(&self, model: &str, wait: Duration) -> Option<ListedDigest> {
-        // A second attempt would not fit into the wait, and a refused connection would look like a slow server.
-        let list = async { self.backend()?.list(1).await };
-        match tokio::time::timeout(wait, list).await {
-            Ok(Ok(list)) => Some(ListedDigest::find(list, model)),
-            Ok(Err(ModelError::InvalidHost(_) | ModelError::Unreachable { .. })) => None,
-            Ok(Err(_)) | Err(_) => Some(ListedDigest::Unknown),
-        }
+        self.server_for(model).ok()?.listed_digest(model, wait).await
     }
 
-    /// Requests the details of listed models, by digest and name, some at a time.
-    async fn learn_details(&self, missing: Vec<(String, String)>) {
-        let mut missing = missing.into_iter();
-        let mut running = JoinSet::new();
-        loop {
-            while running.len() < MAX_CONCURRENT_DESCRIPTIONS
-                && let Some((digest, model)) = missing.next()
-            {
-                let models = self.clone();
-                running.spawn(async move {
-                    let info = async { models.backend()?.describe(&model).await };
-                    if let Ok(info) = info.await {
-                        let details = (info.trained_context, info.capabilities);
-                        models.state().details.insert(digest, details);
-                    }
-                });
-            }
-            if running.join_next().await.is_none() {
-                return;
-            }
-        }
-    }
-
-    /// Requests the description of a model from the server.
+    /// Requests the description of a model from its server.
     pub(crate) async fn show(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
-        let (backend, generation) = {
-            let state = self.state();
-            (state.backend.clone()?, state.generation)
-        };
-        let info = Arc::new(backend.show(model).await?);
-        let mut state = self.state();
-        if state.generation == generation {
-            state.infos.insert(model.to_owned(), (Arc::clone(&info), Instant::now()));
-        }
+        let info = self.server_for(model)?.show(model).await?;
+        self.note(&info);
         Ok(info)
+    }
+
+    /// Notes what a description says about the queue and the window of the model.
+    fn note(&self, info: &ModelInfo) {
+        self.0.queues.set_slots(&info.model, info.slots.unwrap_or(1));
+        if let Some(served) = info.served_context {
+            self.0.windows.fix(&info.model, served);
+        }
     }
 
     /// Returns the description of a model, from the cache if it is recent, and whether it was requested just now.
     pub(crate) async fn info(&self, model: &str) -> Result<(Arc<ModelInfo>, bool), ModelError> {
-        let recent = self.state().recent_info(model);
-        match recent {
+        match self.server_for(model)?.recent_info(model) {
             Some(info) => Ok((info, false)),
             None => self.show(model).await.map(|info| (info, true)),
         }
@@ -278,24 +205,13 @@ impl Models {
     /// Returns the description of a model, and whether it was requested just now; `None` if the server is down, does not
     /// have the model or does not respond at once. Callers must be able to go on without it.
     pub(crate) async fn info_soon(&self, model: &str) -> Option<(Arc<ModelInfo>, bool)> {
-        {
-            let mut state = self.state();
-            if let Some(info) = state.recent_info(model) {
-                return Some((info, false));
-            }
-            if state.silent_since.is_some_and(|since| since.elapsed() < SILENCE) {
-                return None;
-            }
+        let server = self.server_for(model).ok()?;
+        if let Some(info) = server.recent_info(model) {
+            return Some((info, false));
         }
-        // A request would be sent several times if the connection is refused.
-        if self.status().await.reachable == Some(false) {
-            return None;
-        }
-        let Ok(shown) = tokio::time::timeout(INFO_WAIT, self.show(model)).await else {
-            self.state().silent_since = Some(Instant::now());
-            return None;
-        };
-        shown.ok().map(|info| (info, true))
+        let info = server.show_soon(model).await?;
+        self.note(&info);
+        Some((info, true))
     }
 
     /// Loads a model with a window of at least `wanted` tokens, which it must support, and reports the result.
@@ -307,15 +223,16 @@ impl Models {
         wanted: u32,
         keep_alive: Duration,
     ) -> Result<LoadReport, ModelError> {
-        let backend = self.backend()?;
         let model = info.model.as_str();
+        let server = self.server_for(model)?;
+        let backend = server.backend()?;
         let ticket = self.0.queues.enter(model, Priority::Background);
         ticket.admitted().await;
-        let before = running_model(&*backend, model).await;
+        let before = server.in_memory(model).await;
         let loaded = before.and_then(|running| running.effective_context);
         let num_ctx = self.0.windows.choose(model, wanted, loaded);
         backend.warm(&WarmRequest { model: model.to_owned(), num_ctx, keep_alive }).await?;
-        let running = running_model(&*backend, model).await;
+        let running = server.in_memory(model).await;
         let window = Window {
             requested: num_ctx,
             trained: info.trained_context,
@@ -326,109 +243,33 @@ impl Models {
         Ok(LoadReport { window, running, warnings })
     }
 
-    /// Returns the model as it is in the server's memory; `None` if it is not, or if the server does not respond in
-    /// time.
+    /// Returns the model as it is in its server's memory; `None` if it is not, or if the server does not respond in time.
     pub(crate) async fn in_memory(&self, model: &str) -> Option<RunningModel> {
-        running_model(&*self.backend().ok()?, model).await
+        self.server_for(model).ok()?.in_memory(model).await
     }
 
-    /// Returns whether the server has a model in its memory; `None` if it does not report it within `wait`.
+    /// Returns whether its server has a model in its memory; `None` if it does not report it within `wait`.
     pub(crate) async fn is_in_memory(&self, model: &str, wait: Duration) -> Option<bool> {
-        let backend = self.backend().ok()?;
-        let running = tokio::time::timeout(wait, backend.running()).await.ok()?.ok()?;
-        Some(find_running(running, model).is_some())
+        self.server_for(model).ok()?.is_in_memory(model, wait).await
     }
 
-    /// Returns the last known status of the server, and refreshes it in the background if it is old.
-    ///
-    /// Waits a moment for the first report.
+    /// Returns the last known status of the default server.
+    #[cfg(test)]
     pub(crate) async fn status(&self) -> ServerStatus {
-        let (is_known, asks) = {
-            let mut state = self.state();
-            let is_old = state.status.as_ref().is_none_or(|(_, at)| at.elapsed() >= STATUS_TTL);
-            let asks = is_old && !state.is_asking;
-            state.is_asking |= asks;
-            (state.status.is_some(), asks)
-        };
-        if asks {
-            let models = self.clone();
-            let task = self.0.tasks.spawn(async move { models.refresh_status().await });
-            if !is_known {
-                drop(tokio::time::timeout(FIRST_STATUS_WAIT, task).await);
-            }
-        }
-        let state = self.state();
-        match &state.status {
-            Some((status, _)) => status.clone(),
-            None => unknown_status(&state),
-        }
-    }
-
-    async fn refresh_status(&self) {
-        let (backend, generation, limit) = {
-            let state = self.state();
-            (state.backend.clone(), state.generation, state.settings.timeouts.probe)
-        };
-        let response = match &backend {
-            Err(error) => Some(Err(error.clone().into())),
-            // A server that does not respond must not delay the shutdown.
-            Ok(backend) => tokio::select! {
-                () = self.0.tasks.stopping() => return,
-                response = tokio::time::timeout(limit, backend.version()) => response.ok(),
-            },
-        };
-        let mut state = self.state();
-        if state.generation != generation {
-            return;
-        }
-        let mut status = unknown_status(&state);
-        status.checked_at = Some(self.0.clock.now());
-        status.reachable = Some(matches!(response, Some(Ok(_))));
-        match response {
-            Some(Ok(version)) => status.version = Some(version.to_string()),
-            Some(Err(error)) => status.error = Some(error),
-            None => {
-                let phase = CallPhase::Response;
-                let timeout = |to| ModelError::Timeout { to, phase, after: limit };
-                status.error = backend.ok().map(|backend| timeout(backend.target(None)));
-            }
-        }
-        state.status = Some((status, Instant::now()));
-        state.is_asking = false;
+        self.default_server().status().await
     }
 
     /// Releases memory and connections that have been idle for a while; returns whether there were any.
     pub(crate) fn release_idle(&self) -> bool {
-        let backend = self.state().backend.clone();
-        backend.is_ok_and(|backend| backend.release_idle())
-    }
-
-    fn state(&self) -> MutexGuard<'_, ModelsState> {
-        self.0.state.lock()
+        let released = self.servers().into_iter().filter(Server::release_idle);
+        released.count() > 0
     }
 }
 
-fn create_backend(
-    settings: &ModelSettings,
-    clock: &Arc<Clock>,
-) -> Result<Arc<dyn Backend>, InvalidHost> {
-    let ModelSettings { host, key, timeouts } = settings;
-    let host = ModelHost::parse(host)?;
-    Ok(Arc::new(Ollama::new(host, key.clone(), *timeouts, Arc::clone(clock))))
-}
-
-fn unknown_status(state: &ModelsState) -> ServerStatus {
-    let host = state.backend.as_ref().map_or_else(|_| String::new(), |backend| backend.host());
-    ServerStatus { host, reachable: None, version: None, error: None, checked_at: None }
-}
-
-/// Returns the model as it is in the server's memory. A failure is only logged, because callers can do without.
-async fn running_model(backend: &dyn Backend, model: &str) -> Option<RunningModel> {
-    let all = backend.running().await.inspect_err(|error| tracing::debug!("{error}")).ok()?;
-    find_running(all, model)
-}
-
-fn find_running(all: Vec<RunningModel>, model: &str) -> Option<RunningModel> {
-    let name = canonical_name(model);
-    all.into_iter().find(|running| canonical_name(&running.model) == name)
+/// Returns whether other settings of a server name another place, where other models may be.
+fn is_elsewhere(before: &ServerSettings, after: &ServerSettings) -> bool {
+    let host = |settings: &ServerSettings| {
+        settings.address.as_ref().ok().map(|address| address.host.clone())
+    };
+    before.kind != after.kind || host(before) != host(after)
 }

@@ -1,11 +1,12 @@
 //! The queue of each model: which call may use the model, and in which order.
 //!
-//! A server queues requests for a loaded model without limit and in its own order. So the daemon sends one request at a
-//! time to each model: chats first, then background calls, each in the order of arrival.
+//! A server queues requests for a loaded model without limit and in its own order. So the daemon sends each model as many
+//! requests at a time as its server answers at the same time, which is one unless the server or the configuration says
+//! otherwise: chats first, then background calls, each in the order of arrival.
 //! Must not know the calls themselves.
 //!
-//! **Invariants**: one ticket per model is admitted at a time; a background call is not admitted while a chat waits; a
-//! dropped ticket, waiting or admitted, leaves the queue.
+//! **Invariants**: at most as many tickets per model are admitted as it has slots; a background call is not admitted while
+//! a chat waits; a dropped ticket, waiting or admitted, leaves the queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::info::canonical_name;
+use super::address::ModelNames;
 
 /// The urgency of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,14 +26,29 @@ pub(crate) enum Priority {
 }
 
 /// The queues of all models; clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Queues(Arc<Mutex<ModelQueueState>>);
+#[derive(Clone, Default)]
+pub(crate) struct Queues {
+    names: ModelNames,
+    state: Arc<Mutex<ModelQueueState>>,
+}
 
 #[derive(Debug, Default)]
 struct ModelQueueState {
     last_id: u64,
-    /// The tickets of each model, of which the first one is admitted. No list is empty.
+    /// The tickets of each model, of which the first ones are admitted, one for each slot. No list is empty.
     waiters: HashMap<String, Vec<Waiter>>,
+    /// The numbers of slots that are not one.
+    slots: HashMap<String, usize>,
+}
+
+impl ModelQueueState {
+    fn n_slots(&self, model: &str) -> usize {
+        self.slots.get(model).copied().unwrap_or(1)
+    }
+
+    fn waiters(&self, model: &str) -> &[Waiter] {
+        self.waiters.get(model).map_or(&[], Vec::as_slice)
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +59,6 @@ struct Waiter {
 }
 
 /// A position in a model's queue.
-#[derive(Debug)]
 #[must_use = "dropping the ticket leaves the queue"]
 pub(crate) struct Ticket {
     queues: Queues,
@@ -53,19 +68,43 @@ pub(crate) struct Ticket {
 }
 
 impl Queues {
+    /// Creates empty queues.
+    pub(super) fn new(names: ModelNames) -> Self {
+        Self { names, state: Arc::default() }
+    }
+
+    /// Sets the number of requests that the server of a model answers at the same time.
+    pub(super) fn set_slots(&self, model: &str, n_slots: u32) {
+        let (mut state, model) = (self.state.lock(), self.names.key(model));
+        let n_slots = usize::try_from(n_slots.max(1)).unwrap_or(usize::MAX);
+        let before = match n_slots {
+            1 => state.slots.remove(&model),
+            _ => state.slots.insert(model.clone(), n_slots),
+        };
+        if before.unwrap_or(1) < n_slots {
+            state.waiters(&model).iter().for_each(|waiter| waiter.changed.notify_one());
+        }
+    }
+
+    /// Forgets the numbers of slots, because other servers have others.
+    pub(super) fn forget_slots(&self) {
+        self.state.lock().slots.clear();
+    }
+
     /// Enters the queue of a model.
     ///
-    /// A chat is inserted after the other chats, but never before the admitted ticket.
+    /// A chat is inserted after the other chats, but never before an admitted ticket.
     pub(crate) fn enter(&self, model: &str, priority: Priority) -> Ticket {
-        let model = canonical_name(model);
+        let model = self.names.key(model);
         let changed = Arc::new(Notify::new());
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.last_id += 1;
         let id = state.last_id;
+        let n_slots = state.n_slots(&model);
         let waiters = state.waiters.entry(model.clone()).or_default();
-        let n_before =
-            waiters.iter().skip(1).take_while(|waiter| waiter.priority <= priority).count();
-        let at = if waiters.is_empty() { 0 } else { 1 + n_before };
+        let n_admitted = n_slots.min(waiters.len());
+        let behind = waiters[n_admitted..].iter();
+        let at = n_admitted + behind.take_while(|waiter| waiter.priority <= priority).count();
         waiters.insert(at, Waiter { id, priority, changed: Arc::clone(&changed) });
         // The tickets behind the new one have moved back.
         waiters[at + 1..].iter().for_each(|waiter| waiter.changed.notify_one());
@@ -75,22 +114,22 @@ impl Queues {
 
     /// Returns whether a call of a model is running or waits.
     pub(crate) fn is_busy(&self, model: &str) -> bool {
-        self.0.lock().waiters.contains_key(&canonical_name(model))
+        self.state.lock().waiters.contains_key(&self.names.key(model))
     }
 }
 
 impl Ticket {
-    /// Returns the number of tickets before this one; 0 if it is admitted.
+    /// Returns the number of tickets that must end before this one is admitted; 0 if it is.
     pub(crate) fn n_ahead(&self) -> usize {
-        let state = self.queues.0.lock();
-        let waiters = state.waiters.get(&self.model).map_or(&[][..], Vec::as_slice);
-        waiters.iter().position(|waiter| waiter.id == self.id).unwrap_or(0)
+        let state = self.queues.state.lock();
+        let position = state.waiters(&self.model).iter().position(|waiter| waiter.id == self.id);
+        position.map_or(0, |at| (at + 1).saturating_sub(state.n_slots(&self.model)))
     }
 
-    /// Returns the priority of the ticket that is admitted.
+    /// Returns the priority of the ticket that was admitted first.
     pub(crate) fn admitted_priority(&self) -> Option<Priority> {
-        let state = self.queues.0.lock();
-        state.waiters.get(&self.model)?.first().map(|waiter| waiter.priority)
+        let state = self.queues.state.lock();
+        state.waiters(&self.model).first().map(|waiter| waiter.priority)
     }
 
     /// Waits until this ticket is admitted; it stays admitted until it is dropped. Cancel safe.
@@ -107,16 +146,16 @@ impl Ticket {
 
     /// Returns whether a chat waits behind this ticket, in which case a background call may give way.
     pub(crate) fn chat_waits(&self) -> bool {
-        let state = self.queues.0.lock();
-        state.waiters.get(&self.model).is_some_and(|waiters| {
-            waiters.iter().any(|other| other.priority == Priority::Chat && other.id != self.id)
-        })
+        let state = self.queues.state.lock();
+        let waiting = state.waiters(&self.model).iter().skip(state.n_slots(&self.model));
+        let mut chats = waiting.filter(|other| other.priority == Priority::Chat);
+        chats.any(|other| other.id != self.id)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.queues.0.lock();
+        let mut state = self.queues.state.lock();
         let Some(waiters) = state.waiters.get_mut(&self.model) else { return };
         waiters.retain(|waiter| waiter.id != self.id);
         // A ticket that is not waiting right now finds the notification later.
@@ -160,7 +199,7 @@ mod tests {
         drop(second_chat);
         assert!(is_admitted(&second));
         drop(second);
-        assert!(queues.0.lock().waiters.keys().eq(["other:latest"]));
+        assert!(queues.state.lock().waiters.keys().eq(["other:latest"]));
     }
 
     #[test]
@@ -174,6 +213,35 @@ mod tests {
         assert_eq!(last.n_ahead(), 1);
         drop(running);
         assert!(is_admitted(&last));
+    }
+
+    #[test]
+    fn server_with_slots_is_sent_as_many_requests() {
+        let queues = Queues::default();
+        queues.set_slots("m", 2);
+        let first = queues.enter("m", Priority::Background);
+        let second = queues.enter("m:latest", Priority::Chat);
+        let waiting = queues.enter("m", Priority::Background);
+        assert!(is_admitted(&first) && is_admitted(&second) && !is_admitted(&waiting));
+        assert!(!first.chat_waits());
+        let chat = queues.enter("m", Priority::Chat);
+        assert_eq!((chat.n_ahead(), waiting.n_ahead()), (1, 2));
+        assert!(first.chat_waits() && !chat.chat_waits());
+        drop(first);
+        assert!(is_admitted(&chat) && !is_admitted(&waiting));
+        queues.set_slots("m", 3);
+        assert!(is_admitted(&waiting));
+        queues.forget_slots();
+        assert_eq!(queues.enter("m", Priority::Chat).n_ahead(), 2, "one slot again");
+    }
+
+    #[tokio::test]
+    async fn waiting_ticket_is_woken_by_a_new_slot() {
+        let queues = Queues::default();
+        let _running = queues.enter("m", Priority::Chat);
+        let waiting = queues.enter("m", Priority::Chat);
+        let grow = async { queues.set_slots("m", 2) };
+        tokio::join!(waiting.admitted(), grow);
     }
 
     #[tokio::test]

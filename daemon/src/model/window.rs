@@ -4,14 +4,15 @@
 //! minutes and discards the server's prompt cache.
 //!
 //! **Invariant**: all requests to a model name the same window as long as the daemon runs; it only grows, when a
-//! larger one is needed.
+//! larger one is needed. Where the server alone decides, the window is always the server's.
 
 use std::num::NonZeroU32;
 
 use hashlink::LruCache;
 use parking_lot::Mutex;
 
-use super::info::{KvGeometry, canonical_name};
+use super::address::ModelNames;
+use super::info::KvGeometry;
 use super::listed::RunningModel;
 
 /// The smallest window that engines accept.
@@ -95,37 +96,61 @@ pub(crate) fn advise(running: &RunningModel, geometry: Option<KvGeometry>) -> Op
     Some(text)
 }
 
-/// The window of each model, by canonical name. Clients choose the names, so only the newest [`MAX_MODELS`] are known.
-#[derive(Debug)]
-pub(crate) struct ModelWindows(Mutex<LruCache<String, u32>>);
+/// The window of each model, by key. Clients choose the names, so only the newest [`MAX_MODELS`] are known.
+pub(crate) struct ModelWindows {
+    names: ModelNames,
+    known: Mutex<LruCache<String, KnownWindow>>,
+}
+
+#[derive(Clone, Copy)]
+struct KnownWindow {
+    size: u32,
+    /// Whether the server gives every request this window, whatever it asks for.
+    is_fixed: bool,
+}
 
 impl Default for ModelWindows {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(MAX_MODELS)))
+        Self::new(ModelNames::default())
     }
 }
 
 impl ModelWindows {
+    /// Creates an empty collection.
+    pub(super) fn new(names: ModelNames) -> Self {
+        Self { names, known: Mutex::new(LruCache::new(MAX_MODELS)) }
+    }
+
+    /// Sets the window of a model whose server alone decides about it.
+    pub(super) fn fix(&self, model: &str, size: u32) {
+        let window = KnownWindow { size, is_fixed: true };
+        self.known.lock().insert(self.names.key(model), window);
+    }
+
     /// Chooses the window to request for a caller that needs `wanted` tokens, already clamped.
     ///
     /// The current window stays if it is large enough. The first window is the one with which the server has `loaded`
     /// the model, if that is large enough.
     pub(crate) fn choose(&self, model: &str, wanted: u32, loaded: Option<u32>) -> u32 {
-        let (mut windows, name) = (self.0.lock(), canonical_name(model));
-        let window =
-            windows.get(&name).copied().or(loaded).map_or(wanted, |known| known.max(wanted));
-        windows.insert(name, window);
-        window
+        let (mut windows, name) = (self.known.lock(), self.names.key(model));
+        let known = windows.get(&name).copied();
+        if let Some(KnownWindow { size, is_fixed: true }) = known {
+            return size;
+        }
+        let size =
+            known.map(|known| known.size).or(loaded).map_or(wanted, |known| known.max(wanted));
+        windows.insert(name, KnownWindow { size, is_fixed: false });
+        size
     }
 
     /// Returns the window of a model, if one was chosen.
     pub(crate) fn current(&self, model: &str) -> Option<u32> {
-        self.0.lock().get(&canonical_name(model)).copied()
+        self.known.lock().get(&self.names.key(model)).map(|known| known.size)
     }
 
     /// Forgets all windows, because another server has other models.
     pub(crate) fn clear(&self) {
-        self.0.lock().clear();
+        self.known.lock().clear();
     }
 }
 
@@ -214,12 +239,22 @@ mod tests {
     }
 
     #[test]
+    fn window_of_the_server_is_the_only_one() {
+        let windows = ModelWindows::default();
+        windows.fix("a", 4096);
+        assert_eq!(windows.choose("a", 8192, None), 4096);
+        assert_eq!(windows.choose("a", 2048, Some(16_384)), 4096);
+        windows.fix("a:latest", 2048);
+        assert_eq!(windows.current("a"), Some(2048), "the server was started again");
+    }
+
+    #[test]
     fn windows_of_many_names_are_bounded() {
         let windows = ModelWindows::default();
         for number in 0..10 * MAX_MODELS {
             windows.choose(&format!("m{number}"), 4096, None);
             assert_eq!(windows.choose("used", 2048, Some(8192)), 8192, "a used model stays");
         }
-        assert_eq!(windows.0.lock().len(), MAX_MODELS);
+        assert_eq!(windows.known.lock().len(), MAX_MODELS);
     }
 }

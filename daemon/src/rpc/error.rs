@@ -276,7 +276,9 @@ impl From<ModelError> for RpcError {
     fn from(error: ModelError) -> Self {
         let model = error.target().and_then(|to| to.model.clone());
         let (kind, hint) = match &error {
-            ModelError::InvalidHost(_) => (ErrorKind::Config, Some("ollmctl config show")),
+            ModelError::InvalidHost(_) | ModelError::Setup { .. } => {
+                (ErrorKind::Config, Some("ollmctl config show"))
+            }
             ModelError::Unreachable { to, .. } => {
                 (ErrorKind::ModelUnavailable, Some(to.advice.start))
             }
@@ -311,6 +313,7 @@ impl From<ModelError> for RpcError {
         let mut reply = Self::new(kind, error.to_string()).with_field("reason", error.reason());
         reply.hint = hint.map(str::to_owned);
         if let ModelError::NotFound { to } = &error
+            && !to.advice.get_model.is_empty()
             && let Some(model) = model.as_ref().filter(|model| is_shell_safe(model))
         {
             reply.hint = Some(format!("{} {model}", to.advice.get_model));

@@ -143,7 +143,7 @@ fn hello(
     }
     let core = &handles.core;
     let model_server = ModelServerAddress {
-        host: core.models.host(),
+        host: core.models.default_server().host(),
         configured: core.config().is_ollama_host_set,
     };
     let mut last = last.lock();

@@ -162,6 +162,8 @@ pub enum DefaultWindowSource {
     Config,
     /// The Modelfile of the model.
     Modelfile,
+    /// The server, which gives every request the same window.
+    Server,
     /// Nothing sets a window.
     Default,
 }

@@ -121,7 +121,7 @@ impl Turn {
             core.speeds.note_unloaded(&self.request.model);
         }
         let margin = counter.margin(&built.messages, &self.request.tools, built.context_tokens);
-        let request = self.chat_request(&mut built, num_ctx, margin);
+        let request = self.chat_request(&mut built, num_ctx, margin, info.max_output);
         let (sent, reading) = self.send(&request, &built).await?;
         let answer = match sent {
             Ok(stream) => self.read_answer(stream).await,
@@ -151,7 +151,7 @@ impl Turn {
             tokens: built.context_tokens,
             prefix_tokens: built.prefix_tokens,
         };
-        let backend = self.core.models.backend()?;
+        let backend = self.core.models.backend_for(model)?;
         let mut reading = speeds.begin_reading(model, prompt);
         let sent = async {
             let mut stream = backend.stream(request);
@@ -290,24 +290,28 @@ impl Turn {
     }
 
     /// Moves the messages of a context into a request.
-    fn chat_request(&self, built: &mut BuiltContext, num_ctx: u32, margin: u64) -> ChatRequest {
+    fn chat_request(
+        &self,
+        built: &mut BuiltContext,
+        num_ctx: u32,
+        margin: u64,
+        max_output: Option<u32>,
+    ) -> ChatRequest {
         let TurnRequest { id, model, tools, sampling, think, format, logprobs, .. } = &self.request;
         self.core.cache.with(*id, |session| session.last_chat = Some(LastChat { think: *think }));
         // The session uses its own part of a window that is larger for others.
         let window = built.context_size.min(num_ctx);
         // The answer keeps half of its room however uncertain the count is.
         let margin = margin.min(u64::from(window).saturating_sub(built.context_tokens) / 2);
+        let own = self.request.answer_limit().map(NonZeroU32::get);
+        let most = own.into_iter().chain(max_output).min();
         let used = u32::try_from(built.context_tokens.saturating_add(margin)).unwrap_or(u32::MAX);
         ChatRequest {
             model: model.clone(),
             messages: std::mem::take(&mut built.messages),
             tools: tools.clone(),
             num_ctx,
-            num_predict: cap_num_predict(
-                window,
-                used,
-                self.request.answer_limit().map(NonZeroU32::get),
-            ),
+            num_predict: cap_num_predict(window, used, most),
             sampling: sampling.clone(),
             think: *think,
             format: format.clone(),

@@ -116,7 +116,8 @@ impl Turn {
         if self.request.tools.is_empty() || info.can("tools") != Some(false) {
             return Ok(());
         }
-        let to = self.core.models.backend()?.target(Some(&self.request.model));
+        let to =
+            self.core.models.backend_for(&self.request.model)?.target(Some(&self.request.model));
         Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
     }
 

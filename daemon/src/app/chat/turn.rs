@@ -12,7 +12,7 @@ use ollm_protocol::methods::chat::{
 };
 use ollm_protocol::methods::session::MessageInput;
 use ollm_protocol::{EventData, Seq, SessionId};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -134,7 +134,15 @@ impl TurnRequest {
             ));
         }
         let has_images = message.is_some_and(has_images);
-        let request = blocking(core, move |core| Self::of_params(core, params, has_images)).await?;
+        let read = blocking(core, move |core| Self::of_params(core, params, has_images));
+        let (mut request, options) = read.await?;
+        let backend = core.models.backend_for(&request.model)?;
+        if !options.is_empty() {
+            // What the options are called depends on the kind of the server.
+            backend.identify().await?;
+        }
+        request.sampling = Sampling::check(options, backend.sampling())
+            .map_err(|error| AppError::invalid("options", error.to_string()))?;
         if has_images {
             describe_soon(core, &request.model).await;
             request.check_images(core).await?;
@@ -142,16 +150,18 @@ impl TurnRequest {
         Ok(request)
     }
 
-    /// Returns the request that some params make. Blocks on the disk.
-    fn of_params(core: &Core, params: ChatSendParams, has_images: bool) -> Result<Self> {
+    /// Returns the request that some params make, and their options. Blocks on the disk.
+    fn of_params(
+        core: &Core,
+        params: ChatSendParams,
+        has_images: bool,
+    ) -> Result<(Self, Map<String, Value>)> {
         let logprobs = wanted_logprobs(&params)?;
         let ChatSendParams {
             session_id, model, tools, options, answer_limit, think, format, ..
         } = params;
         let session = core.summary(session_id)?;
         let model = model_or_default(core, model.or(session.model.clone()))?;
-        let sampling = Sampling::check(options)
-            .map_err(|error| AppError::invalid("options", error.to_string()))?;
         let too_few = || AppError::invalid("answerLimit", "must be at least 1");
         let own = answer_limit.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
         let configured = core.config().context.answer_limit;
@@ -170,19 +180,20 @@ impl TurnRequest {
         }
         let context_size = core.settings(session_id)?.context_size;
         let think = think.map(think_mode);
-        Ok(Self {
+        let request = Self {
             id: session_id,
             model,
             tools,
             offers_recall,
-            sampling,
+            sampling: Sampling::default(),
             answer_limit,
             think,
             format,
             logprobs,
             has_images,
             context_size,
-        })
+        };
+        Ok((request, options))
     }
 
     /// Refuses a message with images for a model that does not read them: servers drop them silently.
@@ -192,9 +203,9 @@ impl TurnRequest {
         {
             return Ok(());
         }
-        let (model, host) = (self.model.clone(), core.models.host());
-        let advice = core.models.advice();
-        Err(ChatError::NoVision { model, host, readers: image_readers(core).await, advice }.into())
+        let (model, host) = (self.model.clone(), core.models.host_of(&self.model));
+        let (readers, advice) = (image_readers(core, &model).await, core.models.advice_for(&model));
+        Err(ChatError::NoVision { model, host, readers, advice }.into())
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ollm_protocol::content::ContextMessage;
 use ollm_protocol::{Seq, SessionId};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::policy::{StartSituation, first_pause, needed_quiet, next_pause, piece_reading};
@@ -25,7 +25,6 @@ use crate::context::compact::{
 };
 use crate::model::{
     ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, Priority, Sampling, ThinkMode, Ticket,
-    canonical_name,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -96,7 +95,7 @@ pub(super) struct RequestRoom {
 /// Returns whether the model of a chat also writes its summaries.
 pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
     let other = core.config().compression.model.clone();
-    other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
+    other.is_none_or(|other| core.models.is_same(&other, model))
 }
 
 impl<'a> Summarizer<'a> {
@@ -413,7 +412,7 @@ impl<'a> Summarizer<'a> {
         let mut text = String::new();
         // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
         let answer = async {
-            let backend = self.core.models.backend()?;
+            let backend = self.core.models.backend_for(&self.model)?;
             let mut reading = self.core.speeds.begin_reading(&self.model, prompt);
             reading.sent();
             let sent = backend.stream(request).await;
@@ -465,15 +464,13 @@ impl<'a> Summarizer<'a> {
         let prompt = self.counter.count_prompt(&messages, tools);
         let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
         let room = self.num_ctx.saturating_sub(1).saturating_sub(prompt).max(1);
-        let options = json!({ "temperature": 0.2 });
-        let sampling = options.as_object().cloned().map(Sampling::check);
         ChatRequest {
             model: self.model.clone(),
             messages,
             tools: tools.to_vec(),
             num_ctx: self.num_ctx,
             num_predict: NonZeroU32::new(predict.min(room)),
-            sampling: sampling.and_then(Result::ok).unwrap_or_default(),
+            sampling: Sampling::temperature(0.2),
             think: self.think,
             format: None,
             logprobs: None,

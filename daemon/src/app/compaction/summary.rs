@@ -26,7 +26,7 @@ use crate::context::compact::{
 };
 use crate::context::{ContextError, CutPlan, Ledger};
 use crate::goal::block::goal_block;
-use crate::model::{ModelError, canonical_name};
+use crate::model::ModelError;
 use crate::tokens::Counter;
 
 /// The most pieces that a model summarizes, with a request each; older pieces are extracted. Only an import, or a long
@@ -144,8 +144,10 @@ impl<'a> SummaryRange<'a> {
     /// Returns the prompt of the chat behind which its own model can be asked for a summary.
     fn chat_prompt(&self, summarizer: &Summarizer<'_>) -> Option<&[ContextMessage]> {
         let Survey { inputs, chat, .. } = &**self.survey;
-        let is_own =
-            inputs.model.as_deref().map(canonical_name) == Some(canonical_name(&summarizer.model));
+        let is_own = inputs
+            .model
+            .as_deref()
+            .is_some_and(|model| self.core.models.is_same(model, &summarizer.model));
         // A call without its result is not followed by a turn of the user.
         let is_complete = chat.last().is_some_and(|last| last.tool_calls.is_empty());
         (is_own && is_complete).then_some(chat)

@@ -55,7 +55,9 @@ impl Counts {
     /// do. Changes the tokenizer of a model that does to one that finds `read`: that of another engine, or of another name
     /// of the model if the name is a guess. Returns whether it was changed.
     fn corrects_tokenizer(&self, model: &str, prompt: &str, read: u64) -> bool {
-        let Some(known) = self.state.lock().known(model).cloned() else { return false };
+        let Some(known) = self.state.lock().known(&self.names.key(model)).cloned() else {
+            return false;
+        };
         let current = known.tokenizer_key();
         let (digest, engine) = &current;
         let agrees = |key: &TokenizerKey| {
@@ -132,12 +134,25 @@ impl Counts {
         tools: &[Value],
         rendered: &[(Vec<ContextMessage>, Option<String>)],
     ) {
-        let counter = self.load(Some(model), Some(think), tools).calibrated(None);
         let Some(tokenizer) = self.tokenizer(model) else { return };
-        let observed = rendered.iter().filter_map(|(messages, prompt)| {
+        let counted = rendered.iter().filter_map(|(messages, prompt)| {
+            Some((messages.clone(), u64::from(tokenizer.count_prompt(prompt.as_ref()?))))
+        });
+        self.calibrate_by_counted(model, think, tools, &counted.collect::<Vec<_>>());
+    }
+
+    /// The same by conversations that the server counted.
+    pub(crate) fn calibrate_by_counted(
+        &self,
+        model: &str,
+        think: Option<ThinkMode>,
+        tools: &[Value],
+        counted: &[(Vec<ContextMessage>, u64)],
+    ) {
+        let counter = self.load(Some(model), Some(think), tools).calibrated(None);
+        let observed = counted.iter().filter_map(|(messages, read)| {
             let parts = counter.inexact_parts(messages, tools);
-            let read = u64::from(tokenizer.count_prompt(prompt.as_ref()?));
-            (!parts.is_empty()).then(|| (parts, counter.count_prompt(messages, tools), read))
+            (!parts.is_empty()).then(|| (parts, counter.count_prompt(messages, tools), *read))
         });
         let observed: Vec<_> = observed.collect();
         let key = TemplateVariant::new(think, tools).key();

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
 use crate::error_chain::with_sources;
-use crate::model::{ListedDigest, ModelError, ModelInfo, ThinkMode, canonical_name};
+use crate::model::{ListedDigest, ModelError, ModelInfo, ModelNames, ThinkMode};
 use crate::tokens::{
     CachedTokenizer, Counter, Doubts, Engine, ExactCounter, MessageShape, Template, Tokenizer,
     TokenizerError, Vocabulary,
@@ -42,6 +42,7 @@ const MAX_TEMPLATES: usize = 16;
 /// The counters of all models.
 pub(crate) struct Counts {
     files: VocabularyFiles,
+    names: ModelNames,
     /// Held for lookups and changes, never while a file is read or written.
     state: Mutex<CountsState>,
     /// Held while a file is read, so that concurrent calls read a vocabulary once.
@@ -68,8 +69,9 @@ struct CountsState {
 type TokenizerKey = (String, Engine);
 
 impl CountsState {
-    fn known(&self, model: &str) -> Option<&KnownModel> {
-        self.models.as_ref()?.get(&canonical_name(model))
+    /// Returns the properties of the model with a key.
+    fn known(&self, key: &str) -> Option<&KnownModel> {
+        self.models.as_ref()?.get(key)
     }
 
     fn tokenizer(&self, known: &KnownModel) -> Option<Arc<CachedTokenizer>> {
@@ -191,10 +193,16 @@ impl Counts {
     pub(crate) fn new(dir: PathBuf) -> Self {
         Self {
             files: VocabularyFiles::new(dir),
+            names: ModelNames::default(),
             state: Mutex::default(),
             loading: Mutex::default(),
             storing: Mutex::default(),
         }
+    }
+
+    /// Replaces the names of models.
+    pub(crate) fn named(self, names: ModelNames) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the counter of a model from memory, and whether [`Counts::load`] may find a better one that no other
@@ -281,7 +289,7 @@ impl Counts {
         let mut state = self.state.lock();
         let CountsState { models, tokenizers, listed, .. } = &mut *state;
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
-        let name = canonical_name(model);
+        let name = self.names.key(model);
         let known = known.get(&name).ok_or(MissingCounter::Model)?;
         let is_checked = known.is_checked(listed.get(&name));
         let think = think.unwrap_or(&known.think).to_owned();
@@ -317,7 +325,7 @@ impl Counts {
 
     /// Notes the digest that the server lists for a model. Never blocks on the disk.
     pub(crate) fn note_listed(&self, model: &str, digest: ListedDigest) {
-        let (mut state, name) = (self.state.lock(), canonical_name(model));
+        let (mut state, name) = (self.state.lock(), self.names.key(model));
         if state.listed.len() >= MAX_LISTED && !state.listed.contains_key(&name) {
             state.listed.clear();
         }
@@ -331,14 +339,21 @@ impl Counts {
 
     /// Returns whether the server listed the digest that a model was learned for.
     pub(crate) fn is_checked(&self, model: &str) -> bool {
-        let (state, name) = (self.state.lock(), canonical_name(model));
-        state.known(model).is_some_and(|known| known.is_checked(state.listed.get(&name)))
+        let (state, name) = (self.state.lock(), self.names.key(model));
+        state.known(&name).is_some_and(|known| known.is_checked(state.listed.get(&name)))
+    }
+
+    /// Returns whether the prompts of a variant were counted by the server before.
+    pub(crate) fn is_calibrated(&self, model: &str, variant: &str) -> bool {
+        let state = self.state.lock();
+        let known = state.known(&self.names.key(model));
+        known.is_some_and(|known| known.calibrations.contains_key(variant))
     }
 
     /// Returns the tokenizer of a model if it is in memory.
     pub(crate) fn tokenizer(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
-        state.tokenizer(state.known(model)?)
+        state.tokenizer(state.known(&self.names.key(model))?)
     }
 
     /// Returns the tokenizer to learn a template with, or `None` if the template is known.
@@ -348,7 +363,7 @@ impl Counts {
         variant: &TemplateVariant,
     ) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
-        let known = state.known(model)?;
+        let known = state.known(&self.names.key(model))?;
         if known.templates.contains_key(&variant.key()) { None } else { state.tokenizer(known) }
     }
 
@@ -356,7 +371,7 @@ impl Counts {
     pub(crate) fn has_tokenizer(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state.lock();
         let server = server_of(info);
-        state.known(model).is_some_and(|known| {
+        state.known(&self.names.key(model)).is_some_and(|known| {
             state.tokenizers.contains_key(&known.tokenizer_key())
                 && (info.digest.is_none() || known.digest == info.digest)
                 && (server.is_none() || known.server == server)
@@ -423,7 +438,7 @@ impl Counts {
     /// Stores the thinking mode of a call, for builds that do not name one. Blocks if it changed.
     pub(crate) fn store_think(&self, model: &str, think: &str) {
         let changes = |known: &KnownModel| known.think != think;
-        let has_changed = self.state.lock().known(model).is_some_and(changes);
+        let has_changed = self.state.lock().known(&self.names.key(model)).is_some_and(changes);
         if has_changed {
             self.change(model, |known| think.clone_into(&mut known.think));
         }
@@ -436,7 +451,7 @@ impl Counts {
         let models = {
             let mut state = self.state.lock();
             let models = state.models.get_or_insert_default();
-            change(models.entry(canonical_name(model)).or_default());
+            change(models.entry(self.names.key(model)).or_default());
             models.clone()
         };
         // A list that could not be read is not replaced by one that lacks its models.

@@ -193,7 +193,7 @@ fn unreadable_list_of_models_is_not_replaced_and_is_read_as_soon_as_it_can_be() 
     let counts = || Counts::new(dir.path().to_owned());
     let think = |counts: &Counts, model: &str| {
         counts.load(Some(model), None, &[]);
-        counts.state.lock().known(model).map(|known| known.think.clone())
+        counts.state.lock().known(&counts.names.key(model)).map(|known| known.think.clone())
     };
     let earlier = counts();
     earlier.change("earlier", |known| "low".clone_into(&mut known.think));

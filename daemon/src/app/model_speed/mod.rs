@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use self::reading::UnreadPrompts;
 pub(crate) use self::reading::{PromptReading, SentPrompt};
 use self::slots::ModelSlots;
-use crate::model::{ChatEnd, PromptCount, canonical_name};
+use crate::model::{ChatEnd, ModelNames, PromptCount};
 
 /// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
 const MIN_PROMPT_TOKENS: u64 = 64;
@@ -31,14 +31,17 @@ const N_MEASURED: usize = 3;
 /// Maximum number of models with observations, more than most servers have.
 const MAX_MODELS: usize = 256;
 
-/// The observations of the models that were used last, by full name; in memory only. Clients choose the names. Clones share
+/// The observations of the models that were used last, by key; in memory only. Clients choose the names. Clones share
 /// everything.
 #[derive(Clone)]
-pub(crate) struct MeasuredModels(Arc<Mutex<LruCache<String, MeasuredModel>>>);
+pub(crate) struct MeasuredModels {
+    names: ModelNames,
+    known: Arc<Mutex<LruCache<String, MeasuredModel>>>,
+}
 
 impl Default for MeasuredModels {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(LruCache::new(MAX_MODELS))))
+        Self::new(ModelNames::default())
     }
 }
 
@@ -91,13 +94,18 @@ fn time_of(seconds_per_token: f64, tokens: u64) -> Option<Duration> {
 }
 
 impl MeasuredModels {
+    /// Creates an empty collection.
+    pub(crate) fn new(names: ModelNames) -> Self {
+        Self { names, known: Arc::new(Mutex::new(LruCache::new(MAX_MODELS))) }
+    }
+
     pub(crate) fn get(&self, model: &str) -> MeasuredModel {
-        self.0.lock().get(&canonical_name(model)).copied().unwrap_or_default()
+        self.known.lock().get(&self.names.key(model)).copied().unwrap_or_default()
     }
 
     /// Forgets all observations.
     pub(crate) fn clear(&self) {
-        self.0.lock().clear();
+        self.known.lock().clear();
     }
 
     /// Notes the window that the server gave a model, if it is smaller than requested.
@@ -127,7 +135,7 @@ impl MeasuredModels {
     }
 
     fn change(&self, model: &str, change: impl FnOnce(&mut MeasuredModel)) {
-        let (mut models, name) = (self.0.lock(), canonical_name(model));
+        let (mut models, name) = (self.known.lock(), self.names.key(model));
         let mut measured = models.get(&name).copied().unwrap_or_default();
         change(&mut measured);
         models.insert(name, measured);
@@ -323,7 +331,7 @@ mod tests {
         for number in 0..10 * MAX_MODELS {
             models.note_effective(&format!("m{number}"), Some(2048));
         }
-        assert_eq!(models.0.lock().len(), MAX_MODELS);
+        assert_eq!(models.known.lock().len(), MAX_MODELS);
         assert_eq!(models.get("m2559").effective, Some(2048));
     }
 }

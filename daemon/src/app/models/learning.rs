@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::content::ContextMessage;
 use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
@@ -16,7 +17,8 @@ use crate::app::error::Result;
 use crate::app::models::window::describe_again;
 use crate::fsutil;
 use crate::model::{
-    CallPhase, ChatRequest, ListedDigest, ModelError, ModelInfo, Sampling, ThinkMode, Version,
+    CallPhase, ChatRequest, CountingSource, ListedDigest, ModelError, ModelInfo, Sampling,
+    ThinkMode, Version,
 };
 use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 
@@ -74,7 +76,8 @@ pub(crate) async fn learned_counter(
     }
     let has_tokenizer = core.counts.has_tokenizer(info, &prompts.model);
     if !has_tokenizer && !learn_vocabulary(core, info, &prompts.model).await {
-        return Ok(before);
+        calibrate_by_server(core, info, prompts).await;
+        return Ok(known_counter(core, prompts).await);
     }
     if let Some(num_ctx) = prompts.num_ctx {
         let variant = TemplateVariant::new(prompts.think, &prompts.tools);
@@ -86,6 +89,65 @@ pub(crate) async fn learned_counter(
         in_background(core, move |core| core.counts.store_think(&model, variant.think())).await;
     }
     Ok(known_counter(core, prompts).await)
+}
+
+/// Calibrates the counter of some prompts by the server's own counts of conversations, once, so that the first call has the
+/// margin of this model already.
+async fn calibrate_by_server(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) {
+    let CountedPrompts { model, think, tools, num_ctx } = prompts;
+    let is_asked = matches!(info.counting, CountingSource::Weights(_));
+    let variant = TemplateVariant::new(*think, tools).key();
+    let attempt = format!("{model} {variant} counts");
+    let Some(num_ctx) = num_ctx.filter(|_| is_asked && core.counts.may_try(&attempt)) else {
+        return;
+    };
+    if core.counts.is_calibrated(model, &variant) {
+        return;
+    }
+    let mut counted = Vec::new();
+    for messages in probes(info.can("tools") != Some(false)) {
+        let request = probe(core, prompts, num_ctx, messages.clone(), tools);
+        let count = async { core.models.backend_for(model)?.count(&request).await };
+        match tokio::time::timeout(RENDER_LIMIT, count).await {
+            Ok(Ok(Some(count))) => counted.push((messages, count)),
+            Ok(Ok(None)) => {
+                let reason = "the model server does not count";
+                return core.counts.note_failure(&attempt, &reason);
+            }
+            // A template may refuse one conversation and accept the next.
+            Ok(Err(ModelError::Refused { .. } | ModelError::Failed { .. })) => {}
+            Ok(Err(error)) => return core.counts.note_server_failure(&attempt, &error),
+            Err(_) => return core.counts.note_failure(&attempt, &"the model server is slow"),
+        }
+    }
+    let prompts = prompts.clone();
+    let calibrate = move |core: &Core| {
+        let CountedPrompts { model, think, tools, .. } = &prompts;
+        core.counts.calibrate_by_counted(model, *think, tools, &counted);
+    };
+    in_background(core, calibrate).await;
+}
+
+/// Returns the request for a conversation that is only rendered or counted.
+fn probe(
+    core: &Core,
+    prompts: &CountedPrompts,
+    num_ctx: u32,
+    messages: Vec<ContextMessage>,
+    tools: &[Value],
+) -> ChatRequest {
+    ChatRequest {
+        model: prompts.model.clone(),
+        messages,
+        tools: tools.to_vec(),
+        num_ctx,
+        num_predict: None,
+        sampling: Sampling::default(),
+        think: prompts.think,
+        format: None,
+        logprobs: None,
+        keep_alive: core.config().ollama.keep_alive,
+    }
 }
 
 /// Returns the counter for some prompts from memory and disk.
@@ -105,7 +167,8 @@ pub(crate) async fn contradict(
     request: &ChatRequest,
     read: u64,
 ) -> Option<CountMismatch> {
-    let rendered = async { core.models.backend().ok()?.render(request).await.ok()? };
+    let rendered =
+        async { core.models.backend_for(&request.model).ok()?.render(request).await.ok()? };
     let (prompt, request) = (rendered.await, request.clone());
     let learned =
         blocking(core, move |core| Ok(core.counts.contradict(&request, read, prompt.as_deref())));
@@ -141,19 +204,15 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
     if !core.counts.may_try(model) {
         return false;
     }
-    let engines: Arc<[Engine]> = engines_of(info).into();
-    if engines.is_empty() {
-        core.counts.note_failure(model, &"the rules of the server's engine are unknown");
-        return false;
-    }
-    let (path, possible) = (info.model_path.clone(), Arc::clone(&engines));
-    let in_file = blocking(core, move |core| {
-        let dirs = &core.config().ollama_models_dirs;
-        Ok(path.and_then(|path| read_weights(&path, dirs, &possible)))
-    });
-    let learned = match in_file.await {
-        Ok(Some(learned)) => Ok(learned),
-        _ => vocabulary_of_server(core, model, engines).await,
+    let learned = match &info.counting {
+        CountingSource::Ollama => vocabulary_of_ollama(core, info, model).await,
+        CountingSource::Weights(path) => {
+            let path = path.clone();
+            let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp]))).await;
+            let unusable = "the file of the weights has no vocabulary that is understood";
+            let learned = read.ok().flatten();
+            learned.ok_or_else(|| LearningError::Unusable(unusable.to_owned()))
+        }
     };
     match learned {
         Ok(learned) => {
@@ -170,6 +229,28 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
             core.counts.note_failure(model, &problem);
             false
         }
+    }
+}
+
+/// Reads the vocabulary of a model of Ollama: the blob of its weights, else the server's description.
+async fn vocabulary_of_ollama(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+    model: &str,
+) -> Result<LearnedVocabulary, LearningError> {
+    let engines: Arc<[Engine]> = engines_of(info).into();
+    if engines.is_empty() {
+        let problem = "the rules of the server's engine are unknown";
+        return Err(LearningError::Unusable(problem.to_owned()));
+    }
+    let (path, possible) = (info.model_path.clone(), Arc::clone(&engines));
+    let in_file = blocking(core, move |core| {
+        let dirs = &core.config().ollama_models_dirs;
+        Ok(path.and_then(|path| read_weights(&path, dirs, &possible)))
+    });
+    match in_file.await {
+        Ok(Some(learned)) => Ok(learned),
+        _ => vocabulary_of_server(core, model, engines).await,
     }
 }
 
@@ -193,8 +274,10 @@ async fn vocabulary_of_server(
     model: &str,
     engines: Arc<[Engine]>,
 ) -> Result<LearnedVocabulary, LearningError> {
-    let requested = async { core.models.backend()?.vocabulary(model).await };
-    let json = requested.await.map_err(LearningError::Server)?;
+    let requested = async { core.models.backend_for(model)?.vocabulary(model).await };
+    let Some(json) = requested.await.map_err(LearningError::Server)? else {
+        return Err(LearningError::Unusable("the server describes no vocabulary".to_owned()));
+    };
     let parsed = blocking(core, move |_| {
         let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
         Ok(vocabulary.and_then(|vocabulary| {
@@ -229,22 +312,11 @@ async fn learn_template(
     let probes = probes(with_calls);
     let mut rendered = Vec::new();
     for messages in &probes {
-        let request = ChatRequest {
-            model: prompts.model.clone(),
-            messages: messages.clone(),
-            tools: tools.to_vec(),
-            num_ctx,
-            num_predict: None,
-            sampling: Sampling::default(),
-            think: prompts.think,
-            format: None,
-            logprobs: None,
-            keep_alive: core.config().ollama.keep_alive,
-        };
+        let request = probe(core, prompts, num_ctx, messages.clone(), tools);
         // The first one may load the model.
         let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
         let answer = async {
-            let backend = core.models.backend()?;
+            let backend = core.models.backend_for(&request.model)?;
             tokio::time::timeout(limit, backend.render(&request)).await.unwrap_or_else(|_| {
                 let (to, phase) = (backend.target(Some(&request.model)), CallPhase::Response);
                 Err(ModelError::Timeout { to, phase, after: limit })

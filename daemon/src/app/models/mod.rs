@@ -23,31 +23,46 @@ use self::window::{
 use super::core::{Core, blocking};
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
-    KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, ServerStatus, advise,
+    KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, Server, ServerStatus,
+    advise,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
 /// The longest model name in bytes; servers accept only shorter ones.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Returns the status of the model server, for `daemon.status`.
+/// Returns the server of the default model.
+fn main_server(core: &Core) -> Server {
+    let server = core.model_or_default(None).and_then(|model| core.models.server_for(&model).ok());
+    server.unwrap_or_else(|| core.models.default_server())
+}
+
+/// Returns the command that starts the server of the default model; `None` if its settings cannot be used.
+pub(crate) fn start_command(core: &Core) -> Option<&'static str> {
+    main_server(core).backend().ok().map(|backend| backend.advice().start)
+}
+
+/// Returns the status of the server of the default model, for `daemon.status`.
 pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
-    let ServerStatus { host, reachable, version, error, checked_at } = core.models.status().await;
+    let status = main_server(core).status().await;
+    let ServerStatus { host, reachable, version, error, checked_at } = status;
     let error = error.map(|error| error.to_string());
     ModelServerStatus { host, reachable, version, error, checked_at }
 }
 
 /// Lists the models of the server (`model.list`).
 pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
-    let backend = core.models.backend()?;
+    let server = core.models.default_server();
+    let backend = server.backend()?;
     let get_small_model = backend.advice().get_small_model.to_owned();
-    let data = core.models.list().await?.into_iter().map(summary).collect();
+    let data = server.list().await?.into_iter().map(summary).collect();
     Ok(ModelListResult { host: backend.host(), get_small_model, data })
 }
 
-/// Returns the names of the models of the server that read images; none if it does not list them.
-pub(super) async fn image_readers(core: &Core) -> Vec<String> {
-    let all = core.models.list().await.unwrap_or_default().into_iter();
+/// Returns the names of the models on the server of a model that read images; none if it does not list them.
+pub(super) async fn image_readers(core: &Core, model: &str) -> Vec<String> {
+    let listed = async { core.models.server_for(model)?.list().await };
+    let all = listed.await.unwrap_or_default().into_iter();
     let readers = all.filter(|listed| listed.capabilities.iter().any(|name| name == "vision"));
     readers.map(|listed| listed.model).collect()
 }
@@ -56,7 +71,7 @@ pub(super) async fn image_readers(core: &Core) -> Vec<String> {
 pub(crate) async fn show(core: Arc<Core>, params: ModelShowParams) -> Result<ModelShowResult> {
     let model = model_or_default(&core, params.model)?;
     let info = describe_again(&core, &model).await?;
-    let host = core.models.backend()?.host();
+    let host = core.models.host_of(&model);
     let window = window_of(&core, Some(&model), None);
     let requested = core.models.windows().current(&model);
     Ok(ModelShowResult { host, model: details(&info, requested, window) })
@@ -64,7 +79,7 @@ pub(crate) async fn show(core: Arc<Core>, params: ModelShowParams) -> Result<Mod
 
 /// Lists the models in the server's memory, with warnings about their size (`model.running`).
 pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunningResult> {
-    let backend = core.models.backend()?;
+    let backend = core.models.default_server().backend()?;
     let mut data = Vec::new();
     for running in backend.running().await? {
         // Only the warning about a model that is partly in main memory uses the geometry, and it can do without.
@@ -93,7 +108,7 @@ pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<Mod
     drop(learned_counter(&core, &info, &prompts).await);
     let running = report.running.as_ref();
     Ok(ModelWarmResult {
-        host: core.models.backend()?.host(),
+        host: core.models.host_of(&model),
         model,
         context_size: requested,
         wanted_context: other_window(&window, requested),
@@ -262,6 +277,7 @@ fn details(info: &ModelInfo, requested: Option<u32>, window: ContextWindow) -> M
         default_context_from: Some(match window.origin {
             WindowOrigin::Config => DefaultWindowSource::Config,
             WindowOrigin::Modelfile => DefaultWindowSource::Modelfile,
+            WindowOrigin::Server => DefaultWindowSource::Server,
             WindowOrigin::Caller | WindowOrigin::Default => DefaultWindowSource::Default,
         }),
         context_size: requested,

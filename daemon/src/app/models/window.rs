@@ -28,6 +28,8 @@ pub(crate) struct ContextWindow {
     pub(crate) origin: WindowOrigin,
     /// The longest window that the model was trained for.
     pub(crate) trained: Option<u32>,
+    /// The window of every request, if the server alone decides about it.
+    pub(crate) served: Option<u32>,
 }
 
 /// The origin of a wanted window.
@@ -37,6 +39,8 @@ pub(crate) enum WindowOrigin {
     Caller,
     Config,
     Modelfile,
+    /// The server, which gives every request this window.
+    Server,
     /// The window is a default: no setting and no model gives one.
     Default,
 }
@@ -49,7 +53,7 @@ impl ContextWindow {
             wanted_context: (self.size < self.wanted && self.origin != WindowOrigin::Default)
                 .then_some(self.wanted),
             trained_context: self.trained,
-            verified: self.trained.is_some(),
+            verified: self.trained.or(self.served).is_some(),
         }
     }
 
@@ -64,22 +68,30 @@ impl ContextWindow {
 /// `own`: the window that the call or the session names.
 pub(crate) fn window_of(core: &Core, model: Option<&str>, own: Option<u32>) -> ContextWindow {
     let limits = model.and_then(|model| limits_of(core, model)).unwrap_or_default();
-    let (wanted, origin) = match (own, core.config().context.size, limits.modelfile_context) {
+    let ModelLimits { trained_context: trained, served_context: served, .. } = limits;
+    let (wanted, origin) = match (own, core.config().context.size, served) {
         (Some(own), ..) => (own, WindowOrigin::Caller),
         (None, Some(size), _) => (size, WindowOrigin::Config),
-        (None, None, Some(size)) => (size, WindowOrigin::Modelfile),
-        (None, None, None) => (DEFAULT_CONTEXT_SIZE, WindowOrigin::Default),
+        // It takes no more memory than a smaller one.
+        (None, None, Some(served)) => (served, WindowOrigin::Server),
+        (None, None, None) => match limits.modelfile_context {
+            Some(size) => (size, WindowOrigin::Modelfile),
+            None => (DEFAULT_CONTEXT_SIZE, WindowOrigin::Default),
+        },
     };
-    let trained = limits.trained_context;
-    let supported = clamp_window(wanted, trained, limits.reads_images == Some(true));
+    // What the model was trained for does not limit a server that gives it more.
+    let supported = match served {
+        Some(served) => wanted.min(served),
+        None => clamp_window(wanted, trained, limits.reads_images == Some(true)),
+    };
     let effective = model.and_then(|model| core.speeds.get(model).effective);
     let size = supported.min(effective.unwrap_or(u32::MAX));
-    ContextWindow { size, supported, wanted, origin, trained }
+    ContextWindow { size, supported, wanted, origin, trained, served }
 }
 
 /// Returns the last known limits of a model. Blocks on the disk the first time.
 fn limits_of(core: &Core, model: &str) -> Option<ModelLimits> {
-    core.limits.get(&core.models.host(), model)
+    core.limits.get(&core.models.host_of(model), model)
 }
 
 /// Returns false if the server said that a model does not read images. Blocks on the disk the first time.
@@ -112,7 +124,7 @@ pub(super) async fn describe_again(
 /// Remembers the limits of a new description, and that its digest is the one that the server lists.
 async fn remember(core: &Arc<Core>, info: &Arc<ModelInfo>) {
     core.counts.note_listed(&info.model, ListedDigest::of(info.digest.clone()));
-    let (info, host) = (Arc::clone(info), core.models.host());
+    let (info, host) = (Arc::clone(info), core.models.host_of(&info.model));
     let noted = blocking(core, move |core| {
         if !core.limits.is_known(&host, &info) {
             core.limits.note(&host, &info);

@@ -2,35 +2,28 @@
 //!
 //! Must not know queues or cached reports.
 
-mod error_response;
-mod http;
-mod identify;
 mod stream;
 mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::model_host::ModelHost;
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::http::Timeouts;
-use self::http::{Http, HttpCall};
-use self::identify::{ServerKind, identify};
-use self::stream::OllamaStream;
+use self::stream::OllamaLines;
 use self::wire::ModelsBody;
+use super::address::OwnNames;
 use super::backend::{AnswerStream, Backend, BackendFuture, MAX_ATTEMPTS};
-use super::chat::{ChatRequest, WarmRequest};
-use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice};
+use super::chat::{ChatRequest, OptionType, SamplingNames, WarmRequest};
+use super::error::{CallPhase, ModelError, ServerAdvice};
+use super::http::{Http, HttpAddress, HttpCall, Timeouts, decode, post};
+use super::identify::{FoundServer, identify};
 use super::info::{ModelInfo, Version};
+use super::line_stream::LineStream;
 use super::listed::{ListedDigest, ListedModel, RunningModel};
 use crate::clock::Clock;
-use crate::config::ApiKey;
-
-/// Maximum size of a response that is not streamed. A vocabulary with its scores has about 13 MB.
-const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// What a person types when Ollama fails.
 pub(crate) static ADVICE: ServerAdvice = ServerAdvice {
@@ -42,9 +35,40 @@ pub(crate) static ADVICE: ServerAdvice = ServerAdvice {
     address: "OLLAMA_HOST=HOST:PORT, or ollama.host in the file of `ollmctl config path`",
 };
 
+/// The options of Ollama.
+///
+/// **Source**: `api.Options` of Ollama 0.33.
+pub(crate) static SAMPLING: SamplingNames = SamplingNames {
+    options: &[
+        ("num_keep", OptionType::Integer),
+        ("seed", OptionType::Integer),
+        ("top_k", OptionType::Integer),
+        ("top_p", OptionType::Number),
+        ("min_p", OptionType::Number),
+        ("typical_p", OptionType::Number),
+        ("repeat_last_n", OptionType::Integer),
+        ("temperature", OptionType::Number),
+        ("repeat_penalty", OptionType::Number),
+        ("presence_penalty", OptionType::Number),
+        ("frequency_penalty", OptionType::Number),
+        ("stop", OptionType::Texts),
+    ],
+    length: &["num_predict"],
+    load: &[
+        "num_ctx",
+        "num_batch",
+        "num_gpu",
+        "main_gpu",
+        "use_mmap",
+        "num_thread",
+        "draft_num_predict",
+    ],
+};
+
 /// An Ollama server.
 pub(super) struct Ollama {
     http: Http,
+    names: OwnNames,
     /// Cleared when the server cannot be reached, because it may be replaced by another version.
     version: Mutex<Option<Version>>,
 }
@@ -52,12 +76,13 @@ pub(super) struct Ollama {
 impl Ollama {
     /// Creates the handle; the first request opens a connection.
     pub(super) fn new(
-        host: ModelHost,
-        key: Option<ApiKey>,
+        address: HttpAddress,
         timeouts: Timeouts,
         clock: Arc<Clock>,
+        names: OwnNames,
     ) -> Self {
-        Self { http: Http::new(host, key, timeouts, clock), version: Mutex::new(None) }
+        let http = Http::new(address, timeouts, clock, &ADVICE);
+        Self { http, names, version: Mutex::new(None) }
     }
 
     /// Returns the version of the server, which is cached until the server cannot be reached.
@@ -105,12 +130,12 @@ impl Ollama {
         // Only Ollama reports a version.
         let Err(no_version) = self.cached_version().await else { return Err(error) };
         Err(match (identify(&self.http).await, no_version) {
-            (ServerKind::Other(name), _) => {
-                let found = format!("{name} answers there");
+            (FoundServer::Other(kind), _) => {
+                let found = format!("{} answers there", kind.title());
                 ModelError::OtherServer { to: self.target(None), found }
             }
-            (ServerKind::Unknown, no_version @ ModelError::OtherServer { .. }) => no_version,
-            (ServerKind::Unknown | ServerKind::Ollama, _) => error,
+            (FoundServer::Unknown, no_version @ ModelError::OtherServer { .. }) => no_version,
+            (FoundServer::Unknown | FoundServer::Ollama, _) => error,
         })
     }
 
@@ -121,11 +146,8 @@ impl Ollama {
         phase: CallPhase,
         after: Duration,
     ) -> Result<Vec<u8>, ModelError> {
-        let response = async {
-            let (response, deadline) = self.http.send(call, phase, after).await?;
-            self.http.read(response, &call.to, deadline, "a response", MAX_RESPONSE_BYTES).await
-        };
-        response.await.inspect_err(|error| self.note_failure(error))
+        let response = self.http.call(call, phase, after).await;
+        response.inspect_err(|error| self.note_failure(error))
     }
 
     async fn get<T: DeserializeOwned>(
@@ -141,7 +163,7 @@ impl Ollama {
     }
 
     async fn post_show(&self, model: &str, verbose: bool) -> Result<Vec<u8>, ModelError> {
-        let body = wire::show_body(model, verbose);
+        let body = wire::show_body(self.names.of(model), verbose);
         let call = post("/api/show", body, self.target(Some(model)))?;
         self.call(&call, CallPhase::Response, self.http.timeouts.response).await
     }
@@ -161,11 +183,15 @@ impl Ollama {
 
 impl Backend for Ollama {
     fn host(&self) -> String {
-        self.http.host.to_string()
+        self.http.host()
     }
 
     fn advice(&self) -> &'static ServerAdvice {
         &ADVICE
+    }
+
+    fn sampling(&self) -> &'static SamplingNames {
+        &SAMPLING
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
@@ -195,7 +221,7 @@ impl Backend for Ollama {
             let list = self.list(MAX_ATTEMPTS).await?;
             info.lists_no_capabilities =
                 !list.is_empty() && list.iter().all(|listed| listed.capabilities.is_empty());
-            info.digest = match ListedDigest::find(list, model) {
+            info.digest = match ListedDigest::find(list, self.names.of(model)) {
                 ListedDigest::Digest(digest) => Some(digest),
                 ListedDigest::Absent | ListedDigest::Unknown => None,
             };
@@ -204,8 +230,8 @@ impl Backend for Ollama {
         })
     }
 
-    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>> {
-        Box::pin(self.post_show(model, true))
+    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Option<Vec<u8>>> {
+        Box::pin(async move { self.post_show(model, true).await.map(Some) })
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
@@ -218,7 +244,9 @@ impl Backend for Ollama {
 
     fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
         Box::pin(async move {
-            let line = self.post_chat(&request.model, wire::warm_body(request)).await;
+            let line = self
+                .post_chat(&request.model, wire::warm_body(self.names.of(&request.model), request))
+                .await;
             let line = self.explained(line).await?;
             let to = self.target(Some(&request.model));
             if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
@@ -229,11 +257,15 @@ impl Backend for Ollama {
         Box::pin(async move {
             let version = self.explained(self.cached_version().await).await?;
             let to = self.target(Some(&request.model));
-            let call = post("/api/chat", wire::chat_body(request, false), to)?;
+            let call = post(
+                "/api/chat",
+                wire::chat_body(self.names.of(&request.model), request, false),
+                to,
+            )?;
             let Timeouts { first_token, idle, .. } = self.http.timeouts;
             let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
             let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
-            let stream = OllamaStream::new(call.to, version, response, first, idle);
+            let stream = LineStream::new(call.to, OllamaLines(version), response, first, idle);
             Ok(Box::new(stream) as Box<dyn AnswerStream>)
         })
     }
@@ -244,7 +276,12 @@ impl Backend for Ollama {
             if !self.cached_version().await?.can_render() {
                 return Ok(None);
             }
-            let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
+            let line = self
+                .post_chat(
+                    &request.model,
+                    wire::chat_body(self.names.of(&request.model), request, true),
+                )
+                .await?;
             Ok(line.into_rendered())
         })
     }
@@ -252,34 +289,4 @@ impl Backend for Ollama {
     fn release_idle(&self) -> bool {
         self.http.release_idle()
     }
-}
-
-fn post(
-    path: &str,
-    body: serde_json::Result<Vec<u8>>,
-    to: CallTarget,
-) -> Result<HttpCall<'_>, ModelError> {
-    match body {
-        Ok(body) => {
-            let (method, max_attempts) = (Method::POST, MAX_ATTEMPTS);
-            Ok(HttpCall { method, path, body: Some(body), max_attempts, to })
-        }
-        Err(error) => Err(ModelError::Client { to, reason: error.to_string() }),
-    }
-}
-
-/// Parses a response. Anything but the expected JSON comes from another kind of server.
-fn decode<T: DeserializeOwned>(to: &CallTarget, path: &str, body: &[u8]) -> Result<T, ModelError> {
-    let first = body.trim_ascii().first();
-    // serde would read an array as the fields of a struct.
-    let parsed = if first == Some(&b'[') { None } else { serde_json::from_slice(body).ok() };
-    parsed.ok_or_else(|| {
-        let kind = match first {
-            Some(b'<') => "a page",
-            Some(b'{' | b'[') => "other JSON",
-            None => "nothing",
-            Some(_) => "something other than JSON",
-        };
-        ModelError::OtherServer { to: to.clone(), found: format!("{path} returns {kind}") }
-    })
 }

@@ -18,7 +18,7 @@ use crate::model::chat::{
     AnswerCall, ChatDelta, ChatEnd, ChatRequest, DoneReason, PromptCount, ThinkMode, WarmRequest,
 };
 use crate::model::error::sanitized;
-use crate::model::info::{KvGeometry, ModelInfo, Version};
+use crate::model::info::{CountingSource, KvGeometry, ModelInfo, Version};
 use crate::model::listed::{ModelVariant, absent_or_null, positive_u32, unless_empty};
 use crate::nesting;
 
@@ -60,9 +60,13 @@ struct OptionsBody<'a> {
 }
 
 /// Returns the body of a chat request, which with `render_only` returns the prompt instead of an answer.
-pub(super) fn chat_body(request: &ChatRequest, render_only: bool) -> serde_json::Result<Vec<u8>> {
+pub(super) fn chat_body(
+    model: &str,
+    request: &ChatRequest,
+    render_only: bool,
+) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&ChatBody {
-        model: &request.model,
+        model,
         messages: &request.messages,
         tools: &request.tools,
         format: request.format.as_ref(),
@@ -82,9 +86,9 @@ pub(super) fn chat_body(request: &ChatRequest, render_only: bool) -> serde_json:
 }
 
 /// Returns the body of a request that only loads a model: a chat without messages.
-pub(super) fn warm_body(request: &WarmRequest) -> serde_json::Result<Vec<u8>> {
+pub(super) fn warm_body(model: &str, request: &WarmRequest) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&ChatBody {
-        model: &request.model,
+        model,
         messages: &[],
         tools: &[],
         format: None,
@@ -185,6 +189,12 @@ impl ShowBody {
             model_path: self.modelfile.as_deref().and_then(model_path),
             remote_host: self.remote_host,
             has_projector: !self.projector_info.is_empty(),
+            served_context: None,
+            is_window_configured: false,
+            needs_served_context: false,
+            max_output: None,
+            slots: None,
+            counting: CountingSource::Ollama,
             server_version: None,
             lists_no_capabilities: false,
         }

@@ -145,13 +145,13 @@ async fn request_contains_every_option_and_none_that_reloads_the_model() {
     let server = ScriptedServer::new("0.33.0", streamed(&[done()]));
     let host = ModelHost::parse(&server.host()).expect("an address");
     let key = Some(ApiKey("hunter2".to_owned()));
-    let ollama = Ollama::new(host, key, PATIENT, Arc::new(Clock::system()));
+    let ollama = connect_to(HttpAddress { key, ..HttpAddress::new(host) }, PATIENT);
     let options = json!({ "temperature": 0.5, "stop": ["x"] });
     let Value::Object(options) = options else { unreachable!() };
     let request = ChatRequest {
         tools: vec![json!({ "type": "function" })],
         num_predict: NonZeroU32::new(64),
-        sampling: Sampling::check(options).expect("options of a request"),
+        sampling: Sampling::check(options, &SAMPLING).expect("options of a request"),
         think: Some(ThinkMode::Low),
         format: Some(json!("json")),
         keep_alive: Duration::from_millis(1500),
@@ -286,7 +286,7 @@ async fn model_info_contains_geometry_and_digest() {
     let listed = ollama.list(1).await.expect("a list");
     assert_eq!(listed[0].model, "other:latest");
     assert_eq!((listed[1].size_bytes, listed[1].details.trained_context), (5, Some(8192)));
-    let verbose = ollama.vocabulary("m:7b").await.expect("all of it");
+    let verbose = ollama.vocabulary("m:7b").await.expect("all of it").expect("is described");
     let verbose: Map<String, Value> = serde_json::from_slice(&verbose).expect("JSON");
     assert!(verbose.contains_key("model_info"));
     let asked = server.requests().pop().expect("a request");

@@ -140,7 +140,7 @@ async fn unanswered_connection_times_out() {
     let (port, _waiting, _listener) = full_port();
     let host = ModelHost::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let timeouts = Timeouts { connect: SHORT, ..PATIENT };
-    let ollama = Ollama::new(host, None, timeouts, Arc::new(Clock::system()));
+    let ollama = connect_to(HttpAddress::new(host), timeouts);
     let error = ollama.list(1).await.expect_err("times out");
     assert_eq!(error.reason(), "connectTimeout", "{error}");
 }
@@ -152,7 +152,7 @@ async fn refused_connection_names_the_host_and_the_reason() {
         listener.local_addr().expect("an address").port()
     };
     let host = ModelHost::parse(&format!("127.0.0.1:{port}")).expect("an address");
-    let ollama = Ollama::new(host, None, PATIENT, Arc::new(Clock::system()));
+    let ollama = connect_to(HttpAddress::new(host), PATIENT);
     let error = ollama.list(1).await.expect_err("is refused").to_string();
     let expect =
         format!("cannot reach the model server at http://127.0.0.1:{port}: connection refused");

@@ -1,13 +1,24 @@
 //! The handle: status, windows, cached reports, and changed settings.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::ServerKind;
 use crate::model::models::LoadReport;
 use crate::shutdown::Tasks;
 
 fn settings(host: String) -> ModelSettings {
-    ModelSettings { host, key: None, timeouts: PATIENT }
+    let address = ModelHost::parse(&host).map(HttpAddress::new).map_err(ModelError::from);
+    ModelSettings(vec![ServerSettings {
+        name: DEFAULT_SERVER.to_owned(),
+        kind: ServerKind::Ollama,
+        address,
+        timeouts: PATIENT,
+        parallel: None,
+        models: BTreeMap::new(),
+    }])
 }
 
 fn models(server: &ScriptedServer) -> Models {

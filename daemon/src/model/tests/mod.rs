@@ -11,7 +11,9 @@ use std::time::Duration;
 use ollm_protocol::content::{ContextMessage, Role};
 use ollm_protocol::model_host::ModelHost;
 
+use super::address::OwnNames;
 use super::backend::Backend;
+use super::http::HttpAddress;
 use super::ollama::Ollama;
 use super::window::Window;
 use super::*;
@@ -30,7 +32,11 @@ const PATIENT: Timeouts =
 
 fn connect(server: &ScriptedServer, timeouts: Timeouts) -> Ollama {
     let host = ModelHost::parse(&server.host()).expect("an address");
-    Ollama::new(host, None, timeouts, Arc::new(Clock::system()))
+    connect_to(HttpAddress::new(host), timeouts)
+}
+
+fn connect_to(address: HttpAddress, timeouts: Timeouts) -> Ollama {
+    Ollama::new(address, timeouts, Arc::new(Clock::system()), OwnNames::default())
 }
 
 fn question(text: &str) -> ContextMessage {

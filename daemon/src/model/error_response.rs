@@ -1,13 +1,15 @@
-//! Errors of Ollama: from responses with a status other than 200, and from error lines within an answer.
+//! Errors of model servers: from responses with a status other than 200, and from error lines within an answer.
 //!
 //! Must not know how requests are sent.
 //!
-//! **Source**: the error texts of Ollama 0.3 to 0.33 and of the llama-server that it starts. For an unknown text the
-//! status decides.
+//! **Source**: the error texts of Ollama 0.3 to 0.33 and of llama-server; those of vLLM and SGLang for prompts that are
+//! too long. For an unknown text the status decides.
+
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::model::error::{CallTarget, Capability, ModelError, sanitized};
+use super::error::{CallTarget, Capability, ModelError, sanitized};
 
 /// Texts for a model whose process cannot be started or has ended.
 const LOAD_FAILURES: &[&str] = &[
@@ -32,21 +34,34 @@ const OVERFLOWS: &[&str] = &[
     "exceed_context_size_error",
     "longer than the context length",
     "exceeds the model's maximum context length",
+    // vLLM and OpenAI: "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (...)".
+    "maximum context length is",
+    // SGLang: "The input (5000 tokens) is longer than the model's context length (4096 tokens)."
+    "longer than the model's context length",
+    // LM Studio, with the policy to stop at the limit.
+    "greater than the context length",
 ];
 
+/// What the head of a response says about an error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ResponseHead {
+    pub(super) status: u16,
+    pub(super) location: Option<String>,
+    /// Whether the body is a page.
+    pub(super) is_html: bool,
+    /// The seconds after which the server asks to try again.
+    pub(super) retry_after: Option<u64>,
+}
+
 /// Converts a response whose status is not 200.
-pub(super) fn from_response(
-    to: CallTarget,
-    status: u16,
-    location: Option<&str>,
-    is_html: bool,
-    body: &[u8],
-) -> ModelError {
+pub(super) fn from_response(to: CallTarget, head: &ResponseHead, body: &[u8]) -> ModelError {
+    let status = head.status;
     if (300..400).contains(&status) {
-        return ModelError::Redirected { to, location: sanitized(location.unwrap_or_default()) };
+        let location = sanitized(head.location.as_deref().unwrap_or_default());
+        return ModelError::Redirected { to, location };
     }
     let Some(text) = error_text(body) else {
-        return without_error_text(to, status, is_html, body);
+        return without_error_text(to, head, body);
     };
     if let Some(error) = from_text(&to, &text) {
         return error;
@@ -57,21 +72,30 @@ pub(super) fn from_response(
         (404 | 405, None) => return no_such_path(to, status),
         _ => {}
     }
-    from_status(to, status, &text)
+    from_status(to, head, &message_of(&text))
 }
 
 /// Converts an error line within an answer.
 pub(super) fn from_error_line(to: CallTarget, error: &Value) -> ModelError {
     let text = text_of(error);
-    let aborted = || ModelError::BrokeOff { to: to.clone(), message: sanitized(&text) };
+    let message = sanitized(&message_of(&text));
+    let aborted = || ModelError::BrokeOff { to: to.clone(), message };
     from_text(&to, &text).unwrap_or_else(aborted)
 }
 
-/// Returns the text of an error response, or `None` if the body is not one.
+/// Returns the text of an error response, or `None` if the body is not one. Older releases of vLLM send the object itself.
 fn error_text(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
-    let error = body.get("error")?;
+    let is_bare = body["object"] == "error" && body["message"].is_string();
+    let error = body.get("error").or(is_bare.then_some(&body))?;
     Some(text_of(error))
+}
+
+/// Returns the sentence for people in the text of an error: its message, if it is an object with one.
+fn message_of(text: &str) -> String {
+    let object: Option<Value> = serde_json::from_str(text).ok();
+    let message = object.as_ref().and_then(|object| object["message"].as_str());
+    message.filter(|message| !message.is_empty()).unwrap_or(text).to_owned()
 }
 
 /// Returns an error as text. It is a string, or an object that contains one.
@@ -83,18 +107,21 @@ fn text_of(error: &Value) -> String {
 }
 
 /// Converts a response without an error text, which another kind of server may have sent.
-fn without_error_text(to: CallTarget, status: u16, is_html: bool, body: &[u8]) -> ModelError {
+fn without_error_text(to: CallTarget, head: &ResponseHead, body: &[u8]) -> ModelError {
+    let status = head.status;
     if status == 403 && body.trim_ascii().is_empty() {
         return ModelError::ForbiddenHost { to };
     }
     if matches!(status, 404 | 405) {
         return no_such_path(to, status);
     }
-    if is_html {
+    // A gateway in front of the server sends pages of its own for these.
+    if head.is_html && !matches!(status, 401 | 429 | 502..=504) {
         let found = format!("it returns a page with status {status}");
         return ModelError::OtherServer { to, found };
     }
-    from_status(to, status, &String::from_utf8_lossy(body))
+    let text = if head.is_html { "a page".into() } else { String::from_utf8_lossy(body) };
+    from_status(to, head, &text)
 }
 
 fn no_such_path(to: CallTarget, status: u16) -> ModelError {
@@ -102,11 +129,16 @@ fn no_such_path(to: CallTarget, status: u16) -> ModelError {
 }
 
 /// Converts a response by its status.
-fn from_status(to: CallTarget, status: u16, text: &str) -> ModelError {
+fn from_status(to: CallTarget, head: &ResponseHead, text: &str) -> ModelError {
     let message = sanitized(text);
+    let status = head.status;
     match status {
         401 => ModelError::Unauthorized { to, message },
-        429 | 503 => ModelError::Busy { to, message },
+        // llama-server: "Loading model"; the message says it.
+        429 | 503 => {
+            let retry_after = head.retry_after.map(Duration::from_secs);
+            ModelError::Busy { to, message, retry_after }
+        }
         499 => ModelError::GivenUp { to, message },
         500.. => ModelError::Failed { to, status, message },
         _ => ModelError::Refused { to, status, message },
@@ -159,7 +191,17 @@ fn overflow_numbers(text: &str) -> (Option<u64>, Option<u64>) {
         let digits = text[..end].rsplit('(').next()?;
         digits.parse().ok()
     });
-    (numbers.next(), numbers.next())
+    match (numbers.next(), numbers.next()) {
+        (None, _) => {
+            let number_after = |before: &str| {
+                let (_, rest) = text.split_once(before)?;
+                rest.split(|char: char| !char.is_ascii_digit()).next()?.parse().ok()
+            };
+            let needed = number_after("requested ").or_else(|| number_after("your request has "));
+            (needed, number_after("maximum context length is "))
+        }
+        both => both,
+    }
 }
 
 #[cfg(test)]
@@ -168,7 +210,11 @@ mod tests {
 
     fn to() -> CallTarget {
         let (host, model) = ("http://h:1".to_owned(), Some("m".to_owned()));
-        CallTarget { host, model, advice: &super::super::ADVICE }
+        CallTarget { host, model, advice: &crate::model::ollama::ADVICE }
+    }
+
+    fn busy_with(message: String) -> ModelError {
+        ModelError::Busy { to: to(), message, retry_after: None }
     }
 
     fn error(text: &str) -> String {
@@ -177,10 +223,9 @@ mod tests {
 
     #[track_caller]
     fn check(status: u16, body: &str, expect: ModelError) {
-        assert_eq!(
-            from_response(to(), status, None, body.starts_with('<'), body.as_bytes()),
-            expect
-        );
+        let head =
+            ResponseHead { status, is_html: body.starts_with('<'), ..ResponseHead::default() };
+        assert_eq!(from_response(to(), &head, body.as_bytes()), expect);
     }
 
     #[test]
@@ -197,6 +242,11 @@ mod tests {
         let mlx =
             "input length (700 tokens) exceeds the model's maximum context length (512 tokens)";
         check(500, &error(mlx), overflow(Some(700), Some(512)));
+        let vllm = r#"{"object":"error","message":"This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4900 in the messages, 100 in the completion). Please reduce the length.","type":"BadRequestError","param":null,"code":400}"#;
+        check(400, vllm, overflow(Some(5000), Some(4096)));
+        check(400, &format!("{{\"error\":{vllm}}}"), overflow(Some(5000), Some(4096)));
+        let sglang = r#"{"object":"error","message":"The input (5000 tokens) is longer than the model's context length (4096 tokens).","type":"BadRequestError","code":400}"#;
+        check(400, sglang, overflow(Some(5000), Some(4096)));
     }
 
     #[test]
@@ -215,7 +265,7 @@ mod tests {
         check(400, &error("m does not support insert"), insert);
         let busy = "server busy, please try again.  maximum pending requests exceeded";
         let one_space = message("server busy, please try again. maximum pending requests exceeded");
-        check(503, &error(busy), ModelError::Busy { to: to(), message: one_space });
+        check(503, &error(busy), busy_with(one_space));
         for text in [
             "llama-server process has terminated: exit status 1",
             "llama runner process has terminated: signal: killed",
@@ -229,17 +279,18 @@ mod tests {
             |text: &str| ModelError::Refused { to: to(), status: 400, message: message(text) };
         check(400, &error("missing request body"), refused("missing request body"));
         check(400, &error("invalid think value"), refused("invalid think value"));
+        let loading =
+            r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#;
+        check(503, loading, busy_with(message("Loading model")));
+        let page = ModelError::Failed { to: to(), status: 502, message: message("a page") };
+        check(502, "<html>bad gateway</html>", page);
         let canceled = ModelError::GivenUp { to: to(), message: message("request canceled") };
         check(499, &error("request canceled"), canceled);
         let failed = ModelError::Failed { to: to(), status: 502, message: message("bad gateway") };
         check(502, &error("bad gateway"), failed);
         let key = ModelError::Unauthorized { to: to(), message: message("unauthorized") };
         check(401, r#"{"error":"unauthorized","signin_url":"https://x"}"#, key);
-        check(
-            429,
-            &error("slow down"),
-            ModelError::Busy { to: to(), message: message("slow down") },
-        );
+        check(429, &error("slow down"), busy_with(message("slow down")));
     }
 
     #[test]
@@ -252,9 +303,22 @@ mod tests {
         check(404, r#"{"detail":"Not Found"}"#, found("it returns status 404"));
         let failed = ModelError::Failed { to: to(), status: 500, message: "no message".to_owned() };
         check(500, "", failed);
-        let moved = from_response(to(), 302, Some("http://elsewhere/"), false, b"");
         let location = "http://elsewhere/".to_owned();
+        let head = ResponseHead {
+            status: 302,
+            location: Some(location.clone()),
+            ..ResponseHead::default()
+        };
+        let moved = from_response(to(), &head, b"");
         assert_eq!(moved, ModelError::Redirected { to: to(), location });
+    }
+
+    #[test]
+    fn busy_server_says_how_long_to_wait() {
+        let head = ResponseHead { status: 429, retry_after: Some(7), ..ResponseHead::default() };
+        let error = from_response(to(), &head, error("slow down").as_bytes());
+        let text = "model m at http://h:1 is busy: slow down; it asks to wait 7 s";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

@@ -13,26 +13,32 @@ use std::time::Duration;
 use ollm_protocol::model_host::ModelHost;
 use parking_lot::Mutex;
 use reqwest::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, SERVER,
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
+    SERVER,
 };
-use reqwest::{Client, Method, Response, redirect};
+use reqwest::{Certificate, Client, Method, Response, redirect};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use super::ADVICE;
-use super::error_response::from_response;
+use super::backend::MAX_ATTEMPTS;
+use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice, sanitized};
+use super::error_response::{ResponseHead, from_response};
 use crate::clock::Clock;
 use crate::config::ApiKey;
-use crate::model::error::{CallPhase, CallTarget, ModelError, sanitized};
 
 /// The pause before the second attempt; each further pause is twice as long. A random time of up to the same length is
 /// added, so that clients that failed together do not retry together.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Maximum size of a response that is not streamed. A vocabulary with its scores has about 13 MB.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Maximum size of an error response that is read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// The idle time after which the client is dropped.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of idle connections in the pool.
 const MAX_IDLE_CONNECTIONS: usize = 4;
+/// The types of responses that are understood.
+const ACCEPTED: &str = "application/x-ndjson, application/json, text/event-stream";
 /// The interval of TCP keep-alive probes, which detect that the server's machine has failed during an answer.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -119,12 +125,31 @@ impl Deadline {
     }
 }
 
+/// The address of a server, and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpAddress {
+    pub(crate) host: ModelHost,
+    /// Sent as `Authorization: Bearer`.
+    pub(crate) key: Option<ApiKey>,
+    /// Further headers of every request; the values may be secret.
+    pub(crate) headers: Vec<(String, ApiKey)>,
+    /// Certificates in PEM that the server may be signed by, besides those of this machine.
+    pub(crate) certificates: Option<Vec<u8>>,
+}
+
+impl HttpAddress {
+    /// Returns an address without key, headers and certificates of its own.
+    pub(crate) const fn new(host: ModelHost) -> Self {
+        Self { host, key: None, headers: Vec::new(), certificates: None }
+    }
+}
+
 /// The HTTP connection to one server.
 pub(super) struct Http {
-    pub(super) host: ModelHost,
-    key: Option<ApiKey>,
+    address: HttpAddress,
     pub(super) timeouts: Timeouts,
     clock: Arc<Clock>,
+    advice: &'static ServerAdvice,
     client: Mutex<Option<PooledClient>>,
 }
 
@@ -136,12 +161,22 @@ struct PooledClient {
 
 impl Http {
     pub(super) fn new(
-        host: ModelHost,
-        key: Option<ApiKey>,
+        address: HttpAddress,
         timeouts: Timeouts,
         clock: Arc<Clock>,
+        advice: &'static ServerAdvice,
     ) -> Self {
-        Self { host, key, timeouts, clock, client: Mutex::new(None) }
+        Self { address, timeouts, clock, advice, client: Mutex::new(None) }
+    }
+
+    /// Returns the address of the server.
+    pub(super) fn host(&self) -> String {
+        self.address.host.to_string()
+    }
+
+    /// Returns the server, or a model on it, for an error.
+    pub(super) fn target(&self, model: Option<&str>) -> CallTarget {
+        CallTarget { host: self.host(), model: model.map(str::to_owned), advice: self.advice }
     }
 
     /// Drops the client if it is idle, and returns whether it was. Answers in progress keep their own clone.
@@ -186,7 +221,7 @@ impl Http {
         deadline: Deadline,
     ) -> Result<Response, (ModelError, bool)> {
         let client = self.client(&call.to).map_err(|error| (error, false))?;
-        let mut request = client.request(call.method.clone(), self.host.url(call.path));
+        let mut request = client.request(call.method.clone(), self.address.host.url(call.path));
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
         }
@@ -201,20 +236,35 @@ impl Http {
             return Ok(response);
         }
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let location = header(LOCATION).map(str::to_owned);
-        let is_html = header(CONTENT_TYPE).is_some_and(|kind| kind.contains("html"));
+        let head = ResponseHead {
+            status,
+            location: header(LOCATION).map(str::to_owned),
+            is_html: header(CONTENT_TYPE).is_some_and(|kind| kind.contains("html")),
+            retry_after: header(RETRY_AFTER).and_then(|wait| wait.trim().parse().ok()),
+        };
         // If the body cannot be read, the status alone determines the error.
         let body = self.read(response, &call.to, deadline, "an error", MAX_ERROR_BYTES).await;
         let body = body.unwrap_or_default();
-        let error = from_response(call.to.clone(), status, location.as_deref(), is_html, &body);
+        let error = from_response(call.to.clone(), &head, &body);
         Err((error, status == 503))
+    }
+
+    /// Sends a request and reads the whole response.
+    pub(super) async fn call(
+        &self,
+        call: &HttpCall<'_>,
+        phase: CallPhase,
+        after: Duration,
+    ) -> Result<Vec<u8>, ModelError> {
+        let (response, deadline) = self.send(call, phase, after).await?;
+        self.read(response, &call.to, deadline, "a response", MAX_RESPONSE_BYTES).await
     }
 
     /// Requests a path once; returns `None` if no response arrives soon.
     pub(super) async fn probe(&self, path: &str) -> Option<ProbeResponse> {
-        let to = CallTarget { host: self.host.to_string(), model: None, advice: &ADVICE };
+        let to = self.target(None);
         let deadline = Deadline::new(CallPhase::Response, self.timeouts.probe);
-        let request = self.client(&to).ok()?.get(self.host.url(path));
+        let request = self.client(&to).ok()?.get(self.address.host.url(path));
         let response = deadline.limit(&to, request.send()).await.ok()?.ok()?;
         let server = response.headers().get(SERVER).and_then(|value| value.to_str().ok());
         let server = server.unwrap_or_default().to_owned();
@@ -278,12 +328,20 @@ impl Http {
 
     fn build(&self) -> Result<Client, String> {
         let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/x-ndjson, application/json"));
-        if let Some(key) = &self.key {
+        headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let HttpAddress { host, key, headers: further, certificates } = &self.address;
+        if let Some(key) = key {
             let bearer = HeaderValue::from_str(&format!("Bearer {}", key.0));
-            let mut bearer = bearer.map_err(|_| "OLLAMA_API_KEY is not a valid key".to_owned())?;
+            let mut bearer = bearer.map_err(|_| "the API key is not a valid key".to_owned())?;
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);
+        }
+        for (name, value) in further {
+            let invalid = |_| format!("{name} is not a valid header");
+            let mut value = HeaderValue::from_str(&value.0).map_err(|_| invalid(()))?;
+            value.set_sensitive(true);
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(()))?;
+            headers.insert(name, value);
         }
         // The provider is global to the process; an error means that there is one already.
         drop(rustls::crypto::ring::default_provider().install_default());
@@ -296,15 +354,54 @@ impl Http {
             // The library would evict connections with a timer that never stops; see `release_idle`.
             .pool_idle_timeout(None)
             .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
-        if self.host.is_loopback() {
+        if host.is_loopback() {
             builder = builder.no_proxy();
         }
-        if !self.host.is_https() {
+        if let Some(pem) = certificates {
+            let all = Certificate::from_pem_bundle(pem).map_err(|error| innermost(&error))?;
+            builder = builder.tls_certs_merge(all);
+        }
+        if !host.is_https() {
             // Loading the machine's certificates would take milliseconds and a megabyte.
             builder = builder.tls_certs_only([]);
         }
         builder.build().map_err(|error| innermost(&error))
     }
+}
+
+/// Returns a request with a JSON body.
+pub(super) fn post(
+    path: &str,
+    body: serde_json::Result<Vec<u8>>,
+    to: CallTarget,
+) -> Result<HttpCall<'_>, ModelError> {
+    match body {
+        Ok(body) => {
+            let (method, max_attempts) = (Method::POST, MAX_ATTEMPTS);
+            Ok(HttpCall { method, path, body: Some(body), max_attempts, to })
+        }
+        Err(error) => Err(ModelError::Client { to, reason: error.to_string() }),
+    }
+}
+
+/// Parses a response. Anything but the expected JSON comes from another kind of server.
+pub(super) fn decode<T: DeserializeOwned>(
+    to: &CallTarget,
+    path: &str,
+    body: &[u8],
+) -> Result<T, ModelError> {
+    let first = body.trim_ascii().first();
+    // serde would read an array as the fields of a struct.
+    let parsed = if first == Some(&b'[') { None } else { serde_json::from_slice(body).ok() };
+    parsed.ok_or_else(|| {
+        let kind = match first {
+            Some(b'<') => "a page",
+            Some(b'{' | b'[') => "other JSON",
+            None => "nothing",
+            Some(_) => "something other than JSON",
+        };
+        ModelError::OtherServer { to: to.clone(), found: format!("{path} returns {kind}") }
+    })
 }
 
 /// Returns the next chunk of a body; `None` at its end. Cancel safe.

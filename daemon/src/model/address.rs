@@ -1,0 +1,190 @@
+//! The names of models: the server that a name means, and what the model is called there.
+//!
+//! A name is an alias of the configuration, `NAME@SERVER`, or a name at the server [`DEFAULT_SERVER`]. PROTOCOL.md,
+//! "Names of models", describes it. Names of models contain slashes and colons, and servers are configured, so the text
+//! behind the last `@` is always a server.
+//!
+//! **Invariant**: two names of the same model have the same key, and the keys of models of different servers differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::info::canonical_name;
+
+/// The server of names that name none.
+pub(crate) const DEFAULT_SERVER: &str = "ollama";
+
+/// A model of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ModelAddress {
+    pub(crate) server: String,
+    /// The name that the server knows.
+    pub(crate) name: String,
+}
+
+/// A name ends with a server that is not configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnknownServer {
+    pub(crate) server: String,
+    /// The names of the servers that are.
+    pub(crate) known: Vec<String>,
+}
+
+/// The names of all servers and aliases; clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct ModelNames(Arc<RwLock<NameTable>>);
+
+#[derive(Default)]
+struct NameTable {
+    servers: BTreeSet<String>,
+    aliases: BTreeMap<String, ModelAddress>,
+}
+
+impl ModelAddress {
+    /// Returns the text that is the same for all names of the model.
+    pub(crate) fn key(&self) -> String {
+        Self { server: self.server.clone(), name: canonical_name(&self.name) }.to_string()
+    }
+}
+
+/// Prints the name without an alias.
+impl fmt::Display for ModelAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.name)?;
+        if self.server == DEFAULT_SERVER { Ok(()) } else { write!(out, "@{}", self.server) }
+    }
+}
+
+impl ModelNames {
+    /// Replaces all servers and aliases.
+    pub(super) fn set(
+        &self,
+        servers: BTreeSet<String>,
+        aliases: impl Iterator<Item = (String, ModelAddress)>,
+    ) {
+        *self.0.write() = NameTable { servers, aliases: aliases.collect() };
+    }
+
+    /// Returns the model that a name means.
+    pub(crate) fn resolve(&self, model: &str) -> Result<ModelAddress, UnknownServer> {
+        let table = self.0.read();
+        if let Some(address) = table.aliases.get(model) {
+            return Ok(address.clone());
+        }
+        let address = |server: &str, name: &str| {
+            let aliased = table.aliases.get(name).filter(|address| address.server == server);
+            let own = || ModelAddress { server: server.to_owned(), name: name.to_owned() };
+            aliased.cloned().unwrap_or_else(own)
+        };
+        match model.rsplit_once('@').filter(|(name, server)| !name.is_empty() && !server.is_empty())
+        {
+            None => Ok(address(DEFAULT_SERVER, model)),
+            Some((name, server)) if server == DEFAULT_SERVER || table.servers.contains(server) => {
+                Ok(address(server, name))
+            }
+            Some((_, server)) => Err(UnknownServer {
+                server: server.to_owned(),
+                known: table.servers.iter().cloned().collect(),
+            }),
+        }
+    }
+
+    /// Returns the text that is the same for all names of a model. A name that means none is its own key.
+    pub(crate) fn key(&self, model: &str) -> String {
+        self.resolve(model).map_or_else(|_| canonical_name(model), |address| address.key())
+    }
+}
+
+/// The names at one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnNames {
+    /// The name of the server in the configuration.
+    pub(crate) server: String,
+    /// The names at the server by alias.
+    pub(crate) aliases: BTreeMap<String, String>,
+}
+
+impl OwnNames {
+    /// Returns the name at the server of a model that is named in any way.
+    pub(super) fn of<'a>(&'a self, model: &'a str) -> &'a str {
+        if let Some(name) = self.aliases.get(model) {
+            return name;
+        }
+        match model.rsplit_once('@') {
+            Some((name, server)) if server == self.server => {
+                self.aliases.get(name).map_or(name, String::as_str)
+            }
+            _ => model,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> ModelNames {
+        let names = ModelNames::default();
+        let servers = ["gpu", "ollama"].map(str::to_owned).into();
+        let address = |server: &str, name: &str| ModelAddress {
+            server: server.to_owned(),
+            name: name.to_owned(),
+        };
+        let aliases = [
+            ("big".to_owned(), address("gpu", "Qwen/Qwen3-32B")),
+            ("small".to_owned(), address("ollama", "hf.co/a/b:Q4")),
+        ];
+        names.set(servers, aliases.into_iter());
+        names
+    }
+
+    #[test]
+    fn name_means_a_model_of_one_server() {
+        let names = names();
+        let check = |model: &str, server: &str, name: &str| {
+            let found = names.resolve(model).expect("is known");
+            assert_eq!((found.server.as_str(), found.name.as_str()), (server, name), "{model}");
+        };
+        check("qwen3:8b", "ollama", "qwen3:8b");
+        check("hf.co/someone/model:Q4", "ollama", "hf.co/someone/model:Q4");
+        check("qwen3:8b@ollama", "ollama", "qwen3:8b");
+        check("big", "gpu", "Qwen/Qwen3-32B");
+        check("big@gpu", "gpu", "Qwen/Qwen3-32B");
+        check("big@ollama", "ollama", "big");
+        check("Qwen/Qwen3-32B@gpu", "gpu", "Qwen/Qwen3-32B");
+        check("qwen@q4@gpu", "gpu", "qwen@q4");
+        check("small", "ollama", "hf.co/a/b:Q4");
+        check("@gpu", "ollama", "@gpu");
+        let unknown = names.resolve("m@elsewhere").expect_err("is not configured");
+        assert_eq!((unknown.server.as_str(), unknown.known.len()), ("elsewhere", 2));
+    }
+
+    #[test]
+    fn names_of_one_model_have_one_key() {
+        let names = names();
+        let same = |all: &[&str]| {
+            let keys: BTreeSet<_> = all.iter().map(|model| names.key(model)).collect();
+            assert_eq!(keys.len(), 1, "{keys:?}");
+            keys
+        };
+        let ollama = same(&["qwen3", "qwen3:latest", "library/qwen3", "qwen3@ollama"]);
+        assert!(ollama.contains("qwen3:latest"), "as it is in the files of earlier versions");
+        let gpu = same(&["qwen3@gpu", "qwen3:latest@gpu"]);
+        assert!(ollama.is_disjoint(&gpu));
+        same(&["big", "big@gpu", "Qwen/Qwen3-32B@gpu"]);
+        assert_eq!(names.key("m@elsewhere"), "m@elsewhere:latest");
+    }
+
+    #[test]
+    fn server_knows_its_models_by_their_own_names() {
+        let aliases = [("big".to_owned(), "Qwen/Qwen3-32B".to_owned())].into();
+        let own = OwnNames { server: "gpu".to_owned(), aliases };
+        for model in ["big", "big@gpu", "Qwen/Qwen3-32B@gpu", "Qwen/Qwen3-32B"] {
+            assert_eq!(own.of(model), "Qwen/Qwen3-32B");
+        }
+        assert_eq!(own.of("x@y@gpu"), "x@y");
+    }
+}

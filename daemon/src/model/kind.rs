@@ -1,0 +1,24 @@
+//! The one place that makes a backend of a kind of server.
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::error::ModelError;
+use super::ollama::Ollama;
+use super::server::ServerSettings;
+use crate::clock::Clock;
+use crate::config::ServerKind;
+
+/// Makes the backend of a server.
+///
+/// **Errors**: the settings of the server cannot be used.
+pub(super) fn connect(
+    settings: &ServerSettings,
+    clock: &Arc<Clock>,
+) -> Result<Arc<dyn Backend>, ModelError> {
+    let (address, timeouts) = (settings.address.clone()?, settings.timeouts);
+    let (names, clock) = (settings.own_names(), Arc::clone(clock));
+    Ok(match settings.kind {
+        ServerKind::Ollama => Arc::new(Ollama::new(address, timeouts, clock, names)),
+    })
+}
