@@ -17,6 +17,7 @@ use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
 use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
+use crate::commands::servers::ServersCommand;
 use crate::commands::shared::SharedCommand;
 use crate::commands::tour::TourArgs;
 use crate::completion::CompletionsArgs;
@@ -64,6 +65,8 @@ pub(crate) enum CliCommand {
     Shared(SharedCommand),
     #[command(visible_alias = "model")]
     Models(ModelsArgs),
+    #[command(subcommand, visible_alias = "server")]
+    Servers(ServersCommand),
     Exec(ExecArgs),
     #[command(subcommand)]
     Files(FilesCommand),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use ollm_protocol::content::Record;
 use ollm_protocol::method::{
     ContextBuild, ContextCheckpoints, ContextCompact, ContextGetBuild, ContextInspect,
-    ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionBranch,
-    SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet, SessionGetRecord,
-    SessionImport, SessionList, SessionRedo, SessionUndo, SnapshotRestore,
+    ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelServers, ModelShow, ModelWarm,
+    SessionBranch, SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet,
+    SessionGetRecord, SessionImport, SessionList, SessionRedo, SessionUndo, SnapshotRestore,
 };
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
@@ -22,7 +22,7 @@ use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, InstalledService, decode};
-use crate::error::ClientError;
+use crate::error::{ClientError, RpcFailure};
 use crate::interrupts::Interrupts;
 use crate::model_server::{OtherModelServer, is_about_server};
 use crate::render::progress::Spinner;
@@ -158,6 +158,7 @@ impl<'a> CommandContext<'a> {
     pub(crate) fn with_model_server(&mut self, mut error: CommandError) -> CommandError {
         if let CommandError::Client(ClientError::Rpc(failure)) = &mut error
             && failure.kind.is_some_and(is_about_server)
+            && self.is_about_ollama(failure)
             && let Some(other) = self.other_model_server()
         {
             failure.message = format!("{}; {}", failure.message, other.text);
@@ -166,6 +167,15 @@ impl<'a> CommandContext<'a> {
             failure.fields.remove("address");
         }
         error
+    }
+
+    /// Returns whether an error is about the server of which `OLLAMA_HOST` can be the address, and not about another one.
+    fn is_about_ollama(&mut self, failure: &RpcFailure) -> bool {
+        let Some(host) = failure.fields.get("host").and_then(|host| host.as_str()) else {
+            return true;
+        };
+        let used = self.client().ok().and_then(|client| client.model_server().cloned());
+        used.is_none_or(|used| used.host == host)
     }
 
     /// Closes the connection; the next call connects again.
@@ -408,7 +418,11 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         // The daemon waits a minute for a summary. A long log is copied.
         SessionBranch::NAME | SessionFork::NAME => 300,
         // The daemon sends up to three requests to the model server, each with its own limit.
-        ModelCountTokens::NAME | ModelList::NAME | ModelRunning::NAME | ModelShow::NAME => 120,
+        ModelCountTokens::NAME
+        | ModelList::NAME
+        | ModelRunning::NAME
+        | ModelServers::NAME
+        | ModelShow::NAME => 120,
         // A large model takes minutes to load from a slow disk. The daemon has its own limits.
         ModelWarm::NAME => 900,
         // Each deletion syncs the disk, and a large session is first removed from the catalog.

@@ -170,6 +170,7 @@ methods! {
     ModelList = "model.list", Canceled, Safe, daemon::NoParams => model::ModelListResult, "Lists the models of the model server.";
     ModelShow = "model.show", Canceled, Safe, model::ModelShowParams => model::ModelShowResult, "Describes a model.";
     ModelRunning = "model.running", Canceled, Safe, daemon::NoParams => model::ModelRunningResult, "Lists the models in the memory of the model server.";
+    ModelServers = "model.servers", Canceled, Safe, model::ModelServersParams => model::ModelServersResult, "Reports the state of the model servers, and what a person can do about their problems.";
     ModelWarm = "model.warm", Canceled, Changes, model::ModelWarmParams => model::ModelWarmResult, "Loads a model, so that its next answer starts sooner.";
     ModelCountTokens = "model.countTokens", Canceled, Safe, model::ModelCountTokensParams => model::ModelCountTokensResult, "Counts the tokens of a text or a conversation.";
     ChatSend = "chat.send", Stream, Changes, chat::ChatSendParams => chat::ChatEvent, "Starts a chat turn and streams its events.";

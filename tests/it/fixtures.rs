@@ -25,6 +25,7 @@ const VARYING_FIELDS: &[&str] = &[
     "connections",
     "behind",
     "durationMs",
+    "answeredMs",
     "generation",
     "walkMs",
     "idleSeconds",

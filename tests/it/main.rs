@@ -33,6 +33,7 @@ mod limits;
 mod loops;
 mod model;
 mod search;
+mod servers;
 mod session;
 mod snapshot;
 mod storage_faults;

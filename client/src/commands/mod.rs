@@ -17,6 +17,7 @@ pub(crate) mod models;
 pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
+pub(crate) mod servers;
 pub(crate) mod sessions;
 pub(crate) mod shared;
 pub(crate) mod snapshot;
@@ -94,6 +95,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Chat(args) => chat::run(args, ctx),
         CliCommand::Shared(command) => command.run(ctx),
         CliCommand::Models(args) => models::run(args, ctx),
+        CliCommand::Servers(command) => servers::run(&command, ctx),
         CliCommand::Exec(args) => exec::run(&args, ctx),
         CliCommand::Files(command) => files::run(command, ctx),
         CliCommand::Loop(command) => loops::run(&command, ctx),

@@ -20,7 +20,10 @@ use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, warning_line};
 
-/// List, show and load the models of the model server.
+/// The server of models that name none.
+const OLLAMA: &str = "ollama";
+
+/// List, show and load the models of the model servers.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -109,10 +112,18 @@ pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResu
 }
 
 fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
+    let missing = result
+        .missing
+        .iter()
+        .map(|missing| warning_line(&format!("{}: {}", missing.server, missing.problem)));
+    let missing: String = missing.collect();
     if result.data.is_empty() {
         let host = sanitize::one_line(&result.host);
         let command = sanitize::one_line(&result.get_small_model);
-        return format!("{host} has no models; try: {command}\n");
+        return format!("{host} has no models; try: {command}\n{missing}");
+    }
+    if result.data.iter().any(|model| model.server.as_deref().unwrap_or(OLLAMA) != OLLAMA) {
+        return render_list_of_several(result, options) + &missing;
     }
     let columns = [
         ("MODEL", Word),
@@ -127,6 +138,35 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
             bytes(model.size_bytes),
             sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
             window(model.trained_context),
+            sanitize::one_line(&model.capabilities.join(", ")),
+        ]
+    });
+    table::render(options.width, &columns, rows) + &missing
+}
+
+/// The same for the models of several servers.
+fn render_list_of_several(result: &ModelListResult, options: &RenderOptions) -> String {
+    let columns = [
+        ("MODEL", Word),
+        ("SERVER", Word),
+        ("STATE", Word),
+        ("WINDOW", Number),
+        ("SIZE", Number),
+        ("CAPABILITIES", Prose),
+    ];
+    let rows = result.data.iter().map(|model| {
+        let state = match model.loaded {
+            Some(true) => "loaded",
+            Some(false) => "not loaded",
+            None => "",
+        };
+        let size = if model.size_bytes > 0 { bytes(model.size_bytes) } else { String::new() };
+        [
+            sanitize::one_line(&model.model),
+            sanitize::one_line(model.server.as_deref().unwrap_or_default()),
+            state.to_owned(),
+            window(model.window.or(model.trained_context)),
+            size,
             sanitize::one_line(&model.capabilities.join(", ")),
         ]
     });
@@ -268,10 +308,29 @@ old:latest  1.0 KiB
 "
         );
         let (host, get_small_model) = ("http://h:1".to_owned(), "get small".to_owned());
-        let none = ModelListResult { host, get_small_model, data: vec![] };
+        let none = ModelListResult { host, get_small_model, data: vec![], missing: vec![] };
         assert_eq!(
             render_list(&none, &render_options(80)),
             "http://h:1 has no models; try: get small\n"
+        );
+    }
+
+    #[test]
+    fn list_of_several_servers_has_their_names_and_states() {
+        let result = serde_json::from_value(json!({ "host": "http://h:1", "getSmallModel": "get", "data": [
+            { "model": "qwen3:8b", "digest": "d", "sizeBytes": 1024, "trainedContext": 40960,
+              "server": "ollama", "loaded": false },
+            { "model": "big", "digest": "e", "sizeBytes": 0, "server": "gpu", "loaded": true, "window": 32768 },
+        ], "missing": [{ "server": "far", "problem": "http://far:1 did not answer in time" }] }))
+        .unwrap();
+        assert_eq!(
+            plain(&render_list(&result, &render_options(80))),
+            "\
+MODEL     SERVER  STATE       WINDOW     SIZE  CAPABILITIES
+qwen3:8b  ollama  not loaded  40,960  1.0 KiB
+big       gpu     loaded      32,768
+warning: far: http://far:1 did not answer in time
+"
         );
     }
 

@@ -23,11 +23,12 @@ use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
 use super::uploads::{RunningImports, Uploads};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
-use crate::config::{Config, OllamaConfig, ServerKind};
+use crate::config::{Config, OllamaConfig, ServedModel, ServerConfig, ServerKind};
 use crate::events::{EventDraft, EventRing};
 use crate::files::Files;
 use crate::model::{
-    DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models, ServerSettings, Timeouts,
+    ConfiguredModel, DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models,
+    ServerSettings, Timeouts,
 };
 use crate::projects::Projects;
 use crate::put_back::journal::Journals;
@@ -288,5 +289,35 @@ fn model_settings(config: &Config) -> ModelSettings {
         parallel: None,
         models: BTreeMap::new(),
     };
-    ModelSettings(vec![ollama])
+    let mut all = vec![ollama];
+    for (name, server) in &config.servers {
+        let models = server.models.iter().map(|(alias, model)| {
+            let ServedModel { name, window, max_output, tokenizer } = model.clone();
+            (alias.clone(), ConfiguredModel { name, window, max_output, tokenizer })
+        });
+        let (parallel, models) = (server.parallel, models.collect());
+        match address_of(name, server) {
+            None => all[0] = ServerSettings { parallel, models, ..all[0].clone() },
+            Some(address) => {
+                let (name, kind) = (name.clone(), server.kind);
+                all.push(ServerSettings { name, kind, address, timeouts, parallel, models });
+            }
+        }
+    }
+    ModelSettings(all)
+}
+
+/// Returns how a server of the configuration is reached; `None` for the one of the section `ollama`.
+fn address_of(name: &str, server: &ServerConfig) -> Option<Result<HttpAddress, ModelError>> {
+    let host = server.host.clone()?;
+    let setup = |problem| ModelError::Setup { server: name.to_owned(), problem };
+    Some(match server.problem.clone() {
+        Some(problem) => Err(setup(problem)),
+        None => Ok(HttpAddress {
+            host,
+            key: server.key.clone(),
+            headers: server.headers.clone(),
+            certificates: server.certificates.clone(),
+        }),
+    })
 }

@@ -246,6 +246,10 @@ impl Backend for ScriptedBackend {
         Box::pin(async { Ok(ModelInfo { model, capabilities, ..ModelInfo::default() }) })
     }
 
+    fn kind(&self) -> &'static str {
+        "scripted"
+    }
+
     fn sampling(&self) -> &'static SamplingNames {
         &SAMPLING
     }

@@ -90,6 +90,14 @@ pub(crate) enum ConfigWarning {
         /// A known section with a similar name.
         hint: Option<&'static str>,
     },
+    /// A server of the section `servers` cannot be used.
+    #[error("{location}: the server {name} {problem}")]
+    UnusableServer {
+        location: ValueSource,
+        name: String,
+        /// The problem, as the predicate of a sentence.
+        problem: String,
+    },
     /// A variable begins with `OLLM_` and does not name a key.
     #[error("variable {variable} names no key and is ignored{}", did_you_mean_variable(*hint))]
     UnknownVariable {

@@ -31,7 +31,7 @@ pub(crate) use self::sections::{
     LoopDetectionConfig, ModelsConfig, ModesConfig, OllamaConfig, OnLimit, RecallConfig,
     RecallSetting, RecallTools, SessionsConfig, SnapshotsConfig,
 };
-pub(crate) use self::servers::ServerKind;
+pub(crate) use self::servers::{ServedModel, ServerConfig, ServerKind};
 use crate::fsutil;
 
 /// The name of the default file in the home.
@@ -83,6 +83,9 @@ pub(crate) struct Config {
     /// Directories on this machine that may hold Ollama's models: `OLLAMA_MODELS`, then the usual one.
     #[serde(skip)]
     pub(crate) ollama_models_dirs: Vec<PathBuf>,
+    /// The model servers of the section `servers`, by name.
+    #[serde(skip)]
+    pub(crate) servers: BTreeMap<String, ServerConfig>,
     /// Set if the configuration names the model server, which otherwise comes from `OLLAMA_HOST` or the default.
     #[serde(skip)]
     pub(crate) is_ollama_host_set: bool,
@@ -126,8 +129,9 @@ impl Config {
         };
         let env: BTreeMap<String, String> = env.collect();
         let mut warnings = Vec::new();
-        let settings = Settings::read(file.as_ref(), &env, &flags.0, &mut warnings)?;
-        Ok((Self::from_settings(home, settings, &env), warnings))
+        let (settings, servers) = Settings::read(file.as_ref(), &env, &flags.0, &mut warnings)?;
+        let config = Self::from_settings(home, settings, &env);
+        Ok((Self { servers, ..config }, warnings))
     }
 
     fn from_settings(home: &Path, settings: Settings, env: &BTreeMap<String, String>) -> Self {
@@ -165,6 +169,7 @@ impl Config {
             let restart = if key.is_live { "" } else { ", after a restart" };
             let _ = writeln!(page, "- `{key}` ({default}): {kind}{restart}. {}", text.trim_start());
         }
+        page.push_str(servers::TEXT);
         page
     }
 
@@ -188,7 +193,11 @@ impl Config {
         let (live, at_start): (Vec<_>, Vec<_>) =
             KEYS.iter().filter(is_changed).partition(|key| key.is_live);
         let names = |keys: Vec<&ConfigKey>| keys.iter().map(ToString::to_string).collect();
-        ConfigDiff { applied: names(live), restart_needed: names(at_start) }
+        let mut applied: Vec<String> = names(live);
+        if self.servers != old.servers {
+            applied.push(servers::SECTION.to_owned());
+        }
+        ConfigDiff { applied, restart_needed: names(at_start) }
     }
 
     /// Returns the effective values with their sources.
@@ -220,6 +229,10 @@ impl Config {
             let section = sections.entry(key.section).or_insert_with(|| json!({}));
             section[key.name] = shown;
         }
+        let shown = self.servers.iter().map(|(name, server)| {
+            (name.clone(), json!({ "value": server.shown(), "source": "file" }))
+        });
+        sections.insert(servers::SECTION.to_owned(), Value::Object(shown.collect()));
         Value::Object(sections)
     }
 
@@ -244,6 +257,12 @@ impl Config {
             // A JSON value is valid YAML, and its quotes keep texts from being read as other types.
             let shown = if shown.is_null() { "~".to_owned() } else { shown.to_string() };
             let _ = writeln!(yaml, "  {}: {shown}  # {}", key.name, notes.join("; "));
+        }
+        if !self.servers.is_empty() {
+            let _ = writeln!(yaml, "{}:", servers::SECTION);
+        }
+        for (name, server) in &self.servers {
+            let _ = writeln!(yaml, "  {name}: {}  # file", server.shown());
         }
         yaml
     }

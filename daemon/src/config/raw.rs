@@ -14,6 +14,7 @@ use super::error::{ConfigError, ConfigWarning, ValueSource, nearest};
 use super::keys::{ConfigKey, KeyKind};
 use super::lines::{KeyLines, yaml_options};
 use super::sections::KEYS;
+use super::servers::{self, ServerConfig};
 
 /// Variables that other modules read: they locate files and sockets.
 const OTHER_VARIABLES: &[&str] =
@@ -34,6 +35,9 @@ type SectionAndName = (&'static str, &'static str);
 /// The source of each key that is set. A later layer replaces the sources of the earlier ones.
 type KeySources = BTreeMap<SectionAndName, ValueSource>;
 
+/// The servers of the section `servers`, by name.
+type Servers = BTreeMap<String, ServerConfig>;
+
 /// The values of one layer, by section and name.
 type LayerValues = Map<String, Value>;
 
@@ -44,11 +48,12 @@ impl Settings {
         env: &BTreeMap<String, String>,
         flags: &[(String, String)],
         warnings: &mut Vec<ConfigWarning>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<(Self, Servers), ConfigError> {
         let mut sources = KeySources::new();
         let mut figment = Figment::new();
+        let (file_values, servers) = file_values(file, env, &mut sources, warnings)?;
         for layer in [
-            file_values(file, &mut sources, warnings)?,
+            file_values,
             env_values(env, &mut sources, warnings)?,
             flag_values(flags, &mut sources)?,
         ] {
@@ -63,7 +68,7 @@ impl Settings {
             };
             Ok((name, (value, source)))
         });
-        values.collect::<Result<_, _>>().map(Self)
+        Ok((Self(values.collect::<Result<_, _>>()?), servers))
     }
 
     /// Returns a key's value and source.
@@ -138,20 +143,37 @@ fn check_yaml(kind: KeyKind, value: &Value) -> Option<Value> {
 /// Reads the file. Rejects unknown keys in known sections; warns of unknown sections.
 fn file_values(
     file: Option<&ConfigFile<'_>>,
+    env: &BTreeMap<String, String>,
     sources: &mut KeySources,
     warnings: &mut Vec<ConfigWarning>,
-) -> Result<LayerValues, ConfigError> {
-    let Some(ConfigFile { path, text }) = file else { return Ok(LayerValues::new()) };
+) -> Result<(LayerValues, Servers), ConfigError> {
+    let Some(ConfigFile { path, text }) = file else { return Ok(Default::default()) };
     let fail = |error| syntax_error(path, &error);
     let lines = KeyLines::parse(text).map_err(fail)?;
     // `None` for a file of comments only, which YAML reads as null.
     let values: Option<LayerValues> =
         serde_saphyr::from_str_with_options(text, yaml_options()).map_err(fail)?;
-    let values = values.unwrap_or_default();
+    let mut values = values.unwrap_or_default();
+    let servers = match values.remove(servers::SECTION) {
+        Some(section @ (Value::Object(_) | Value::Null)) => {
+            let line_of = |name: &str| ValueSource::file(path, lines.key(servers::SECTION, name));
+            servers::read(&section, line_of, env, warnings)?
+        }
+        Some(other) => {
+            return Err(ConfigError::Value {
+                location: ValueSource::file(path, lines.section(servers::SECTION)),
+                key: servers::SECTION.to_owned(),
+                expected: "a section of servers".to_owned(),
+                found: describe(&other),
+            });
+        }
+        None => Servers::new(),
+    };
     for (section, value) in &values {
         let location = ValueSource::file(path, lines.section(section));
         if !KEYS.iter().any(|key| key.section == section) {
-            let hint = nearest(section, KEYS.iter().map(|key| key.section));
+            let known = KEYS.iter().map(|key| key.section);
+            let hint = nearest(section, known.chain([servers::SECTION]));
             let section = section.clone();
             warnings.push(ConfigWarning::UnknownSection { location, section, hint });
             continue;
@@ -176,7 +198,7 @@ fn file_values(
             sources.insert((key.section, key.name), location);
         }
     }
-    Ok(values)
+    Ok((values, servers))
 }
 
 /// Reads variables such as `OLLM_SESSIONS__MAXSESSIONS`: section and key with two underscores between them, in any
@@ -259,7 +281,7 @@ fn syntax_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
 }
 
 /// Describes a value for an error message.
-fn describe(value: &Value) -> String {
+pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Object(_) => "a section".to_owned(),

@@ -26,7 +26,7 @@ const MAX_FILE: u64 = 16 * MIB;
 /// The most bytes of contents that a session can be allowed to keep.
 const MAX_FILES: u64 = 1024 * 1024 * MIB;
 /// The largest context window that can be configured; model servers reject far smaller ones.
-const MAX_WINDOW: u32 = 16_777_216;
+pub(super) const MAX_WINDOW: u32 = 16_777_216;
 /// Marks a key whose change applies at the next start.
 const AT_START: bool = false;
 

@@ -96,6 +96,13 @@ impl ModelNames {
     pub(crate) fn key(&self, model: &str) -> String {
         self.resolve(model).map_or_else(|_| canonical_name(model), |address| address.key())
     }
+
+    /// Returns the shortest name of a model of a server.
+    pub(crate) fn shown(&self, address: &ModelAddress) -> String {
+        let table = self.0.read();
+        let alias = table.aliases.iter().find(|(_, known)| known.key() == address.key());
+        alias.map_or_else(|| address.to_string(), |(alias, _)| alias.clone())
+    }
 }
 
 /// The names at one server.
@@ -176,6 +183,15 @@ mod tests {
         assert!(ollama.is_disjoint(&gpu));
         same(&["big", "big@gpu", "Qwen/Qwen3-32B@gpu"]);
         assert_eq!(names.key("m@elsewhere"), "m@elsewhere:latest");
+    }
+
+    #[test]
+    fn shown_name_is_the_alias_or_has_the_server() {
+        let names = names();
+        let shown = |model: &str| names.shown(&names.resolve(model).expect("is known"));
+        assert_eq!(shown("Qwen/Qwen3-32B@gpu"), "big");
+        assert_eq!(shown("other@gpu"), "other@gpu");
+        assert_eq!(shown("qwen3:8b"), "qwen3:8b");
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub(crate) trait Backend: Send + Sync {
         CallTarget { host, model, advice: self.advice() }
     }
 
+    /// Returns the kind of the server for people, as far as it is known.
+    fn kind(&self) -> &'static str;
+
     /// Finds out the kind of the server if it is not known, so that what depends on it is right. A failure shows at the
     /// next request.
     fn identify(&self) -> BackendFuture<'_, ()> {

@@ -202,6 +202,7 @@ pub(crate) enum InvalidOption {
 pub(crate) enum OptionType {
     Integer,
     Number,
+    Switch,
     Texts,
 }
 
@@ -240,6 +241,7 @@ impl Sampling {
             let (fits, expected) = match option_type {
                 OptionType::Integer => (value.is_i64(), "an integer"),
                 OptionType::Number => (value.is_number(), "a number"),
+                OptionType::Switch => (value.is_boolean(), "true or false"),
                 OptionType::Texts => {
                     let texts = value.as_array();
                     (texts.is_some_and(|all| all.iter().all(Value::is_string)), "a list of strings")

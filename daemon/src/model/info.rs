@@ -89,6 +89,10 @@ pub(crate) enum CountingSource {
     Ollama,
     /// The file of the weights on this machine, with the rules of llama.cpp.
     Weights(PathBuf),
+    /// The server itself, by [`super::backend::Backend::count`].
+    Server,
+    /// Nothing: the counts of answers calibrate estimates.
+    Answers,
 }
 
 /// The shape of a model's key-value cache.

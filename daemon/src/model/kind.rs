@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::auto::Auto;
 use super::backend::Backend;
 use super::error::ModelError;
 use super::ollama::Ollama;
+use super::openai::{Dialect, OpenAi};
 use super::server::ServerSettings;
 use crate::clock::Clock;
 use crate::config::ServerKind;
@@ -18,7 +20,12 @@ pub(super) fn connect(
 ) -> Result<Arc<dyn Backend>, ModelError> {
     let (address, timeouts) = (settings.address.clone()?, settings.timeouts);
     let (names, clock) = (settings.own_names(), Arc::clone(clock));
-    Ok(match settings.kind {
-        ServerKind::Ollama => Arc::new(Ollama::new(address, timeouts, clock, names)),
-    })
+    let dialect = match settings.kind {
+        ServerKind::Ollama => return Ok(Arc::new(Ollama::new(address, timeouts, clock, names))),
+        ServerKind::Auto => return Ok(Arc::new(Auto::new(address, timeouts, clock, names))),
+        ServerKind::LlamaServer => Dialect::LlamaServer,
+        ServerKind::Vllm => Dialect::Vllm,
+        ServerKind::OpenAi => Dialect::Plain,
+    };
+    Ok(Arc::new(OpenAi::new(address, timeouts, clock, names, dialect)))
 }

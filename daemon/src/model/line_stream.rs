@@ -51,6 +51,11 @@ impl ParsedLine {
     pub(super) fn failed(error: ModelError) -> Self {
         Self { failed: Some(error), ..Self::default() }
     }
+
+    /// Returns a line that says nothing.
+    pub(super) fn empty() -> Self {
+        Self { is_empty: true, ..Self::default() }
+    }
 }
 
 /// Reads the lines of an answer. An error in a line precedes everything else in it.
@@ -98,6 +103,19 @@ impl<P: LineParser> LineStream<P> {
             first: Some(first),
             idle,
         }
+    }
+
+    /// Waits for the first line that says something.
+    ///
+    /// **Errors**: the answer failed before its first piece.
+    pub(super) async fn begin(&mut self) -> Result<(), ModelError> {
+        while self.first.is_some() && self.ready.is_empty() {
+            if let Err(error) = self.advance().await {
+                self.response = None;
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     async fn next_item(&mut self) -> Result<ChatItem, ModelError> {

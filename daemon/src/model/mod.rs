@@ -9,6 +9,7 @@
 //! answer; no error contains a secret or conversation text.
 
 mod address;
+mod auto;
 mod backend;
 mod chat;
 mod error;
@@ -28,7 +29,7 @@ mod server;
 mod tests;
 mod window;
 
-pub(crate) use address::{DEFAULT_SERVER, ModelNames};
+pub(crate) use address::{DEFAULT_SERVER, ModelAddress, ModelNames};
 pub(crate) use backend::AnswerStream;
 #[cfg(test)]
 pub(crate) use backend::{Backend, BackendFuture};
@@ -48,5 +49,5 @@ pub(crate) use models::{ModelSettings, Models};
 #[cfg(test)]
 pub(crate) use ollama::{ADVICE, SAMPLING};
 pub(crate) use queue::{Priority, Ticket};
-pub(crate) use server::{Server, ServerSettings, ServerStatus};
+pub(crate) use server::{ConfiguredModel, Server, ServerSettings, ServerStatus};
 pub(crate) use window::{advise, cap_num_predict, clamp_window};

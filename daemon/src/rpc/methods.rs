@@ -39,6 +39,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app::<m::ModelList, _, _>(models::list);
     registry.app::<m::ModelShow, _, _>(models::show);
     registry.app::<m::ModelRunning, _, _>(models::running);
+    registry.app::<m::ModelServers, _, _>(models::servers::report);
     registry.app::<m::ModelWarm, _, _>(models::warm);
     registry.app::<m::ModelCountTokens, _, _>(models::count_tokens);
 

@@ -67,8 +67,21 @@ pub struct ModelListResult {
     pub host: String,
     /// A command that gets a model which is small enough for any machine.
     pub get_small_model: String,
-    /// The models, in the order of the server.
+    /// The models, in the order of the server; those of `ollama` first, then by server.
     pub data: Vec<ModelSummary>,
+    /// The servers whose models are missing, because they did not answer in time or failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingServer>,
+}
+
+/// A server that did not list its models.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MissingServer {
+    /// The name in the configuration.
+    pub server: String,
+    /// The reason.
+    pub problem: String,
 }
 
 /// A model that the server has.
@@ -97,6 +110,114 @@ pub struct ModelSummary {
     pub capabilities: Vec<String>,
     /// The host that runs the model, if the server only forwards to it.
     pub remote_host: Option<String>,
+    /// The name of the server in the configuration.
+    pub server: Option<String>,
+    /// Whether the model is in the memory of its server; absent if the server did not say so in time.
+    pub loaded: Option<bool>,
+    /// The window of requests to the model, in tokens: that with which it is loaded, or the only one of its server.
+    pub window: Option<u32>,
+}
+
+/// The params of `model.servers`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelServersParams {
+    /// The name of one server; default all.
+    pub server: Option<String>,
+    /// Whether each configured model is described as well. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub test: bool,
+}
+
+/// The result of `model.servers`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelServersResult {
+    /// The servers, by name.
+    pub data: Vec<ServerReport>,
+}
+
+/// A model server.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerReport {
+    /// The name in the configuration.
+    pub server: String,
+    /// The kind, as the configuration names it.
+    pub kind: String,
+    /// The kind that was found, for people.
+    pub found: String,
+    /// The address; empty if the configuration of the server cannot be used.
+    pub host: String,
+    /// Whether the server answered with its models.
+    pub ready: bool,
+    /// The version, if the server says it.
+    pub version: Option<String>,
+    /// The time in which the server answered, in milliseconds.
+    pub answered_ms: Option<u64>,
+    /// The number of models that the server has.
+    pub n_models: Option<u32>,
+    /// The number of requests that the server is sent at the same time for a model.
+    pub parallel: u32,
+    /// The origin of `parallel`.
+    pub parallel_from: KnownFrom,
+    /// The models that the configuration describes, or without any the first ones of the server; only in tests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ServedModelReport>,
+    /// The reason why the server or one of its models cannot be used, each with a command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<ServerProblem>,
+}
+
+/// A model of a server that was tested.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServedModelReport {
+    /// The name, as a call names it.
+    pub model: String,
+    /// The window of every request, in tokens, if the server alone decides about it.
+    pub window: Option<u32>,
+    /// The origin of `window`.
+    pub window_from: Option<KnownFrom>,
+    /// How prompts are counted.
+    pub counts: CountsBy,
+}
+
+/// The origin of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum KnownFrom {
+    /// The server says it.
+    Asked,
+    /// The configuration says it.
+    Configured,
+    /// Nothing says it.
+    Default,
+}
+
+/// The way in which prompts for a model are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum CountsBy {
+    /// The model's vocabulary.
+    Vocabulary,
+    /// Estimates, which the server's own counts correct.
+    Server,
+    /// Estimates, which the counts of answers correct.
+    Answers,
+}
+
+/// A problem of a server.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerProblem {
+    /// The problem, as a sentence.
+    pub text: String,
+    /// A command that helps.
+    pub hint: String,
 }
 
 /// The result of `model.show`.

@@ -37,9 +37,11 @@ mod wire;
 pub(crate) use ctl::{Follower, Output, run};
 pub(crate) use daemon::Daemon;
 pub(crate) use fake_server::answer::Answer;
+pub(crate) use fake_server::http::{FakeServer, Step, response as http_response};
 pub(crate) use fake_server::ollama::{
     FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render,
 };
+pub(crate) use fake_server::openai;
 pub(crate) use model_session::ModelSession;
 pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start, start_with_config};
 pub(crate) use terminal::Terminal;

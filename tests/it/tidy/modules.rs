@@ -36,7 +36,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("path", &[]),
     ("cache", &[]),
     ("counts", &[]),
-    ("core", &["files", "models", "ollama", "ollama_key"]),
+    ("core", &["files", "models", "ollama", "ollama_key", "servers"]),
     // Records, and how sessions change.
     ("drafts", &[]),
     ("writes", &["snapshots"]),

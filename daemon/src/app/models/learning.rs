@@ -95,7 +95,7 @@ pub(crate) async fn learned_counter(
 /// margin of this model already.
 async fn calibrate_by_server(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) {
     let CountedPrompts { model, think, tools, num_ctx } = prompts;
-    let is_asked = matches!(info.counting, CountingSource::Weights(_));
+    let is_asked = matches!(info.counting, CountingSource::Server | CountingSource::Weights(_));
     let variant = TemplateVariant::new(*think, tools).key();
     let attempt = format!("{model} {variant} counts");
     let Some(num_ctx) = num_ctx.filter(|_| is_asked && core.counts.may_try(&attempt)) else {
@@ -213,6 +213,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
             let learned = read.ok().flatten();
             learned.ok_or_else(|| LearningError::Unusable(unusable.to_owned()))
         }
+        CountingSource::Server | CountingSource::Answers => return false,
     };
     match learned {
         Ok(learned) => {

@@ -1,6 +1,7 @@
 //! `model.*`: the models of the model server, as clients see them.
 
 pub(crate) mod learning;
+pub(crate) mod servers;
 pub(crate) mod window;
 
 use std::sync::Arc;
@@ -52,11 +53,11 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 
 /// Lists the models of the server (`model.list`).
 pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
-    let server = core.models.default_server();
-    let backend = server.backend()?;
-    let get_small_model = backend.advice().get_small_model.to_owned();
-    let data = server.list().await?.into_iter().map(summary).collect();
-    Ok(ModelListResult { host: backend.host(), get_small_model, data })
+    let default = core.models.default_server();
+    let (data, missing) = servers::list_all(&core).await?;
+    let get_small_model = default.backend().map(|backend| backend.advice().get_small_model);
+    let get_small_model = get_small_model.unwrap_or_default().to_owned();
+    Ok(ModelListResult { host: default.host(), get_small_model, data, missing })
 }
 
 /// Returns the names of the models on the server of a model that read images; none if it does not list them.
@@ -246,8 +247,12 @@ pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<Str
     }
 }
 
+/// Returns a listed model as clients see it, without its server and its state.
 fn summary(listed: ListedModel) -> ModelSummary {
     ModelSummary {
+        server: None,
+        loaded: None,
+        window: listed.served_context,
         model: listed.model,
         digest: listed.digest,
         size_bytes: listed.size_bytes,

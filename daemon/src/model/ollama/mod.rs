@@ -190,6 +190,10 @@ impl Backend for Ollama {
         &ADVICE
     }
 
+    fn kind(&self) -> &'static str {
+        "Ollama"
+    }
+
     fn sampling(&self) -> &'static SamplingNames {
         &SAMPLING
     }

@@ -1,0 +1,255 @@
+//! All model servers at once: the list of all models, and a report of each server with what a person can do.
+//!
+//! **Invariant**: with several servers, none of them delays the answer of the others by more than [`LIST_LIMIT`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::methods::model::{
+    CountsBy, KnownFrom, MissingServer, ModelServersParams, ModelServersResult, ModelSummary,
+    ServedModelReport, ServerProblem, ServerReport,
+};
+
+use super::{describe_again, summary};
+use crate::app::core::Core;
+use crate::app::error::{AppError, Result};
+use crate::model::{
+    CountingSource, ListedModel, ModelAddress, ModelError, ModelInfo, RunningModel, Server,
+};
+
+/// The longest wait for the models of one of several servers. A list takes at most a second.
+const LIST_LIMIT: Duration = Duration::from_millis(800);
+/// The longest wait for the models in memory, beside a list: a server that loads a model does not say which it has.
+const RUNNING_LIMIT: Duration = Duration::from_millis(300);
+/// The longest wait for a server that is tested.
+const TEST_LIMIT: Duration = Duration::from_secs(10);
+/// The most models of a server that are tested if the configuration describes none.
+const MAX_TESTED: usize = 3;
+
+/// Lists the models of all servers, and the servers that do not.
+///
+/// **Errors**: that of the only server, or of the default one if none lists its models.
+pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<MissingServer>)> {
+    let mut all = core.models.servers();
+    // The default server is first.
+    let default = core.models.default_server().settings().name.clone();
+    all.sort_by_key(|server| server.settings().name != default);
+    let limit = if all.len() > 1 { LIST_LIMIT } else { Duration::MAX };
+    let lists = all.into_iter().map(|server| async move {
+        let list = async { tokio::join!(server.list(), running(&server)) };
+        let listed = tokio::time::timeout(limit, list).await;
+        (server, listed)
+    });
+    let (mut data, mut missing, mut first_error) = (Vec::new(), Vec::new(), None);
+    let mut is_any = false;
+    for (server, listed) in join_all(lists).await {
+        let name = server.settings().name.clone();
+        match listed {
+            Ok((Ok(models), running)) => {
+                is_any = true;
+                let summaries = models.into_iter();
+                data.extend(summaries.map(|model| summarized(core, &server, model, &running)));
+            }
+            Ok((Err(error), _)) => {
+                let problem = error.to_string();
+                first_error.get_or_insert(error);
+                missing.push(MissingServer { server: name, problem });
+            }
+            Err(_) => {
+                let problem = format!("{} did not answer in time", server.host());
+                missing.push(MissingServer { server: name, problem });
+            }
+        }
+    }
+    match first_error {
+        Some(error) if !is_any => Err(error.into()),
+        _ => Ok((data, missing)),
+    }
+}
+
+/// Returns the models in the memory of a server, if it says so at once.
+async fn running(server: &Server) -> Option<Vec<RunningModel>> {
+    let backend = server.backend().ok()?;
+    tokio::time::timeout(RUNNING_LIMIT, backend.running()).await.ok()?.ok()
+}
+
+fn summarized(
+    core: &Core,
+    server: &Server,
+    model: ListedModel,
+    running: &Option<Vec<RunningModel>>,
+) -> ModelSummary {
+    let settings = server.settings();
+    let found = running
+        .as_ref()
+        .map(|all| all.iter().find(|one| server.is_model(&one.model, &model.model)));
+    let configured = settings.configured(&model.model).and_then(|model| model.window);
+    let served = model.served_context;
+    let window = found.flatten().and_then(|running| running.effective_context).or(served);
+    let address = ModelAddress { server: settings.name.clone(), name: model.model.clone() };
+    ModelSummary {
+        model: core.models.names().shown(&address),
+        server: Some(settings.name.clone()),
+        loaded: found.map(|found| found.is_some()),
+        window: window.into_iter().chain(configured).min(),
+        ..summary(model)
+    }
+}
+
+/// Reports the state of the model servers (`model.servers`).
+pub(crate) async fn report(
+    core: Arc<Core>,
+    params: ModelServersParams,
+) -> Result<ModelServersResult> {
+    let ModelServersParams { server: wanted, test } = params;
+    let mut all = core.models.servers();
+    if let Some(wanted) = &wanted {
+        let known: Vec<String> = all.iter().map(|server| server.settings().name.clone()).collect();
+        all.retain(|server| server.settings().name == *wanted);
+        if all.is_empty() {
+            let problem = format!("{wanted} is not configured; there are: {}", known.join(", "));
+            return Err(AppError::invalid("server", problem));
+        }
+    }
+    let core = &core;
+    let reports = all.into_iter().map(|server| async move { report_of(core, &server, test).await });
+    Ok(ModelServersResult { data: join_all(reports).await })
+}
+
+async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerReport {
+    let settings = server.settings();
+    let (parallel, parallel_from) = match settings.parallel {
+        Some(parallel) => (parallel, KnownFrom::Configured),
+        None => (1, KnownFrom::Default),
+    };
+    let mut report = ServerReport {
+        server: settings.name.clone(),
+        kind: settings.kind.name().to_owned(),
+        found: String::new(),
+        host: server.host(),
+        ready: false,
+        version: None,
+        answered_ms: None,
+        n_models: None,
+        parallel,
+        parallel_from,
+        models: Vec::new(),
+        problems: Vec::new(),
+    };
+    let limit = if test { TEST_LIMIT } else { LIST_LIMIT };
+    let started = Instant::now();
+    let listed = tokio::time::timeout(limit, async {
+        let backend = server.backend()?;
+        backend.list(1).await
+    });
+    let listed = match listed.await {
+        Ok(Ok(listed)) => listed,
+        Ok(Err(error)) => {
+            report.problems.push(problem_of(&error, &settings.name));
+            return report;
+        }
+        Err(_) => {
+            let text = format!("{} did not answer within {} s", report.host, limit.as_secs_f64());
+            let hint = format!("ollmctl servers test {}", settings.name);
+            report.problems.push(ServerProblem { text, hint });
+            return report;
+        }
+    };
+    report.ready = true;
+    report.answered_ms = u64::try_from(started.elapsed().as_millis()).ok();
+    report.n_models = u32::try_from(listed.len()).ok();
+    report.found = server.backend().map(|backend| backend.kind()).unwrap_or_default().to_owned();
+    report.version = server.status().await.version;
+    if test {
+        test_models(core, server, &listed, &mut report).await;
+    }
+    report
+}
+
+/// Describes the models that the configuration names, or else some of the server.
+async fn test_models(
+    core: &Arc<Core>,
+    server: &Server,
+    listed: &[ListedModel],
+    report: &mut ServerReport,
+) {
+    let settings = server.settings();
+    let address = |name: &str| {
+        let (server, name) = (settings.name.clone(), name.to_owned());
+        core.models.names().shown(&ModelAddress { server, name })
+    };
+    let mut names: Vec<String> = settings.models.keys().cloned().collect();
+    if names.is_empty() {
+        names = listed.iter().take(MAX_TESTED).map(|model| address(&model.model)).collect();
+    }
+    for model in names {
+        let described = tokio::time::timeout(TEST_LIMIT, describe_again(core, &model));
+        match described.await {
+            Ok(Ok(info)) => {
+                if let Some(slots) = info.slots.filter(|_| settings.parallel.is_none()) {
+                    (report.parallel, report.parallel_from) = (slots, KnownFrom::Asked);
+                }
+                report.models.push(model_report(core, model, &info));
+            }
+            Ok(Err(error)) => report.problems.push(problem_of(&error, &settings.name)),
+            Err(_) => {
+                let text = format!("{model} was not described within {} s", TEST_LIMIT.as_secs());
+                let hint = format!("ollmctl models show {model}");
+                report.problems.push(ServerProblem { text, hint });
+            }
+        }
+    }
+}
+
+fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelReport {
+    let counts = match &info.counting {
+        CountingSource::Ollama => CountsBy::Vocabulary,
+        CountingSource::Weights(path) if crate::fsutil::file_len(path).is_some() => {
+            CountsBy::Vocabulary
+        }
+        CountingSource::Weights(_) | CountingSource::Server => CountsBy::Server,
+        CountingSource::Answers => CountsBy::Answers,
+    };
+    let counts =
+        if core.counts.has_tokenizer(info, &model) { CountsBy::Vocabulary } else { counts };
+    let window_from = info.served_context.map(|_| match info.is_window_configured {
+        true => KnownFrom::Configured,
+        false => KnownFrom::Asked,
+    });
+    ServedModelReport { model, window: info.served_context, window_from, counts }
+}
+
+/// Returns a problem with a command that helps.
+fn problem_of(error: &ModelError, server: &str) -> ServerProblem {
+    let hint = match error {
+        ModelError::Setup { .. }
+        | ModelError::InvalidHost(_)
+        | ModelError::OtherServer { .. }
+        | ModelError::Unauthorized { .. }
+        | ModelError::Redirected { .. }
+        | ModelError::Client { .. } => "ollmctl config check".to_owned(),
+        ModelError::Unreachable { to, .. } => to.advice.start.to_owned(),
+        ModelError::NotFound { .. } => "ollmctl models list".to_owned(),
+        _ => format!("ollmctl servers test {server}"),
+    };
+    ServerProblem { text: error.to_string(), hint }
+}
+
+/// Waits for all futures at once, and returns their results in order.
+async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut are_all_ready = true;
+        for (future, result) in &mut waiting {
+            if result.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(ready) => *result = Some(ready),
+                    std::task::Poll::Pending => are_all_ready = false,
+                }
+            }
+        }
+        if are_all_ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    waiting.into_iter().filter_map(|(_, result)| result).collect()
+}

@@ -1,0 +1,130 @@
+//! Thinking that a server leaves in the text of an answer, between tags.
+//!
+//! **Invariant**: the pieces together are the text without the tags, wherever it was divided.
+
+use crate::model::chat::ChatDelta;
+
+const OPENING: &str = "<think>";
+const CLOSING: &str = "</think>";
+
+/// Divides the text of an answer that begins with thinking.
+#[derive(Debug, Default)]
+pub(super) struct ThinkingSplitter {
+    state: SplitState,
+    /// Text that may be the beginning of a tag.
+    held: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SplitState {
+    /// Nothing but white space has come.
+    #[default]
+    Start,
+    Thinking,
+    /// Behind the thinking, white space is left out.
+    Behind,
+    Text,
+}
+
+impl ThinkingSplitter {
+    /// Adds a piece of text.
+    pub(super) fn push(&mut self, piece: &str, deltas: &mut Vec<ChatDelta>) {
+        if self.state == SplitState::Text {
+            return add(deltas, ChatDelta::Text, piece);
+        }
+        self.held.push_str(piece);
+        while !self.held.is_empty() && self.advance(deltas) {}
+    }
+
+    /// Adds the text that was held, at the end of the answer.
+    pub(super) fn finish(&mut self, deltas: &mut Vec<ChatDelta>) {
+        let held = std::mem::take(&mut self.held);
+        match self.state {
+            SplitState::Thinking => add(deltas, ChatDelta::Thinking, &held),
+            SplitState::Behind if held.trim().is_empty() => {}
+            _ => add(deltas, ChatDelta::Text, &held),
+        }
+    }
+
+    /// Handles what is held; returns whether something changed.
+    fn advance(&mut self, deltas: &mut Vec<ChatDelta>) -> bool {
+        match self.state {
+            SplitState::Start => {
+                let begun = self.held.trim_start();
+                if let Some(rest) = begun.strip_prefix(OPENING) {
+                    (self.held, self.state) = (rest.to_owned(), SplitState::Thinking);
+                    return true;
+                }
+                if OPENING.starts_with(begun) {
+                    return false;
+                }
+                self.flush(deltas);
+            }
+            SplitState::Thinking => {
+                if let Some((thinking, rest)) = self.held.split_once(CLOSING) {
+                    add(deltas, ChatDelta::Thinking, thinking);
+                    (self.held, self.state) = (rest.to_owned(), SplitState::Behind);
+                    return true;
+                }
+                let n_held = (1..CLOSING.len()).rev().find(|n| self.held.ends_with(&CLOSING[..*n]));
+                let ready = self.held.len() - n_held.unwrap_or(0);
+                add(deltas, ChatDelta::Thinking, &self.held[..ready]);
+                self.held.drain(..ready);
+                return false;
+            }
+            SplitState::Behind => {
+                self.held = self.held.trim_start().to_owned();
+                if !self.held.is_empty() {
+                    self.flush(deltas);
+                }
+            }
+            SplitState::Text => self.flush(deltas),
+        }
+        false
+    }
+
+    fn flush(&mut self, deltas: &mut Vec<ChatDelta>) {
+        self.state = SplitState::Text;
+        add(deltas, ChatDelta::Text, &std::mem::take(&mut self.held));
+    }
+}
+
+fn add(deltas: &mut Vec<ChatDelta>, kind: fn(String) -> ChatDelta, text: &str) {
+    if !text.is_empty() {
+        deltas.push(kind(text.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinking_is_found_wherever_the_text_is_divided() {
+        let check = |text: &str, thinking: &str, rest: &str| {
+            for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+                let (mut splitter, mut deltas) = (ThinkingSplitter::default(), Vec::new());
+                splitter.push(&text[..cut], &mut deltas);
+                splitter.push(&text[cut..], &mut deltas);
+                splitter.finish(&mut deltas);
+                let (mut thought, mut said) = (String::new(), String::new());
+                for delta in deltas {
+                    match delta {
+                        ChatDelta::Thinking(text) => thought.push_str(&text),
+                        ChatDelta::Text(text) => said.push_str(&text),
+                        _ => unreachable!("only texts"),
+                    }
+                }
+                assert_eq!((thought.as_str(), said.as_str()), (thinking, rest), "{text} at {cut}");
+            }
+        };
+        check("<think>so</think>\n\nYes.", "so", "Yes.");
+        check("\n<think>é</think>ja", "é", "ja");
+        check("<think></think>", "", "");
+        check("<think>a </thin b", "a </thin b", "");
+        check("A <think>tag</think>.", "", "A <think>tag</think>.");
+        check("<thing>", "", "<thing>");
+        check("  x", "", "  x");
+        check("<", "", "<");
+    }
+}
