@@ -118,6 +118,43 @@ fn configured_vocabulary_counts_for_a_server_elsewhere() {
     assert_eq!(usage["countKind"], "calibrated", "its template is not known: {usage}");
     let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
     assert_eq!(counted["tokens"], count("ringing"));
+    // llama-server renders its template, also on another machine.
+    let llama = FakeOpenAi::new(Face::LlamaServer);
+    let mut chat = ModelSession::with_config(&config_with(&llama, "auto", &tokenizer));
+    assert_eq!(self::usage(&chat.turn("hello there"))["countKind"], "exact");
+}
+
+#[test]
+fn server_is_asked_once_before_a_further_turn() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    let sandbox = Sandbox::new();
+    write_weights(&sandbox, &fake);
+    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
+    let _first = chat.turn("hello");
+    let n_asked =
+        |fake: &FakeOpenAi| ["/v1/models", "/props"].map(|path| fake.requests(path).len());
+    let before = n_asked(&fake);
+    let _second = chat.turn("hello again");
+    assert_eq!(n_asked(&fake), before.map(|n| n + 1));
+}
+
+#[test]
+fn notes_are_requested_from_a_model_of_another_server() {
+    let (fake, ollama) = (FakeOpenAi::new(Face::LlamaServer), FakeOllama::new());
+    let text = config(&fake, "auto").replace("127.0.0.1:9", ollama.host());
+    let mut chat = ModelSession::with_config(&format!("{text}compression:\n  model: tiny\n"));
+    for number in 0..6 {
+        let _turn =
+            chat.turn(&format!("Port {number} is 482{number}. {}", "More words. ".repeat(60)));
+    }
+    let n_chats = fake.chats().len();
+    // The fake answers "ok", which is no summary.
+    let error = chat.refused("context.compact", json!({ "strategy": "summarize" }), "modelFailed");
+    assert_eq!(error["data"]["model"], "tiny");
+    assert!(!ollama.summary_requests().is_empty());
+    assert_eq!(fake.chats().len(), n_chats);
+    let _turn = chat.turn("And now?");
+    assert_eq!(fake.chats().len(), n_chats + 1);
 }
 
 #[test]

@@ -114,6 +114,10 @@ impl Backend for Auto {
         Box::pin(async move { self.asked().await?.vocabulary(model).await })
     }
 
+    fn holds_models(&self) -> bool {
+        self.known().holds_models()
+    }
+
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
         Box::pin(async { self.asked().await?.running().await })
     }

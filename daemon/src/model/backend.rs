@@ -68,6 +68,11 @@ pub(crate) trait Backend: Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
+    /// Returns whether the server has every model that it lists in its memory all the time, so that it need not be asked.
+    fn holds_models(&self) -> bool {
+        false
+    }
+
     /// Lists the models in the server's memory. May time out while the server loads a model.
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>>;
 

@@ -294,7 +294,19 @@ impl Server {
     /// Returns the model as it is in the server's memory; `None` if it is not, or if the server does not respond in
     /// time. A failure is only logged, because callers can do without.
     pub(super) async fn in_memory(&self, model: &str) -> Option<RunningModel> {
-        let all = self.backend().ok()?.running().await;
+        let backend = self.backend().ok()?;
+        if backend.holds_models() {
+            let info = self.recent_info(model)?;
+            let effective_context = info.served_context;
+            let (model, digest) = (info.model.clone(), info.digest.clone().unwrap_or_default());
+            return Some(RunningModel {
+                model,
+                digest,
+                effective_context,
+                ..RunningModel::default()
+            });
+        }
+        let all = backend.running().await;
         let all = all.inspect_err(|error| tracing::debug!("{error}")).ok()?;
         all.into_iter().find(|running| self.is_model(&running.model, model))
     }
@@ -302,6 +314,9 @@ impl Server {
     /// Returns whether the server has a model in its memory; `None` if it does not report it within `wait`.
     pub(super) async fn is_in_memory(&self, model: &str, wait: Duration) -> Option<bool> {
         let backend = self.backend().ok()?;
+        if backend.holds_models() {
+            return Some(true);
+        }
         let running = tokio::time::timeout(wait, backend.running()).await.ok()?.ok()?;
         Some(running.iter().any(|running| self.is_model(&running.model, model)))
     }

@@ -35,6 +35,8 @@ pub(super) struct DialectRules {
     pub(super) version: Option<&'static str>,
     /// Whether a request can name the time for which the model stays loaded, as `ttl`.
     pub(super) takes_ttl: bool,
+    /// Whether a model is loaded by the first request to it, and unloaded later.
+    pub(super) loads_on_demand: bool,
 }
 
 /// How a request says whether the model thinks.
@@ -105,6 +107,7 @@ const LLAMA_SERVER: DialectRules = DialectRules {
     windows: None,
     version: None,
     takes_ttl: false,
+    loads_on_demand: false,
 };
 
 const VLLM: DialectRules = DialectRules {
@@ -143,6 +146,7 @@ const VLLM: DialectRules = DialectRules {
     windows: None,
     version: Some("/version"),
     takes_ttl: false,
+    loads_on_demand: false,
 };
 
 const SGLANG: DialectRules = DialectRules {
@@ -179,6 +183,7 @@ const SGLANG: DialectRules = DialectRules {
     windows: None,
     version: None,
     takes_ttl: false,
+    loads_on_demand: false,
 };
 
 const LM_STUDIO: DialectRules = DialectRules {
@@ -211,6 +216,7 @@ const LM_STUDIO: DialectRules = DialectRules {
     windows: Some("/api/v0/models"),
     version: None,
     takes_ttl: true,
+    loads_on_demand: true,
 };
 
 const PLAIN: DialectRules = DialectRules {
@@ -241,6 +247,7 @@ const PLAIN: DialectRules = DialectRules {
     windows: None,
     version: None,
     takes_ttl: false,
+    loads_on_demand: false,
 };
 
 /// The options for the longest answer.

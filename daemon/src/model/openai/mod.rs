@@ -118,7 +118,16 @@ impl OpenAi {
 
     /// Returns the models with what the server says about them.
     async fn models(&self, max_attempts: u32) -> Result<Vec<FoundModel>, ModelError> {
-        let raw: Value = self.get(MODELS, max_attempts, None).await?;
+        // Both at once, because a turn waits for them.
+        let props = async {
+            match self.rules().has_props {
+                true => self.get::<Props>("/props", max_attempts, None).await.map(Some),
+                false => Ok(None),
+            }
+        };
+        let list = self.get::<Value>(MODELS, max_attempts, None);
+        let (raw, props) = tokio::join!(list, props);
+        let raw = raw?;
         self.check_kind(&raw).await?;
         let other = |_| self.other_server("it returns other JSON".to_owned());
         let mut list: ModelList = serde_json::from_value(raw).map_err(other)?;
@@ -128,9 +137,10 @@ impl OpenAi {
         {
             list.add_windows(&windows);
         }
-        let props = match rules.has_props {
-            true => Some(self.get::<Props>("/props", max_attempts, None).await?),
-            false => None,
+        let props = match props? {
+            // The server said just now that it is a llama-server.
+            None if rules.has_props => Some(self.get("/props", max_attempts, None).await?),
+            props => props,
         };
         Ok(list.into_models(props.as_ref()))
     }
@@ -268,6 +278,10 @@ impl Backend for OpenAi {
             let found = self.found(model).await?;
             Ok(found.info(model, self.rules(), self.is_here))
         })
+    }
+
+    fn holds_models(&self) -> bool {
+        !self.rules().loads_on_demand
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
