@@ -164,7 +164,7 @@ fn file_values(
                 location: ValueSource::file(path, lines.section(servers::SECTION)),
                 key: servers::SECTION.to_owned(),
                 expected: "a section of servers".to_owned(),
-                found: describe(&other),
+                found: servers::describe(&other),
             });
         }
         None => Servers::new(),

@@ -14,7 +14,7 @@ use ollm_protocol::model_host::ModelHost;
 use serde_json::{Map, Value, json};
 
 use super::error::{ConfigError, ConfigWarning, ValueSource, nearest};
-use super::raw::describe;
+use super::raw::describe as describe_openly;
 use super::sections::{ApiKey, MAX_WINDOW};
 use crate::fsutil;
 
@@ -104,7 +104,7 @@ pub(crate) struct ServerConfig {
     pub(crate) parallel: Option<u32>,
     /// The models by alias.
     pub(crate) models: BTreeMap<String, ServedModel>,
-    /// The section as it is in the file.
+    /// The section as it is in the file, without values that may be secret.
     shown: Value,
 }
 
@@ -124,13 +124,28 @@ pub(crate) struct ServedModel {
 impl ServerConfig {
     /// Returns the section without values that may be secret.
     pub(super) fn shown(&self) -> Value {
-        let mut shown = self.shown.clone();
-        if let Some(host) = &self.host {
-            shown["url"] = json!(host.to_string());
-        }
-        let headers = shown.get_mut("headers").and_then(Value::as_object_mut);
-        headers.into_iter().flatten().for_each(|(_, value)| *value = json!("(hidden)"));
-        shown
+        self.shown.clone()
+    }
+}
+
+/// Returns the section of a server without values that may be secret.
+fn redacted(section: &Value, host: Option<&ModelHost>) -> Value {
+    let mut shown = section.clone();
+    if let Some(host) = host {
+        shown["url"] = json!(host.to_string());
+    }
+    let headers = shown.get_mut("headers").and_then(Value::as_object_mut);
+    headers.into_iter().flatten().for_each(|(_, value)| *value = json!("(hidden)"));
+    shown
+}
+
+/// Returns a wrong value for an error: only numbers are repeated, because any text may be a secret in a wrong place.
+pub(super) fn describe(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.trim().is_empty() => "an empty text".to_owned(),
+        Value::String(_) => "another text".to_owned(),
+        Value::Bool(_) => "a truth value".to_owned(),
+        other => describe_openly(other),
     }
 }
 
@@ -148,7 +163,7 @@ pub(super) fn read(
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._".contains(char);
         if name.is_empty() || !name.chars().all(fits) {
             let expected = "named with letters, digits, dots, dashes and underscores";
-            return Err(place.wrong(expected, &json!(name)));
+            return Err(place.wrong_text(expected, name));
         }
         let server = place.server(name, value, env)?;
         if let Some(problem) = &server.problem {
@@ -163,7 +178,7 @@ pub(super) fn read(
                 .find(|(_, other): &(&String, &ServerConfig)| other.models.contains_key(alias));
             if other.is_some() {
                 let expected = "a list of aliases that no other server has";
-                return Err(place.wrong(expected, &json!(alias)));
+                return Err(place.wrong_text(expected, alias));
             }
         }
         servers.insert(name.clone(), server);
@@ -183,12 +198,18 @@ impl KeyPlace {
     }
 
     fn wrong(&self, expected: &str, found: &Value) -> ConfigError {
-        ConfigError::Value {
-            location: self.location.clone(),
-            key: self.key.clone(),
-            expected: expected.to_owned(),
-            found: describe(found),
-        }
+        self.wrong_as(expected, describe(found))
+    }
+
+    /// Returns the error for a text that is repeated, because it cannot be a secret: a name, an alias or a kind.
+    fn wrong_text(&self, expected: &str, found: &str) -> ConfigError {
+        self.wrong_as(expected, json!(found).to_string())
+    }
+
+    fn wrong_as(&self, expected: &str, found: String) -> ConfigError {
+        let Self { location, key } = self;
+        let (location, key, expected) = (location.clone(), key.clone(), expected.to_owned());
+        ConfigError::Value { location, key, expected, found }
     }
 
     /// Returns the entries of a section that has only known keys.
@@ -223,7 +244,7 @@ impl KeyPlace {
             Some(word) => {
                 let words = ServerKind::ALL.map(ServerKind::name).join(", ");
                 let kind = ServerKind::ALL.into_iter().find(|kind| kind.name() == word);
-                let wrong = || self.at("kind").wrong(&format!("one of {words}"), &json!(word));
+                let wrong = || self.at("kind").wrong_text(&format!("one of {words}"), word);
                 kind.filter(|kind| !is_ollama || *kind == ServerKind::Ollama).ok_or_else(wrong)?
             }
         };
@@ -233,6 +254,7 @@ impl KeyPlace {
             Ok(found) => key = found,
             Err(reason) => problem = Some(reason),
         }
+        let shown = redacted(value, host.as_ref());
         if let Some(path) = text("caFile")? {
             match read_small(&self.absolute("caFile", path)?) {
                 Ok((pem, _)) => certificates = Some(pem),
@@ -248,19 +270,13 @@ impl KeyPlace {
             problem,
             parallel: self.count(entries, "parallel", MAX_PARALLEL)?,
             models: self.models(entries)?,
-            shown: value.clone(),
+            shown,
         })
     }
 
     fn host(&self, is_ollama: bool, url: Option<&str>) -> Result<Option<ModelHost>, ConfigError> {
         let place = self.at("url");
-        // The value is not repeated.
-        let wrong = |expected: &str| {
-            let found = if url.is_some() { "another text" } else { "nothing" }.to_owned();
-            let Self { location, key } = &place;
-            let (location, key, expected) = (location.clone(), key.clone(), expected.to_owned());
-            ConfigError::Value { location, key, expected, found }
-        };
+        let wrong = |expected: &str| place.wrong(expected, &json!(url));
         let Some(url) = url.filter(|_| !is_ollama) else {
             return match url {
                 None if is_ollama => Ok(None),
@@ -295,6 +311,10 @@ impl KeyPlace {
             (None, None) => Ok(None),
             (Some(_), Some(_)) => {
                 return Err(self.at("keyFile").wrong("absent beside keyEnv", &json!("a file")));
+            }
+            (Some(variable), None) if !is_variable(variable) => {
+                let expected = "the name of a variable, not the key itself";
+                return Err(self.at("keyEnv").wrong(expected, &json!(variable)));
             }
             (Some(variable), None) => match env.get(variable).map(|text| usable(text)) {
                 None => {
@@ -331,7 +351,9 @@ impl KeyPlace {
             let is_name = name.chars().all(|char| char.is_ascii_alphanumeric() || char == '-');
             match value.as_str().filter(|text| is_name && !name.is_empty() && fits(text)) {
                 Some(text) => Ok((name.clone(), ApiKey(text.to_owned()))),
-                None => Err(place.at(name).wrong("a text for a header", &json!("another value"))),
+                None if is_name => Err(place.at(name).wrong("a text for a header", value)),
+                // Without a colon, the value is part of the name.
+                None => Err(place.wrong("a section with names of headers", value)),
             }
         };
         headers.iter().map(header).collect()
@@ -349,7 +371,7 @@ impl KeyPlace {
         let model = |(alias, value): (&String, &Value)| {
             let place = place.at(alias);
             if alias.is_empty() || alias.chars().any(|char| char == '@' || char.is_whitespace()) {
-                return Err(place.wrong("an alias without spaces and @", &json!(alias)));
+                return Err(place.wrong_text("an alias without spaces and @", alias));
             }
             let empty = json!({});
             let value = if value.is_null() { &empty } else { value };
@@ -404,9 +426,15 @@ impl KeyPlace {
     }
 }
 
-/// Reads a small regular file, and returns its mode.
+/// Returns whether a text can be the name of a variable.
+fn is_variable(text: &str) -> bool {
+    let fits = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    text.chars().all(fits) && !text.starts_with(|char: char| char.is_ascii_digit())
+}
+
+/// Reads a small regular file, and returns its mode. An error does not repeat the path, which may be a key by mistake.
 fn read_small(path: &Path) -> Result<(Vec<u8>, u32), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let failed = |error: std::io::Error| error.to_string();
     let file = fsutil::open_regular(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.mode();
     let mut bytes = Vec::new();
@@ -451,9 +479,9 @@ mod tests {
         assert_eq!((b.models["big"].name.as_str(), b.models["big"].window), ("Q/W", Some(32_768)));
         assert_eq!(b.models["own"].name, "own");
         assert_eq!((servers["ollama"].kind, host("ollama")), (ServerKind::Ollama, None));
-        let shown = b.shown().to_string();
-        assert!(!shown.contains("blue") && !shown.contains("sesame"), "{shown}");
-        assert!(!format!("{b:?}").contains("sesame"), "{b:?}");
+        for shown in [b.shown().to_string(), format!("{b:?}")] {
+            assert!(!shown.contains("blue") && !shown.contains("sesame"), "{shown}");
+        }
     }
 
     #[test]
@@ -473,6 +501,15 @@ mod tests {
         check(json!({ "url": url, "keyEnv": "A", "keyFile": "/b" }), "absent beside keyEnv");
         check(json!({ "url": url, "keyFile": "b" }), "an absolute path");
         check(json!({ "url": url, "headers": { "A": "hunter2\n" } }), "servers.s.headers.A");
+        check(json!({ "url": url, "headers": { "A": ["hunter2"] } }), "servers.s.headers.A");
+        check(json!({ "url": url, "headers": { "A hunter2": null } }), "servers.s.headers must");
+        check(json!({ "url": url, "headers": "hunter2" }), "a section with texts");
+        check(json!({ "url": url, "keyEnv": "sk-hunter2" }), "servers.s.keyEnv must be the name");
+        check(json!({ "url": url, "keyEnv": "2hunter2" }), "not the key itself");
+        check(json!({ "url": url, "keyFile": "hunter2" }), "an absolute path, not another text");
+        check(json!({ "url": url, "parallel": "hunter2" }), "not another text");
+        check(json!({ "url": url, "models": { "a": { "tokenizer": "hunter2" } } }), "an absolute");
+        check(json!("hunter2"), "servers.s must be a section with keys");
         check(json!({ "url": url, "models": { "a@b": {} } }), "without spaces and @");
         check(json!({ "url": url, "models": { "a": { "windwo": 1 } } }), "did you mean window?");
         check(json!(3), "a section with keys");
@@ -504,6 +541,7 @@ mod tests {
         assert!(read("keyEnv", json!("MISSING")).1.contains("MISSING"));
         assert!(read("keyEnv", json!("NONE")).1.contains("has none"));
         assert!(read("keyFile", json!(path)).1.contains("cannot read"));
+        assert!(!read("keyFile", json!("/hunter2")).1.contains("hunter2"));
         file(0o600, "sesame\n");
         assert_eq!(read("keyFile", json!(path)), (true, String::new()));
         file(0o640, "sesame\n");

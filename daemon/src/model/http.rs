@@ -18,6 +18,7 @@ use reqwest::header::{
 };
 use reqwest::{Certificate, Client, Method, Response, redirect};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::MAX_ATTEMPTS;
@@ -37,6 +38,9 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of idle connections in the pool.
 const MAX_IDLE_CONNECTIONS: usize = 4;
+/// The least length of a key or a header's value that is looked for in a server's text; a shorter one is no secret, and may
+/// be part of any number.
+const MIN_SECRET_BYTES: usize = 4;
 /// The types of responses that are understood.
 const ACCEPTED: &str = "application/x-ndjson, application/json, text/event-stream";
 /// The interval of TCP keep-alive probes, which detect that the server's machine has failed during an answer.
@@ -93,7 +97,7 @@ impl ProbeResponse {
         String::from_utf8_lossy(&self.body)
     }
 
-    pub(super) fn json(&self) -> Option<serde_json::Value> {
+    pub(super) fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.body).ok()
     }
 }
@@ -141,6 +145,42 @@ impl HttpAddress {
     /// Returns an address without key, headers and certificates of its own.
     pub(crate) const fn new(host: ModelHost) -> Self {
         Self { host, key: None, headers: Vec::new(), certificates: None }
+    }
+
+    /// Replaces the key and the values of headers in a server's text.
+    fn without_secrets(&self, text: &str) -> String {
+        let headers = self.headers.iter().map(|(_, value)| value);
+        let all = self.key.iter().chain(headers).map(|secret| secret.0.trim());
+        // The value of a header may have a scheme before the key.
+        let all = all.flat_map(|secret| {
+            let key = secret.split_once(' ').map(|(_, key)| key.trim());
+            std::iter::once(secret).chain(key)
+        });
+        let mut all: Vec<&str> = all.filter(|secret| secret.len() >= MIN_SECRET_BYTES).collect();
+        all.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        all.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "[key]"))
+    }
+
+    /// Does the same in the body of an error. The texts of JSON are replaced one by one, so that it stays JSON.
+    fn body_without_secrets(&self, body: &[u8]) -> Vec<u8> {
+        fn replace(value: &mut Value, with: &impl Fn(&str) -> String) {
+            match value {
+                Value::String(text) => *text = with(text),
+                Value::Array(all) => all.iter_mut().for_each(|value| replace(value, with)),
+                Value::Object(all) => all.values_mut().for_each(|value| replace(value, with)),
+                Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            }
+        }
+        if self.key.is_none() && self.headers.is_empty() {
+            return body.to_owned();
+        }
+        match serde_json::from_slice::<Value>(body) {
+            Ok(mut json) => {
+                replace(&mut json, &|text| self.without_secrets(text));
+                json.to_string().into_bytes()
+            }
+            Err(_) => self.without_secrets(&String::from_utf8_lossy(body)).into_bytes(),
+        }
     }
 }
 
@@ -238,13 +278,14 @@ impl Http {
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         let head = ResponseHead {
             status,
-            location: header(LOCATION).map(str::to_owned),
+            location: header(LOCATION).map(|location| self.address.without_secrets(location)),
             is_html: header(CONTENT_TYPE).is_some_and(|kind| kind.contains("html")),
             retry_after: header(RETRY_AFTER).and_then(|wait| wait.trim().parse().ok()),
         };
         // If the body cannot be read, the status alone determines the error.
         let body = self.read(response, &call.to, deadline, "an error", MAX_ERROR_BYTES).await;
         let body = body.unwrap_or_default();
+        let body = self.address.body_without_secrets(&body);
         let error = from_response(call.to.clone(), &head, &body);
         Err((error, status == 503))
     }
@@ -435,4 +476,29 @@ fn innermost(error: &reqwest::Error) -> String {
 fn is_not_http(error: &reqwest::Error) -> bool {
     let text = innermost(error);
     text.contains("invalid http") || text.contains("invalid header")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_text_has_no_key() {
+        let secret = |text: &str| ApiKey(text.to_owned());
+        let address = HttpAddress {
+            key: Some(secret("ses/ame")),
+            headers: vec![
+                ("X-Auth".to_owned(), secret("Bearer hunter2")),
+                ("X-N".to_owned(), secret("40")),
+            ],
+            ..HttpAddress::new(ModelHost::parse("http://h:1").expect("an address"))
+        };
+        let check = |text: &str, expect: &str| {
+            let shown = address.body_without_secrets(text.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&shown), expect);
+        };
+        check(r#"{"error":"no ses\/ame, 4096"}"#, r#"{"error":"no [key], 4096"}"#);
+        check("wrong key hunter2, got Bearer hunter2", "wrong key [key], got [key]");
+        assert_eq!(address.without_secrets("http://x/?k=ses/ame"), "http://x/?k=[key]");
+    }
 }
