@@ -32,6 +32,8 @@ const OVERFLOWS: &[&str] = &[
     "exceeds the context length",
     "exceeds the available context size",
     "exceed_context_size_error",
+    // llama-server, in the middle of an answer.
+    "context size has been exceeded",
     "longer than the context length",
     "exceeds the model's maximum context length",
     // vLLM and OpenAI: "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (...)".
@@ -194,10 +196,18 @@ fn overflow_numbers(text: &str) -> (Option<u64>, Option<u64>) {
     match (numbers.next(), numbers.next()) {
         (None, _) => {
             let number_after = |before: &str| {
-                let (_, rest) = text.split_once(before)?;
-                rest.split(|char: char| !char.is_ascii_digit()).next()?.parse().ok()
+                let mut all = text.match_indices(before).filter_map(|(at, _)| {
+                    let rest = &text[at + before.len()..];
+                    let end = rest.find(|char: char| !char.is_ascii_digit());
+                    let (digits, rest) = rest.split_at(end.unwrap_or(rest.len()));
+                    // The length of the answer is not that of the prompt.
+                    let is_answer = rest.starts_with(" output tokens");
+                    digits.parse().ok().filter(|_| !is_answer)
+                });
+                all.next()
             };
-            let needed = number_after("requested ").or_else(|| number_after("your request has "));
+            let before = ["at least ", "contains ", "requested ", "your request has "];
+            let needed = before.into_iter().find_map(number_after);
             (needed, number_after("maximum context length is "))
         }
         both => both,
@@ -245,6 +255,13 @@ mod tests {
         let vllm = r#"{"object":"error","message":"This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4900 in the messages, 100 in the completion). Please reduce the length.","type":"BadRequestError","param":null,"code":400}"#;
         check(400, vllm, overflow(Some(5000), Some(4096)));
         check(400, &format!("{{\"error\":{vllm}}}"), overflow(Some(5000), Some(4096)));
+        let newer = "This model's maximum context length is 8192 tokens. However, you requested 900 output tokens and your prompt contains at least 7293 input tokens, for a total of at least 8193 tokens.";
+        check(400, &error(newer), overflow(Some(7293), Some(8192)));
+        let known = "This model's maximum context length is 8192 tokens. However, you requested 900 output tokens and your prompt contains 7500 input tokens.";
+        check(400, &error(known), overflow(Some(7500), Some(8192)));
+        let unknown = "This model's maximum context length is 8192 tokens. However, you requested 900 output tokens.";
+        check(400, &error(unknown), overflow(None, Some(8192)));
+        check(500, &error("Context size has been exceeded."), overflow(None, None));
         let sglang = r#"{"object":"error","message":"The input (5000 tokens) is longer than the model's context length (4096 tokens).","type":"BadRequestError","code":400}"#;
         check(400, sglang, overflow(Some(5000), Some(4096)));
     }
