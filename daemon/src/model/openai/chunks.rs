@@ -38,6 +38,8 @@ pub(super) struct ChatChunks {
     splitter: ThinkingSplitter,
     /// The tool calls so far, by their index.
     calls: BTreeMap<u64, PartialCall>,
+    /// The index of the call that pieces without an index continue.
+    last_call: Option<u64>,
     n_call_bytes: usize,
     reason: Option<DoneReason>,
     usage: ChunkUsage,
@@ -155,6 +157,7 @@ impl ChatChunks {
             first_at: None,
             splitter: ThinkingSplitter::default(),
             calls: BTreeMap::new(),
+            last_call: None,
             n_call_bytes: 0,
             reason: None,
             usage: ChunkUsage::default(),
@@ -187,17 +190,45 @@ impl ChatChunks {
                 let tokens = choice.logprobs.content.into_iter().map(ChunkLogprob::into_token);
                 deltas.push(ChatDelta::Logprobs(tokens.collect()));
             }
-            if let Some(reason) = choice.finish_reason {
-                self.reason = Some(done_reason(&reason));
-                self.splitter.finish(&mut deltas);
-                let calls = std::mem::take(&mut self.calls).into_values();
-                let calls: Vec<_> = calls.map(PartialCall::into_call).collect();
-                if !calls.is_empty() {
-                    deltas.push(ChatDelta::ToolCalls(calls));
-                }
+            let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) else {
+                continue;
+            };
+            self.splitter.finish(&mut deltas);
+            if matches!(reason.as_str(), "abort" | "error") {
+                let message = format!("it ended with the reason {reason}");
+                let failed = Some(ModelError::BrokeOff { to: to.clone(), message });
+                return ParsedLine { deltas, failed, ..ParsedLine::default() };
             }
+            let reason = done_reason(&reason);
+            let calls = std::mem::take(&mut self.calls).into_values();
+            // The limit cuts a call off anywhere.
+            let is_cut = |call: &PartialCall| reason == DoneReason::Length && !call.is_whole();
+            let calls = calls.filter(|call| !is_cut(call));
+            let calls: Vec<_> = calls.map(PartialCall::into_call).collect();
+            if !calls.is_empty() {
+                deltas.push(ChatDelta::ToolCalls(calls));
+            }
+            self.reason = Some(reason);
         }
         ParsedLine { deltas, ..ParsedLine::default() }
+    }
+
+    /// Returns the index of the call that a piece belongs to. Without an index, a new id begins a call, and a piece without
+    /// an id continues the last one, unless it is the further of several in one chunk.
+    fn index_of(&self, call: &CallDelta, at: usize) -> u64 {
+        let after = |last: u64| last.saturating_add(1);
+        let next = || self.calls.last_key_value().map_or(0, |(last, _)| after(*last));
+        match (call.index, call.id.as_deref().filter(|id| !id.is_empty())) {
+            (Some(index), _) => index,
+            (None, Some(id)) => {
+                let mut known = self.calls.iter();
+                let known = known.find(|(_, call)| call.id.as_deref() == Some(id));
+                known.map_or_else(next, |(index, _)| *index)
+            }
+            (None, None) if at == 0 => self.last_call.unwrap_or(0),
+            (None, None) if call.function.name.is_some() => next(),
+            (None, None) => at as u64,
+        }
     }
 
     /// Adds a piece; returns false if the tool calls are too large.
@@ -211,7 +242,9 @@ impl ChatChunks {
             self.splitter.push(&delta.content, deltas);
         }
         for (at, call) in delta.tool_calls.into_iter().enumerate() {
-            let partial = self.calls.entry(call.index.unwrap_or(at as u64)).or_default();
+            let index = self.index_of(&call, at);
+            self.last_call = Some(index);
+            let partial = self.calls.entry(index).or_default();
             partial.id = call.id.filter(|id| !id.is_empty()).or(partial.id.take());
             let name = call.function.name.unwrap_or_default();
             let arguments = match call.function.arguments {
@@ -327,6 +360,11 @@ impl ChunkLogprob {
 }
 
 impl PartialCall {
+    /// Returns whether the arguments are complete. Empty ones are not, because a call without arguments has `{}`.
+    fn is_whole(&self) -> bool {
+        serde_json::from_str::<Value>(&self.arguments).is_ok()
+    }
+
     fn into_call(self) -> AnswerCall {
         let Self { id, name, arguments } = self;
         let args = match arguments.trim() {
@@ -429,6 +467,47 @@ mod tests {
         ];
         assert_eq!(deltas, [ChatDelta::ToolCalls(expect)]);
         assert_eq!(end.map(|end| end.reason), Some(DoneReason::Stop));
+    }
+
+    #[test]
+    fn call_without_an_index_begins_with_its_id() {
+        let piece = |call: Value| {
+            let delta = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] } }] });
+            format!("data: {delta}")
+        };
+        let first = piece(json!({ "id": "c1", "function": { "name": "a", "arguments": "{" } }));
+        let rest = piece(json!({ "function": { "arguments": "}" } }));
+        let again = piece(json!({ "id": "c1", "function": { "arguments": "" } }));
+        let second =
+            piece(json!({ "id": "c2", "function": { "name": "b", "arguments": "{\"n\":1" } }));
+        let (deltas, ..) = read(&[&first, &again, &rest, &second, &rest, STOP, "data: [DONE]"]);
+        let call = |id: &str, name: &str, args| AnswerCall {
+            id: Some(id.to_owned()),
+            name: name.to_owned(),
+            args,
+        };
+        let expect = vec![call("c1", "a", json!({})), call("c2", "b", json!({ "n": 1 }))];
+        assert_eq!(deltas, [ChatDelta::ToolCalls(expect)]);
+        // The limit cuts the second call off.
+        let length = STOP.replace("stop", "length");
+        let (deltas, end, _) = read(&[&first, &rest, &second, &length, "data: [DONE]"]);
+        assert_eq!(deltas, [ChatDelta::ToolCalls(vec![call("c1", "a", json!({}))])]);
+        assert_eq!(end.map(|end| end.reason), Some(DoneReason::Length));
+    }
+
+    #[test]
+    fn reason_can_be_empty_or_a_failure() {
+        let empty = STOP.replace("stop", "");
+        let late = r#"data: {"choices":[{"index":0,"delta":{"content":"late"}}]}"#;
+        let (deltas, end, _) = read(&[&empty, late, STOP, "data: [DONE]"]);
+        assert_eq!(
+            (deltas, end.map(|end| end.reason)),
+            (vec![text("late")], Some(DoneReason::Stop))
+        );
+        for word in ["abort", "error"] {
+            let failed = read(&[&STOP.replace("stop", word), "data: [DONE]"]).2;
+            assert_eq!(failed.map(|error| error.reason()), Some("brokeOff"), "{word}");
+        }
     }
 
     #[test]
