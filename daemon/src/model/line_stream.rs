@@ -78,8 +78,10 @@ pub(super) struct LineStream<P> {
     ready: VecDeque<ChatItem>,
     /// The error that follows them.
     failed: Option<ModelError>,
-    /// The deadline of the first line, until it has arrived.
-    first: Option<Deadline>,
+    /// The deadline of the next line that says something; `None` until it is waited for.
+    deadline: Option<Deadline>,
+    /// Whether such a line has arrived.
+    has_begun: bool,
     idle: Duration,
 }
 
@@ -100,7 +102,8 @@ impl<P: LineParser> LineStream<P> {
             n_bytes: 0,
             ready: VecDeque::new(),
             failed: None,
-            first: Some(first),
+            deadline: Some(first),
+            has_begun: false,
             idle,
         }
     }
@@ -109,7 +112,7 @@ impl<P: LineParser> LineStream<P> {
     ///
     /// **Errors**: the answer failed before its first piece.
     pub(super) async fn begin(&mut self) -> Result<(), ModelError> {
-        while self.first.is_some() && self.ready.is_empty() {
+        while !self.has_begun && self.ready.is_empty() {
             if let Err(error) = self.advance().await {
                 self.response = None;
                 return Err(error);
@@ -147,7 +150,8 @@ impl<P: LineParser> LineStream<P> {
         let Some(response) = &mut self.response else {
             return Err(ModelError::Incomplete { to: self.to.clone() });
         };
-        let deadline = self.first.unwrap_or_else(|| Deadline::new(CallPhase::NextToken, self.idle));
+        let idle = || Deadline::new(CallPhase::NextToken, self.idle);
+        let deadline = *self.deadline.get_or_insert_with(idle);
         match deadline.limit(&self.to, next_chunk(response, &self.to)).await?? {
             Some(chunk) => self
                 .buffer
@@ -161,7 +165,8 @@ impl<P: LineParser> LineStream<P> {
     async fn handle(&mut self, line: ParsedLine) -> Result<(), ModelError> {
         self.n_lines += 1;
         if !line.is_empty && line.failed.is_none() {
-            self.first = None;
+            self.has_begun = true;
+            self.deadline = None;
         }
         for delta in line.deltas {
             if let ChatDelta::ToolCalls(calls) = &delta
