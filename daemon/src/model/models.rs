@@ -22,6 +22,9 @@ use super::window::{ModelWindows, Window, advise};
 use crate::clock::Clock;
 use crate::shutdown::Tasks;
 
+/// The problem of a server that was removed from the configuration since its name was read.
+const GONE: &str = "is not configured any more";
+
 /// The settings of all servers. One of them is [`DEFAULT_SERVER`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelSettings(pub(crate) Vec<ServerSettings>);
@@ -124,7 +127,10 @@ impl Models {
             ModelError::Setup { server, problem: format!("is not configured; there are: {known}") }
         };
         let address = self.0.names.resolve(model).map_err(unknown)?;
-        Ok(self.named(&address.server))
+        let server = self.0.servers.lock().get(&address.server).cloned();
+        let ModelAddress { server: name, .. } = address;
+        let gone = || ModelError::Setup { server: name, problem: GONE.to_owned() };
+        server.ok_or_else(gone)
     }
 
     /// Returns the server of a model as what answers.
@@ -134,14 +140,8 @@ impl Models {
 
     /// Returns the server of names that name none.
     pub(crate) fn default_server(&self) -> Server {
-        self.named(DEFAULT_SERVER)
-    }
-
-    /// Returns a server that is configured, or else the default one, which always is.
-    fn named(&self, name: &str) -> Server {
-        let servers = self.0.servers.lock();
-        let found = servers.get(name).or_else(|| servers.get(DEFAULT_SERVER));
-        found.cloned().expect("the default server is always configured")
+        let server = self.0.servers.lock().get(DEFAULT_SERVER).cloned();
+        server.expect("the default server is always configured")
     }
 
     /// Returns the address of the server of a model; empty if there is none.
