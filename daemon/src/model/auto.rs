@@ -2,7 +2,9 @@
 //!
 //! Must not know the requests of any kind.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::address::OwnNames;
 use super::backend::{AnswerStream, Backend, BackendFuture};
@@ -23,10 +25,10 @@ pub(super) struct Auto {
     timeouts: Timeouts,
     clock: Arc<Clock>,
     names: OwnNames,
-    /// Set once the server said what it is.
-    found: OnceLock<Arc<dyn Backend>>,
+    /// Set once the server said what it is, until it turns out to be another one.
+    found: Mutex<Option<Arc<dyn Backend>>>,
     /// What stands for the server until then.
-    presumed: OpenAi,
+    presumed: Arc<OpenAi>,
 }
 
 impl Auto {
@@ -38,34 +40,55 @@ impl Auto {
         names: OwnNames,
     ) -> Self {
         let (of_http, of_presumed) = (Arc::clone(&clock), Arc::clone(&clock));
-        let presumed =
-            OpenAi::new(address.clone(), timeouts, of_presumed, names.clone(), Dialect::Plain);
+        let presumed = Arc::new(OpenAi::new(
+            address.clone(),
+            timeouts,
+            of_presumed,
+            names.clone(),
+            Dialect::Plain,
+            false,
+        ));
         let http = Http::new(address.clone(), timeouts, of_http, presumed.advice());
-        Self { http, address, timeouts, clock, names, found: OnceLock::new(), presumed }
+        Self { http, address, timeouts, clock, names, found: Mutex::default(), presumed }
     }
 
-    fn known(&self) -> &dyn Backend {
-        self.found.get().map_or(&self.presumed, |found| &**found)
+    fn known(&self) -> Arc<dyn Backend> {
+        let found = self.found.lock().clone();
+        found.unwrap_or_else(|| Arc::clone(&self.presumed) as Arc<dyn Backend>)
     }
 
     /// Returns the backend of the kind that the server says.
-    ///
-    /// **Errors**: the server does not answer, or is of no known kind.
-    async fn asked(&self) -> Result<&dyn Backend, ModelError> {
-        if self.found.get().is_none() {
+    async fn asked(&self) -> Arc<dyn Backend> {
+        if self.found.lock().is_none() {
             let (address, timeouts) = (self.address.clone(), self.timeouts);
             let (clock, names) = (Arc::clone(&self.clock), self.names.clone());
             let found: Arc<dyn Backend> = match identify(&self.http).await {
                 FoundServer::Ollama => Arc::new(Ollama::new(address, timeouts, clock, names)),
                 FoundServer::Other(dialect) => {
-                    Arc::new(OpenAi::new(address, timeouts, clock, names, dialect))
+                    Arc::new(OpenAi::new(address, timeouts, clock, names, dialect, false))
                 }
                 // The request that follows says why.
-                FoundServer::Unknown => return Ok(&self.presumed),
+                FoundServer::Unknown => return self.known(),
             };
-            drop(self.found.set(found));
+            self.found.lock().get_or_insert(found);
         }
-        Ok(self.known())
+        self.known()
+    }
+
+    /// Returns a result of the server. A server that turns out to be of another kind is asked again next time.
+    /// Paths that a gateway may hide do not say so.
+    fn noted<T>(
+        &self,
+        backend: &Arc<dyn Backend>,
+        result: Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
+        if matches!(result, Err(ModelError::OtherServer { .. })) {
+            let mut found = self.found.lock();
+            if found.as_ref().is_some_and(|found| Arc::ptr_eq(found, backend)) {
+                *found = None;
+            }
+        }
+        result
     }
 }
 
@@ -79,11 +102,15 @@ impl Backend for Auto {
     }
 
     fn kind(&self) -> &'static str {
-        if self.found.get().is_some() { self.known().kind() } else { "not known yet" }
+        let found = self.found.lock().clone();
+        found.map_or("not known yet", |found| found.kind())
     }
 
     fn identify(&self) -> BackendFuture<'_, ()> {
-        Box::pin(async { self.asked().await.map(drop) })
+        Box::pin(async {
+            self.asked().await;
+            Ok(())
+        })
     }
 
     fn sampling(&self) -> &'static SamplingNames {
@@ -91,7 +118,10 @@ impl Backend for Auto {
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
-        Box::pin(async { self.asked().await?.version().await })
+        Box::pin(async move {
+            let backend = self.asked().await;
+            self.noted(&backend, backend.version().await)
+        })
     }
 
     fn is_named(&self, listed: &str, name: &str) -> bool {
@@ -99,19 +129,28 @@ impl Backend for Auto {
     }
 
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
-        Box::pin(async move { self.asked().await?.list(max_attempts).await })
+        Box::pin(async move {
+            let backend = self.asked().await;
+            self.noted(&backend, backend.list(max_attempts).await)
+        })
     }
 
     fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
-        Box::pin(async move { self.asked().await?.describe(model).await })
+        Box::pin(async move {
+            let backend = self.asked().await;
+            self.noted(&backend, backend.describe(model).await)
+        })
     }
 
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
-        Box::pin(async move { self.asked().await?.show(model).await })
+        Box::pin(async move {
+            let backend = self.asked().await;
+            self.noted(&backend, backend.show(model).await)
+        })
     }
 
     fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Option<Vec<u8>>> {
-        Box::pin(async move { self.asked().await?.vocabulary(model).await })
+        Box::pin(async move { self.asked().await.vocabulary(model).await })
     }
 
     fn holds_models(&self) -> bool {
@@ -119,23 +158,26 @@ impl Backend for Auto {
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
-        Box::pin(async { self.asked().await?.running().await })
+        Box::pin(async move { self.asked().await.running().await })
     }
 
     fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
-        Box::pin(async move { self.asked().await?.warm(request).await })
+        Box::pin(async move { self.asked().await.warm(request).await })
     }
 
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
-        Box::pin(async move { self.asked().await?.stream(request).await })
+        Box::pin(async move {
+            let backend = self.asked().await;
+            self.noted(&backend, backend.stream(request).await)
+        })
     }
 
     fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
-        Box::pin(async move { self.asked().await?.render(request).await })
+        Box::pin(async move { self.asked().await.render(request).await })
     }
 
     fn count<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
-        Box::pin(async move { self.asked().await?.count(request).await })
+        Box::pin(async move { self.asked().await.count(request).await })
     }
 
     fn release_idle(&self) -> bool {

@@ -27,5 +27,5 @@ pub(super) fn connect(
         ServerKind::Vllm => Dialect::Vllm,
         ServerKind::OpenAi => Dialect::Plain,
     };
-    Ok(Arc::new(OpenAi::new(address, timeouts, clock, names, dialect)))
+    Ok(Arc::new(OpenAi::new(address, timeouts, clock, names, dialect, true)))
 }

@@ -36,6 +36,9 @@ const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";
 /// The owner of the models in the list of Ollama's face for clients of OpenAI, which ignores the window of a request.
 const OLLAMA_OWNER: &str = "library";
+/// The path of Ollama's version, and the owner of the models of the one other server that has it.
+const OLLAMA_VERSION: &str = "/api/version";
+const KOBOLD_OWNER: &str = "koboldcpp";
 
 /// A server with the API of OpenAI.
 pub(super) struct OpenAi {
@@ -49,8 +52,12 @@ pub(super) struct OpenAi {
 #[derive(Clone, Copy)]
 struct KnownDialect {
     dialect: Dialect,
-    /// Whether the configuration says so, or the server.
-    is_certain: bool,
+    /// Whether the configuration says so, so that a server of another kind is an error.
+    is_configured: bool,
+    /// Whether the list of models said so, which can say otherwise later.
+    is_listed: bool,
+    /// Whether the server was asked if it is Ollama, and is not.
+    is_not_ollama: bool,
 }
 
 #[derive(Deserialize)]
@@ -75,17 +82,23 @@ struct VersionReply {
 
 impl OpenAi {
     /// Creates the handle; the first request opens a connection. A server that is only known to have the API is asked what
-    /// it is.
+    /// it is. `is_configured`: the configuration names the dialect, and not the server.
     pub(super) fn new(
         address: HttpAddress,
         timeouts: Timeouts,
         clock: Arc<Clock>,
         names: OwnNames,
         dialect: Dialect,
+        is_configured: bool,
     ) -> Self {
         let is_here = address.host.is_loopback();
         let http = Http::new(address, timeouts, clock, &dialect.rules().advice);
-        let kind = KnownDialect { dialect, is_certain: dialect != Dialect::Plain };
+        let kind = KnownDialect {
+            dialect,
+            is_configured: is_configured && dialect != Dialect::Plain,
+            is_listed: false,
+            is_not_ollama: false,
+        };
         Self { http, names, is_here, kind: Mutex::new(kind) }
     }
 
@@ -137,10 +150,12 @@ impl OpenAi {
         {
             list.add_windows(&windows);
         }
-        let props = match props? {
+        let props = match props {
+            // The server said just now that it is another one.
+            _ if !rules.has_props => None,
             // The server said just now that it is a llama-server.
-            None if rules.has_props => Some(self.get("/props", max_attempts, None).await?),
-            props => props,
+            Ok(None) => Some(self.get("/props", max_attempts, None).await?),
+            props => props?,
         };
         Ok(list.into_models(props.as_ref()))
     }
@@ -149,22 +164,47 @@ impl OpenAi {
     ///
     /// **Errors**: `OtherServer` if it is certainly of another kind than the configured one.
     async fn check_kind(&self, list: &Value) -> Result<(), ModelError> {
-        if list["data"][0]["owned_by"] == OLLAMA_OWNER
-            && identify(&self.http).await == FoundServer::Ollama
-        {
+        let found = Dialect::of_models(list).unwrap_or(Dialect::Plain);
+        if self.is_ollama(list, found).await {
             let found = "Ollama answers there, whose kind is ollama".to_owned();
             return Err(self.other_server(found));
         }
-        let Some(found) = Dialect::of_models(list).filter(|found| *found != Dialect::Plain) else {
-            return Ok(());
-        };
         let mut kind = self.kind.lock();
-        if kind.is_certain && kind.dialect != found {
+        if found == Dialect::Plain {
+            if kind.is_listed {
+                (kind.dialect, kind.is_listed) = (found, false);
+            }
+            return Ok(());
+        }
+        if kind.is_configured && kind.dialect != found {
             drop(kind);
             return Err(self.other_server(format!("{} answers there", found.title())));
         }
-        *kind = KnownDialect { dialect: found, is_certain: true };
+        if kind.dialect != found {
+            (kind.dialect, kind.is_listed) = (found, true);
+        }
         Ok(())
+    }
+
+    /// Returns whether a list of models is that of Ollama: by its owners, or else by what the server says of itself, which
+    /// it is asked once while nothing more is known of it.
+    async fn is_ollama(&self, list: &Value, found: Dialect) -> bool {
+        let has_owner = |owner: &str| {
+            let all = list["data"].as_array();
+            all.into_iter().flatten().any(|entry| entry["owned_by"] == owner)
+        };
+        if has_owner(OLLAMA_OWNER) && identify(&self.http).await == FoundServer::Ollama {
+            return true;
+        }
+        let known = *self.kind.lock();
+        let is_plain = found == Dialect::Plain && known.dialect == Dialect::Plain;
+        if !is_plain || known.is_not_ollama || has_owner(KOBOLD_OWNER) {
+            return false;
+        }
+        let Some(response) = self.http.probe(OLLAMA_VERSION).await else { return false };
+        let is_ollama = response.json().is_some_and(|body| body["version"].is_string());
+        self.kind.lock().is_not_ollama = !is_ollama;
+        is_ollama
     }
 
     fn other_server(&self, found: String) -> ModelError {
@@ -246,9 +286,16 @@ impl Backend for OpenAi {
     fn version(&self) -> BackendFuture<'_, Version> {
         Box::pin(async {
             let rules = self.rules();
+            let is_configured = self.kind.lock().is_configured;
             if rules.has_props {
-                let props: Props = self.get("/props", 1, None).await?;
-                return Ok(Version::parse(props.build_info.as_deref().unwrap_or_default()));
+                match self.get::<Props>("/props", 1, None).await {
+                    // Another server may answer there now, which its list says.
+                    Err(ModelError::OtherServer { .. }) if !is_configured => {}
+                    props => {
+                        let build = props?.build_info;
+                        return Ok(Version::parse(build.as_deref().unwrap_or_default()));
+                    }
+                }
             }
             let list: Value = self.get(MODELS, 1, None).await?;
             self.check_kind(&list).await?;
