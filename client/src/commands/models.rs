@@ -117,10 +117,13 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
         .iter()
         .map(|missing| warning_line(&format!("{}: {}", missing.server, missing.problem)));
     let missing: String = missing.collect();
+    if result.data.is_empty() && !missing.is_empty() {
+        return format!("no server lists models\n{missing}");
+    }
     if result.data.is_empty() {
         let host = sanitize::one_line(&result.host);
         let command = sanitize::one_line(&result.get_small_model);
-        return format!("{host} has no models; try: {command}\n{missing}");
+        return format!("{host} has no models; try: {command}\n");
     }
     if result.data.iter().any(|model| model.server.as_deref().unwrap_or(OLLAMA) != OLLAMA) {
         return render_list_of_several(result, options) + &missing;
@@ -313,6 +316,11 @@ old:latest  1.0 KiB
             render_list(&none, &render_options(80)),
             "http://h:1 has no models; try: get small\n"
         );
+        let result =
+            serde_json::from_value(json!({ "host": "http://h:1", "getSmallModel": "get small",
+            "data": [], "missing": [{ "server": "far", "problem": "is away" }] }));
+        let text = plain(&render_list(&result.unwrap(), &render_options(80)));
+        assert_eq!(text, "no server lists models\nwarning: far: is away\n");
     }
 
     #[test]

@@ -14,7 +14,8 @@ use super::{describe_again, summary};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::model::{
-    CountingSource, ListedModel, ModelAddress, ModelError, ModelInfo, RunningModel, Server,
+    CallPhase, CountingSource, ListedModel, ModelAddress, ModelError, ModelInfo, RunningModel,
+    Server,
 };
 
 /// The longest wait for the models of one of several servers. A list takes at most a second.
@@ -56,6 +57,10 @@ pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<Miss
                 missing.push(MissingServer { server: name, problem });
             }
             Err(_) => {
+                if let Ok(backend) = server.backend() {
+                    let (to, phase) = (backend.target(None), CallPhase::Response);
+                    first_error.get_or_insert(ModelError::Timeout { to, phase, after: limit });
+                }
                 let problem = format!("{} did not answer in time", server.host());
                 missing.push(MissingServer { server: name, problem });
             }
@@ -186,7 +191,8 @@ async fn test_models(
         let described = tokio::time::timeout(TEST_LIMIT, describe_again(core, &model));
         match described.await {
             Ok(Ok(info)) => {
-                if let Some(slots) = info.slots.filter(|_| settings.parallel.is_none()) {
+                // The server's own number wins over the configured one.
+                if let Some(slots) = info.slots.filter(|slots| settings.parallel != Some(*slots)) {
                     (report.parallel, report.parallel_from) = (slots, KnownFrom::Asked);
                 }
                 report.models.push(model_report(core, model, &info));
@@ -204,7 +210,9 @@ async fn test_models(
 fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelReport {
     let counts = match &info.counting {
         CountingSource::Ollama => CountsBy::Vocabulary,
-        CountingSource::Weights(path) if crate::fsutil::file_len(path).is_some() => {
+        CountingSource::Weights(path)
+            if crate::fsutil::file_len(path).is_some() && core.counts.may_try(&model) =>
+        {
             CountsBy::Vocabulary
         }
         CountingSource::Weights(_) | CountingSource::Server => CountsBy::Server,
