@@ -118,6 +118,13 @@ fn configured_vocabulary_counts_for_a_server_elsewhere() {
     assert_eq!(usage["countKind"], "calibrated", "its template is not known: {usage}");
     let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
     assert_eq!(counted["tokens"], count("ringing"));
+    // The vocabulary of another model is not used.
+    let other = FakeOpenAi::new(Face::Vllm);
+    other.state().counts_otherwise = true;
+    let mut chat = ModelSession::with_config(&config_with(&other, "vllm", &tokenizer));
+    chat.turn("hello there");
+    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
+    assert_eq!(counted["countKind"], "estimated", "{counted}");
     // llama-server renders its template, also on another machine.
     let llama = FakeOpenAi::new(Face::LlamaServer);
     let mut chat = ModelSession::with_config(&config_with(&llama, "auto", &tokenizer));
@@ -386,6 +393,21 @@ fn server_of_another_kind_than_configured_is_named() {
     check(Face::Vllm, "llama-server", "vLLM answers there");
     check(Face::LlamaServer, "ollama", "llama-server answers there");
     check(Face::LmStudio, "ollama", "LM Studio answers there");
+}
+
+#[test]
+fn server_that_became_another_kind_is_learned_again() {
+    for kind in ["auto", "openai"] {
+        let fake = FakeOpenAi::new(Face::LlamaServer);
+        let mut chat = ModelSession::with_config(&config(&fake, kind));
+        chat.turn("hello");
+        for (face, found) in [(Face::Vllm, "vLLM"), (Face::LlamaServer, "llama-server")] {
+            fake.state().face = face;
+            let reported = chat.wire.ok("model.servers", json!({}));
+            let all = reported["data"].as_array().unwrap();
+            assert!(all.iter().any(|server| server["found"] == found), "{kind}: {reported}");
+        }
+    }
 }
 
 #[test]

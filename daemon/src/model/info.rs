@@ -54,6 +54,8 @@ pub(crate) struct ModelInfo {
     pub slots: Option<u32>,
     /// The source of counts before the server reports any.
     pub counting: CountingSource,
+    /// The path, the length and the time of change of the configured vocabulary.
+    pub tokenizer_stamp: Option<String>,
     /// The version of the server that described the model.
     pub server_version: Option<Version>,
     /// Set if the server lists models, and none with capabilities, which Ollama lists since 0.30. A build from source, which
@@ -68,10 +70,13 @@ impl ModelInfo {
             .then(|| self.capabilities.iter().any(|known| known == capability))
     }
 
-    /// Adds what the configuration says. A window that the server names itself stays if it is smaller.
+    /// Adds what the configuration says. A window that the server names itself stays if it is smaller. Where requests name
+    /// the window, the configured one is that of sessions that name none, as if the Modelfile set it.
     pub(super) fn configure(&mut self, window: Option<u32>, max_output: Option<u32>) {
         self.max_output = max_output;
-        if let Some(window) = window
+        if !self.needs_served_context {
+            self.modelfile_context = window.or(self.modelfile_context);
+        } else if let Some(window) = window
             && self.served_context.is_none_or(|served| window < served)
         {
             self.served_context = Some(window);
@@ -193,6 +198,25 @@ mod tests {
         info.capabilities = vec!["completion".to_owned(), "tools".to_owned()];
         assert_eq!(info.can("tools"), Some(true));
         assert_eq!(info.can("thinking"), Some(false));
+    }
+
+    #[test]
+    fn configured_window_is_that_of_the_server_only_where_the_server_decides() {
+        let check = |info: ModelInfo, expect: (Option<u32>, Option<u32>)| {
+            let mut info = info;
+            info.configure(Some(4096), None);
+            assert_eq!((info.served_context, info.modelfile_context), expect);
+        };
+        let ollama = ModelInfo { modelfile_context: Some(2048), ..ModelInfo::default() };
+        check(ollama, (None, Some(4096)));
+        let served = |served| ModelInfo {
+            served_context: served,
+            needs_served_context: true,
+            ..ModelInfo::default()
+        };
+        check(served(None), (Some(4096), None));
+        check(served(Some(8192)), (Some(4096), None));
+        check(served(Some(2048)), (Some(2048), None));
     }
 
     #[test]

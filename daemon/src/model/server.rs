@@ -3,7 +3,7 @@
 //! Must not know HTTP. Changed settings make another [`Server`], so no report of an earlier one is ever returned.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,6 +134,13 @@ impl ServerReports {
     }
 }
 
+/// Returns a text that changes with a file.
+fn stamp_of(path: &Path) -> String {
+    let metadata = std::fs::metadata(path).ok();
+    let of = |metadata: std::fs::Metadata| (metadata.len(), metadata.modified().ok());
+    format!("{} {:?}", path.display(), metadata.map(of))
+}
+
 impl Server {
     /// Creates the handle; the first request opens a connection.
     pub(super) fn new(settings: ServerSettings, clock: Arc<Clock>, tasks: Tasks) -> Self {
@@ -247,6 +254,7 @@ impl Server {
             info.configure(configured.window, configured.max_output);
             if let Some(path) = &configured.tokenizer {
                 info.counting = CountingSource::Weights(path.clone());
+                info.tokenizer_stamp = Some(stamp_of(path));
             }
         }
         if info.needs_served_context && info.served_context.is_none() {

@@ -105,6 +105,11 @@ impl LearnedVocabulary {
         tokenizers.dedup_by_key(|(_, tokenizer)| tokenizer.identity());
         Ok(Self { vocabulary, tokenizers, is_name_guessed })
     }
+
+    /// Counts the tokens of a text as the usual engine does.
+    pub(crate) fn count(&self, text: &str) -> u64 {
+        self.tokenizers.first().map_or(0, |(_, tokenizer)| u64::from(tokenizer.count(text)))
+    }
 }
 
 /// The tokens by which a wrong name usually changes the count of a message: a line feed and a space prefix behind each of
@@ -164,8 +169,18 @@ impl TemplateVariant {
 
 /// Returns the version of the server that described a model.
 fn server_of(info: &ModelInfo) -> Option<String> {
-    info.server_version.as_ref().map(ToString::to_string)
+    let version = info.server_version.as_ref().map(ToString::to_string);
+    match &info.tokenizer_stamp {
+        None => version,
+        Some(stamp) => {
+            let stamp = blake3::hash(stamp.as_bytes()).to_hex();
+            Some(format!("{}{VOCABULARY_MARK}{stamp}", version.unwrap_or_default()))
+        }
+    }
 }
+
+/// Precedes the digest of a configured vocabulary behind a server's version.
+const VOCABULARY_MARK: &str = " with the vocabulary ";
 
 const fn think_name(think: Option<ThinkMode>) -> &'static str {
     match think {
@@ -371,10 +386,13 @@ impl Counts {
     pub(crate) fn has_tokenizer(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state.lock();
         let server = server_of(info);
+        let is_configured = |known: &KnownModel| {
+            known.server.as_ref().is_some_and(|server| server.contains(VOCABULARY_MARK))
+        };
         state.known(&self.names.key(model)).is_some_and(|known| {
             state.tokenizers.contains_key(&known.tokenizer_key())
                 && (info.digest.is_none() || known.digest == info.digest)
-                && (server.is_none() || known.server == server)
+                && (known.server == server || (server.is_none() && !is_configured(known)))
         })
     }
 

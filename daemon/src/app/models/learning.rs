@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::ContextMessage;
+use ollm_protocol::content::{ContextMessage, Role};
 use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
@@ -28,6 +28,10 @@ const LIST_WAIT: Duration = Duration::from_millis(200);
 const RENDER_LIMIT: Duration = Duration::from_secs(10);
 /// The most bytes that are read of a file of weights; the largest known header has some 30 MB.
 const MAX_HEADER_BYTES: u64 = 128 << 20;
+/// A text that is compared, and what another one has between two of it: vocabularies divide it in different ways.
+const SHORT_TEXT: &str = "Hello.";
+const DIFFICULT_TEXT: &str =
+    " Twelve naïve foxes jump over 1234567 bridges; fn main() { print!(\"{x:?}\") } 東京 überall ";
 /// The beginning of the names of blobs; 64 hexadecimal digits follow.
 const BLOB_PREFIX: &str = "sha256-";
 
@@ -75,7 +79,7 @@ pub(crate) async fn learned_counter(
         return Ok(before);
     }
     let has_tokenizer = core.counts.has_tokenizer(info, &prompts.model);
-    if !has_tokenizer && !learn_vocabulary(core, info, &prompts.model).await {
+    if !has_tokenizer && !learn_vocabulary(core, info, prompts).await {
         calibrate_by_server(core, info, prompts).await;
         return Ok(known_counter(core, prompts).await);
     }
@@ -200,7 +204,8 @@ async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'stat
 ///
 /// The file of the weights is read in milliseconds and has the model's name, which some rules depend on; the server's
 /// answer has not.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) -> bool {
+    let model = prompts.model.as_str();
     if !core.counts.may_try(model) {
         return false;
     }
@@ -210,8 +215,10 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
             let path = path.clone();
             let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp]))).await;
             let unusable = "the file of the weights has no vocabulary that is understood";
-            let learned = read.ok().flatten();
-            learned.ok_or_else(|| LearningError::Unusable(unusable.to_owned()))
+            match read.ok().flatten() {
+                Some(learned) => compared(core, prompts, learned).await,
+                None => Err(LearningError::Unusable(unusable.to_owned())),
+            }
         }
         CountingSource::Server | CountingSource::Answers => return false,
     };
@@ -231,6 +238,36 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
             false
         }
     }
+}
+
+/// Returns a vocabulary from a file that the server did not write, if the server counts as it does, or does not count: the
+/// file may be that of another model. Two conversations are compared, so that the template does not matter.
+async fn compared(
+    core: &Arc<Core>,
+    prompts: &CountedPrompts,
+    learned: LearnedVocabulary,
+) -> Result<LearnedVocabulary, LearningError> {
+    let long = format!("{SHORT_TEXT}{DIFFICULT_TEXT}{SHORT_TEXT}");
+    let mut read = Vec::new();
+    for text in [SHORT_TEXT, &long] {
+        let messages = vec![ContextMessage::text(Role::User, text)];
+        let request = probe(core, prompts, prompts.num_ctx.unwrap_or_default(), messages, &[]);
+        let count = async { core.models.backend_for(&prompts.model)?.count(&request).await };
+        match tokio::time::timeout(RENDER_LIMIT, count).await {
+            Ok(Ok(Some(count))) => read.push(count),
+            Ok(Ok(None) | Err(ModelError::Refused { .. } | ModelError::Failed { .. })) => {
+                return Ok(learned);
+            }
+            Ok(Err(error)) => return Err(LearningError::Server(error)),
+            Err(_) => return Err(LearningError::Unusable("the model server is slow".to_owned())),
+        }
+    }
+    let own = learned.count(&long).checked_sub(learned.count(SHORT_TEXT));
+    if read[1].checked_sub(read[0]) == own {
+        return Ok(learned);
+    }
+    let problem = "the model server does not count as the vocabulary in the file does";
+    Err(LearningError::Unusable(problem.to_owned()))
 }
 
 /// Reads the vocabulary of a model of Ollama: the blob of its weights, else the server's description.

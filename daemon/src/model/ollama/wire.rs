@@ -195,6 +195,7 @@ impl ShowBody {
             max_output: None,
             slots: None,
             counting: CountingSource::Ollama,
+            tokenizer_stamp: None,
             server_version: None,
             lists_no_capabilities: false,
         }

@@ -38,7 +38,7 @@ pub(crate) struct SentRequest {
 
 /// What a test may change.
 pub(crate) struct FaceState {
-    face: Face,
+    pub(crate) face: Face,
     /// The id of the one model.
     pub(crate) model: String,
     /// The window of a request.
@@ -48,6 +48,8 @@ pub(crate) struct FaceState {
     pub(crate) weights: String,
     /// Whether the paths that count are hidden, as behind a gateway.
     pub(crate) hides_counting: bool,
+    /// Whether vLLM counts with another vocabulary.
+    pub(crate) counts_otherwise: bool,
     answers: VecDeque<Answer>,
     /// Replies to the next chats, instead of answers.
     replies: VecDeque<Vec<Step>>,
@@ -72,6 +74,7 @@ impl FakeOpenAi {
             slots: 1,
             weights: "/nowhere/m.gguf".to_owned(),
             hides_counting: false,
+            counts_otherwise: false,
             answers: VecDeque::new(),
             replies: VecDeque::new(),
             requests: Vec::new(),
@@ -181,7 +184,8 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
         }
         // `vllm/entrypoints/serve/tokenize/protocol.py`, `TokenizeResponse`.
         "/tokenize" if state.face == Face::Vllm && !state.hides_counting => {
-            let tokens = count(&prompt_of(&request.body));
+            let factor = if state.counts_otherwise { 2 } else { 1 };
+            let tokens = count(&prompt_of(&request.body)) * factor;
             json_reply(
                 200,
                 &json!({ "count": tokens, "max_model_len": state.window, "tokens": [] }),
