@@ -56,8 +56,9 @@ Further model servers, each under a name; only in the file. A model of one is na
 - `headers`: further headers of each request.
 - `parallel`: the number of requests that the server answers at the same time, unless it says so itself; without it, one.
 - `models`: models by alias, which no other server has: `name` as the server knows it, by default the alias; `window` in
-  tokens, where the server does not say it or has a larger one; `maxOutput`, the longest answer in tokens; `tokenizer`, a
-  GGUF file on this machine with the model's vocabulary, by which texts are counted exactly.
+  tokens, where the server does not say it or has a larger one, and for Ollama that of sessions that name none;
+  `maxOutput`, the longest answer in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by
+  which texts are counted exactly.
 
 The server of the section `ollama` has the name `ollama`; here it can be given `parallel` and `models`.
 ";

@@ -3,6 +3,7 @@
 mod answers;
 mod faults;
 mod handle;
+mod openai;
 mod server;
 
 use std::sync::Arc;

@@ -1,0 +1,38 @@
+//! Servers that are only known to have the API of OpenAI.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::openai::{Dialect, OpenAi};
+
+/// Returns a server that lists models of these owners, and what is connected to it.
+fn plain(version: &'static str, owners: &[&str]) -> (ScriptedServer, OpenAi) {
+    let entry = |owner: &&str| json!({ "id": "m", "object": "model", "owned_by": owner });
+    let data: Vec<Value> = owners.iter().map(entry).collect();
+    let list = json!({ "object": "list", "data": data }).to_string();
+    let server = ScriptedServer::scripted(version, move |request, _| match request.line.as_str() {
+        "GET /v1/models" => response(200, "", &list),
+        _ => response(404, "", "not found"),
+    });
+    let host = ModelHost::parse(&server.host()).expect("an address");
+    let (address, clock) = (HttpAddress::new(host), Arc::new(Clock::system()));
+    let plain = OpenAi::new(address, PATIENT, clock, OwnNames::default(), Dialect::Plain, false);
+    (server, plain)
+}
+
+#[tokio::test]
+async fn ollama_is_found_by_its_version_which_is_asked_once() {
+    let (_server, plain_one) = plain("0.33.0", &["someone"]);
+    for _ in 0..2 {
+        let error = plain_one.list(1).await.expect_err("is Ollama");
+        assert!(error.to_string().contains("Ollama answers there"), "{error}");
+    }
+    let (server, other) = plain("", &["someone"]);
+    for _ in 0..2 {
+        assert_eq!(other.list(1).await.map(|list| list.len()), Ok(1));
+    }
+    assert_eq!(server.n_version_requests(), 1);
+    let (server, kobold) = plain("0.7.0", &["koboldcpp"]);
+    assert_eq!(kobold.list(1).await.map(|list| list.len()), Ok(1));
+    assert_eq!(server.n_version_requests(), 0);
+}
