@@ -23,8 +23,6 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 pub(crate) const RECALL_RESULT_PERCENT: u64 = 10;
 /// Percent of the prompt limit for the facts that the user stated.
 pub(super) const FACTS_PERCENT: u64 = 20;
-/// Percent of the prompt limit for the original task, of which both ends are kept.
-pub(super) const TASK_PERCENT: u64 = 3;
 /// Percent of the prompt limit for file lists.
 pub(super) const FILE_PERCENT: u64 = 2;
 /// Percent of the prompt limit that is reserved for earlier messages at least.

@@ -100,11 +100,11 @@ fn second_compaction_updates_the_checkpoint_with_later_records_only() {
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     let first = chat.compact(json!({}));
-    (14..40).for_each(|at| chat.exchange(at));
+    (14..24).for_each(|at| chat.exchange(at));
     fake.script_summaries(Answer::text(&SUMMARY.replace("41 variants", "42 variants")));
     let second = chat.compact(json!({}));
     assert_eq!(second["from"].as_u64().unwrap(), first["to"].as_u64().unwrap() + 1);
-    let prompt = fake.summary_requests()[1].body["messages"][1].clone();
+    let prompt = fake.summary_requests().last().unwrap().body["messages"][1].clone();
     let prompt = prompt["content"].as_str().unwrap();
     assert!(prompt.contains("<previous-summary>") && prompt.contains("41 variants"), "{prompt}");
     assert!(!prompt.contains("request 0:"), "{prompt}");

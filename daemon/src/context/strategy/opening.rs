@@ -164,8 +164,7 @@ impl HeadBuilder<'_, '_, '_> {
         let Some(at) = self.input.task() else { return Ok(0) };
         let item = self.input.build.path[at];
         self.input.bodies.load(&[item])?;
-        let share = self.input.prompt_limit * TASK_PERCENT / 100;
-        let most = share.min(self.left / QUOTE_DIVISOR).max(MIN_SHARE);
+        let most = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
         Ok((self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users))
     }
 

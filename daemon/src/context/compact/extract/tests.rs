@@ -158,7 +158,7 @@ fn demands_and_values_of_any_language_are_extracted() {
             (Role::User, "المنفذ هو ٤٨٢١٣"),
             (Role::User, "Der Port ist 5433 für `pg`"),
             (Role::User, "Der Port ist 5434 für `pg`"),
-            (Role::User, "our first server uses eth0, the second one uses eth1"),
+            (Role::User, "server 1 uses eth0, server 2 uses eth1"),
             (Role::User, "After how many attempts must retries stop?"),
             (Role::User, "In welchem Ordner muss das Passwort stehen?"),
         ],
@@ -176,7 +176,7 @@ fn demands_and_values_of_any_language_are_extracted() {
             "Ключ лежит в /etc/a.pem",
             "المنفذ هو ٤٨٢١٣",
             "Der Port ist 5434 für `pg`",
-            "our first server uses eth0, the second one uses eth1",
+            "server 1 uses eth0, server 2 uses eth1",
         ],
     );
 }
