@@ -100,12 +100,12 @@ impl BenchFacts {
         self.fold.apply(Record::new(seq, None, at, body));
     }
 
-    /// Returns the texts of the facts that hold, the best first, as prompts have them.
+    /// Returns the texts of the facts that hold, the best first.
     #[must_use]
     pub fn listed(&self) -> Vec<String> {
         let mut ranked = self.fold.ranked(&[]);
         ranked.sort_by(|one, other| other.score.total_cmp(&one.score));
-        ranked.into_iter().map(|ranked| ranked.fact.line()).collect()
+        ranked.into_iter().map(|ranked| ranked.fact.text.clone()).collect()
     }
 
     /// Returns the number of facts that hold.

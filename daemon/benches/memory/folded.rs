@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::dialogue::{Dialogue, says};
 use super::statements::{Statement, plant};
-use super::talk::{TalkOptions, without_before};
+use super::talk::TalkOptions;
 use crate::harness::report::{Report, Row};
 
 /// The columns of the table for people.
@@ -41,9 +41,7 @@ fn row(dialogue: &Dialogue, statements: &[Statement]) -> Row {
     let shown: Vec<&Statement> = statements.iter().filter(|one| one.can_be_shown()).collect();
     let corrections: Vec<&Statement> =
         shown.iter().copied().filter(|one| !one.stale.is_empty()).collect();
-    let is_wrong = |statement: &&Statement| {
-        listed.iter().any(|line| statement.is_wrong_in(&without_before(line)))
-    };
+    let is_wrong = |statement: &&Statement| listed.iter().any(|line| statement.is_wrong_in(line));
     let wrong: Vec<&Statement> = statements.iter().filter(is_wrong).collect();
     let count = |statements: &[&Statement], lines: &[String]| {
         let n = statements.iter().filter(|statement| has(lines, statement)).count();

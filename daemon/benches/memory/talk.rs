@@ -477,7 +477,7 @@ fn block_lines<'p>(prompt: &'p str, tag: &str) -> Vec<&'p str> {
 }
 
 /// Returns a line without what it says to have been before.
-pub(crate) fn without_before(line: &str) -> String {
+fn without_before(line: &str) -> String {
     match line.split_once("(before: ") {
         Some((text, rest)) => {
             format!("{text}{}", rest.split_once(')').map_or("", |(_, rest)| rest))

@@ -23,12 +23,11 @@ use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
 use super::uploads::{RunningImports, Uploads};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
-use crate::config::{Config, OllamaConfig, ServedModel, ServerConfig, ServerKind};
+use crate::config::{Config, OllamaConfig, ServerConfig, ServerKind};
 use crate::events::{EventDraft, EventRing};
 use crate::files::Files;
 use crate::model::{
-    ConfiguredModel, DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models,
-    ServerSettings, Timeouts,
+    DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models, ServerSettings, Timeouts,
 };
 use crate::projects::Projects;
 use crate::put_back::journal::Journals;
@@ -291,11 +290,7 @@ fn model_settings(config: &Config) -> ModelSettings {
     };
     let mut all = vec![ollama];
     for (name, server) in &config.servers {
-        let models = server.models.iter().map(|(alias, model)| {
-            let ServedModel { name, window, max_output, tokenizer } = model.clone();
-            (alias.clone(), ConfiguredModel { name, window, max_output, tokenizer })
-        });
-        let (parallel, models) = (server.parallel, models.collect());
+        let (parallel, models) = (server.parallel, server.models.clone());
         match address_of(name, server) {
             None => all[0] = ServerSettings { parallel, models, ..all[0].clone() },
             Some(address) => {

@@ -100,7 +100,7 @@ pub(crate) struct ServerConfig {
     pub(crate) headers: Vec<(String, ApiKey)>,
     /// Certificates in PEM.
     pub(crate) certificates: Option<Vec<u8>>,
-    /// Why the server cannot be used, as the predicate of a sentence.
+    /// The reason for which the server cannot be used, as the predicate of a sentence.
     pub(crate) problem: Option<String>,
     pub(crate) parallel: Option<u32>,
     /// The models by alias.

@@ -49,7 +49,7 @@ pub(crate) fn fact_block(
     for fact in missing_facts(facts, shown, count) {
         let heading = heading(fact);
         let of_day = if days.contains(&heading) { 0 } else { count(&heading) + 1 };
-        let cost = count(&fact.line()) + of_day + 1;
+        let cost = count(&line(fact)) + of_day + 1;
         if cost <= left {
             left -= cost;
         } else {
@@ -119,6 +119,10 @@ fn heading(fact: &KnownFact) -> String {
     format!("{}:", day(fact))
 }
 
+fn line(fact: &KnownFact) -> String {
+    format!("- {}", fact.text)
+}
+
 /// Renders facts in the order of the log, with another one among them.
 fn render_with(facts: &[&KnownFact], other: &KnownFact) -> String {
     let mut all = [facts, &[other]].concat();
@@ -135,7 +139,7 @@ fn render(facts: &[&KnownFact]) -> String {
             lines.push(heading.clone());
             before = heading;
         }
-        lines.push(fact.line());
+        lines.push(line(fact));
     }
     lines.join("\n")
 }

@@ -72,13 +72,6 @@ pub(super) enum SentenceSort {
     Other,
 }
 
-impl SentenceSort {
-    /// Returns the sort of a statement of a score.
-    pub(super) fn of_statement(score: f32) -> Self {
-        if score >= MIN_CANDIDATE_SCORE { Self::Fact } else { Self::Other }
-    }
-}
-
 /// A sentence that states a fact or a rule.
 pub(crate) struct Statement<'s> {
     pub(crate) text: &'s str,

@@ -66,11 +66,6 @@ pub(crate) struct KnownFact {
 }
 
 impl KnownFact {
-    /// Returns the line of a prompt.
-    pub(crate) fn line(&self) -> String {
-        format!("- {}", self.text)
-    }
-
     /// Returns a short digest of the text, by which a fact is suppressed.
     pub(crate) fn digest(&self) -> String {
         blake3::hash(self.text.as_bytes()).to_hex()[..16].to_owned()
@@ -449,7 +444,9 @@ impl AskedQuestion {
     fn complete(&self, answer: &mut SentenceReading) {
         if agrees(answer) && !self.values.is_empty() && self.proposal_score > answer.score {
             answer.score = self.proposal_score;
-            answer.sort = SentenceSort::of_statement(answer.score);
+            if answer.is_statement() {
+                answer.sort = SentenceSort::Fact;
+            }
         }
         answer.text = format!("{} {}", self.text, answer.text);
         answer.subject.extend(&self.subject);

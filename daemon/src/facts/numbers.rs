@@ -7,7 +7,7 @@
 pub(super) const POINTS_PER_SCORE: f32 = 10.0;
 /// The score of a sentence from which on it is kept, in case that the talk comes back to it.
 pub(super) const MIN_CANDIDATE_SCORE: f32 = -2.0;
-/// The score from which on a fact is listed, and shown to the model: odds of one to two.
+/// The score from which on a fact is listed, and shown to the model: odds of two to three.
 pub(super) const MIN_SCORE: f32 = -0.4;
 /// The score that a fact gains each time that it is said again, up to two times.
 pub(super) const REPEAT_SCORE: f32 = 1.0;

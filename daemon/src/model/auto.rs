@@ -27,7 +27,7 @@ pub(super) struct Auto {
     names: OwnNames,
     /// Set once the server said what it is, until it turns out to be another one.
     found: Mutex<Option<Arc<dyn Backend>>>,
-    /// What stands for the server until then.
+    /// The backend that is used until then.
     presumed: Arc<OpenAi>,
 }
 
@@ -39,16 +39,15 @@ impl Auto {
         clock: Arc<Clock>,
         names: OwnNames,
     ) -> Self {
-        let (of_http, of_presumed) = (Arc::clone(&clock), Arc::clone(&clock));
         let presumed = Arc::new(OpenAi::new(
             address.clone(),
             timeouts,
-            of_presumed,
+            Arc::clone(&clock),
             names.clone(),
             Dialect::Plain,
             false,
         ));
-        let http = Http::new(address.clone(), timeouts, of_http, presumed.advice());
+        let http = Http::new(address.clone(), timeouts, Arc::clone(&clock), presumed.advice());
         Self { http, address, timeouts, clock, names, found: Mutex::default(), presumed }
     }
 
@@ -58,7 +57,7 @@ impl Auto {
     }
 
     /// Returns the backend of the kind that the server says.
-    async fn asked(&self) -> Arc<dyn Backend> {
+    async fn identified(&self) -> Arc<dyn Backend> {
         if self.found.lock().is_none() {
             let (address, timeouts) = (self.address.clone(), self.timeouts);
             let (clock, names) = (Arc::clone(&self.clock), self.names.clone());
@@ -108,7 +107,7 @@ impl Backend for Auto {
 
     fn identify(&self) -> BackendFuture<'_, ()> {
         Box::pin(async {
-            self.asked().await;
+            self.identified().await;
             Ok(())
         })
     }
@@ -119,7 +118,7 @@ impl Backend for Auto {
 
     fn version(&self) -> BackendFuture<'_, Version> {
         Box::pin(async move {
-            let backend = self.asked().await;
+            let backend = self.identified().await;
             self.noted(&backend, backend.version().await)
         })
     }
@@ -130,27 +129,27 @@ impl Backend for Auto {
 
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async move {
-            let backend = self.asked().await;
+            let backend = self.identified().await;
             self.noted(&backend, backend.list(max_attempts).await)
         })
     }
 
     fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
         Box::pin(async move {
-            let backend = self.asked().await;
+            let backend = self.identified().await;
             self.noted(&backend, backend.describe(model).await)
         })
     }
 
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
         Box::pin(async move {
-            let backend = self.asked().await;
+            let backend = self.identified().await;
             self.noted(&backend, backend.show(model).await)
         })
     }
 
     fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Option<Vec<u8>>> {
-        Box::pin(async move { self.asked().await.vocabulary(model).await })
+        Box::pin(async move { self.identified().await.vocabulary(model).await })
     }
 
     fn holds_models(&self) -> bool {
@@ -158,26 +157,26 @@ impl Backend for Auto {
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
-        Box::pin(async move { self.asked().await.running().await })
+        Box::pin(async move { self.identified().await.running().await })
     }
 
     fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
-        Box::pin(async move { self.asked().await.warm(request).await })
+        Box::pin(async move { self.identified().await.warm(request).await })
     }
 
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
         Box::pin(async move {
-            let backend = self.asked().await;
+            let backend = self.identified().await;
             self.noted(&backend, backend.stream(request).await)
         })
     }
 
     fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
-        Box::pin(async move { self.asked().await.render(request).await })
+        Box::pin(async move { self.identified().await.render(request).await })
     }
 
     fn count<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
-        Box::pin(async move { self.asked().await.count(request).await })
+        Box::pin(async move { self.identified().await.count(request).await })
     }
 
     fn release_idle(&self) -> bool {

@@ -44,12 +44,12 @@ const OVERFLOWS: &[&str] = &[
     "greater than the context length",
 ];
 
-/// What the head of a response says about an error.
+/// The parts of a response's head that say something about an error.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseHead {
     pub(super) status: u16,
     pub(super) location: Option<String>,
-    /// Whether the body is a page.
+    /// Set if the body is a page for people.
     pub(super) is_html: bool,
     /// The seconds after which the server asks to try again.
     pub(super) retry_after: Option<u64>,

@@ -44,9 +44,9 @@ pub(crate) struct ModelInfo {
     pub has_projector: bool,
     /// The window of every request, if the server alone decides about it.
     pub served_context: Option<u32>,
-    /// Whether the configuration says that, and not the server.
+    /// Set if the configuration says that, and not the server.
     pub is_window_configured: bool,
-    /// Whether the server alone decides about the window, so that the daemon must know it.
+    /// Set if the server alone decides about the window, so that the daemon must know it.
     pub needs_served_context: bool,
     /// The longest answer in tokens, if the configuration limits it.
     pub max_output: Option<u32>,

@@ -42,7 +42,7 @@ pub(super) struct ParsedLine {
     pub(super) end: Option<ChatEnd>,
     /// The error that follows them.
     pub(super) failed: Option<ModelError>,
-    /// Whether the line says nothing, so that the answer has not begun.
+    /// Set if the line says nothing, so that the answer has not begun.
     pub(super) is_empty: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct LineStream<P> {
     failed: Option<ModelError>,
     /// The deadline of the next line that says something; `None` until it is waited for.
     deadline: Option<Deadline>,
-    /// Whether such a line has arrived.
+    /// Set once such a line has arrived.
     has_begun: bool,
     idle: Duration,
 }

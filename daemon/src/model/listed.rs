@@ -32,7 +32,7 @@ pub(crate) struct ListedModel {
     /// The window of every request, if the server alone decides about it.
     #[serde(skip)]
     pub served_context: Option<u32>,
-    /// Whether the server says nothing more about the model in its description.
+    /// Set if the server says nothing more about the model in its description.
     #[serde(skip)]
     pub is_whole: bool,
 }

@@ -49,5 +49,5 @@ pub(crate) use models::{ModelSettings, Models};
 #[cfg(test)]
 pub(crate) use ollama::{ADVICE, SAMPLING};
 pub(crate) use queue::{Priority, Ticket};
-pub(crate) use server::{ConfiguredModel, Server, ServerSettings, ServerStatus};
+pub(crate) use server::{Server, ServerSettings, ServerStatus};
 pub(crate) use window::{advise, cap_num_predict, clamp_window};

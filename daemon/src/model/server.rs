@@ -3,7 +3,7 @@
 //! Must not know HTTP. Changed settings make another [`Server`], so no report of an earlier one is ever returned.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::info::{CountingSource, ModelInfo};
 use super::kind;
 use super::listed::{ListedDigest, ListedModel, RunningModel};
 use crate::clock::Clock;
-use crate::config::ServerKind;
+use crate::config::{ServedModel, ServerKind};
 use crate::shutdown::Tasks;
 
 /// The time for which a status report is returned without asking the server again.
@@ -54,20 +54,7 @@ pub(crate) struct ServerSettings {
     /// The number of requests that the server answers at the same time, unless it says so itself.
     pub(crate) parallel: Option<u32>,
     /// The models that the configuration describes, by alias.
-    pub(crate) models: BTreeMap<String, ConfiguredModel>,
-}
-
-/// What the configuration says about a model of a server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ConfiguredModel {
-    /// The name that the server knows.
-    pub(crate) name: String,
-    /// The window, in tokens.
-    pub(crate) window: Option<u32>,
-    /// The longest answer, in tokens.
-    pub(crate) max_output: Option<u32>,
-    /// A file with the model's vocabulary.
-    pub(crate) tokenizer: Option<PathBuf>,
+    pub(crate) models: BTreeMap<String, ServedModel>,
 }
 
 impl ServerSettings {
@@ -78,7 +65,7 @@ impl ServerSettings {
     }
 
     /// Returns what is configured for a model, by its name at the server.
-    pub(crate) fn configured(&self, name: &str) -> Option<&ConfiguredModel> {
+    pub(crate) fn configured(&self, name: &str) -> Option<&ServedModel> {
         self.models.values().find(|model| model.name == name)
     }
 }
@@ -92,9 +79,9 @@ pub(crate) struct ServerStatus {
     pub reachable: Option<bool>,
     /// The version of a reachable server.
     pub version: Option<String>,
-    /// Why the server is not reachable.
+    /// The reason for which the server is not reachable.
     pub error: Option<ModelError>,
-    /// When the server was asked.
+    /// The time at which the server was asked.
     pub checked_at: Option<Timestamp>,
 }
 
@@ -114,12 +101,12 @@ struct ServerShared {
 
 struct ServerReports {
     status: Option<(ServerStatus, Instant)>,
-    /// Whether a task is asking for the status.
+    /// Set while a task is asking for the status.
     is_asking: bool,
     infos: LruCache<String, (Arc<ModelInfo>, Instant)>,
     /// The trained window and the capabilities of listed models, by digest.
     details: LruCache<String, ListedDetails>,
-    /// When `info_soon` last waited in vain.
+    /// The time at which `info_soon` last waited in vain.
     silent_since: Option<Instant>,
 }
 

@@ -105,7 +105,7 @@ pub(crate) struct ModelWindows {
 #[derive(Clone, Copy)]
 struct KnownWindow {
     size: u32,
-    /// Whether the server gives every request this window, whatever it asks for.
+    /// Set if the server gives every request this window, whatever it asks for.
     is_fixed: bool,
 }
 

@@ -112,7 +112,7 @@ pub struct ModelSummary {
     pub remote_host: Option<String>,
     /// The name of the server in the configuration.
     pub server: Option<String>,
-    /// Whether the model is in the memory of its server; absent if the server did not say so in time.
+    /// Set if the model is in the memory of its server; absent if the server did not say so in time.
     pub loaded: Option<bool>,
     /// The window of requests to the model, in tokens: that with which it is loaded, or the only one of its server.
     pub window: Option<u32>,
@@ -125,7 +125,7 @@ pub struct ModelSummary {
 pub struct ModelServersParams {
     /// The name of one server; default all.
     pub server: Option<String>,
-    /// Whether each configured model is described as well. Default false.
+    /// Asks for a description of each configured model as well. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub test: bool,
 }
@@ -151,7 +151,7 @@ pub struct ServerReport {
     pub found: String,
     /// The address; empty if the configuration of the server cannot be used.
     pub host: String,
-    /// Whether the server answered with its models.
+    /// Set if the server answered with its models.
     pub ready: bool,
     /// The version, if the server says it.
     pub version: Option<String>,
@@ -182,7 +182,7 @@ pub struct ServedModelReport {
     pub window: Option<u32>,
     /// The origin of `window`.
     pub window_from: Option<KnownFrom>,
-    /// How prompts are counted.
+    /// The way in which prompts are counted.
     pub counts: CountsBy,
 }
 

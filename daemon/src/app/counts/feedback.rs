@@ -1,4 +1,4 @@
-//! What the tokens that the server read of a prompt teach: corrections of counts, the engine of the server, and doubts.
+//! The lessons of the tokens that the server read of a prompt: corrections of counts, the engine of the server, and doubts.
 //!
 //! Must not know how counters are found or stored.
 

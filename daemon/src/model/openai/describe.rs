@@ -1,4 +1,4 @@
-//! What a server with the API of OpenAI says about its models: lists, windows, and the properties of llama-server.
+//! The models that a server with the API of OpenAI describes: lists, windows, and the properties of llama-server.
 //!
 //! Every field is optional and unknown fields are ignored.
 //!
@@ -179,11 +179,11 @@ impl FoundModel {
         }
     }
 
-    /// Returns the description of the model. `is_here`: the server is on this machine, so that its files are.
-    pub(super) fn info(&self, model: &str, rules: &DialectRules, is_here: bool) -> ModelInfo {
+    /// Returns the description of the model. `is_local`: the server is on this machine, so that its files are.
+    pub(super) fn info(&self, model: &str, rules: &DialectRules, is_local: bool) -> ModelInfo {
         let props = self.props.as_ref();
         let path = props.and_then(|props| props.model_path.as_ref()).map(PathBuf::from);
-        let path = path.filter(|path| is_here && path.is_absolute());
+        let path = path.filter(|path| is_local && path.is_absolute());
         let counting = match (path, rules.counting) {
             (Some(path), _) => CountingSource::Weights(path),
             (None, CountingPath::Rendered | CountingPath::Conversation) => CountingSource::Server,

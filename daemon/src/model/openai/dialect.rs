@@ -27,19 +27,19 @@ pub(super) struct DialectRules {
     pub(super) sampling: SamplingNames,
     pub(super) thinking: ThinkingSwitch,
     pub(super) counting: CountingPath,
-    /// Whether `/props` describes the model.
+    /// Set if `/props` describes the model.
     pub(super) has_props: bool,
     /// The path of a list with the windows of the models, if `/v1/models` has none.
     pub(super) windows: Option<&'static str>,
     /// The path of the version.
     pub(super) version: Option<&'static str>,
-    /// Whether a request can name the time for which the model stays loaded, as `ttl`.
+    /// Set if a request can name the time for which the model stays loaded, as `ttl`.
     pub(super) takes_ttl: bool,
-    /// Whether a model is loaded by the first request to it, and unloaded later.
+    /// Set if a model is loaded by the first request to it, and unloaded later.
     pub(super) loads_on_demand: bool,
 }
 
-/// How a request says whether the model thinks.
+/// The way in which a request says whether the model thinks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ThinkingSwitch {
     /// By a variable of the chat template, and levels as `reasoning_effort`.
@@ -48,12 +48,12 @@ pub(super) enum ThinkingSwitch {
     Effort,
 }
 
-/// How the server counts a prompt.
+/// The way in which the server counts a prompt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountingPath {
-    /// It renders the prompt, and divides any text into tokens.
+    /// Renders the prompt, and divides any text into tokens.
     Rendered,
-    /// It counts a conversation. A gateway in front of it may hide that.
+    /// Counts a conversation. A gateway in front of the server may hide that.
     Conversation,
     None,
 }
@@ -63,10 +63,9 @@ const LLAMA_SERVER: DialectRules = DialectRules {
     advice: ServerAdvice {
         kind: "a llama-server",
         start: "llama-server -m MODEL.gguf",
-        get_model: "",
         get_small_model: "llama-server -hf ggml-org/Qwen3-0.6B-GGUF",
         get_image_reader: "llama-server -hf ggml-org/Qwen3-VL-4B-Instruct-GGUF",
-        address: "servers.NAME.url in the file of `ollmctl config path`",
+        ..PLAIN.advice
     },
     sampling: SamplingNames {
         options: &[
@@ -98,16 +97,13 @@ const LLAMA_SERVER: DialectRules = DialectRules {
             ("ignore_eos", Kind::Switch),
             ("stop", Kind::Texts),
         ],
-        length: LENGTH,
+        length: PLAIN.sampling.length,
         load: &["n_ctx", "num_ctx", "n_gpu_layers"],
     },
     thinking: ThinkingSwitch::Template,
     counting: CountingPath::Rendered,
     has_props: true,
-    windows: None,
-    version: None,
-    takes_ttl: false,
-    loads_on_demand: false,
+    ..PLAIN
 };
 
 const VLLM: DialectRules = DialectRules {
@@ -115,10 +111,9 @@ const VLLM: DialectRules = DialectRules {
     advice: ServerAdvice {
         kind: "a vLLM server",
         start: "vllm serve MODEL",
-        get_model: "",
         get_small_model: "vllm serve Qwen/Qwen3-0.6B",
         get_image_reader: "vllm serve Qwen/Qwen3-VL-4B-Instruct",
-        address: "servers.NAME.url in the file of `ollmctl config path`",
+        ..PLAIN.advice
     },
     sampling: SamplingNames {
         options: &[
@@ -137,16 +132,13 @@ const VLLM: DialectRules = DialectRules {
             ("include_stop_str_in_output", Kind::Switch),
             ("stop", Kind::Texts),
         ],
-        length: LENGTH,
+        length: PLAIN.sampling.length,
         load: &["num_ctx", "max_model_len"],
     },
     thinking: ThinkingSwitch::Template,
     counting: CountingPath::Conversation,
-    has_props: false,
-    windows: None,
     version: Some("/version"),
-    takes_ttl: false,
-    loads_on_demand: false,
+    ..PLAIN
 };
 
 const SGLANG: DialectRules = DialectRules {
@@ -154,10 +146,9 @@ const SGLANG: DialectRules = DialectRules {
     advice: ServerAdvice {
         kind: "an SGLang server",
         start: "python -m sglang.launch_server --model-path MODEL",
-        get_model: "",
         get_small_model: "python -m sglang.launch_server --model-path Qwen/Qwen3-0.6B",
         get_image_reader: "python -m sglang.launch_server --model-path Qwen/Qwen3-VL-4B-Instruct",
-        address: "servers.NAME.url in the file of `ollmctl config path`",
+        ..PLAIN.advice
     },
     sampling: SamplingNames {
         options: &[
@@ -174,16 +165,11 @@ const SGLANG: DialectRules = DialectRules {
             ("skip_special_tokens", Kind::Switch),
             ("stop", Kind::Texts),
         ],
-        length: LENGTH,
+        length: PLAIN.sampling.length,
         load: &["num_ctx", "context_length"],
     },
     thinking: ThinkingSwitch::Template,
-    counting: CountingPath::None,
-    has_props: false,
-    windows: None,
-    version: None,
-    takes_ttl: false,
-    loads_on_demand: false,
+    ..PLAIN
 };
 
 const LM_STUDIO: DialectRules = DialectRules {
@@ -191,10 +177,9 @@ const LM_STUDIO: DialectRules = DialectRules {
     advice: ServerAdvice {
         kind: "an LM Studio server",
         start: "lms server start",
-        get_model: "",
         get_small_model: "lms get qwen/qwen3-0.6b",
         get_image_reader: "lms get qwen/qwen3-vl-4b",
-        address: "servers.NAME.url in the file of `ollmctl config path`",
+        ..PLAIN.advice
     },
     sampling: SamplingNames {
         options: &[
@@ -207,18 +192,17 @@ const LM_STUDIO: DialectRules = DialectRules {
             ("seed", Kind::Integer),
             ("stop", Kind::Texts),
         ],
-        length: LENGTH,
+        length: PLAIN.sampling.length,
         load: &["num_ctx", "context_length"],
     },
     thinking: ThinkingSwitch::Effort,
-    counting: CountingPath::None,
-    has_props: false,
     windows: Some("/api/v0/models"),
-    version: None,
     takes_ttl: true,
     loads_on_demand: true,
+    ..PLAIN
 };
 
+/// The rules of a server of which nothing more is known, and of the others where they do not differ.
 const PLAIN: DialectRules = DialectRules {
     title: "another server with the API of OpenAI",
     advice: ServerAdvice {
@@ -238,7 +222,8 @@ const PLAIN: DialectRules = DialectRules {
             ("seed", Kind::Integer),
             ("stop", Kind::Texts),
         ],
-        length: LENGTH,
+        // The options for the longest answer.
+        length: &["max_tokens", "max_completion_tokens", "n_predict", "num_predict"],
         load: &[],
     },
     thinking: ThinkingSwitch::Effort,
@@ -249,9 +234,6 @@ const PLAIN: DialectRules = DialectRules {
     takes_ttl: false,
     loads_on_demand: false,
 };
-
-/// The options for the longest answer.
-const LENGTH: &[&str] = &["max_tokens", "max_completion_tokens", "n_predict", "num_predict"];
 
 impl Dialect {
     pub(super) const fn rules(self) -> &'static DialectRules {

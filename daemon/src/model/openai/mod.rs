@@ -44,19 +44,19 @@ const KOBOLD_OWNER: &str = "koboldcpp";
 pub(super) struct OpenAi {
     http: Http,
     names: OwnNames,
-    is_here: bool,
+    is_local: bool,
     kind: Mutex<KnownDialect>,
 }
 
-/// What is known of the kind of a server.
+/// The known kind of a server, and the source of that knowledge.
 #[derive(Clone, Copy)]
 struct KnownDialect {
     dialect: Dialect,
-    /// Whether the configuration says so, so that a server of another kind is an error.
+    /// Set if the configuration says so, so that a server of another kind is an error.
     is_configured: bool,
-    /// Whether the list of models said so, which can say otherwise later.
+    /// Set if the list of models said so, which can say otherwise later.
     is_listed: bool,
-    /// Whether the server was asked if it is Ollama, and is not.
+    /// Set once the server was asked if it is Ollama, and is not.
     is_not_ollama: bool,
 }
 
@@ -91,7 +91,7 @@ impl OpenAi {
         dialect: Dialect,
         is_configured: bool,
     ) -> Self {
-        let is_here = address.host.is_loopback();
+        let is_local = address.host.is_loopback();
         let http = Http::new(address, timeouts, clock, &dialect.rules().advice);
         let kind = KnownDialect {
             dialect,
@@ -99,7 +99,7 @@ impl OpenAi {
             is_listed: false,
             is_not_ollama: false,
         };
-        Self { http, names, is_here, kind: Mutex::new(kind) }
+        Self { http, names, is_local, kind: Mutex::new(kind) }
     }
 
     fn rules(&self) -> &'static DialectRules {
@@ -323,7 +323,7 @@ impl Backend for OpenAi {
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
         Box::pin(async move {
             let found = self.found(model).await?;
-            Ok(found.info(model, self.rules(), self.is_here))
+            Ok(found.info(model, self.rules(), self.is_local))
         })
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct SentRequest {
     pub(crate) head: String,
 }
 
-/// What a test may change.
+/// The behavior that a test may change.
 pub(crate) struct FaceState {
     pub(crate) face: Face,
     /// The id of the one model.
@@ -46,9 +46,9 @@ pub(crate) struct FaceState {
     pub(crate) slots: u64,
     /// The path of the weights that llama-server reports.
     pub(crate) weights: String,
-    /// Whether the paths that count are hidden, as behind a gateway.
+    /// Set if the paths that count are hidden, as behind a gateway.
     pub(crate) hides_counting: bool,
-    /// Whether vLLM counts with another vocabulary.
+    /// Set if vLLM counts with another vocabulary.
     pub(crate) counts_otherwise: bool,
     answers: VecDeque<Answer>,
     /// Replies to the next chats, instead of answers.

@@ -82,7 +82,7 @@ pub(crate) struct State {
     pub(super) other: Option<Vec<(&'static str, Value)>>,
     /// The window that the Modelfile of every model sets.
     pub(crate) modelfile_window: Option<u64>,
-    /// Whether the server was started with `OLLAMA_NEW_ENGINE`: its engine in Go adds BOS to a vocabulary that does not say
+    /// The value of `OLLAMA_NEW_ENGINE` at the start of the server: its engine in Go adds BOS to a vocabulary that does not say
     /// whether it has one. If `None`, the vocabulary says that it has none.
     pub(crate) new_engine: Option<bool>,
 }
