@@ -9,7 +9,9 @@ use ollm_protocol::content::{Message, Record, RecordBody, Role, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::clock::Clock;
-use crate::facts::{FactFold, feature_names, for_each_word, judge};
+use crate::facts::{
+    FactFold, feature_names, for_each_word, judge, judge_pairs, pair_feature_names,
+};
 use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Engine, Tokenizer, TokenizerError, Vocabulary, VocabularyError};
@@ -81,6 +83,21 @@ impl BenchFacts {
     /// Returns the names of all features.
     pub fn feature_names() -> impl Iterator<Item = &'static str> {
         feature_names()
+    }
+
+    /// Judges whether a later sentence takes the place of earlier ones, each with the number of the user's message that it
+    /// is in. Returns the features of each pair by the number of the earlier sentence.
+    #[must_use]
+    pub fn judge_pairs(
+        earlier: &[(u32, &str)],
+        later: (u32, &str),
+    ) -> Vec<(usize, Vec<&'static str>)> {
+        judge_pairs(earlier, later)
+    }
+
+    /// Returns the names of all features of pairs.
+    pub fn pair_feature_names() -> impl Iterator<Item = &'static str> {
+        pair_feature_names()
     }
 
     /// Folds the next message of the user.

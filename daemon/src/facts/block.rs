@@ -101,7 +101,7 @@ fn missing_facts<'f>(
 /// Returns the value by which facts compete for room: their score, less for long lines.
 fn worth(ranked: &RankedFact<'_>, count: &dyn Fn(&str) -> u64) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "at most some hundred tokens")]
-    let tokens = count(&ranked.fact.text) as f32;
+    let tokens = count(&ranked.fact.shown()) as f32;
     ranked.score - tokens / TOKENS_PER_SCORE
 }
 
@@ -120,7 +120,7 @@ fn heading(fact: &KnownFact) -> String {
 }
 
 fn line(fact: &KnownFact) -> String {
-    format!("- {}", fact.text)
+    format!("- {}", fact.shown())
 }
 
 /// Renders facts in the order of the log, with another one among them.

@@ -32,6 +32,10 @@ pub(super) struct SentenceReading {
     pub(super) values: Vec<FactValue>,
     /// The hashes of the words that the sentence is about, sorted.
     pub(super) subject: Vec<u64>,
+    /// The hashes of its values and of the words of those that have some, sorted.
+    pub(super) value_words: Vec<u64>,
+    /// The hashes of the words that it is about with that of the one directly before: `staging port`.
+    pub(super) neighbors: Vec<(u64, u64)>,
     pub(super) sort: SentenceSort,
     pub(super) is_rule: bool,
     /// Whether the sentence denies or forbids something.
@@ -47,6 +51,8 @@ pub(super) struct SentenceReading {
     pub(super) n_words: usize,
     /// Whether the sentence says that something is not as before.
     pub(super) is_change: bool,
+    /// The points of its words for taking the place of an earlier fact.
+    pub(super) replacing: i32,
     /// The weight of all values.
     weight: f32,
     /// Logarithm of the odds that the sentence states something that lasts.
@@ -55,6 +61,11 @@ pub(super) struct SentenceReading {
 }
 
 impl SentenceReading {
+    /// Returns the hashes of the words that the sentence is about and of those of its values, sorted.
+    pub(super) fn words(&self) -> Vec<u64> {
+        joined(&self.subject, &self.value_words)
+    }
+
     /// Returns whether the sentence may state a fact or a rule, if it takes nothing back.
     pub(super) fn is_statement(&self) -> bool {
         self.score >= MIN_CANDIDATE_SCORE
@@ -143,10 +154,13 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
     let subject = with_values(subject_of(&words, &reading, &rest), sentence, &found, &reading);
     let mut values = fact_values(sentence, &found);
     values.extend(dates.into_iter().map(|date| fact_value(FactValueKind::Date, date)));
-    let score = score_of(features.points() + word_points(sentence));
+    let word_points = word_points(sentence);
+    let score = score_of(features.points() + word_points.lasting);
     let has_content = has_content(&words, &reading, &rest) || !values.is_empty();
     Some(SentenceReading {
         text: short_text(sentence, &found),
+        value_words: value_words(&values),
+        neighbors: neighbors_of(&words, &reading),
         values,
         weight: found.iter().map(|value| value.weight).sum(),
         subject,
@@ -159,6 +173,7 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
         classes: reading.all,
         n_words: form.n_words,
         is_change: classes.all.has(WordClass::Change),
+        replacing: word_points.replacing,
         score,
         features,
     })
@@ -217,6 +232,33 @@ fn fact_values(sentence: &str, found: &[FoundValue]) -> Vec<FactValue> {
 
 fn fact_value(kind: FactValueKind, text: &str) -> FactValue {
     FactValue { kind, text: text.to_owned(), hash: hash_of(text) }
+}
+
+/// Returns the hashes of values and of the words of those that have some, sorted.
+fn value_words(values: &[FactValue]) -> Vec<u64> {
+    let mut words: Vec<u64> = values.iter().map(|value| value.hash).collect();
+    for value in values.iter().filter(|value| value.kind != FactValueKind::Number) {
+        let lower = value.text.to_lowercase();
+        words.extend(words_of(&lower).into_iter().map(|word| hash_of(stem(word))));
+    }
+    words.sort_unstable();
+    words.dedup();
+    words
+}
+
+/// Returns the hashes of two sorted lists, sorted.
+pub(super) fn joined(one: &[u64], other: &[u64]) -> Vec<u64> {
+    let mut all = [one, other].concat();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Returns the beginning of a word, by which words are compared.
+fn stem(word: &str) -> &str {
+    let word = word.strip_suffix("'s").unwrap_or(word);
+    let end = word.char_indices().nth(STEM_CHARS).map_or(word.len(), |(end, _)| end);
+    word[..end].strip_suffix('s').unwrap_or(&word[..end])
 }
 
 /// Returns the hash of a word or a value, whatever its capitals.
@@ -408,9 +450,7 @@ fn subject_of(words: &[&str], reading: &Reading, rest: &str) -> Vec<u64> {
         if is_functional(*classes) || word.chars().next().is_none_or(is_joined_script) {
             continue;
         }
-        let word = word.strip_suffix("'s").unwrap_or(word);
-        let end = word.char_indices().nth(STEM_CHARS).map_or(word.len(), |(end, _)| end);
-        subject.push(hash_of(word[..end].strip_suffix('s').unwrap_or(&word[..end])));
+        subject.push(hash_of(stem(word)));
     }
     let mut before = None;
     for char in rest.chars() {
@@ -423,6 +463,18 @@ fn subject_of(words: &[&str], reading: &Reading, rest: &str) -> Vec<u64> {
         before = is_content.then_some(char);
     }
     subject
+}
+
+/// Returns the words that a sentence is about, each with the one directly before it.
+fn neighbors_of(words: &[&str], reading: &Reading) -> Vec<(u64, u64)> {
+    let content = |at: usize| {
+        let word = words[at];
+        let is_content = !is_functional(reading.words[at])
+            && word.chars().next().is_some_and(|char| !is_joined_script(char));
+        is_content.then(|| hash_of(stem(word)))
+    };
+    let pairs = (1..words.len()).filter_map(|at| Some((content(at)?, content(at - 1)?)));
+    pairs.take(MAX_SUBJECT_WORDS).collect()
 }
 
 /// Returns a sentence in lower case with spaces in place of its values of some weight, without marks that only change the

@@ -11,21 +11,24 @@ use super::numbers::*;
 use super::values::{FactValueKind, FoundValue};
 use crate::languages::{WordClass, is_joined_script};
 
-/// The features with their names in `points.txt`, which explains them.
+/// Defines an enum of features, with their names in the file of their points, which explains them.
 macro_rules! features {
-    ($($feature:ident $name:literal,)*) => {
-        /// A feature of a sentence.
+    ($(#[$doc:meta])* $all:ident $($feature:ident $name:literal,)*) => {
+        $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub(crate) enum Feature { $($feature,)* }
+        pub(crate) enum $all { $($feature,)* }
 
-        impl Feature {
-            const ALL: &[(Self, &str)] = &[$((Self::$feature, $name),)*];
+        impl $all {
+            pub(super) const ALL: &[(Self, &str)] = &[$((Self::$feature, $name),)*];
         }
     };
 }
+pub(super) use features;
 
 features! {
+    /// A feature of a sentence.
+    Feature
     // A word of the class.
     Rule "rule", Advice "advice", Naming "naming", Remember "remember", Change "change", Retract "retract",
     Statement "statement", Own "own", Transient "transient", Denial "denial", Speaker "speaker", Addressee "addressee",
@@ -261,9 +264,7 @@ impl FeatureSet {
 
     /// Returns the sum of the points: ten for each e-fold of the odds.
     pub(super) fn points(self) -> i32 {
-        let each = Feature::ALL.iter().zip(&POINTS.each);
-        POINTS.any
-            + each.map(|((feature, _), n)| if self.has(*feature) { *n } else { 0 }).sum::<i32>()
+        POINTS.sum(|at| self.0 & (1 << at) != 0)
     }
 
     /// Returns the names of the features.
@@ -277,38 +278,57 @@ pub(crate) fn feature_names() -> impl Iterator<Item = &'static str> {
     Feature::ALL.iter().map(|(_, name)| *name)
 }
 
-/// The contents of `points.txt`.
-struct Points {
-    /// The points of any sentence.
+/// The points of a set of features.
+pub(super) struct Points {
+    /// The points of anything.
     any: i32,
     /// The points of each feature.
     each: Vec<i32>,
 }
 
+impl Points {
+    /// Reads a file with a name and its points a line. A name that is missing has none.
+    pub(super) fn parse(file: &str, names: impl Iterator<Item = &'static str>) -> Self {
+        let of = |name: &str| {
+            let mut lines = file.lines().filter(|line| !line.starts_with('#'));
+            let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|points| points.trim().parse().ok()).unwrap_or(0)
+        };
+        Self { any: of("any"), each: names.map(of).collect() }
+    }
+
+    /// Returns the sum of the points of those features that are there: ten for each e-fold of the odds.
+    pub(super) fn sum(&self, is_there: impl Fn(usize) -> bool) -> i32 {
+        let each = self.each.iter().enumerate();
+        self.any + each.filter(|(at, _)| is_there(*at)).map(|(_, points)| points).sum::<i32>()
+    }
+}
+
 static POINTS: LazyLock<Points> = LazyLock::new(|| {
-    let lines = || include_str!("points.txt").lines().filter(|line| !line.starts_with('#'));
-    let of = |name: &str| {
-        let line = lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|points| points.trim().parse().ok()).unwrap_or(0)
-    };
-    Points { any: of("any"), each: Feature::ALL.iter().map(|(_, name)| of(name)).collect() }
+    Points::parse(include_str!("points.txt"), Feature::ALL.iter().map(|(_, name)| *name))
 });
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    #[test]
-    fn file_has_points_for_every_feature_and_no_other() {
-        let mut names: Vec<&str> = Feature::ALL.iter().map(|(_, name)| *name).collect();
-        names.push("any");
-        let lines = include_str!("points.txt").lines().filter(|line| !line.starts_with('#'));
-        for line in lines {
+    /// Asserts that a file has points for each name and for no other.
+    pub(in crate::facts) fn assert_points_for(
+        file: &str,
+        names: impl Iterator<Item = &'static str>,
+    ) {
+        let mut names: Vec<&str> = names.chain(["any"]).collect();
+        for line in file.lines().filter(|line| !line.starts_with('#') && !line.contains(':')) {
             let (name, points) = line.split_once(' ').expect("a name and points");
             assert!(points.trim().parse::<i32>().is_ok(), "{line}");
             let at = names.iter().position(|one| *one == name);
             names.swap_remove(at.unwrap_or_else(|| panic!("{name} is no feature, or there twice")));
         }
         assert!(names.is_empty(), "without points: {names:?}");
+    }
+
+    #[test]
+    fn file_has_points_for_every_feature_and_no_other() {
+        assert_points_for(include_str!("points.txt"), feature_names());
     }
 }

@@ -3,6 +3,8 @@
 //! **Invariants**: the same records in the same order give the same facts, whether they are folded one by one or at
 //! once; the memory and the time of a record are bounded whatever the session says.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ollm_protocol::content::{ContextEntryChange, Custom, Message, Record, RecordBody, Role};
@@ -10,13 +12,13 @@ use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence, score_of};
+use super::candidate::{FactValue, SentenceReading, SentenceSort, joined, read_sentence, score_of};
 use super::features::{Feature, FeatureSet, SentencePlace};
 use super::lexicon::ClassSet;
 use super::numbers::*;
+use super::replacement::{Pair, PairFeatures};
 use super::said::SearchedFact;
 use super::sentences::for_each_sentence;
-use super::values::FactValueKind;
 use crate::languages::WordClass;
 
 /// The name of the custom records that suppress facts. FORMAT.md, "Facts".
@@ -51,21 +53,66 @@ pub(crate) struct KnownFact {
     pub(crate) entry: Option<String>,
     /// The record whose fact this one replaced.
     pub(crate) supersedes: Option<Seq>,
+    /// The text of that fact if it may still hold.
+    before: Option<String>,
     /// The number of times that the same was said again.
     pub(crate) n_repeats: u32,
     /// The text and its values as other texts are searched for them.
     pub(crate) searched: SearchedFact,
     /// The hashes of the words that the fact is about, sorted.
     pub(super) subject: Vec<u64>,
+    /// The hashes of the words of its values, sorted.
+    pub(super) value_words: Vec<u64>,
+    /// Neighbors among the words that it is about, as in [`SentenceReading`].
+    pub(super) neighbors: Vec<(u64, u64)>,
+    /// The classes of its words.
+    pub(super) classes: ClassSet,
     /// The score of its sentence, or of one that it replaced.
     score: f32,
     /// Whether it denies or forbids something.
-    is_denial: bool,
+    pub(super) is_denial: bool,
     /// The number of the message, from 0.
     message: u32,
 }
 
 impl KnownFact {
+    fn new(reading: SentenceReading, source: &FactOccasion<'_>) -> Self {
+        let SentenceReading { text, values, subject, value_words, neighbors, .. } = reading;
+        Self {
+            searched: SearchedFact::new(&text, &values),
+            seq: source.seq,
+            index: source.index,
+            at: source.at,
+            text,
+            values,
+            is_rule: reading.is_rule,
+            entry: source.entry.map(str::to_owned),
+            supersedes: None,
+            before: None,
+            n_repeats: 0,
+            subject,
+            value_words,
+            neighbors,
+            classes: reading.classes,
+            score: reading.score,
+            is_denial: reading.is_denial,
+            message: source.message,
+        }
+    }
+
+    /// Returns the text, with that of the fact before it if that one may still hold.
+    pub(crate) fn shown(&self) -> Cow<'_, str> {
+        match &self.before {
+            Some(before) => Cow::Owned(format!("{} (before: {before})", self.text)),
+            None => Cow::Borrowed(&self.text),
+        }
+    }
+
+    /// Returns the hashes of all words.
+    fn words(&self) -> Vec<u64> {
+        joined(&self.subject, &self.value_words)
+    }
+
     /// Returns a short digest of the text, by which a fact is suppressed.
     pub(crate) fn digest(&self) -> String {
         blake3::hash(self.text.as_bytes()).to_hex()[..16].to_owned()
@@ -219,23 +266,25 @@ impl FactFold {
                     self.count(value.hash);
                 }
             }
-            match reading.sort {
-                SentenceSort::Fact => {
-                    let source = FactOccasion { seq, index, at, entry, message };
-                    self.state(reading, &source);
-                    index += 1;
+            if reading.sort == SentenceSort::Retraction {
+                let taken_back = self.retract(&reading, message);
+                if !states_more(&taken_back, &reading) && !taken_back.is_empty() {
+                    return;
                 }
-                SentenceSort::Retraction => {
-                    let taken_back = self.retract(&reading, message);
-                    if states_more(&taken_back, &reading) {
-                        let scores = taken_back.iter().map(|fact| fact.score);
-                        reading.score = scores.fold(reading.score, f32::max);
-                        let source = FactOccasion { seq, index, at, entry, message };
-                        self.state(reading, &source);
-                        index += 1;
-                    }
-                }
-                SentenceSort::Other => {}
+                let scores = taken_back.iter().map(|fact| fact.score);
+                reading.score = scores.fold(reading.score, f32::max);
+            }
+            let is_stated = match reading.sort {
+                SentenceSort::Fact => true,
+                SentenceSort::Retraction => reading.is_statement(),
+                SentenceSort::Other => false,
+            };
+            let earlier = self.earlier(&reading, message);
+            let is_correction = earlier.is_some_and(|one| one.relation == Relation::Replaced);
+            if is_stated || is_correction {
+                let source = FactOccasion { seq, index, at, entry, message };
+                self.state(reading, earlier, &source);
+                index += 1;
             }
         });
     }
@@ -248,41 +297,37 @@ impl FactFold {
         }
     }
 
-    /// Adds a fact in place of the one that it replaces or repeats.
-    fn state(&mut self, reading: SentenceReading, source: &FactOccasion<'_>) {
-        let earlier = self.earlier(&reading, source.message);
-        let (mut supersedes, mut n_repeats, mut score) = (None, 0, reading.score);
-        if let Some(fact) = earlier.and_then(|id| self.remove(id)) {
-            if has_same_values(&fact.values, &reading.values) && fact.is_rule == reading.is_rule {
-                // `Go on with the next part` is said again and again.
-                let says_something = !reading.features.has(Feature::Unsaid);
-                n_repeats = fact.n_repeats.saturating_add(u32::from(says_something));
-                supersedes = fact.supersedes;
-            } else {
-                supersedes = Some(fact.seq);
+    /// Adds a fact in place of the one that it replaces or repeats. In doubt, the fact goes on with the one before it.
+    fn state(
+        &mut self,
+        reading: SentenceReading,
+        earlier: Option<Earlier>,
+        source: &FactOccasion<'_>,
+    ) {
+        let says_something = !reading.features.has(Feature::Unsaid);
+        let mut fact = KnownFact::new(reading, source);
+        let known = earlier.and_then(|earlier| Some((self.remove(earlier.id)?, earlier.relation)));
+        if let Some((known, relation)) = known {
+            match relation {
+                Relation::Repeated => {
+                    // `Go on with the next part` is said again and again.
+                    fact.n_repeats = known.n_repeats.saturating_add(u32::from(says_something));
+                    (fact.supersedes, fact.before) = (known.supersedes, known.before);
+                }
+                Relation::Replaced => fact.supersedes = Some(known.seq),
+                Relation::InDoubt => {
+                    (fact.supersedes, fact.before) = (Some(known.seq), Some(known.text));
+                }
             }
             // A correction matters as much as what it corrects, however briefly it is said.
-            score = score.max(fact.score);
+            fact.score = fact.score.max(known.score);
         }
-        let SentenceReading { text, values, subject, is_rule, is_denial, .. } = reading;
-        let fact = KnownFact {
-            searched: SearchedFact::new(&text, &values),
-            seq: source.seq,
-            index: source.index,
-            at: source.at,
-            text,
-            values,
-            is_rule,
-            entry: source.entry.map(str::to_owned),
-            supersedes,
-            n_repeats,
-            subject,
-            score,
-            is_denial,
-            message: source.message,
-        };
-        for word in &fact.subject {
-            self.by_word.entry(*word).or_default().push(self.next);
+        self.insert(fact);
+    }
+
+    fn insert(&mut self, fact: KnownFact) {
+        for word in fact.words() {
+            self.by_word.entry(word).or_default().push(self.next);
         }
         self.facts.insert(self.next, fact);
         self.next += 1;
@@ -292,27 +337,68 @@ impl FactFold {
     }
 
     /// Returns the fact that a sentence replaces or repeats.
-    fn earlier(&self, reading: &SentenceReading, message: u32) -> Option<u32> {
-        let mut best: Option<(f32, u32)> = None;
-        for (id, n_common) in self.sharing(&reading.subject) {
-            let Some(fact) = self.facts.get(&id).filter(|fact| is_alike(fact, reading)) else {
-                continue;
-            };
-            let Some(overlap) = overlap(fact, reading, n_common) else { continue };
-            if best.is_none_or(|(most, newest)| overlap > most || overlap >= most && id > newest) {
-                best = Some((overlap, id));
+    fn earlier(&self, reading: &SentenceReading, message: u32) -> Option<Earlier> {
+        let pairs = self.pairs(reading, message);
+        let scored = pairs.iter().map(|(id, features)| (features.score(), *id, features));
+        let best = scored.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+        let repeated = pairs
+            .iter()
+            .rev()
+            .find(|(id, _)| self.facts.get(id).is_some_and(|fact| is_repeated(fact, reading)));
+        match (repeated, best) {
+            (Some((id, _)), _) => Some(Earlier { id: *id, relation: Relation::Repeated }),
+            (None, Some((score, id, _))) if score >= MIN_REPLACEMENT_SCORE => {
+                Some(Earlier { id, relation: Relation::Replaced })
             }
+            (None, Some((score, id, features)))
+                if score >= MIN_DOUBT_SCORE && features.is_comparable() =>
+            {
+                Some(Earlier { id, relation: Relation::InDoubt })
+            }
+            _ => None,
         }
-        best.map(|(_, id)| id).or_else(|| self.newest_alike(reading, message))
     }
 
-    /// Returns the newest fact with such a value: `Actually 4200` means it.
-    fn newest_alike(&self, reading: &SentenceReading, message: u32) -> Option<u32> {
+    /// Returns the facts that a sentence may replace, with what they and the sentence have in common: those that share the
+    /// most words with it, and the newest ones.
+    fn pairs(&self, reading: &SentenceReading, message: u32) -> Vec<(u32, PairFeatures)> {
+        let words = reading.words();
+        let mut shared = self.sharing(&words);
+        shared.sort_by_key(|(id, n_common)| Reverse((*n_common, *id)));
+        shared.truncate(MAX_PAIRS);
         let is_recent = |fact: &KnownFact| message.abs_diff(fact.message) <= PRONOUN_MESSAGES;
-        let is_meant = |fact: &KnownFact| !reading.values.is_empty() && is_alike(fact, reading);
-        let mut newest = self.facts.iter().rev().take_while(|(_, fact)| is_recent(fact));
-        let found = newest.find(|(_, fact)| is_meant(fact));
-        found.filter(|_| reading.subject.is_empty() && reading.is_change).map(|(id, _)| *id)
+        let newest = self.facts.iter().rev().take_while(|(_, fact)| is_recent(fact));
+        for (id, _) in newest.take(MAX_PAIRS) {
+            if !shared.iter().any(|(known, _)| known == id) {
+                shared.push((*id, 0));
+            }
+        }
+        let newest_alike = self.newest_alike(reading);
+        let pairs = shared.into_iter().filter_map(|(id, _)| {
+            let fact = self.facts.get(&id)?;
+            // Few people correct themselves within a message, and most tables have a line for each of many things.
+            if fact.message == message && !reading.is_change && !reading.is_denial {
+                return None;
+            }
+            let is_only = |word| self.by_word.get(word).is_some_and(|ids| ids[..] == [id]);
+            let pair = Pair {
+                fact,
+                reading,
+                is_only: words.iter().any(is_only),
+                is_same_message: message == fact.message,
+                is_newest_alike: newest_alike == Some(id),
+            };
+            Some((id, PairFeatures::of(&pair)))
+        });
+        pairs.collect()
+    }
+
+    /// Returns the newest fact with a value of the kind that a sentence states.
+    fn newest_alike(&self, reading: &SentenceReading) -> Option<u32> {
+        let kind = reading.values.last().map(|value| value.kind);
+        let is_alike = |fact: &KnownFact| fact.values.last().map(|value| value.kind) == kind;
+        let mut newest = self.facts.iter().rev().take(MAX_COMPARED);
+        newest.find(|(_, fact)| is_alike(fact)).map(|(id, _)| *id)
     }
 
     /// Removes the facts that a sentence takes back, and returns them.
@@ -357,11 +443,11 @@ impl FactFold {
 
     fn remove(&mut self, id: u32) -> Option<KnownFact> {
         let fact = self.facts.remove(&id)?;
-        for word in &fact.subject {
-            if let Some(ids) = self.by_word.get_mut(word) {
+        for word in fact.words() {
+            if let Some(ids) = self.by_word.get_mut(&word) {
                 ids.retain(|one| *one != id);
                 if ids.is_empty() {
-                    self.by_word.remove(word);
+                    self.by_word.remove(&word);
                 }
             }
         }
@@ -378,8 +464,8 @@ impl FactFold {
         }
         self.by_word.clear();
         for (id, fact) in &self.facts {
-            for word in &fact.subject {
-                self.by_word.entry(*word).or_default().push(*id);
+            for word in fact.words() {
+                self.by_word.entry(word).or_default().push(*id);
             }
         }
     }
@@ -395,6 +481,28 @@ impl FactFold {
         let repeats = n_repeats as f32 * REPEAT_SCORE;
         fact.score + repeats - common
     }
+}
+
+/// Judges whether a later sentence takes the place of earlier ones, each with the number of the user's message that it is
+/// in: returns their features by the number of the sentence, for those that are known.
+pub(crate) fn judge_pairs(
+    earlier: &[(u32, &str)],
+    later: (u32, &str),
+) -> Vec<(usize, Vec<&'static str>)> {
+    let mut fold = FactFold::default();
+    for (number, (message, text)) in earlier.iter().enumerate() {
+        let Some(reading) = read_sentence(text, SentencePlace::default()) else { continue };
+        let (seq, at) = (Seq(number as u64), Timestamp::from_unix_ms(0));
+        let source = FactOccasion { seq, index: 0, at, entry: None, message: *message };
+        fold.insert(KnownFact::new(reading, &source));
+    }
+    let Some(reading) = read_sentence(later.1, SentencePlace::default()) else { return Vec::new() };
+    let pairs = fold.pairs(&reading, later.0).into_iter();
+    let named = pairs.map(|(id, features)| {
+        let number = usize::try_from(fold.facts[&id].seq.0).unwrap_or_default();
+        (number, features.names().collect())
+    });
+    named.collect()
 }
 
 /// Returns the features of a sentence behind another text, and its score; `None` if it is data or says nothing.
@@ -458,6 +566,18 @@ impl AskedQuestion {
     }
 }
 
+/// Returns whether a sentence says a fact again: the same values of the same subject.
+fn is_repeated(fact: &KnownFact, reading: &SentenceReading) -> bool {
+    let (one, other) = (&fact.subject, &reading.subject);
+    let n_common = other.iter().filter(|word| one.binary_search(word).is_ok()).count();
+    let is_same_subject = n_common > 0 && n_common == one.len().min(other.len());
+    has_same_values(&fact.values, &reading.values)
+        && fact.is_rule == reading.is_rule
+        && fact.is_denial == reading.is_denial
+        && is_same_subject
+        && (!fact.values.is_empty() || one.len() == other.len())
+}
+
 /// Returns whether a sentence says something only together with the question that it answers.
 fn needs_question(reading: &SentenceReading) -> bool {
     reading.n_words <= ANSWER_WORDS
@@ -472,16 +592,30 @@ fn agrees(reading: &SentenceReading) -> bool {
         && !reading.features.has(Feature::Asked)
 }
 
-/// Returns whether a retraction also states a fact: a value that no retracted fact had, or, if nothing was retracted, any
-/// statement.
+/// Returns whether a retraction also states a value that no retracted fact had.
 fn states_more(taken_back: &[KnownFact], reading: &SentenceReading) -> bool {
     let is_new = |value: &FactValue| {
         !taken_back.iter().flat_map(|fact| &fact.values).any(|known| known.hash == value.hash)
     };
-    match taken_back {
-        [] => reading.is_statement(),
-        _ => reading.values.iter().any(is_new),
-    }
+    reading.values.iter().any(is_new)
+}
+
+/// The fact that a sentence is about.
+#[derive(Clone, Copy, Debug)]
+struct Earlier {
+    id: u32,
+    relation: Relation,
+}
+
+/// What a sentence does with an earlier fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    /// Says the same again.
+    Repeated,
+    /// Takes its place.
+    Replaced,
+    /// Takes its place, or does not: both are shown.
+    InDoubt,
 }
 
 /// The origin of a fact.
@@ -500,64 +634,9 @@ fn doublings(n_messages: u32) -> f32 {
     n_messages.log2()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "small numbers of words")]
-fn ratio(part: usize, all: usize) -> f32 {
-    if all == 0 { 0.0 } else { part as f32 / all as f32 }
-}
-
 /// Whether the line at a byte of a message is in the middle of the message: not near its beginning or its end.
 const fn is_in_middle(text: &str, at_byte: usize) -> bool {
     text.len() >= LONG_MESSAGE_BYTES && at_byte > END_BYTES && at_byte < text.len() - END_BYTES
-}
-
-/// Returns whether a fact states a value of the kind that a sentence states.
-fn is_alike(fact: &KnownFact, reading: &SentenceReading) -> bool {
-    match (fact.values.last(), reading.values.last()) {
-        (None, None) => true,
-        (Some(one), Some(other)) => {
-            one.kind == other.kind || reading.is_change && can_be_time(one) && can_be_time(other)
-        }
-        _ => reading.is_change && reading.is_rule == fact.is_rule,
-    }
-}
-
-/// Returns how much of their subjects a fact and a sentence that replaces or repeats it have in common; `None` if it does
-/// neither.
-fn overlap(fact: &KnownFact, reading: &SentenceReading, n_common: usize) -> Option<f32> {
-    let (n_all, n_words) = (fact.subject.len(), reading.subject.len());
-    let is_same = n_common == n_all && n_common == n_words && !adds_to_rule(fact, reading);
-    let is_old = |old: &FactValue| reading.values.iter().any(|value| value.hash == old.hash);
-    let names_old = fact.values.last().is_some_and(is_old);
-    // With a word such as "now", a subject that lacks some of the words is the same; others are not. "They moved the flight,
-    // it leaves at 11:25" says once what it is about.
-    let least = n_all.min(n_words);
-    let is_part = n_common == least && n_all.abs_diff(n_words) <= 3
-        || n_common * 3 >= least * 2 && n_common > 1;
-    let is_meant = reading.has_pointing_clause && (!reading.values.is_empty() || n_common > 1);
-    // "Not 100, 250 for each tenant" names both.
-    let names_both = names_old && reading.is_denial && reading.values.len() > 1;
-    let is_changed = reading.is_change && (is_part || names_old || is_meant) || names_both;
-    let overlap = ratio(n_common, n_all + n_words - n_common) + if names_old { 0.5 } else { 0.0 };
-    (is_same || is_changed).then_some(overlap)
-}
-
-/// Returns whether a value can be a time: a date, or a number, which may be a time of day or a date in digits.
-const fn can_be_time(value: &FactValue) -> bool {
-    matches!(value.kind, FactValueKind::Number | FactValueKind::Date)
-}
-
-/// Returns whether both rules stay in force: a second prohibition does not lift the first. A number is a limit, which a new
-/// number replaces.
-fn adds_to_rule(fact: &KnownFact, reading: &SentenceReading) -> bool {
-    let (Some(one), Some(other)) = (fact.values.last(), reading.values.last()) else {
-        return false;
-    };
-    fact.is_rule
-        && reading.is_rule
-        && !reading.is_change
-        && (fact.is_denial || reading.is_denial)
-        && one.hash != other.hash
-        && other.kind != FactValueKind::Number
 }
 
 fn has_same_values(one: &[FactValue], other: &[FactValue]) -> bool {

@@ -16,6 +16,7 @@ mod fold;
 mod lexicon;
 mod need;
 mod numbers;
+mod replacement;
 mod said;
 mod sentences;
 #[cfg(test)]
@@ -26,8 +27,9 @@ mod words;
 pub(crate) use block::{ShownText, block_lines, fact_block};
 pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
 pub(crate) use features::feature_names;
-pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact, judge};
+pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact, judge, judge_pairs};
 pub(crate) use need::{RecallNeed, recall_need};
+pub(crate) use replacement::pair_feature_names;
 pub(crate) use said::SaidText;
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};

@@ -17,10 +17,14 @@ pub(super) const COMMON_SCORE: f32 = 0.5;
 pub(super) const MIDDLE_SCORE: f32 = 1.0;
 /// The score that a pinned message's facts gain.
 pub(super) const PIN_SCORE: f32 = 5.0;
+/// The score from which on a sentence takes the place of an earlier fact.
+pub(super) const MIN_REPLACEMENT_SCORE: f32 = 0.0;
+/// The score from which on it may, so that both are shown in one line.
+pub(super) const MIN_DOUBT_SCORE: f32 = -0.7;
 /// The score for which a fact may take this many more tokens than another.
 pub(super) const TOKENS_PER_SCORE: f32 = 24.0;
 
-const _: () = assert!(MIN_CANDIDATE_SCORE < MIN_SCORE);
+const _: () = assert!(MIN_CANDIDATE_SCORE < MIN_SCORE && MIN_DOUBT_SCORE < MIN_REPLACEMENT_SCORE);
 
 // Weights of values, by how much of them a reader could guess: `values` gives them.
 
@@ -78,6 +82,8 @@ pub(super) const MAX_MESSAGE_FACTS: usize = 64;
 pub(super) const MAX_VALUES_COUNTED: usize = 8 * 1024;
 /// Maximum number of facts that are compared by one common word: the newest.
 pub(super) const MAX_COMPARED: usize = 32;
+/// Maximum number of facts, sharing the most words with a sentence, that the sentence is compared with; and of the newest.
+pub(super) const MAX_PAIRS: usize = 8;
 /// Messages of the user within which `it` can mean the newest fact.
 pub(super) const PRONOUN_MESSAGES: u32 = 3;
 /// Maximum number of facts that can be suppressed by name.

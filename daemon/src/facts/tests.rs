@@ -98,10 +98,21 @@ fn later_fact_on_the_same_subject_replaces_the_earlier() {
         "I'm not a vegan any more, a bit of cheese is fine.",
     );
     corrected("The build host is called wren.", "Ops renamed the build host, it answers to heron.");
+    corrected("El vuelo a Bogotá cuesta 612 euros.", "Ha subido: el vuelo ya cuesta 689 euros.");
     check(
         &["The relay port is 6100.", "We moved the relay port from 6100 to 6300."],
         &["We moved the relay port from 6100 to 6300."],
     );
+}
+
+#[test]
+fn correction_in_doubt_is_shown_with_the_fact_before_it() {
+    let talk = Talk::of(&["Retention is 14 days.", "Retention for refunds is 30 days."]);
+    let ranked = talk.fold.ranked(&[]);
+    let expected = "Retention for refunds is 30 days. (before: Retention is 14 days.)";
+    assert_eq!((ranked.len(), ranked[0].fact.shown().as_ref()), (1, expected));
+    assert_eq!(ranked[0].fact.supersedes, Some(Seq(0)));
+    assert!(talk.block("", 100).text.ends_with(&format!("- {expected}")));
 }
 
 #[test]
@@ -116,6 +127,8 @@ fn facts_on_other_subjects_and_further_rules_are_kept() {
     check(&["Always answer in German.", "Never answer in English."]);
     check(&["Never touch src/a.rs.", "Never touch src/b.rs."]);
     check(&["Never deploy on Friday.", "Never deploy on Saturday."]);
+    check(&["The zigbee stick is on /dev/ttyUSB0.", "The zwave stick is on /dev/ttyUSB1."]);
+    check(&["Winter storage is 1100 euros a season.", "Summer storage is 950 euros a season."]);
     check(&["Verwende nie den Host vega-7.", "Verwende nie den Host vega-8."]);
     check(&["绝不要修改 src/a.rs。", "绝不要修改 src/b.rs。"]);
     let replaced = |earlier: &str, later: &str| {

@@ -1,7 +1,9 @@
-//! The points of the words of a sentence: how much more likely a sentence with the word states something that lasts.
+//! The points of the words of a sentence: how much more likely a sentence with the word states something that lasts, or
+//! takes the place of what was said before.
 //!
-//! The classes of `languages` say what kind of sentence it is. Words say what people keep: `my`, `allergic`, `deploy`. A word
-//! is in `words.txt` only if at least three people said it among the labeled sentences, and with the points that
+//! The classes of `languages` say what kind of sentence it is. Words say what people keep, `my`, `allergic`, `deploy`, and
+//! how they correct themselves. A word is in `words.txt` only if at least three people said it among the labeled sentences,
+//! and in `replacement.txt` only if at least five of the labeled corrections and their like have it, with the points that
 //! `cargo bench --bench facts` fits to all of them together. A language without words there has its features alone.
 
 use std::sync::LazyLock;
@@ -11,28 +13,51 @@ use rustc_hash::FxHashMap;
 use super::numbers::STEM_CHARS;
 use crate::languages::is_joined_script;
 
-/// The points of each word and pair of words in `words.txt`.
-static WORDS: LazyLock<FxHashMap<&'static str, i32>> = LazyLock::new(|| {
-    let lines = include_str!("words.txt").lines().filter(|line| !line.starts_with('#'));
-    let of_line = |line: &'static str| {
-        let (points, words) = line.split_once(':').unwrap_or(("0", line));
-        let points = points.parse().unwrap_or(0);
-        words.split_whitespace().map(move |word| (word, points))
-    };
-    lines.flat_map(of_line).collect()
+/// The points of a word or of all words of a sentence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WordPoints {
+    /// For stating something that lasts.
+    pub(super) lasting: i32,
+    /// For taking the place of an earlier fact.
+    pub(super) replacing: i32,
+}
+
+/// The points of each word and pair of words in the files.
+static WORDS: LazyLock<FxHashMap<&'static str, WordPoints>> = LazyLock::new(|| {
+    let mut all: FxHashMap<&str, WordPoints> = FxHashMap::default();
+    for_each_entry(include_str!("words.txt"), |word, points| {
+        all.entry(word).or_default().lasting = points;
+    });
+    for_each_entry(include_str!("replacement.txt"), |word, points| {
+        all.entry(word).or_default().replacing = points;
+    });
+    all
 });
 
-/// Returns the sum of the points of the words of a sentence, each counted once.
-pub(super) fn word_points(sentence: &str) -> i32 {
-    let mut found: Vec<(&'static str, i32)> = Vec::new();
+/// Calls `visit` with each word of a file and its points: the lines that begin with points and a colon.
+fn for_each_entry(file: &'static str, mut visit: impl FnMut(&'static str, i32)) {
+    for line in file.lines().filter(|line| !line.starts_with('#')) {
+        let Some((points, words)) = line.split_once(':') else { continue };
+        let points = points.parse().unwrap_or(0);
+        words.split_whitespace().for_each(|word| visit(word, points));
+    }
+}
+
+/// Returns the sums of the points of the words of a sentence, each word counted once.
+pub(super) fn word_points(sentence: &str) -> WordPoints {
+    let mut found: Vec<(&'static str, WordPoints)> = Vec::new();
     for_each_word(sentence, |word| {
         if let Some((word, points)) = WORDS.get_key_value(word) {
             found.push((*word, *points));
         }
     });
-    found.sort_unstable();
-    found.dedup();
-    found.into_iter().map(|(_, points)| points).sum()
+    found.sort_unstable_by_key(|(word, _)| *word);
+    found.dedup_by_key(|(word, _)| *word);
+    let add = |sum: WordPoints, (_, points): (&str, WordPoints)| WordPoints {
+        lasting: sum.lasting + points.lasting,
+        replacing: sum.replacing + points.replacing,
+    };
+    found.into_iter().fold(WordPoints::default(), add)
 }
 
 /// Calls `visit` with the words of a sentence in lower case, shortened to their beginnings; with pairs of neighbors, joined
@@ -86,17 +111,20 @@ mod tests {
     }
 
     #[test]
-    fn file_has_points_and_words_that_a_sentence_can_have() {
-        let mut known = Vec::new();
-        for line in include_str!("words.txt").lines().filter(|line| !line.starts_with('#')) {
-            let (points, words) = line.split_once(": ").expect("points and words");
-            assert!(points.parse::<i32>().is_ok_and(|points| points != 0), "{line}");
-            known.extend(words.split_whitespace());
+    fn files_have_points_and_words_that_a_sentence_can_have() {
+        for file in [include_str!("words.txt"), include_str!("replacement.txt")] {
+            let mut known = Vec::new();
+            let lines = file.lines().filter(|line| !line.starts_with('#') && line.contains(':'));
+            for line in lines {
+                let (points, words) = line.split_once(": ").expect("points and words");
+                assert!(points.parse::<i32>().is_ok_and(|points| points != 0), "{line}");
+                known.extend(words.split_whitespace());
+            }
+            let n_words = known.len();
+            known.sort_unstable();
+            known.dedup();
+            assert!(known.len() == n_words && n_words > 0, "a word stands there twice");
+            assert!(known.iter().all(|word| *word == word.to_lowercase()));
         }
-        let n_words = known.len();
-        known.sort_unstable();
-        known.dedup();
-        assert!(known.len() == n_words && n_words == WORDS.len(), "a word stands there twice");
-        assert!(known.iter().all(|word| *word == word.to_lowercase()));
     }
 }

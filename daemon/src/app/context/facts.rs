@@ -283,7 +283,7 @@ impl KnownFacts {
             seq: fact.seq,
             index: fact.index,
             at: fact.at,
-            text: fact.text.clone(),
+            text: fact.shown().into_owned(),
             values: fact.values.iter().map(|value| value.text.clone()).collect(),
             rule: fact.is_rule,
             score: (f64::from(ranked.score) * 100.0).round() / 100.0,
@@ -293,7 +293,7 @@ impl KnownFacts {
             repeated: fact.n_repeats,
             supersedes: fact.supersedes,
             forgotten: ranked.is_forgotten,
-            shown: self.shown.contains(&defuse(&fact.text)),
+            shown: self.shown.contains(&defuse(&fact.shown())),
         }
     }
 }
@@ -315,7 +315,7 @@ pub(super) fn facts_in(facts: &SessionFacts, head: &[HeadItem]) -> Result<Vec<Fa
     }
     let fold = facts.fold()?;
     let ranked = fold.ranked(&[]);
-    let named = ranked.iter().filter(|one| shown.contains(&defuse(&one.fact.text)));
+    let named = ranked.iter().filter(|one| shown.contains(&defuse(&one.fact.shown())));
     let reference = |one: &RankedFact<'_>| FactRef {
         seq: one.fact.seq,
         index: one.fact.index,

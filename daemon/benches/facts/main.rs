@@ -19,26 +19,20 @@ use anyhow::{Context as _, Result, ensure};
 use ollm_daemon::bench_api::BenchFacts;
 use serde_json::Value;
 
+use self::regression::{ANY, Model, Names, Row, points, word_key, words_text};
+
+mod pairs;
+mod regression;
+
 /// The parts of the cross-validation.
 const FOLDS: usize = 8;
 /// The weight of a doubtful sentence, which is half a durable one.
 const DOUBTFUL_WEIGHT: f64 = 0.4;
-/// The penalty for the size of weights.
-const PENALTY: f64 = 5.0;
-const STEPS: usize = 400;
-/// The part of a step of Newton's method for one weight alone that is taken, because all weights change at once.
-const DAMPING: f64 = 0.1;
-/// Points for an e-fold of the odds.
-const POINTS: f64 = 10.0;
 /// The people who must have said a word, and the files of labels that must have it: a word of one collection is its topic.
 const MIN_SOURCES: usize = 3;
 const MIN_FILES: usize = 2;
 /// The most words with points: those that decide the most.
 const MAX_WORDS: usize = 1000;
-/// Characters of a line of `words.txt`.
-const LINE_CHARS: usize = 118;
-/// The name of the points that any sentence has.
-const ANY: &str = "any";
 
 struct Label {
     sentence: String,
@@ -68,36 +62,17 @@ struct Example {
     weight: f64,
 }
 
-/// The weights of features and words.
-#[derive(Default)]
-struct Model {
-    weights: BTreeMap<String, f64>,
-    words: BTreeSet<String>,
-}
-
-impl Model {
-    /// Returns the weight of a feature or a word.
-    fn weight(&self, name: &str) -> f64 {
-        self.weights.get(name).copied().unwrap_or_default()
-    }
-
-    fn score(&self, example: &Example) -> f64 {
-        let words = example.words.iter().filter(|word| self.words.contains(*word));
-        let words: f64 = words.map(|word| self.weight(&word_key(word))).sum();
-        let features: f64 = example.features.iter().map(|name| self.weight(name)).sum();
-        self.weight(ANY) + features + words
-    }
-}
-
-/// Returns the name of the weight of a word. No feature has a name with a space.
-fn word_key(word: &str) -> String {
-    format!(" {word}")
-}
-
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
+    let write_to = match arguments.iter().position(|argument| argument == "--write") {
+        Some(at) => Some(Path::new(arguments.get(at + 1).context("--write needs a folder")?)),
+        None => None,
+    };
+    if let Some(paths) = std::env::var_os("OLLM_PAIRS") {
+        return pairs::run(&std::env::split_paths(&paths).collect::<Vec<_>>(), write_to);
+    }
     let Some(paths) = std::env::var_os("OLLM_LABELS") else {
-        return say("facts: set OLLM_LABELS to files of labeled sentences\n");
+        return say("facts: set OLLM_LABELS or OLLM_PAIRS to files of labels\n");
     };
     let (examples, n_data) = read(&std::env::split_paths(&paths).collect::<Vec<_>>())?;
     let scores = cross_validated(&examples);
@@ -107,9 +82,8 @@ fn main() -> Result<()> {
     }
     let model = fit_with_words(&examples.iter().collect::<Vec<_>>());
     let (points, words) = (points_text(&model), words_text(&model));
-    match arguments.iter().position(|argument| argument == "--write") {
-        Some(at) => {
-            let dir = Path::new(arguments.get(at + 1).context("--write needs a folder")?);
+    match write_to {
+        Some(dir) => {
             write_below_comments(&dir.join("points.txt"), &points)?;
             write_below_comments(&dir.join("words.txt"), &words)
         }
@@ -169,7 +143,7 @@ fn cross_validated(examples: &[Example]) -> Vec<f64> {
             fit_with_words(&others)
         })
         .collect();
-    examples.iter().map(|example| models[fold(example)].score(example)).collect()
+    examples.iter().map(|example| score_of(&models[fold(example)], example)).collect()
 }
 
 /// The sentences that have a word.
@@ -196,56 +170,33 @@ fn fit_with_words(examples: &[&Example]) -> Model {
     let all = uses.iter().filter(|(_, uses)| is_common(uses));
     let all: BTreeSet<String> = all.map(|(word, _)| (*word).to_owned()).collect();
     let first = fit(examples, all);
-    let decides = |word: &str| first.weight(&word_key(word)).abs() * uses[word].n_sentences.sqrt();
-    let mut words: Vec<&String> = first.words.iter().collect();
+    let decides = |word: &str| first.word(word).abs() * uses[word].n_sentences.sqrt();
+    let mut words: Vec<&String> = first.words().collect();
     words.sort_by(|one, other| decides(other).total_cmp(&decides(one)));
     fit(examples, words.into_iter().take(MAX_WORDS).cloned().collect())
 }
 
 /// Fits the weights of all features and some words.
 fn fit(examples: &[&Example], words: BTreeSet<String>) -> Model {
-    let mut names: BTreeMap<String, usize> = BTreeMap::from([(ANY.to_owned(), 0)]);
-    let mut index = |name: String| {
-        let next = names.len();
-        *names.entry(name).or_insert(next)
-    };
-    let rows: Vec<Vec<usize>> = examples
+    let mut names = Names::default();
+    let rows: Vec<Row> = examples
         .iter()
         .map(|example| {
-            let mut row = vec![0];
-            row.extend(example.features.iter().map(|name| index((*name).to_owned())));
+            let mut features = vec![0];
+            features.extend(example.features.iter().map(|name| names.at(name)));
             let known = example.words.iter().filter(|word| words.contains(*word));
-            row.extend(known.map(|word| index(word_key(word))));
-            row
+            features.extend(known.map(|word| names.at(&word_key(word))));
+            Row { features, target: example.target, weight: example.weight }
         })
         .collect();
-    let weights = descend(examples, &rows, names.len());
-    let weights = names.into_iter().map(|(name, at)| (name, weights[at])).collect();
-    Model { weights, words }
+    names.model(&rows, words)
 }
 
-/// Returns the weights for which the labels are the most likely, by steps for each weight that its curvature allows.
-fn descend(examples: &[&Example], rows: &[Vec<usize>], n_weights: usize) -> Vec<f64> {
-    let (mut weights, mut speed) = (vec![0.0; n_weights], vec![0.0; n_weights]);
-    for _ in 0..STEPS {
-        let mut slope: Vec<f64> = weights.iter().map(|weight| PENALTY * weight).collect();
-        let mut curve = vec![PENALTY; n_weights];
-        slope[0] = 0.0;
-        for (example, row) in examples.iter().zip(rows) {
-            let score: f64 = row.iter().map(|at| weights[*at]).sum();
-            let expected = 1.0 / (1.0 + (-score).exp());
-            let error = example.weight * (expected - example.target);
-            for &at in row {
-                slope[at] += error;
-                curve[at] += example.weight * expected * (1.0 - expected);
-            }
-        }
-        for at in 0..n_weights {
-            speed[at] = 0.9 * speed[at] - DAMPING * 0.1 * slope[at] / curve[at];
-            weights[at] += speed[at];
-        }
-    }
-    weights
+/// Returns the score of a sentence.
+fn score_of(model: &Model, example: &Example) -> f64 {
+    let words: f64 = example.words.iter().map(|word| model.word(word)).sum();
+    let features: f64 = example.features.iter().map(|name| model.weight(name)).sum();
+    model.weight(ANY) + features + words
 }
 
 /// Returns the shares of labels among the sentences from each score on.
@@ -299,31 +250,4 @@ fn points_text(model: &Model) -> String {
         let _ = writeln!(text, "{name} {}", points(model.weight(name)));
         text
     })
-}
-
-/// Returns the lines of `words.txt`, without words that have no points.
-fn words_text(model: &Model) -> String {
-    let mut by_points: BTreeMap<i64, Vec<&str>> = BTreeMap::new();
-    for word in &model.words {
-        by_points.entry(points(model.weight(&word_key(word)))).or_default().push(word);
-    }
-    by_points.remove(&0);
-    let mut text = String::new();
-    for (points, words) in by_points {
-        let mut line = format!("{points}:");
-        for word in words {
-            if line.chars().count() + word.chars().count() >= LINE_CHARS {
-                let _ = writeln!(text, "{line}");
-                line = format!("{points}:");
-            }
-            let _ = write!(line, " {word}");
-        }
-        let _ = writeln!(text, "{line}");
-    }
-    text
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "weights are small")]
-fn points(weight: f64) -> i64 {
-    (weight * POINTS).round() as i64
 }
