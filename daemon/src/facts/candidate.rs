@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use super::features::{FeatureSet, SentenceForm, SentencePlace};
+use super::features::{Feature, FeatureSet, SentenceForm, SentencePlace};
 use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words};
 use super::numbers::*;
 use super::sentences::for_each_sentence;
@@ -61,6 +61,13 @@ pub(super) struct SentenceReading {
 }
 
 impl SentenceReading {
+    /// Returns whether a sentence that states nothing by itself may correct what was said: it says that something is not as
+    /// before, or not so.
+    pub(super) fn may_correct(&self) -> bool {
+        let is_moved = self.is_change || self.is_denial || self.classes.has(WordClass::Retract);
+        is_moved && !self.features.has(Feature::Asked)
+    }
+
     /// Returns the hashes of the words that the sentence is about and of those of its values, sorted.
     pub(super) fn words(&self) -> Vec<u64> {
         joined(&self.subject, &self.value_words)

@@ -279,6 +279,9 @@ impl FactFold {
                 SentenceSort::Retraction => reading.is_statement(),
                 SentenceSort::Other => false,
             };
+            if !is_stated && !reading.may_correct() {
+                return;
+            }
             let earlier = self.earlier(&reading, message);
             let is_correction = earlier.is_some_and(|one| one.relation == Relation::Replaced);
             if is_stated || is_correction {
