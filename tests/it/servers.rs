@@ -453,6 +453,13 @@ fn key_comes_from_a_private_file_and_is_never_shown() {
     assert!(sent.head.contains("x-team: blue\n"), "{}", sent.head);
     fake.reply_with(error(401, "authentication_error", "Invalid API Key"));
     let failed = chat.failed_turn("again", "modelUnavailable");
+    for padding in [0, 290] {
+        let message = format!("{} not s3same-key", "x".repeat(padding));
+        let inside = event(&json!({ "error": { "message": message, "code": 500 } }));
+        fake.reply_with(vec![EVENTS, piece("half"), inside, Step::End]);
+        let failed = chat.failed_turn("again", "modelFailed");
+        assert!(!failed.to_string().contains("s3"), "{failed}");
+    }
     let servers = chat.wire.ok("model.servers", json!({ "test": true }));
     let shown = chat.sandbox.ctl(["config", "show"]).ok();
     for text in [failed.to_string(), servers.to_string(), shown.clone()] {

@@ -224,10 +224,10 @@ impl OpenAi {
         let body = request::chat_body(self.names.of(&request.model), request, self.rules());
         let to = self.target(Some(&request.model));
         let call = post(CHAT, serde_json::to_vec(&body), to)?;
-        let Timeouts { first_token, idle, .. } = self.http.timeouts;
+        let first_token = self.http.timeouts.first_token;
         let chunks = ChatChunks::new();
         let (response, first) = self.http.send(&call, CallPhase::FirstToken, first_token).await?;
-        let mut stream = LineStream::new(call.to, chunks, response, first, idle);
+        let mut stream = LineStream::new(&self.http, call.to, chunks, response, first);
         // Some servers send the head of a response before they read the prompt.
         stream.begin().await?;
         Ok(Box::new(stream))
