@@ -41,12 +41,18 @@ pub(crate) struct ModelNames(Arc<RwLock<NameTable>>);
 struct NameTable {
     servers: BTreeSet<String>,
     aliases: BTreeMap<String, ModelAddress>,
+    /// The servers whose names have tags, as those of Ollama do; any text is a name of its own at the others.
+    tagged: BTreeSet<String>,
 }
 
-impl ModelAddress {
-    /// Returns the text that is the same for all names of the model.
-    pub(crate) fn key(&self) -> String {
-        Self { server: self.server.clone(), name: canonical_name(&self.name) }.to_string()
+impl NameTable {
+    /// Returns the text that is the same for all names of a model.
+    fn key(&self, address: &ModelAddress) -> String {
+        let ModelAddress { server, name } = address;
+        if server != DEFAULT_SERVER && !self.tagged.contains(server) {
+            return address.to_string();
+        }
+        ModelAddress { server: server.clone(), name: canonical_name(name) }.to_string()
     }
 }
 
@@ -65,7 +71,15 @@ impl ModelNames {
         servers: BTreeSet<String>,
         aliases: impl Iterator<Item = (String, ModelAddress)>,
     ) {
-        *self.0.write() = NameTable { servers, aliases: aliases.collect() };
+        let (aliases, tagged) = (aliases.collect(), BTreeSet::new());
+        *self.0.write() = NameTable { servers, aliases, tagged };
+    }
+
+    /// Notes that the names of a server have tags.
+    pub(super) fn note_tags(&self, server: &str) {
+        if !self.0.read().tagged.contains(server) {
+            self.0.write().tagged.insert(server.to_owned());
+        }
     }
 
     /// Returns the model that a name means.
@@ -94,14 +108,16 @@ impl ModelNames {
 
     /// Returns the text that is the same for all names of a model. A name that means none is its own key.
     pub(crate) fn key(&self, model: &str) -> String {
-        self.resolve(model).map_or_else(|_| canonical_name(model), |address| address.key())
+        let address = self.resolve(model);
+        address.map_or_else(|_| model.to_owned(), |address| self.0.read().key(&address))
     }
 
     /// Returns the shortest name of a model of a server.
     pub(crate) fn shown(&self, address: &ModelAddress) -> String {
-        let table = self.0.read();
-        let alias = table.aliases.iter().find(|(_, known)| known.key() == address.key());
-        alias.map_or_else(|| address.to_string(), |(alias, _)| alias.clone())
+        let (table, name) = (self.0.read(), address.to_string());
+        let key = table.key(address);
+        let alias = table.aliases.iter().find(|(_, known)| table.key(known) == key);
+        alias.map_or(name, |(alias, _)| alias.clone())
     }
 }
 
@@ -179,10 +195,15 @@ mod tests {
         };
         let ollama = same(&["qwen3", "qwen3:latest", "library/qwen3", "qwen3@ollama"]);
         assert!(ollama.contains("qwen3:latest"), "as it is in the files of earlier versions");
-        let gpu = same(&["qwen3@gpu", "qwen3:latest@gpu"]);
-        assert!(ollama.is_disjoint(&gpu));
         same(&["big", "big@gpu", "Qwen/Qwen3-32B@gpu"]);
-        assert_eq!(names.key("m@elsewhere"), "m@elsewhere:latest");
+        assert_eq!(names.key("m@elsewhere"), "m@elsewhere");
+        // Only Ollama has tags.
+        let keys = |all: [&str; 3]| all.map(|model| names.key(model));
+        let gpu = ["qwen3@gpu", "qwen3:latest@gpu", "library/qwen3@gpu"];
+        assert_eq!(keys(gpu), gpu);
+        names.note_tags("gpu");
+        let gpu = same(&gpu);
+        assert!(ollama.is_disjoint(&gpu));
     }
 
     #[test]

@@ -127,6 +127,10 @@ impl Backend for Auto {
         self.known().is_named(listed, name)
     }
 
+    fn names_have_tags(&self) -> bool {
+        self.known().names_have_tags()
+    }
+
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async move {
             let backend = self.identified().await;

@@ -50,7 +50,12 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Returns whether a model in the server's lists is the one that the server knows by a name.
     fn is_named(&self, listed: &str, name: &str) -> bool {
-        canonical_name(listed) == canonical_name(name)
+        listed == name || (self.names_have_tags() && canonical_name(listed) == canonical_name(name))
+    }
+
+    /// Returns whether a name can lack its tag, as at Ollama.
+    fn names_have_tags(&self) -> bool {
+        false
     }
 
     /// Lists the models that the server has.

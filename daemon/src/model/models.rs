@@ -20,6 +20,7 @@ use super::server::ServerStatus;
 use super::server::{Server, ServerSettings};
 use super::window::{ModelWindows, Window, advise};
 use crate::clock::Clock;
+use crate::config::ServerKind;
 use crate::shutdown::Tasks;
 
 /// The problem of a server that was removed from the configuration since its name was read.
@@ -83,6 +84,8 @@ impl Models {
         });
         let names = settings.iter().map(|server| server.name.clone());
         self.0.names.set(names.collect(), aliases);
+        let ollama = settings.iter().filter(|server| server.kind == ServerKind::Ollama);
+        ollama.for_each(|server| self.0.names.note_tags(&server.name));
         let mut changed = BTreeMap::new();
         for settings in settings {
             let name = settings.name.clone();
@@ -181,13 +184,17 @@ impl Models {
 
     /// Requests the description of a model from its server.
     pub(crate) async fn show(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
-        let info = self.server_for(model)?.show(model).await?;
-        self.note(&info);
+        let server = self.server_for(model)?;
+        let info = server.show(model).await?;
+        self.note(&server, &info);
         Ok(info)
     }
 
-    /// Notes what a description says about the queue and the window of the model.
-    fn note(&self, info: &ModelInfo) {
+    /// Notes what a description says about the names at the server, and about the queue and the window of the model.
+    fn note(&self, server: &Server, info: &ModelInfo) {
+        if server.backend().is_ok_and(|backend| backend.names_have_tags()) {
+            self.0.names.note_tags(&server.settings().name);
+        }
         self.0.queues.set_slots(&info.model, info.slots.unwrap_or(1));
         if let Some(served) = info.served_context {
             self.0.windows.fix(&info.model, served);
@@ -210,7 +217,7 @@ impl Models {
             return Some((info, false));
         }
         let info = server.show_soon(model).await?;
-        self.note(&info);
+        self.note(&server, &info);
         Some((info, true))
     }
 

@@ -203,6 +203,10 @@ impl Backend for Ollama {
         Box::pin(async { self.explained(self.fetch_version(1).await).await })
     }
 
+    fn names_have_tags(&self) -> bool {
+        true
+    }
+
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async move {
             let limit = self.http.timeouts.response;
