@@ -501,3 +501,22 @@ fn server_with_slots_answers_sessions_at_the_same_time() {
     fake.resume();
     fake.resume();
 }
+
+#[test]
+fn slots_are_known_after_another_server_moved() {
+    let (fake, moved) = (FakeOpenAi::new(Face::LlamaServer), FakeOpenAi::new(Face::Vllm));
+    fake.state().slots = 2;
+    let with = |other: &str| format!("{}  other: {{ url: '{other}' }}\n", config(&fake, "auto"));
+    let mut chat = ModelSession::with_config(&with("http://127.0.0.1:9"));
+    chat.turn("hello");
+    chat.reconfigure(&with(&moved.url()));
+    let stalled = vec![EVENTS, piece("one "), Step::Stall, done(), Step::End];
+    for _ in 0..2 {
+        let id = chat.wire.create(json!({}));
+        fake.reply_with(stalled.clone());
+        chat.wire.ok("chat.send", text_message(&id, "user", "hello"));
+    }
+    until("both are answered at once", || fake.n_held() == 2);
+    fake.resume();
+    fake.resume();
+}

@@ -201,9 +201,16 @@ impl Models {
         }
     }
 
+    /// Returns a description from the cache. The queue and the window may have been forgotten since it was requested.
+    fn recent_info(&self, server: &Server, model: &str) -> Option<Arc<ModelInfo>> {
+        let info = server.recent_info(model)?;
+        self.note(server, &info);
+        Some(info)
+    }
+
     /// Returns the description of a model, from the cache if it is recent, and whether it was requested just now.
     pub(crate) async fn info(&self, model: &str) -> Result<(Arc<ModelInfo>, bool), ModelError> {
-        match self.server_for(model)?.recent_info(model) {
+        match self.recent_info(&self.server_for(model)?, model) {
             Some(info) => Ok((info, false)),
             None => self.show(model).await.map(|info| (info, true)),
         }
@@ -213,7 +220,7 @@ impl Models {
     /// have the model or does not respond at once. Callers must be able to go on without it.
     pub(crate) async fn info_soon(&self, model: &str) -> Option<(Arc<ModelInfo>, bool)> {
         let server = self.server_for(model).ok()?;
-        if let Some(info) = server.recent_info(model) {
+        if let Some(info) = self.recent_info(&server, model) {
             return Some((info, false));
         }
         let info = server.show_soon(model).await?;
