@@ -324,6 +324,30 @@ fn options_are_those_of_the_kind_of_server() {
 }
 
 #[test]
+fn options_are_checked_when_the_kind_of_server_is_known() {
+    for (face, option) in [(Face::Sglang, "repetition_penalty"), (Face::LmStudio, "top_k")] {
+        let fake = FakeOpenAi::new(face);
+        let mut chat = ModelSession::with_config(&config(&fake, "openai"));
+        let mut params = chat.message("hello");
+        params["options"] = json!({ option: 1 });
+        chat.turn_with(params);
+        assert_eq!(fake.chats()[0][option], 1, "{face:?}");
+        let mut params = chat.message("hello");
+        params["options"] = json!({ "mirostat": 1 });
+        chat.wire.refused("chat.send", params, "invalidParams");
+    }
+    // The message is recorded although no server says what its options are.
+    let fake = FakeOpenAi::new(Face::Vllm);
+    let text = config(&fake, "auto").replace(&fake.url(), "http://127.0.0.1:9");
+    let mut chat = ModelSession::with_config(&text);
+    let mut params = chat.message("hello");
+    params["options"] = json!({ "repetition_penalty": 1.1 });
+    let error = chat.turn_with(params).pop().unwrap();
+    assert_eq!(error["data"]["reason"], "unreachable", "{error}");
+    assert_eq!(chat.count("message"), 1);
+}
+
+#[test]
 fn model_is_named_by_alias_or_with_its_server() {
     let (fake, ollama) = (FakeOpenAi::new(Face::Vllm), FakeOllama::new());
     let text = config(&fake, "vllm").replace("127.0.0.1:9", ollama.host());

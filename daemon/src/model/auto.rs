@@ -107,8 +107,8 @@ impl Backend for Auto {
 
     fn identify(&self) -> BackendFuture<'_, ()> {
         Box::pin(async {
-            self.identified().await;
-            Ok(())
+            let backend = self.identified().await;
+            self.noted(&backend, backend.identify().await)
         })
     }
 

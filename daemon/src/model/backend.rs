@@ -36,8 +36,9 @@ pub(crate) trait Backend: Send + Sync {
     /// Returns the kind of the server for people, as far as it is known.
     fn kind(&self) -> &'static str;
 
-    /// Finds out the kind of the server if it is not known, so that what depends on it is right. A failure shows at the
-    /// next request.
+    /// Finds out the kind of the server if it is not known, so that what depends on it is right.
+    ///
+    /// **Errors**: the server does not say it.
     fn identify(&self) -> BackendFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -25,6 +25,9 @@ use crate::app::running::{Claim, RunningTurn};
 use crate::model::{ChatEnd, LengthCause, Sampling, ThinkMode};
 use crate::shutdown::Tasks;
 
+/// The longest wait for a server to say of which kind it is, before a message is recorded. One on this machine needs a
+/// millisecond.
+const IDENTIFY_WAIT: Duration = Duration::from_millis(500);
 /// The most likely tokens that a server reports at a position.
 const MAX_TOP_LOGPROBS: u8 = 20;
 
@@ -137,12 +140,13 @@ impl TurnRequest {
         let read = blocking(core, move |core| Self::of_params(core, params, has_images));
         let (mut request, options) = read.await?;
         let backend = core.models.backend_for(&request.model)?;
-        if !options.is_empty() {
-            // What the options are called depends on the kind of the server.
-            backend.identify().await?;
+        request.sampling = Sampling::unchecked(options);
+        // What the options are called depends on the kind of the server. A message is recorded without it.
+        if !request.sampling.is_empty()
+            && let Ok(Ok(())) = tokio::time::timeout(IDENTIFY_WAIT, backend.identify()).await
+        {
+            request.check_options(core)?;
         }
-        request.sampling = Sampling::check(options, backend.sampling())
-            .map_err(|error| AppError::invalid("options", error.to_string()))?;
         if has_images {
             describe_soon(core, &request.model).await;
             request.check_images(core).await?;
@@ -194,6 +198,13 @@ impl TurnRequest {
             context_size,
         };
         Ok((request, options))
+    }
+
+    /// Refuses options that the model's server does not have. Its kind must be known.
+    pub(super) fn check_options(&self, core: &Core) -> Result<()> {
+        let backend = core.models.backend_for(&self.model)?;
+        let checked = self.sampling.check_for(backend.sampling());
+        checked.map_err(|error| AppError::invalid("options", error.to_string()))
     }
 
     /// Refuses a message with images for a model that does not read them: servers drop them silently.

@@ -58,6 +58,8 @@ struct KnownDialect {
     is_listed: bool,
     /// Set once the server was asked if it is Ollama, and is not.
     is_not_ollama: bool,
+    /// Set once the server sent its list of models.
+    is_asked: bool,
 }
 
 #[derive(Deserialize)]
@@ -98,6 +100,7 @@ impl OpenAi {
             is_configured: is_configured && dialect != Dialect::Plain,
             is_listed: false,
             is_not_ollama: false,
+            is_asked: false,
         };
         Self { http, names, is_local, kind: Mutex::new(kind) }
     }
@@ -170,6 +173,7 @@ impl OpenAi {
             return Err(self.other_server(found));
         }
         let mut kind = self.kind.lock();
+        kind.is_asked = true;
         if found == Dialect::Plain {
             if kind.is_listed {
                 (kind.dialect, kind.is_listed) = (found, false);
@@ -277,6 +281,17 @@ impl Backend for OpenAi {
 
     fn kind(&self) -> &'static str {
         self.kind.lock().dialect.title()
+    }
+
+    fn identify(&self) -> BackendFuture<'_, ()> {
+        Box::pin(async {
+            let known = *self.kind.lock();
+            if known.dialect == Dialect::Plain && !known.is_asked {
+                let list: Value = self.get(MODELS, 1, None).await?;
+                self.check_kind(&list).await?;
+            }
+            Ok(())
+        })
     }
 
     fn sampling(&self) -> &'static SamplingNames {
