@@ -191,6 +191,26 @@ fn window_that_nobody_says_is_not_guessed() {
 }
 
 #[test]
+fn llama_server_behind_a_gateway_is_what_its_list_says() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    fake.state().hides_props = true;
+    for kind in ["llama-server", "auto"] {
+        let mut chat = ModelSession::with_config(&config(&fake, kind));
+        let error = chat.failed_turn("hello", "config");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("servers.s.models.big.window"), "{kind}: {message}");
+        chat.reconfigure(&config_with(&fake, kind, ", window: 3000"));
+        assert_eq!(usage(&chat.turn("hello"))["contextSize"], 3000, "{kind}");
+        let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
+        assert!(reported.contains("s: ready, llama-server"), "{kind}: {reported}");
+        chat.reconfigure(&config(&fake, kind));
+        fake.state().lists_window = true;
+        assert_eq!(usage(&chat.turn("hello again"))["contextSize"], 4096, "{kind}");
+        fake.state().lists_window = false;
+    }
+}
+
+#[test]
 fn prompt_that_does_not_fit_is_not_sent() {
     let fake = FakeOpenAi::new(Face::LlamaServer);
     let sandbox = Sandbox::new();

@@ -28,7 +28,7 @@ use super::http::{Http, HttpAddress, HttpCall, Timeouts, decode, post};
 use super::identify::{FoundServer, identify};
 use super::info::{ModelInfo, Version};
 use super::line_stream::LineStream;
-use super::listed::{ListedModel, RunningModel};
+use super::listed::{ListedModel, RunningModel, absent_or_null};
 use crate::clock::Clock;
 
 /// The list of models, which every server of this kind has.
@@ -67,19 +67,32 @@ struct Rendered {
     prompt: String,
 }
 
-#[derive(Deserialize)]
-struct Tokens {
-    tokens: Vec<Value>,
-}
-
+/// The tokens of a text. Only vLLM sends their number as well.
 #[derive(Deserialize)]
 struct Counted {
-    count: u64,
+    count: Option<u64>,
+    #[serde(default, deserialize_with = "absent_or_null")]
+    tokens: Vec<serde::de::IgnoredAny>,
+}
+
+impl Counted {
+    fn count(self) -> u64 {
+        self.count.unwrap_or(self.tokens.len() as u64)
+    }
 }
 
 #[derive(Deserialize)]
 struct VersionReply {
     version: String,
+}
+
+/// Returns the response to a path that a gateway in front of the server may hide; `None` if it does.
+fn unless_hidden<T>(response: Result<T, ModelError>) -> Result<Option<T>, ModelError> {
+    match response {
+        Ok(response) => Ok(Some(response)),
+        Err(ModelError::NotFound { .. } | ModelError::OtherServer { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl OpenAi {
@@ -137,8 +150,8 @@ impl OpenAi {
         // Both at once, because a turn waits for them.
         let props = async {
             match self.rules().has_props {
-                true => self.get::<Props>("/props", max_attempts, None).await.map(Some),
-                false => Ok(None),
+                true => Some(self.props(max_attempts).await),
+                false => None,
             }
         };
         let list = self.get::<Value>(MODELS, max_attempts, None);
@@ -157,10 +170,22 @@ impl OpenAi {
             // The server said just now that it is another one.
             _ if !rules.has_props => None,
             // The server said just now that it is a llama-server.
-            Ok(None) => Some(self.get("/props", max_attempts, None).await?),
-            props => props?,
+            None => self.props(max_attempts).await?,
+            Some(props) => props?,
         };
         Ok(list.into_models(props.as_ref()))
+    }
+
+    /// Returns the properties of a llama-server; `None` behind a gateway that hides them or keeps them to itself.
+    async fn props(&self, max_attempts: u32) -> Result<Option<Props>, ModelError> {
+        match unless_hidden(self.get("/props", max_attempts, None).await) {
+            Err(
+                ModelError::Refused { .. }
+                | ModelError::ForbiddenHost { .. }
+                | ModelError::Unauthorized { .. },
+            ) => Ok(None),
+            props => props,
+        }
     }
 
     /// Learns the kind of the server from its list of models.
@@ -237,36 +262,47 @@ impl OpenAi {
         Ok(Box::new(stream))
     }
 
-    async fn rendered(&self, request: &ChatRequest) -> Result<String, ModelError> {
+    async fn rendered(&self, request: &ChatRequest) -> Result<Option<String>, ModelError> {
+        if self.rules().counting != CountingPath::Rendered {
+            return Ok(None);
+        }
         let body = request::prompt_body(self.names.of(&request.model), request, self.rules());
-        let Rendered { prompt } = self.post("/apply-template", &body, &request.model).await?;
-        Ok(prompt)
+        let rendered = self.post::<Rendered>("/apply-template", &body, &request.model).await;
+        Ok(unless_hidden(rendered)?.map(|rendered| rendered.prompt))
     }
 
     async fn counted(&self, request: &ChatRequest) -> Result<Option<u64>, ModelError> {
-        let rules = self.rules();
-        let counted = match rules.counting {
+        let (name, rules) = (self.names.of(&request.model), self.rules());
+        let body = match rules.counting {
             CountingPath::None => return Ok(None),
-            CountingPath::Rendered => {
-                let prompt = self.rendered(request).await?;
-                let body = json!({ "content": prompt, "add_special": true, "parse_special": true });
-                let tokens = self.post::<Tokens>("/tokenize", &body, &request.model).await;
-                tokens.map(|counted| counted.tokens.len() as u64)
-            }
+            CountingPath::Rendered => match self.rendered(request).await? {
+                Some(prompt) => {
+                    json!({ "content": prompt, "add_special": true, "parse_special": true })
+                }
+                None => return Ok(None),
+            },
             CountingPath::Conversation => {
-                let name = self.names.of(&request.model);
                 let mut body = request::prompt_body(name, request, rules);
                 body["add_generation_prompt"] = true.into();
-                let counted = self.post::<Counted>("/tokenize", &body, &request.model).await;
-                counted.map(|counted| counted.count)
+                body
             }
         };
-        match counted {
-            Ok(count) => Ok(Some(count)),
-            // A gateway hides the path.
-            Err(ModelError::NotFound { .. } | ModelError::OtherServer { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let counted = self.post::<Counted>("/tokenize", &body, &request.model).await;
+        Ok(unless_hidden(counted)?.map(Counted::count))
+    }
+
+    async fn counted_text(&self, model: &str, text: &str) -> Result<Option<u64>, ModelError> {
+        let body = match self.rules().counting {
+            CountingPath::None => return Ok(None),
+            CountingPath::Rendered => {
+                json!({ "content": text, "add_special": false, "parse_special": true })
+            }
+            CountingPath::Conversation => {
+                json!({ "model": self.names.of(model), "prompt": text, "add_special_tokens": false })
+            }
+        };
+        let counted = self.post::<Counted>("/tokenize", &body, model).await;
+        Ok(unless_hidden(counted)?.map(Counted::count))
     }
 }
 
@@ -300,17 +336,11 @@ impl Backend for OpenAi {
 
     fn version(&self) -> BackendFuture<'_, Version> {
         Box::pin(async {
-            let rules = self.rules();
-            let is_configured = self.kind.lock().is_configured;
-            if rules.has_props {
-                match self.get::<Props>("/props", 1, None).await {
-                    // Another server may answer there now, which its list says.
-                    Err(ModelError::OtherServer { .. }) if !is_configured => {}
-                    props => {
-                        let build = props?.build_info;
-                        return Ok(Version::parse(build.as_deref().unwrap_or_default()));
-                    }
-                }
+            // Without them, another server may answer there now, which its list says, or a gateway.
+            if self.rules().has_props
+                && let Some(props) = self.props(1).await?
+            {
+                return Ok(Version::parse(props.build_info.as_deref().unwrap_or_default()));
             }
             let list: Value = self.get(MODELS, 1, None).await?;
             self.check_kind(&list).await?;
@@ -362,12 +392,7 @@ impl Backend for OpenAi {
     }
 
     fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
-        Box::pin(async move {
-            if self.rules().counting != CountingPath::Rendered {
-                return Ok(None);
-            }
-            self.rendered(request).await.map(Some)
-        })
+        Box::pin(self.rendered(request))
     }
 
     fn count<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
