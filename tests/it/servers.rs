@@ -425,6 +425,37 @@ fn list_has_what_the_servers_say_in_time() {
 }
 
 #[test]
+fn model_that_an_alias_hides_is_reported_and_has_another_name() {
+    let (fake, ollama) = (FakeOpenAi::new(Face::Vllm), FakeOllama::new());
+    let text = config(&fake, "auto").replace("127.0.0.1:9", ollama.host());
+    let mut chat = ModelSession::with_config(&text.replace("big", "tiny"));
+    let reported = chat.sandbox.ctl(["servers", "test", "ollama"]).ok();
+    let problem =
+        "the alias tiny means m@s, and hides tiny:latest; try: ollmctl models show tiny@ollama";
+    assert!(reported.contains(problem), "{reported}");
+    let mut answers = |model: &str| {
+        let mut params = chat.message("hello");
+        params["model"] = json!(model);
+        let done = chat.turn_with(params).pop().unwrap();
+        assert_eq!(done["kind"], "done", "{model}: {done}");
+        (fake.chats().len(), ollama.requests("/api/chat").len())
+    };
+    let (of_alias, before) = answers("tiny");
+    assert_eq!(of_alias, 1);
+    let (of_alias, after) = answers("tiny@ollama");
+    assert!(of_alias == 1 && after > before, "{of_alias} {after}");
+    // Only the name alone is hidden, and only an alias of another model does it.
+    let shown = text.replace(
+        "big: { name: m }",
+        "tiny: { name: m }\n  ollama:\n    models:\n      small: { name: tiny }",
+    );
+    chat.reconfigure(&shown.replace("default: big", "default: small"));
+    let list = chat.wire.ok("model.list", json!({}));
+    let names: Vec<_> = array(&list["data"]).iter().map(|model| &model["model"]).collect();
+    assert_eq!((names[0], names.last()), (&json!("small"), Some(&&json!("tiny"))), "{list}");
+}
+
+#[test]
 fn server_of_another_kind_than_configured_is_named() {
     let check = |face, kind: &str, found: &str| {
         let fake = FakeOpenAi::new(face);

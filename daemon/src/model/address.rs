@@ -112,12 +112,23 @@ impl ModelNames {
         address.map_or_else(|_| model.to_owned(), |address| self.0.read().key(&address))
     }
 
+    /// Returns the aliases with what they mean.
+    pub(crate) fn aliases(&self) -> Vec<(String, ModelAddress)> {
+        let table = self.0.read();
+        table.aliases.iter().map(|(alias, address)| (alias.clone(), address.clone())).collect()
+    }
+
     /// Returns the shortest name of a model of a server.
     pub(crate) fn shown(&self, address: &ModelAddress) -> String {
         let (table, name) = (self.0.read(), address.to_string());
         let key = table.key(address);
-        let alias = table.aliases.iter().find(|(_, known)| table.key(known) == key);
-        alias.map_or(name, |(alias, _)| alias.clone())
+        let mut aliases = table.aliases.iter();
+        match aliases.find(|(_, known)| table.key(known) == key) {
+            Some((alias, _)) => alias.clone(),
+            // The alias of another model hides the name alone.
+            None if table.aliases.contains_key(&name) => format!("{name}@{}", address.server),
+            None => name,
+        }
     }
 }
 
@@ -213,6 +224,12 @@ mod tests {
         assert_eq!(shown("Qwen/Qwen3-32B@gpu"), "big");
         assert_eq!(shown("other@gpu"), "other@gpu");
         assert_eq!(shown("qwen3:8b"), "qwen3:8b");
+        let check = |model: &str, expect: &str| {
+            assert_eq!(shown(model), expect);
+            let found = names.resolve(expect).expect("is known");
+            assert_eq!((found.server.as_str(), found.name.as_str()), ("ollama", "big"));
+        };
+        check("big@ollama", "big@ollama");
     }
 
     #[test]

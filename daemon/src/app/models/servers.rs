@@ -14,8 +14,8 @@ use super::{describe_again, summary};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::model::{
-    CallPhase, CountingSource, ListedModel, ModelAddress, ModelError, ModelInfo, RunningModel,
-    Server,
+    CallPhase, CountingSource, DEFAULT_SERVER, ListedModel, ModelAddress, ModelError, ModelInfo,
+    RunningModel, Server,
 };
 
 /// The longest wait for the models of one of several servers. A list takes at most a second.
@@ -165,13 +165,33 @@ async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerRepor
     report.n_models = u32::try_from(listed.len()).ok();
     report.found = server.backend().map(|backend| backend.kind()).unwrap_or_default().to_owned();
     report.version = server.status().await.version;
+    report.problems.extend(hidden_models(core, server, &listed));
     if test {
         test_models(core, server, &listed, &mut report).await;
     }
     report
 }
 
-/// Describes the models that the configuration names, or else some of the server.
+/// Returns a problem for each model that the alias of another one hides: a name alone means the alias.
+fn hidden_models(core: &Core, server: &Server, listed: &[ListedModel]) -> Vec<ServerProblem> {
+    let (name, names) = (&server.settings().name, core.models.names());
+    let Ok(backend) = server.backend() else { return Vec::new() };
+    let mut problems = Vec::new();
+    for (alias, other) in names.aliases().into_iter().filter(|_| *name == DEFAULT_SERVER) {
+        let hidden = listed.iter().find(|listed| {
+            let is_hidden = backend.is_named(&listed.model, &alias);
+            is_hidden && !(other.server == *name && backend.is_named(&listed.model, &other.name))
+        });
+        if let Some(hidden) = hidden {
+            let text = format!("the alias {alias} means {other}, and hides {}", hidden.model);
+            let hint = format!("ollmctl models show {alias}@{name}");
+            problems.push(ServerProblem { text, hint });
+        }
+    }
+    problems
+}
+
+/// Describes the models that the configuration names, or else some of the server, all at once.
 async fn test_models(
     core: &Arc<Core>,
     server: &Server,
