@@ -425,6 +425,21 @@ fn list_has_what_the_servers_say_in_time() {
 }
 
 #[test]
+fn list_has_a_server_whose_descriptions_are_slow() {
+    let slow = FakeServer::start(|request| match request.line.as_str() {
+        "GET /api/tags" => http_response(200, "", br#"{"models":[{"name":"old:latest"}]}"#),
+        "GET /api/ps" => http_response(200, "", br#"{"models":[]}"#),
+        _ => vec![Step::Hang],
+    });
+    let fake = FakeOpenAi::new(Face::Vllm);
+    let text = config(&fake, "auto").replace("127.0.0.1:9", slow.host());
+    let mut chat = ModelSession::with_config(&text);
+    let list = chat.wire.ok("model.list", json!({}));
+    let models: Vec<_> = array(&list["data"]).iter().map(|model| &model["model"]).collect();
+    assert_eq!(models, ["old:latest", "big"], "{list}");
+}
+
+#[test]
 fn model_that_an_alias_hides_is_reported_and_has_another_name() {
     let (fake, ollama) = (FakeOpenAi::new(Face::Vllm), FakeOllama::new());
     let text = config(&fake, "auto").replace("127.0.0.1:9", ollama.host());

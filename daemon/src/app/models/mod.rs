@@ -24,8 +24,8 @@ use self::window::{
 use super::core::{Core, blocking};
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
-    KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, Server, ServerStatus,
-    advise,
+    KvGeometry, ListedModel, ModelAddress, ModelError, ModelInfo, Priority, RunningModel, Server,
+    ServerStatus, advise,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -62,10 +62,14 @@ pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult
 
 /// Returns the names of the models on the server of a model that read images; none if it does not list them.
 pub(super) async fn image_readers(core: &Core, model: &str) -> Vec<String> {
-    let listed = async { core.models.server_for(model)?.list().await };
-    let all = listed.await.unwrap_or_default().into_iter();
+    let Ok(server) = core.models.server_for(model) else { return Vec::new() };
+    let all = server.list(None).await.unwrap_or_default().into_iter();
     let readers = all.filter(|listed| listed.capabilities.iter().any(|name| name == "vision"));
-    readers.map(|listed| listed.model).collect()
+    let shown = |listed: ListedModel| {
+        let server = server.settings().name.clone();
+        core.models.names().shown(&ModelAddress { server, name: listed.model })
+    };
+    readers.map(shown).collect()
 }
 
 /// Describes a model (`model.show`).
