@@ -471,6 +471,18 @@ fn model_that_an_alias_hides_is_reported_and_has_another_name() {
 }
 
 #[test]
+fn hints_are_those_of_the_kind_of_server() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
+    fake.reply_with(error(500, "server_error", "failed to load model"));
+    let failed = chat.failed_turn("hello", "modelFailed");
+    assert_eq!(failed["data"]["hint"], "ollmctl servers test", "{failed}");
+    let list = chat.wire.ok("model.list", json!({}));
+    assert!(list["getSmallModel"].as_str().unwrap().starts_with("llama-server "), "{list}");
+    assert_eq!(list["host"], fake.url());
+}
+
+#[test]
 fn server_of_another_kind_than_configured_is_named() {
     let check = |face, kind: &str, found: &str| {
         let fake = FakeOpenAi::new(face);

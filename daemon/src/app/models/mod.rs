@@ -53,11 +53,11 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 
 /// Lists the models of the server (`model.list`).
 pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
-    let default = core.models.default_server();
+    let main = main_server(&core);
     let (data, missing) = servers::list_all(&core).await?;
-    let get_small_model = default.backend().map(|backend| backend.advice().get_small_model);
+    let get_small_model = main.backend().map(|backend| backend.advice().get_small_model);
     let get_small_model = get_small_model.unwrap_or_default().to_owned();
-    Ok(ModelListResult { host: default.host(), get_small_model, data, missing })
+    Ok(ModelListResult { host: main.host(), get_small_model, data, missing })
 }
 
 /// Returns the names of the models on the server of a model that read images; none if it does not list them.

@@ -269,6 +269,9 @@ fn problem_of(error: &ModelError, server: &str) -> ServerProblem {
         | ModelError::Client { .. } => "ollmctl config check".to_owned(),
         ModelError::Unreachable { to, .. } => to.advice.start.to_owned(),
         ModelError::NotFound { .. } => "ollmctl models list".to_owned(),
+        ModelError::LoadFailed { to, .. } | ModelError::Failed { to, .. } => {
+            to.advice.state.to_owned()
+        }
         _ => format!("ollmctl servers test {server}"),
     };
     ServerProblem { text: error.to_string(), hint }

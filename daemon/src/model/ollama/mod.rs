@@ -29,6 +29,7 @@ use crate::clock::Clock;
 pub(crate) static ADVICE: ServerAdvice = ServerAdvice {
     kind: "an Ollama server",
     start: "ollama serve",
+    state: "ollmctl models running",
     get_model: "ollama pull",
     get_small_model: "ollama pull qwen3:0.6b",
     get_image_reader: "ollama pull qwen3-vl:4b",
