@@ -1,4 +1,4 @@
-//! Model servers beside Ollama: their names, their windows and counts, their answers and their failures.
+//! Model servers beside Ollama: their names and windows, their answers and their failures.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use crate::harness::openai::{EVENTS, Face, FakeOpenAi, done, error, event, piece};
 use crate::harness::{
-    Answer, FakeOllama, FakeServer, ModelSession, Sandbox, Step, array, assert_fields, count, gguf,
+    Answer, FakeOllama, FakeServer, ModelSession, Sandbox, Step, array, assert_fields, gguf,
     http_response, text_message, until,
 };
 
 /// Returns a configuration with a server `s`, whose model `m` has the alias `big` and is the default.
-fn config(fake: &FakeOpenAi, kind: &str) -> String {
+pub(crate) fn config(fake: &FakeOpenAi, kind: &str) -> String {
     config_with(fake, kind, "")
 }
 
 /// The same with further fields of the model.
-fn config_with(fake: &FakeOpenAi, kind: &str, model: &str) -> String {
+pub(crate) fn config_with(fake: &FakeOpenAi, kind: &str, model: &str) -> String {
     let url = fake.url();
     format!(
         "models:\n  default: big\nollama:\n  host: 127.0.0.1:9\nservers:\n  s:\n    kind: {kind}\n    \
@@ -34,13 +34,13 @@ const KINDS: [(Face, &str); 5] = [
 ];
 
 /// Writes the vocabulary of the fake model into a file of weights.
-fn write_weights(sandbox: &Sandbox, fake: &FakeOpenAi) {
+pub(crate) fn write_weights(sandbox: &Sandbox, fake: &FakeOpenAi) {
     let path = sandbox.path("m.gguf");
     std::fs::write(&path, gguf()).unwrap();
     fake.state().weights = path.display().to_string();
 }
 
-fn usage(events: &[Value]) -> Value {
+pub(crate) fn usage(events: &[Value]) -> Value {
     events.last().unwrap()["usage"].clone()
 }
 
@@ -68,81 +68,6 @@ fn turn_is_answered_by_every_kind_of_server() {
             chat.records().into_iter().find(|record| record["message"]["role"] == "assistant");
         assert_eq!(answer.unwrap()["message"]["model"], "big", "{face:?}");
     }
-}
-
-#[test]
-fn counts_are_exact_with_the_weights_on_this_disk() {
-    let fake = FakeOpenAi::new(Face::LlamaServer);
-    let sandbox = Sandbox::new();
-    write_weights(&sandbox, &fake);
-    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
-    let mut last = 0;
-    for text in ["hello there", "ringing\n  the  bell", "naïve 你好"] {
-        let usage = usage(&chat.turn(text));
-        assert_eq!(usage["countKind"], "exact", "{usage}");
-        assert_eq!(usage["promptTokens"], usage["contextTokens"], "{usage}");
-        let cached = usage["cachedTokens"].as_u64().unwrap();
-        assert!(cached >= last, "the prefix is kept: {usage}");
-        last = usage["promptTokens"].as_u64().unwrap() / 2;
-    }
-}
-
-#[test]
-fn counts_without_the_weights_are_corrected_by_those_of_the_server() {
-    for face in [Face::LlamaServer, Face::Vllm] {
-        let fake = FakeOpenAi::new(face);
-        let mut chat = ModelSession::with_config(&config(&fake, "auto"));
-        let usage = usage(&chat.turn("hello there"));
-        assert_eq!(usage["countKind"], "calibrated", "{usage}");
-        assert!(!fake.requests("/tokenize").is_empty(), "{face:?}");
-        let counted = chat.wire.ok("model.countTokens", json!({ "text": "hello" }));
-        assert_eq!(counted["countKind"], "estimated");
-    }
-    let hidden = FakeOpenAi::new(Face::Vllm);
-    hidden.state().hides_counting = true;
-    let mut chat = ModelSession::with_config(&config(&hidden, "vllm"));
-    let first = usage(&chat.turn("hello there"));
-    assert_eq!(first["countKind"], "estimated", "{first}");
-    let second = usage(&chat.turn("hello again"));
-    assert_eq!(second["countKind"], "calibrated", "the count of the answer is known: {second}");
-}
-
-#[test]
-fn configured_vocabulary_counts_for_a_server_elsewhere() {
-    let fake = FakeOpenAi::new(Face::Vllm);
-    let sandbox = Sandbox::new();
-    write_weights(&sandbox, &fake);
-    let tokenizer = format!(", tokenizer: {}", fake.state().weights);
-    let mut chat = ModelSession::with_config(&config_with(&fake, "vllm", &tokenizer));
-    let usage = usage(&chat.turn("hello there"));
-    assert_eq!(usage["countKind"], "calibrated", "its template is not known: {usage}");
-    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
-    assert_eq!(counted["tokens"], count("ringing"));
-    // The vocabulary of another model is not used.
-    let other = FakeOpenAi::new(Face::Vllm);
-    other.state().counts_otherwise = true;
-    let mut chat = ModelSession::with_config(&config_with(&other, "vllm", &tokenizer));
-    chat.turn("hello there");
-    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
-    assert_eq!(counted["countKind"], "estimated", "{counted}");
-    // llama-server renders its template, also on another machine.
-    let llama = FakeOpenAi::new(Face::LlamaServer);
-    let mut chat = ModelSession::with_config(&config_with(&llama, "auto", &tokenizer));
-    assert_eq!(self::usage(&chat.turn("hello there"))["countKind"], "exact");
-}
-
-#[test]
-fn server_is_asked_once_before_a_further_turn() {
-    let fake = FakeOpenAi::new(Face::LlamaServer);
-    let sandbox = Sandbox::new();
-    write_weights(&sandbox, &fake);
-    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
-    let _first = chat.turn("hello");
-    let n_asked =
-        |fake: &FakeOpenAi| ["/v1/models", "/props"].map(|path| fake.requests(path).len());
-    let before = n_asked(&fake);
-    let _second = chat.turn("hello again");
-    assert_eq!(n_asked(&fake), before.map(|n| n + 1));
 }
 
 #[test]

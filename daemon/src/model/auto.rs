@@ -183,6 +183,10 @@ impl Backend for Auto {
         Box::pin(async move { self.identified().await.count(request).await })
     }
 
+    fn count_text<'a>(&'a self, model: &'a str, text: &'a str) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(async move { self.identified().await.count_text(model, text).await })
+    }
+
     fn release_idle(&self) -> bool {
         let is_own = self.http.release_idle();
         self.known().release_idle() || is_own

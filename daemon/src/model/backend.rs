@@ -100,6 +100,11 @@ pub(crate) trait Backend: Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
+    /// Counts the tokens of a text, without those that begin or end a prompt; `None` if the server cannot.
+    fn count_text<'a>(&'a self, _model: &'a str, _text: &'a str) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Releases memory and connections that have been idle for a while; returns whether there were any.
     fn release_idle(&self) -> bool;
 }

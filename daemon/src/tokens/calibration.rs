@@ -65,6 +65,11 @@ impl InexactParts {
         *part = part.saturating_add(n);
     }
 
+    /// Returns the number of parts of one kind.
+    pub(super) const fn of(&self, kind: PartKind) -> u32 {
+        self.0[kind as usize]
+    }
+
     /// Returns whether the whole prompt is counted exactly.
     pub(crate) fn is_empty(&self) -> bool {
         self.0 == [0; N_KINDS]
@@ -131,6 +136,18 @@ impl Calibration {
         let mut observations = self.observations.clone();
         observations.push(PromptObservation { parts, counted, read, missed });
         observations.into()
+    }
+
+    /// Returns whether there are enough observations to do without probes.
+    pub(crate) const fn is_settled(&self) -> bool {
+        self.observations.len() >= MIN_OBSERVATIONS
+    }
+
+    /// Adds later observations.
+    #[must_use]
+    pub(crate) fn followed_by(mut self, later: &Self) -> Self {
+        self.observations.extend(&later.observations);
+        self.observations.into()
     }
 
     /// Returns whether there are enough observations of prompts with such parts.

@@ -160,13 +160,13 @@ impl Counts {
             return;
         }
         self.change(model, |known| {
-            if !known.calibrations.contains_key(&key) {
+            let before = known.calibrations.get(&key).cloned().unwrap_or_default();
+            if !before.is_settled() {
                 let all = observed.into_iter();
-                let calibration = all
-                    .fold(Calibration::default(), |sum, (parts, counted, read)| {
-                        sum.with(parts, counted, read)
-                    });
-                known.set_calibration(key, calibration);
+                let first = all.fold(Calibration::default(), |sum, (parts, counted, read)| {
+                    sum.with(parts, counted, read)
+                });
+                known.set_calibration(key, first.followed_by(&before));
             }
         });
     }

@@ -9,6 +9,7 @@
 
 mod feedback;
 mod files;
+mod served;
 #[cfg(test)]
 mod tests;
 
@@ -22,11 +23,13 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
+use self::served::DueLessons;
+pub(crate) use self::served::{CountedPrompts, Lesson, texts_of};
 use crate::error_chain::with_sources;
 use crate::model::{ListedDigest, ModelError, ModelInfo, ModelNames, ThinkMode};
 use crate::tokens::{
-    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, MessageShape, Template, Tokenizer,
-    TokenizerError, Vocabulary,
+    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, MessageShape, ServedTexts, Template,
+    Tokenizer, TokenizerError, Vocabulary,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -49,6 +52,8 @@ pub(crate) struct Counts {
     loading: Mutex<()>,
     /// Held while the list of models is written, so that an older list never replaces a newer one.
     storing: Mutex<()>,
+    /// What is to be learned in the background.
+    lessons: DueLessons,
 }
 
 #[derive(Default)]
@@ -61,6 +66,8 @@ struct CountsState {
     tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
     /// The digests that the server listed last, by full name of the model; in memory only.
     listed: HashMap<String, ListedDigest>,
+    /// The texts that servers counted, by key of the model; in memory only.
+    served: HashMap<String, Arc<ServedTexts>>,
     /// When learning a model or a template, or reading a vocabulary, may be tried again.
     failures: HashMap<String, Instant>,
 }
@@ -165,6 +172,10 @@ impl TemplateVariant {
     pub(crate) fn think(&self) -> &str {
         &self.think
     }
+
+    pub(crate) const fn has_tools(&self) -> bool {
+        !self.tools.is_empty()
+    }
 }
 
 /// Returns the version of the server that described a model.
@@ -212,6 +223,7 @@ impl Counts {
             state: Mutex::default(),
             loading: Mutex::default(),
             storing: Mutex::default(),
+            lessons: DueLessons::default(),
         }
     }
 
@@ -302,16 +314,21 @@ impl Counts {
         tools: &[Value],
     ) -> Result<Counter, MissingCounter> {
         let mut state = self.state.lock();
-        let CountsState { models, tokenizers, listed, .. } = &mut *state;
+        let CountsState { models, tokenizers, listed, served, .. } = &mut *state;
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
         let name = self.names.key(model);
-        let known = known.get(&name).ok_or(MissingCounter::Model)?;
+        let served = served.get(&name).cloned();
+        let known = match (known.get(&name), served.is_some()) {
+            (Some(known), _) => known,
+            (None, true) => return Ok(Counter::ESTIMATE.with_served(served)),
+            (None, false) => return Err(MissingCounter::Model),
+        };
         let is_checked = known.is_checked(listed.get(&name));
         let think = think.unwrap_or(&known.think).to_owned();
         let variant = TemplateVariant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
         if known.vocabulary.is_empty() {
-            return Ok(Counter::ESTIMATE.calibrated(calibration));
+            return Ok(Counter::ESTIMATE.calibrated(calibration).with_served(served));
         }
         let mut tokenizer = |key: TokenizerKey| {
             let (tokenizer, last_used) =
@@ -347,9 +364,11 @@ impl Counts {
         state.listed.insert(name, digest);
     }
 
-    /// Forgets the listed digests, because another server lists others.
+    /// Forgets the listed digests and the texts that were counted, because another server has other models.
     pub(crate) fn forget_listed(&self) {
-        self.state.lock().listed.clear();
+        let mut state = self.state.lock();
+        state.listed.clear();
+        state.served.clear();
     }
 
     /// Returns whether the server listed the digest that a model was learned for.
@@ -358,11 +377,12 @@ impl Counts {
         state.known(&name).is_some_and(|known| known.is_checked(state.listed.get(&name)))
     }
 
-    /// Returns whether the prompts of a variant were counted by the server before.
+    /// Returns whether the server counted enough prompts of a variant.
     pub(crate) fn is_calibrated(&self, model: &str, variant: &str) -> bool {
         let state = self.state.lock();
         let known = state.known(&self.names.key(model));
-        known.is_some_and(|known| known.calibrations.contains_key(variant))
+        let calibration = known.and_then(|known| known.calibrations.get(variant));
+        calibration.is_some_and(|calibration| calibration.is_settled())
     }
 
     /// Returns the tokenizer of a model if it is in memory.

@@ -12,13 +12,15 @@ use ollm_protocol::content::{ContextMessage, Role};
 use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
-use crate::app::counts::{CountMismatch, LearnedVocabulary, TemplateVariant};
+use crate::app::counts::{
+    CountMismatch, CountedPrompts, LearnedVocabulary, Lesson, TemplateVariant, texts_of,
+};
 use crate::app::error::Result;
 use crate::app::models::window::describe_again;
 use crate::fsutil;
 use crate::model::{
-    CallPhase, ChatRequest, CountingSource, ListedDigest, ModelError, ModelInfo, Sampling,
-    ThinkMode, Version,
+    CallPhase, ChatRequest, CountingSource, ListedDigest, ModelError, ModelInfo, Priority,
+    Sampling, ThinkMode, Version,
 };
 use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 
@@ -35,16 +37,57 @@ const DIFFICULT_TEXT: &str =
 /// The beginning of the names of blobs; 64 hexadecimal digits follow.
 const BLOB_PREFIX: &str = "sha256-";
 
-/// The prompts that a counter is for.
-#[derive(Clone)]
-pub(crate) struct CountedPrompts {
-    pub(crate) model: String,
-    pub(crate) think: Option<ThinkMode>,
-    /// The tools that are sent along.
-    pub(crate) tools: Vec<Value>,
-    /// The window that every request to the model names; `None` if only texts are counted, for which the model need
-    /// not be loaded.
-    pub(crate) num_ctx: Option<u32>,
+/// The moments at which a server is asked about counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// At once, because a caller waits.
+    AtOnce,
+    /// When no chat waits for the model.
+    InPauses,
+}
+
+impl Pace {
+    /// Waits for the moment of the next request. It takes no place in the queue, because a server counts beside its answers,
+    /// and a chat would wait for the place.
+    async fn wait(self, core: &Core, model: &str) {
+        if self == Self::InPauses {
+            core.models.queues().enter(model, Priority::Background).admitted().await;
+        }
+    }
+}
+
+/// The task that learns a model; when it ends in any way, another one can begin.
+struct LearningTask {
+    core: Arc<Core>,
+    model: String,
+    /// Set once the model has no further lessons.
+    is_done: bool,
+}
+
+impl Drop for LearningTask {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.core.counts.drop_lessons(&self.model);
+        }
+    }
+}
+
+impl LearningTask {
+    /// Learns until there are no further lessons, or the daemon stops.
+    async fn run(mut self) {
+        let core = Arc::clone(&self.core);
+        let lessons = async {
+            while let Some(Lesson { info, prompts, texts }) = core.counts.next_lesson(&self.model) {
+                let learned = learn_at(&core, &info, &prompts, Pace::InPauses).await;
+                drop(learned.inspect_err(|error| tracing::info!("counts stay estimates: {error}")));
+                count_texts(&core, &prompts.model, texts, Pace::InPauses).await;
+            }
+        };
+        self.is_done = tokio::select! {
+            () = lessons => true,
+            () = core.tasks.stopping() => false,
+        };
+    }
 }
 
 /// Returns the description of a model that the server has now: the given one if the server lists its digest, else a new
@@ -65,6 +108,57 @@ pub(crate) async fn check_description(core: &Arc<Core>, info: &Arc<ModelInfo>) -
     describe_again(core, &info.model).await.unwrap_or_else(|_| Arc::clone(info))
 }
 
+/// Returns the counter for the prompts of a turn or a build. What only Ollama teaches is learned first, as its chat would
+/// wait for the model as long; what another server counts is learned in the pauses, and until then counts are estimates.
+///
+/// **Errors**: as [`learned_counter`].
+pub(crate) async fn counter_in_turn(
+    core: &Arc<Core>,
+    info: &Arc<ModelInfo>,
+    prompts: &CountedPrompts,
+) -> Result<Counter, ModelError> {
+    if info.counting == CountingSource::Ollama {
+        return learned_counter(core, info, prompts).await;
+    }
+    let known = known_counter(core, prompts).await;
+    learn_later(core, info, prompts, Vec::new());
+    Ok(known)
+}
+
+/// Lets the server of a model count the texts of a prompt and its answer in the pauses, if that is all that is known of it.
+pub(crate) fn count_later(
+    core: &Arc<Core>,
+    info: &Arc<ModelInfo>,
+    request: &ChatRequest,
+    answer: &str,
+) {
+    let (model, think, tools) = (request.model.clone(), request.think, request.tools.clone());
+    let mut texts = texts_of(&request.messages, &tools);
+    texts.push(answer.to_owned());
+    let texts = core.counts.uncounted_texts(&model, texts);
+    let prompts = CountedPrompts { model, think, tools, num_ctx: Some(request.num_ctx) };
+    if !texts.is_empty() {
+        learn_later(core, info, &prompts, texts);
+    }
+}
+
+/// Learns to count in the pauses, and lets the server count texts. One task for each model does it.
+fn learn_later(
+    core: &Arc<Core>,
+    info: &Arc<ModelInfo>,
+    prompts: &CountedPrompts,
+    texts: Vec<String>,
+) {
+    let is_asked = matches!(info.counting, CountingSource::Server | CountingSource::Weights(_));
+    let lesson = Lesson { info: Arc::clone(info), prompts: prompts.clone(), texts };
+    if !is_asked || !core.counts.add_lesson(lesson) {
+        return;
+    }
+    let (core, model) = (Arc::clone(core), prompts.model.clone());
+    let tasks = core.tasks.clone();
+    drop(tasks.spawn(LearningTask { core, model, is_done: false }.run()));
+}
+
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.
 ///
 /// **Errors**: only if the server was silent for as long as an answer may take; a chat would then wait as long again.
@@ -74,30 +168,76 @@ pub(crate) async fn learned_counter(
     info: &ModelInfo,
     prompts: &CountedPrompts,
 ) -> Result<Counter, ModelError> {
-    let before = known_counter(core, prompts).await;
+    learn_at(core, info, prompts, Pace::AtOnce).await?;
+    Ok(known_counter(core, prompts).await)
+}
+
+/// Learns the vocabulary and the templates that are missing for some prompts.
+async fn learn_at(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+    prompts: &CountedPrompts,
+    pace: Pace,
+) -> Result<(), ModelError> {
+    known_counter(core, prompts).await;
     if info.remote_host.is_some() {
-        return Ok(before);
+        return Ok(());
     }
     let has_tokenizer = core.counts.has_tokenizer(info, &prompts.model);
-    if !has_tokenizer && !learn_vocabulary(core, info, prompts).await {
-        calibrate_by_server(core, info, prompts).await;
-        return Ok(known_counter(core, prompts).await);
+    if !has_tokenizer && !learn_vocabulary(core, info, prompts, pace).await {
+        calibrate_by_server(core, info, prompts, pace).await;
+        return Ok(());
     }
-    if let Some(num_ctx) = prompts.num_ctx {
+    if prompts.num_ctx.is_some() {
         let variant = TemplateVariant::new(prompts.think, &prompts.tools);
-        learn_template(core, info, prompts, num_ctx, &variant.without_tools(), &[]).await?;
+        learn_template(core, info, prompts, &variant.without_tools(), pace).await?;
         if !prompts.tools.is_empty() {
-            learn_template(core, info, prompts, num_ctx, &variant, &prompts.tools).await?;
+            learn_template(core, info, prompts, &variant, pace).await?;
         }
         let model = prompts.model.clone();
         in_background(core, move |core| core.counts.store_think(&model, variant.think())).await;
+        if !known_counter(core, prompts).await.has_template() {
+            calibrate_by_server(core, info, prompts, pace).await;
+        }
     }
-    Ok(known_counter(core, prompts).await)
+    Ok(())
+}
+
+/// Lets the server count texts of a model without a vocabulary.
+async fn count_texts(core: &Arc<Core>, model: &str, texts: Vec<String>, pace: Pace) {
+    let attempt = format!("{model} texts");
+    for text in texts {
+        // A text may have been counted with an earlier lesson.
+        if core.counts.uncounted_texts(model, vec![text.clone()]).is_empty() {
+            continue;
+        }
+        if !core.counts.may_try(&attempt) {
+            return;
+        }
+        pace.wait(core, model).await;
+        let count = async { core.models.backend_for(model)?.count_text(model, &text).await };
+        match tokio::time::timeout(RENDER_LIMIT, count).await {
+            Ok(Ok(Some(count))) => {
+                let tokens = u32::try_from(count).unwrap_or(u32::MAX);
+                core.counts.add_served(model, &[(text, tokens)]);
+            }
+            Ok(Ok(None)) => {
+                core.counts.note_failure(&attempt, &"the model server does not count texts");
+            }
+            Ok(Err(error)) => core.counts.note_server_failure(&attempt, &error),
+            Err(_) => core.counts.note_failure(&attempt, &"the model server is slow"),
+        }
+    }
 }
 
 /// Calibrates the counter of some prompts by the server's own counts of conversations, once, so that the first call has the
 /// margin of this model already.
-async fn calibrate_by_server(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) {
+async fn calibrate_by_server(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+    prompts: &CountedPrompts,
+    pace: Pace,
+) {
     let CountedPrompts { model, think, tools, num_ctx } = prompts;
     let is_asked = matches!(info.counting, CountingSource::Server | CountingSource::Weights(_));
     let variant = TemplateVariant::new(*think, tools).key();
@@ -108,8 +248,13 @@ async fn calibrate_by_server(core: &Arc<Core>, info: &ModelInfo, prompts: &Count
     if core.counts.is_calibrated(model, &variant) {
         return;
     }
+    let probes = probes(info.can("tools") != Some(false));
+    // Only what the template adds is then to be learned.
+    let texts = probes.iter().flat_map(|probe| texts_of(probe, tools)).collect();
+    count_texts(core, model, core.counts.uncounted_texts(model, texts), pace).await;
     let mut counted = Vec::new();
-    for messages in probes(info.can("tools") != Some(false)) {
+    for messages in probes {
+        pace.wait(core, model).await;
         let request = probe(core, prompts, num_ctx, messages.clone(), tools);
         let count = async { core.models.backend_for(model)?.count(&request).await };
         match tokio::time::timeout(RENDER_LIMIT, count).await {
@@ -123,6 +268,9 @@ async fn calibrate_by_server(core: &Arc<Core>, info: &ModelInfo, prompts: &Count
             Ok(Err(error)) => return core.counts.note_server_failure(&attempt, &error),
             Err(_) => return core.counts.note_failure(&attempt, &"the model server is slow"),
         }
+    }
+    if counted.is_empty() {
+        return core.counts.note_failure(&attempt, &"the model server refuses to count");
     }
     let prompts = prompts.clone();
     let calibrate = move |core: &Core| {
@@ -204,7 +352,12 @@ async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'stat
 ///
 /// The file of the weights is read in milliseconds and has the model's name, which some rules depend on; the server's
 /// answer has not.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) -> bool {
+async fn learn_vocabulary(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+    prompts: &CountedPrompts,
+    pace: Pace,
+) -> bool {
     let model = prompts.model.as_str();
     if !core.counts.may_try(model) {
         return false;
@@ -216,7 +369,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedP
             let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp]))).await;
             let unusable = "the file of the weights has no vocabulary that is understood";
             match read.ok().flatten() {
-                Some(learned) => compared(core, prompts, learned).await,
+                Some(learned) => compared(core, prompts, learned, pace).await,
                 None => Err(LearningError::Unusable(unusable.to_owned())),
             }
         }
@@ -246,10 +399,12 @@ async fn compared(
     core: &Arc<Core>,
     prompts: &CountedPrompts,
     learned: LearnedVocabulary,
+    pace: Pace,
 ) -> Result<LearnedVocabulary, LearningError> {
     let long = format!("{SHORT_TEXT}{DIFFICULT_TEXT}{SHORT_TEXT}");
     let mut read = Vec::new();
     for text in [SHORT_TEXT, &long] {
+        pace.wait(core, &prompts.model).await;
         let messages = vec![ContextMessage::text(Role::User, text)];
         let request = probe(core, prompts, prompts.num_ctx.unwrap_or_default(), messages, &[]);
         let count = async { core.models.backend_for(&prompts.model)?.count(&request).await };
@@ -330,15 +485,16 @@ async fn vocabulary_of_server(
     parsed.map_err(LearningError::Unusable)
 }
 
-/// Learns a template with `tools` unless it is known.
+/// Learns the template of a variant of some prompts unless it is known.
 async fn learn_template(
     core: &Arc<Core>,
     info: &ModelInfo,
     prompts: &CountedPrompts,
-    num_ctx: u32,
     variant: &TemplateVariant,
-    tools: &[Value],
+    pace: Pace,
 ) -> Result<(), ModelError> {
+    let tools = if variant.has_tools() { prompts.tools.as_slice() } else { &[] };
+    let num_ctx = prompts.num_ctx.unwrap_or_default();
     let Some(tokenizer) = core.counts.tokenizer_for_learning(&prompts.model, variant) else {
         return Ok(());
     };
@@ -350,6 +506,7 @@ async fn learn_template(
     let probes = probes(with_calls);
     let mut rendered = Vec::new();
     for messages in &probes {
+        pace.wait(core, &prompts.model).await;
         let request = probe(core, prompts, num_ctx, messages.clone(), tools);
         // The first one may load the model.
         let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };

@@ -16,12 +16,13 @@ use ollm_protocol::methods::model::{
 };
 use serde_json::Value;
 
-use self::learning::{CountedPrompts, check_description, known_counter, learned_counter};
+use self::learning::{check_description, known_counter, learned_counter};
 use self::window::{
     ContextWindow, WindowOrigin, describe, describe_again, describe_soon, may_read_images,
     window_of,
 };
 use super::core::{Core, blocking};
+use super::counts::CountedPrompts;
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
     KvGeometry, ListedModel, ModelAddress, ModelError, ModelInfo, Priority, RunningModel, Server,

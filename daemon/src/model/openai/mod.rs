@@ -399,6 +399,10 @@ impl Backend for OpenAi {
         Box::pin(self.counted(request))
     }
 
+    fn count_text<'a>(&'a self, model: &'a str, text: &'a str) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(self.counted_text(model, text))
+    }
+
     fn release_idle(&self) -> bool {
         self.http.release_idle()
     }

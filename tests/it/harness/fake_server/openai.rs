@@ -185,6 +185,7 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
     state.requests.push(SentRequest { path: path.clone(), body, head });
     let is_llama = state.face == Face::LlamaServer && !state.hides_props;
     match path.as_str() {
+        "/apply-template" | "/tokenize" if state.hangs_counting => vec![Step::Hang],
         "/v1/models" => json_reply(200, &state.models()),
         "/v1/chat/completions" => state.chat(&request.body),
         "/props" if is_llama => json_reply(200, &state.props()),
@@ -202,7 +203,9 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
         // `vllm/entrypoints/serve/tokenize/protocol.py`, `TokenizeResponse`.
         "/tokenize" if state.face == Face::Vllm && !state.hides_counting => {
             let factor = if state.counts_otherwise { 2 } else { 1 };
-            let tokens = count(&prompt_of(&request.body)) * factor;
+            // `TokenizeCompletionRequest`, and `TokenizeChatRequest`.
+            let text = request.body["prompt"].as_str().map(str::to_owned);
+            let tokens = count(&text.unwrap_or_else(|| prompt_of(&request.body))) * factor;
             json_reply(
                 200,
                 &json!({ "count": tokens, "max_model_len": state.window, "tokens": [] }),
