@@ -111,6 +111,26 @@ fn counts_of_a_server_that_hides_its_paths_are_corrected_by_answers() {
 }
 
 #[test]
+fn replaced_model_has_no_corrections_of_the_old_one() {
+    for hides_counting in [false, true] {
+        let fake = FakeOpenAi::new(Face::LlamaServer);
+        fake.state().hides_counting = hides_counting;
+        let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
+        chat.turn("hello there");
+        wait_until_learned(&mut chat);
+        assert_eq!(usage(&chat.turn("hello again"))["countKind"], "calibrated");
+        fake.state().n_params += 1;
+        assert_eq!(usage(&chat.turn("and now?"))["countKind"], "estimated");
+        wait_until_learned(&mut chat);
+        let mut chat = chat.restart();
+        assert_eq!(usage(&chat.turn("and then?"))["countKind"], "calibrated");
+        fake.state().n_params += 1;
+        let mut chat = chat.restart();
+        assert_eq!(usage(&chat.turn("and at last?"))["countKind"], "estimated");
+    }
+}
+
+#[test]
 fn configured_vocabulary_counts_for_a_server_elsewhere() {
     let fake = FakeOpenAi::new(Face::Vllm);
     let sandbox = Sandbox::new();

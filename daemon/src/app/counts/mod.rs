@@ -178,6 +178,11 @@ impl TemplateVariant {
     }
 }
 
+/// Returns the part of a digest that counts depend on: they do not on the window, which is behind a dot.
+fn weights_digest(digest: &str) -> &str {
+    digest.split_once('.').map_or(digest, |(weights, _)| weights)
+}
+
 /// Returns the version of the server that described a model.
 fn server_of(info: &ModelInfo) -> Option<String> {
     let version = info.server_version.as_ref().map(ToString::to_string);
@@ -357,6 +362,12 @@ impl Counts {
 
     /// Notes the digest that the server lists for a model. Never blocks on the disk.
     pub(crate) fn note_listed(&self, model: &str, digest: ListedDigest) {
+        let digest = match digest {
+            ListedDigest::Digest(digest) => {
+                ListedDigest::Digest(weights_digest(&digest).to_owned())
+            }
+            other => other,
+        };
         let (mut state, name) = (self.state.lock(), self.names.key(model));
         if state.listed.len() >= MAX_LISTED && !state.listed.contains_key(&name) {
             state.listed.clear();
@@ -411,7 +422,8 @@ impl Counts {
         };
         state.known(&self.names.key(model)).is_some_and(|known| {
             state.tokenizers.contains_key(&known.tokenizer_key())
-                && (info.digest.is_none() || known.digest == info.digest)
+                && (info.digest.is_none()
+                    || known.digest.as_deref() == info.digest.as_deref().map(weights_digest))
                 && (known.server == server || (server.is_none() && !is_configured(known)))
         })
     }
@@ -429,7 +441,8 @@ impl Counts {
         let engine = engines.next().unwrap_or_default();
         let other_engines = engines.collect();
         let vocabulary = self.add_tokenizers(&vocabulary, tokenizers);
-        let (digest, server) = (info.digest.clone(), server_of(info));
+        let digest = info.digest.as_deref().map(|digest| weights_digest(digest).to_owned());
+        let server = server_of(info);
         self.change(model, |known| {
             *known = KnownModel {
                 digest,
@@ -487,9 +500,18 @@ impl Counts {
         let _in_order = self.storing.lock();
         let is_read = self.read_models();
         let models = {
-            let mut state = self.state.lock();
-            let models = state.models.get_or_insert_default();
-            change(models.entry(self.names.key(model)).or_default());
+            let (mut state, key) = (self.state.lock(), self.names.key(model));
+            let CountsState { models, listed, .. } = &mut *state;
+            let models = models.get_or_insert_default();
+            let known = models.entry(key.clone()).or_default();
+            change(known);
+            // What was learned without a vocabulary is that of the model that the server listed.
+            if known.digest.is_none()
+                && known.vocabulary.is_empty()
+                && let Some(ListedDigest::Digest(digest)) = listed.get(&key)
+            {
+                known.digest = Some(digest.clone());
+            }
             models.clone()
         };
         // A list that could not be read is not replaced by one that lacks its models.

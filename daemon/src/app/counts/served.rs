@@ -9,8 +9,9 @@ use ollm_protocol::content::ContextMessage;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::{Counts, TemplateVariant};
-use crate::model::{ModelInfo, ThinkMode};
+use super::files::KnownModel;
+use super::{Counts, TemplateVariant, weights_digest};
+use crate::model::{CountingSource, ModelInfo, ThinkMode};
 
 /// The most texts of a prompt that the server is asked to count at once; the others follow with the next prompt.
 const MAX_TEXTS: usize = 256;
@@ -115,6 +116,32 @@ impl Counts {
         let (mut state, key) = (self.state.lock(), self.names.key(model));
         let texts = Arc::make_mut(state.served.entry(key).or_default());
         counted.iter().for_each(|(text, tokens)| texts.insert(text, *tokens));
+    }
+
+    /// Forgets what was learned of another model of the same name: that of another digest. The vocabulary of Ollama's models
+    /// stays until the new one is learned, because it usually is the same. Blocks if there is something to forget.
+    pub(crate) fn forget_other(&self, info: &ModelInfo) {
+        let key = self.names.key(&info.model);
+        let digest = info.digest.as_deref().map(weights_digest);
+        self.read_models();
+        let is_other = |known: &KnownModel| {
+            let is_kept = info.counting == CountingSource::Ollama && !known.vocabulary.is_empty();
+            !is_kept && digest.is_some() && known.digest.as_deref() != digest
+        };
+        let mut state = self.state.lock();
+        let Some(known) = state.known(&key).filter(|known| is_other(known)) else { return };
+        // What was learned before the digest was stored is that of this model.
+        let is_first = known.digest.is_none();
+        if !is_first {
+            state.served.remove(&key);
+            let of_model = format!("{} ", info.model);
+            state.failures.retain(|name, _| *name != info.model && !name.starts_with(&of_model));
+        }
+        drop(state);
+        self.change(&info.model, |known| {
+            let before = if is_first { std::mem::take(known) } else { KnownModel::default() };
+            *known = KnownModel { digest: digest.map(str::to_owned), ..before };
+        });
     }
 }
 
