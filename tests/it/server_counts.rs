@@ -61,6 +61,18 @@ fn first_answer_waits_for_no_count() {
 }
 
 #[test]
+fn connection_that_the_server_closed_is_no_failed_count() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    let sandbox = Sandbox::new();
+    write_weights(&sandbox, &fake);
+    fake.state().n_closing = 1;
+    let mut chat = ModelSession::with_config(&config(&fake, "auto"));
+    chat.turn("hello there");
+    wait_until_learned(&mut chat);
+    assert_eq!(usage(&chat.turn("hello again"))["countKind"], "exact");
+}
+
+#[test]
 fn texts_are_counted_by_the_server_once() {
     for face in [Face::LlamaServer, Face::Vllm] {
         let fake = FakeOpenAi::new(face);

@@ -4,7 +4,7 @@
 //! no model needs no memory for it.
 //! Must not know the server's JSON, except for errors.
 //!
-//! **Invariants**: only a refused connection and status 503 are retried, because then the server has not begun with the
+//! **Invariants**: only a refused connection and status 503 are retried here, because then the server has not begun with the
 //! request; redirects are not followed; no proxy is used for this machine.
 
 use std::sync::Arc;

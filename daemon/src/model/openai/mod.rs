@@ -130,10 +130,22 @@ impl OpenAi {
     ) -> Result<T, ModelError> {
         let to = self.target(model);
         let call = HttpCall { method: Method::GET, path, body: None, max_attempts, to };
-        let body = self.http.call(&call, CallPhase::Response, self.http.timeouts.response).await?;
-        decode(&call.to, path, &body)
+        decode(&call.to, path, &self.ask(&call).await?)
     }
 
+    /// Sends a request that changes nothing at the server. These servers close a connection that was idle for five seconds,
+    /// maybe just when it is used again, so a lost connection is tried once more.
+    async fn ask(&self, call: &HttpCall<'_>) -> Result<Vec<u8>, ModelError> {
+        let limit = self.http.timeouts.response;
+        match self.http.call(call, CallPhase::Response, limit).await {
+            Err(ModelError::Disconnected { .. }) => {
+                self.http.call(call, CallPhase::Response, limit).await
+            }
+            response => response,
+        }
+    }
+
+    /// Sends a request to render or to count.
     async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -141,8 +153,7 @@ impl OpenAi {
         model: &str,
     ) -> Result<T, ModelError> {
         let call = post(path, serde_json::to_vec(body), self.target(Some(model)))?;
-        let body = self.http.call(&call, CallPhase::Response, self.http.timeouts.response).await?;
-        decode(&call.to, path, &body)
+        decode(&call.to, path, &self.ask(&call).await?)
     }
 
     /// Returns the models with what the server says about them.

@@ -48,6 +48,8 @@ pub(crate) struct FaceState {
     pub(crate) weights: String,
     /// Set if the paths that count are hidden, as behind a gateway.
     pub(crate) hides_counting: bool,
+    /// The number of requests to them whose connection is closed instead.
+    pub(crate) n_closing: usize,
     /// Set if they do not respond.
     pub(crate) hangs_counting: bool,
     /// Set if llama-server is behind a gateway that has only the paths of OpenAI.
@@ -82,6 +84,7 @@ impl FakeOpenAi {
             slots: 1,
             weights: "/nowhere/m.gguf".to_owned(),
             hides_counting: false,
+            n_closing: 0,
             hangs_counting: false,
             hides_props: false,
             lists_window: false,
@@ -186,6 +189,10 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
     let is_llama = state.face == Face::LlamaServer && !state.hides_props;
     match path.as_str() {
         "/apply-template" | "/tokenize" if state.hangs_counting => vec![Step::Hang],
+        "/apply-template" | "/tokenize" if state.n_closing > 0 => {
+            state.n_closing -= 1;
+            vec![Step::Close]
+        }
         "/v1/models" => json_reply(200, &state.models()),
         "/v1/chat/completions" => state.chat(&request.body),
         "/props" if is_llama => json_reply(200, &state.props()),
