@@ -141,7 +141,7 @@ impl Counts {
         self.calibrate_by_counted(model, think, tools, &counted.collect::<Vec<_>>());
     }
 
-    /// The same by conversations that the server counted.
+    /// The same by conversations that the server counted. A count that cannot be that of its conversation is left out.
     pub(crate) fn calibrate_by_counted(
         &self,
         model: &str,
@@ -152,7 +152,10 @@ impl Counts {
         let counter = self.load(Some(model), Some(think), tools).calibrated(None);
         let observed = counted.iter().filter_map(|(messages, read)| {
             let parts = counter.inexact_parts(messages, tools);
-            (!parts.is_empty()).then(|| (parts, counter.count_prompt(messages, tools), *read))
+            let own = counter.count_prompt(messages, tools);
+            // A template may leave out the tools, which are counted here. No window truncates what is only counted.
+            let is_usable = !parts.is_empty() && is_plausible(own, *read, u32::MAX, false);
+            is_usable.then_some((parts, own, *read))
         });
         let observed: Vec<_> = observed.collect();
         let key = TemplateVariant::new(think, tools).key();

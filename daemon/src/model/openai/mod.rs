@@ -28,7 +28,7 @@ use super::http::{Http, HttpAddress, HttpCall, Timeouts, decode, post};
 use super::identify::{FoundServer, identify};
 use super::info::{ModelInfo, Version};
 use super::line_stream::LineStream;
-use super::listed::{ListedModel, RunningModel, absent_or_null};
+use super::listed::{ListedModel, RunningModel};
 use crate::clock::Clock;
 
 /// The list of models, which every server of this kind has.
@@ -71,13 +71,13 @@ struct Rendered {
 #[derive(Deserialize)]
 struct Counted {
     count: Option<u64>,
-    #[serde(default, deserialize_with = "absent_or_null")]
-    tokens: Vec<serde::de::IgnoredAny>,
+    tokens: Option<Vec<serde::de::IgnoredAny>>,
 }
 
 impl Counted {
-    fn count(self) -> u64 {
-        self.count.unwrap_or(self.tokens.len() as u64)
+    /// Returns the count; `None` if the server sent another object.
+    fn count(self) -> Option<u64> {
+        self.count.or(self.tokens.map(|tokens| tokens.len() as u64))
     }
 }
 
@@ -298,8 +298,7 @@ impl OpenAi {
                 body
             }
         };
-        let counted = self.post::<Counted>("/tokenize", &body, &request.model).await;
-        Ok(unless_hidden(counted)?.map(Counted::count))
+        self.tokenized(&body, &request.model, request.messages.is_empty()).await
     }
 
     async fn counted_text(&self, model: &str, text: &str) -> Result<Option<u64>, ModelError> {
@@ -312,8 +311,24 @@ impl OpenAi {
                 json!({ "model": self.names.of(model), "prompt": text, "add_special_tokens": false })
             }
         };
-        let counted = self.post::<Counted>("/tokenize", &body, model).await;
-        Ok(unless_hidden(counted)?.map(Counted::count))
+        self.tokenized(&body, model, text.is_empty()).await
+    }
+
+    /// Sends a request to count, and returns the count; `None` if the server hides the path.
+    ///
+    /// **Errors**: `OtherServer` for a response that is no count, or that counts nothing of what is not empty.
+    async fn tokenized(
+        &self,
+        body: &Value,
+        model: &str,
+        is_empty: bool,
+    ) -> Result<Option<u64>, ModelError> {
+        let counted = self.post::<Counted>("/tokenize", body, model).await;
+        let Some(counted) = unless_hidden(counted)? else { return Ok(None) };
+        match counted.count().filter(|count| *count > 0 || is_empty) {
+            Some(count) => Ok(Some(count)),
+            None => Err(self.other_server("it returns no count of tokens".to_owned())),
+        }
     }
 }
 

@@ -36,3 +36,29 @@ async fn ollama_is_found_by_its_version_which_is_asked_once() {
     assert_eq!(kobold.list(1).await.map(|list| list.len()), Ok(1));
     assert_eq!(server.n_version_requests(), 0);
 }
+
+#[tokio::test]
+async fn only_a_count_is_a_count() {
+    let check = async |reply: &'static str, expect: Option<u64>| {
+        let server = ScriptedServer::scripted("", move |_, _| response(200, "", reply));
+        let host = ModelHost::parse(&server.host()).expect("an address");
+        let (address, clock, names) =
+            (HttpAddress::new(host), Arc::new(Clock::system()), OwnNames::default());
+        let vllm = OpenAi::new(address, PATIENT, clock, names, Dialect::Vllm, true);
+        let counts = [vllm.count_text("m", "hello").await, vllm.count(&request()).await];
+        for count in counts {
+            match expect {
+                Some(expect) => assert_eq!(count, Ok(Some(expect)), "{reply}"),
+                None => {
+                    let is_other = matches!(count, Err(ModelError::OtherServer { .. }));
+                    assert!(is_other, "{reply}: {count:?}");
+                }
+            }
+        }
+    };
+    check(r#"{"count":3,"max_model_len":4096,"tokens":[]}"#, Some(3)).await;
+    check(r#"{"tokens":[1,2]}"#, Some(2)).await;
+    check(r#"{"tokens":[]}"#, None).await;
+    check(r#"{"count":0}"#, None).await;
+    check(r#"{"status":"ok"}"#, None).await;
+}
