@@ -20,7 +20,7 @@ use crate::app::core::blocking;
 use crate::app::counts::{CountMismatch, CountedPrompts};
 use crate::app::drafts::{message_drafts, uncounted};
 use crate::app::error::{AppError, ChatError, Result};
-use crate::app::models::learning;
+use crate::app::models::{learning, lessons};
 use crate::app::partial::answer_parts;
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
@@ -189,7 +189,7 @@ impl Turn {
         partial: Option<Seq>,
     ) -> Result<()> {
         let ModelCall { built, request, answer, .. } = call;
-        learning::count_later(&self.core, info, request, &answer.text);
+        lessons::count_later(&self.core, info, request, &answer.text);
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
         let sent = built.context_tokens;
         if !self.is_counted_exactly(info, call).await {

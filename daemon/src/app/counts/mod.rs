@@ -23,13 +23,13 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
-use self::served::DueLessons;
-pub(crate) use self::served::{CountedPrompts, Lesson, texts_of};
+pub(crate) use self::served::{CountedPrompts, Lesson, Subject, texts_attempt, texts_of};
+use self::served::{DueLessons, ServedModel};
 use crate::error_chain::with_sources;
 use crate::model::{ListedDigest, ModelError, ModelInfo, ModelNames, ThinkMode};
 use crate::tokens::{
-    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, MessageShape, ServedTexts, Template,
-    Tokenizer, TokenizerError, Vocabulary,
+    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, MessageShape, Template, Tokenizer,
+    TokenizerError, Vocabulary,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -67,7 +67,7 @@ struct CountsState {
     /// The digests that the server listed last, by full name of the model; in memory only.
     listed: HashMap<String, ListedDigest>,
     /// The texts that servers counted, by key of the model; in memory only.
-    served: HashMap<String, Arc<ServedTexts>>,
+    served: HashMap<String, ServedModel>,
     /// When learning a model or a template, or reading a vocabulary, may be tried again.
     failures: HashMap<String, Instant>,
 }
@@ -319,10 +319,10 @@ impl Counts {
         tools: &[Value],
     ) -> Result<Counter, MissingCounter> {
         let mut state = self.state.lock();
-        let CountsState { models, tokenizers, listed, served, .. } = &mut *state;
-        let known = models.as_ref().ok_or(MissingCounter::Models)?;
         let name = self.names.key(model);
-        let served = served.get(&name).cloned();
+        let served = state.served(&name);
+        let CountsState { models, tokenizers, listed, .. } = &mut *state;
+        let known = models.as_ref().ok_or(MissingCounter::Models)?;
         let known = match (known.get(&name), served.is_some()) {
             (Some(known), _) => known,
             (None, true) => return Ok(Counter::ESTIMATE.with_served(served)),

@@ -13,21 +13,22 @@ use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
 use crate::app::counts::{
-    CountMismatch, CountedPrompts, LearnedVocabulary, Lesson, TemplateVariant, texts_of,
+    CountMismatch, CountedPrompts, LearnedVocabulary, Subject, TemplateVariant,
 };
 use crate::app::error::Result;
+use crate::app::models::lessons::{Pace, calibrate_by_server, is_current, learn_later, subject_of};
 use crate::app::models::window::describe_again;
 use crate::fsutil;
 use crate::model::{
-    CallPhase, ChatRequest, CountingSource, ListedDigest, ModelError, ModelInfo, Priority,
-    Sampling, ThinkMode, Version,
+    CallPhase, ChatRequest, CountingSource, ListedDigest, ModelError, ModelInfo, Sampling,
+    ThinkMode, Version,
 };
 use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 
 /// The longest wait for the list of models. A server on this machine needs a millisecond.
 const LIST_WAIT: Duration = Duration::from_millis(200);
 /// The time for rendering a further conversation, which takes milliseconds after the first one.
-const RENDER_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const RENDER_LIMIT: Duration = Duration::from_secs(10);
 /// The most bytes that are read of a file of weights; the largest known header has some 30 MB.
 const MAX_HEADER_BYTES: u64 = 128 << 20;
 /// A text that is compared, and what another one has between two of it: vocabularies divide it in different ways.
@@ -36,59 +37,6 @@ const DIFFICULT_TEXT: &str =
     " Twelve naïve foxes jump over 1234567 bridges; fn main() { print!(\"{x:?}\") } 東京 überall ";
 /// The beginning of the names of blobs; 64 hexadecimal digits follow.
 const BLOB_PREFIX: &str = "sha256-";
-
-/// The moments at which a server is asked about counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
-    /// At once, because a caller waits.
-    AtOnce,
-    /// When no chat waits for the model.
-    InPauses,
-}
-
-impl Pace {
-    /// Waits for the moment of the next request. It takes no place in the queue, because a server counts beside its answers,
-    /// and a chat would wait for the place.
-    async fn wait(self, core: &Core, model: &str) {
-        if self == Self::InPauses {
-            core.models.queues().enter(model, Priority::Background).admitted().await;
-        }
-    }
-}
-
-/// The task that learns a model; when it ends in any way, another one can begin.
-struct LearningTask {
-    core: Arc<Core>,
-    model: String,
-    /// Set once the model has no further lessons.
-    is_done: bool,
-}
-
-impl Drop for LearningTask {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.core.counts.drop_lessons(&self.model);
-        }
-    }
-}
-
-impl LearningTask {
-    /// Learns until there are no further lessons, or the daemon stops.
-    async fn run(mut self) {
-        let core = Arc::clone(&self.core);
-        let lessons = async {
-            while let Some(Lesson { info, prompts, texts }) = core.counts.next_lesson(&self.model) {
-                let learned = learn_at(&core, &info, &prompts, Pace::InPauses).await;
-                drop(learned.inspect_err(|error| tracing::info!("counts stay estimates: {error}")));
-                count_texts(&core, &prompts.model, texts, Pace::InPauses).await;
-            }
-        };
-        self.is_done = tokio::select! {
-            () = lessons => true,
-            () = core.tasks.stopping() => false,
-        };
-    }
-}
 
 /// Returns the description of a model that the server has now: the given one if the server lists its digest, else a new
 /// one. Counts for the model are exact from then on if they were learned for that digest.
@@ -125,163 +73,54 @@ pub(crate) async fn counter_in_turn(
     Ok(known)
 }
 
-/// Lets the server of a model count the texts of a prompt and its answer in the pauses, if that is all that is known of it.
-pub(crate) fn count_later(
-    core: &Arc<Core>,
-    info: &Arc<ModelInfo>,
-    request: &ChatRequest,
-    answer: &str,
-) {
-    let (model, think, tools) = (request.model.clone(), request.think, request.tools.clone());
-    let mut texts = texts_of(&request.messages, &tools);
-    texts.push(answer.to_owned());
-    let texts = core.counts.uncounted_texts(&model, texts);
-    let prompts = CountedPrompts { model, think, tools, num_ctx: Some(request.num_ctx) };
-    if !texts.is_empty() {
-        learn_later(core, info, &prompts, texts);
-    }
-}
-
-/// Learns to count in the pauses, and lets the server count texts. One task for each model does it.
-fn learn_later(
-    core: &Arc<Core>,
-    info: &Arc<ModelInfo>,
-    prompts: &CountedPrompts,
-    texts: Vec<String>,
-) {
-    let is_asked = matches!(info.counting, CountingSource::Server | CountingSource::Weights(_));
-    let lesson = Lesson { info: Arc::clone(info), prompts: prompts.clone(), texts };
-    if !is_asked || !core.counts.add_lesson(lesson) {
-        return;
-    }
-    let (core, model) = (Arc::clone(core), prompts.model.clone());
-    let tasks = core.tasks.clone();
-    drop(tasks.spawn(LearningTask { core, model, is_done: false }.run()));
-}
-
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.
 ///
 /// **Errors**: only if the server was silent for as long as an answer may take; a chat would then wait as long again.
 /// **Cancel safety**: everything that was learned before stays.
 pub(crate) async fn learned_counter(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    info: &Arc<ModelInfo>,
     prompts: &CountedPrompts,
 ) -> Result<Counter, ModelError> {
-    learn_at(core, info, prompts, Pace::AtOnce).await?;
+    if let Some(subject) = subject_of(core, info, &prompts.model) {
+        learn_at(core, &subject, prompts, Pace::AtOnce).await?;
+    }
     Ok(known_counter(core, prompts).await)
 }
 
 /// Learns the vocabulary and the templates that are missing for some prompts.
-async fn learn_at(
+pub(super) async fn learn_at(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    subject: &Subject,
     prompts: &CountedPrompts,
     pace: Pace,
 ) -> Result<(), ModelError> {
     known_counter(core, prompts).await;
-    if info.remote_host.is_some() {
+    if subject.info.remote_host.is_some() || !is_current(core, subject, &prompts.model) {
         return Ok(());
     }
-    let has_tokenizer = core.counts.has_tokenizer(info, &prompts.model);
-    if !has_tokenizer && !learn_vocabulary(core, info, prompts, pace).await {
-        calibrate_by_server(core, info, prompts, pace).await;
+    let has_tokenizer = core.counts.has_tokenizer(&subject.info, &prompts.model);
+    if !has_tokenizer && !learn_vocabulary(core, subject, prompts, pace).await {
+        calibrate_by_server(core, subject, prompts, pace).await;
         return Ok(());
     }
     if prompts.num_ctx.is_some() {
         let variant = TemplateVariant::new(prompts.think, &prompts.tools);
-        learn_template(core, info, prompts, &variant.without_tools(), pace).await?;
+        learn_template(core, subject, prompts, &variant.without_tools(), pace).await?;
         if !prompts.tools.is_empty() {
-            learn_template(core, info, prompts, &variant, pace).await?;
+            learn_template(core, subject, prompts, &variant, pace).await?;
         }
         let model = prompts.model.clone();
         in_background(core, move |core| core.counts.store_think(&model, variant.think())).await;
         if !known_counter(core, prompts).await.has_template() {
-            calibrate_by_server(core, info, prompts, pace).await;
+            calibrate_by_server(core, subject, prompts, pace).await;
         }
     }
     Ok(())
 }
 
-/// Lets the server count texts of a model without a vocabulary.
-async fn count_texts(core: &Arc<Core>, model: &str, texts: Vec<String>, pace: Pace) {
-    let attempt = format!("{model} texts");
-    for text in texts {
-        // A text may have been counted with an earlier lesson.
-        if core.counts.uncounted_texts(model, vec![text.clone()]).is_empty() {
-            continue;
-        }
-        if !core.counts.may_try(&attempt) {
-            return;
-        }
-        pace.wait(core, model).await;
-        let count = async { core.models.backend_for(model)?.count_text(model, &text).await };
-        match tokio::time::timeout(RENDER_LIMIT, count).await {
-            Ok(Ok(Some(count))) => {
-                let tokens = u32::try_from(count).unwrap_or(u32::MAX);
-                core.counts.add_served(model, &[(text, tokens)]);
-            }
-            Ok(Ok(None)) => {
-                core.counts.note_failure(&attempt, &"the model server does not count texts");
-            }
-            Ok(Err(error)) => core.counts.note_server_failure(&attempt, &error),
-            Err(_) => core.counts.note_failure(&attempt, &"the model server is slow"),
-        }
-    }
-}
-
-/// Calibrates the counter of some prompts by the server's own counts of conversations, once, so that the first call has the
-/// margin of this model already.
-async fn calibrate_by_server(
-    core: &Arc<Core>,
-    info: &ModelInfo,
-    prompts: &CountedPrompts,
-    pace: Pace,
-) {
-    let CountedPrompts { model, think, tools, num_ctx } = prompts;
-    let is_asked = matches!(info.counting, CountingSource::Server | CountingSource::Weights(_));
-    let variant = TemplateVariant::new(*think, tools).key();
-    let attempt = format!("{model} {variant} counts");
-    let Some(num_ctx) = num_ctx.filter(|_| is_asked && core.counts.may_try(&attempt)) else {
-        return;
-    };
-    if core.counts.is_calibrated(model, &variant) {
-        return;
-    }
-    let probes = probes(info.can("tools") != Some(false));
-    // Only what the template adds is then to be learned.
-    let texts = probes.iter().flat_map(|probe| texts_of(probe, tools)).collect();
-    count_texts(core, model, core.counts.uncounted_texts(model, texts), pace).await;
-    let mut counted = Vec::new();
-    for messages in probes {
-        pace.wait(core, model).await;
-        let request = probe(core, prompts, num_ctx, messages.clone(), tools);
-        let count = async { core.models.backend_for(model)?.count(&request).await };
-        match tokio::time::timeout(RENDER_LIMIT, count).await {
-            Ok(Ok(Some(count))) => counted.push((messages, count)),
-            Ok(Ok(None)) => {
-                let reason = "the model server does not count";
-                return core.counts.note_failure(&attempt, &reason);
-            }
-            // A template may refuse one conversation and accept the next.
-            Ok(Err(ModelError::Refused { .. } | ModelError::Failed { .. })) => {}
-            Ok(Err(error)) => return core.counts.note_server_failure(&attempt, &error),
-            Err(_) => return core.counts.note_failure(&attempt, &"the model server is slow"),
-        }
-    }
-    if counted.is_empty() {
-        return core.counts.note_failure(&attempt, &"the model server refuses to count");
-    }
-    let prompts = prompts.clone();
-    let calibrate = move |core: &Core| {
-        let CountedPrompts { model, think, tools, .. } = &prompts;
-        core.counts.calibrate_by_counted(model, *think, tools, &counted);
-    };
-    in_background(core, calibrate).await;
-}
-
 /// Returns the request for a conversation that is only rendered or counted.
-fn probe(
+pub(super) fn probe(
     core: &Core,
     prompts: &CountedPrompts,
     num_ctx: u32,
@@ -340,7 +179,7 @@ pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64
 }
 
 /// Runs work that blocks on the disk and reports its errors itself.
-async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'static) {
+pub(super) async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'static) {
     let done = blocking(core, move |core| {
         work(core);
         Ok(())
@@ -354,22 +193,22 @@ async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'stat
 /// answer has not.
 async fn learn_vocabulary(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    subject: &Subject,
     prompts: &CountedPrompts,
     pace: Pace,
 ) -> bool {
-    let model = prompts.model.as_str();
-    if !core.counts.may_try(model) {
+    let (model, info) = (prompts.model.as_str(), &subject.info);
+    if !core.counts.may_try(&subject.key) {
         return false;
     }
     let learned = match &info.counting {
-        CountingSource::Ollama => vocabulary_of_ollama(core, info, model).await,
+        CountingSource::Ollama => vocabulary_of_ollama(core, subject, model).await,
         CountingSource::Weights(path) => {
             let path = path.clone();
             let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp]))).await;
             let unusable = "the file of the weights has no vocabulary that is understood";
             match read.ok().flatten() {
-                Some(learned) => compared(core, prompts, learned, pace).await,
+                Some(learned) => compared(core, subject, prompts, learned, pace).await,
                 None => Err(LearningError::Unusable(unusable.to_owned())),
             }
         }
@@ -377,17 +216,24 @@ async fn learn_vocabulary(
     };
     match learned {
         Ok(learned) => {
-            let (info, model) = (info.clone(), model.to_owned());
-            let store = move |core: &Core| core.counts.store_vocabulary(&info, &model, learned);
-            in_background(core, store).await;
-            true
+            let (subject, name) = (subject.clone(), model.to_owned());
+            in_background(core, move |core| {
+                // A lesson and a call may learn at the same time, and what the other one learned with it stays.
+                if is_current(core, &subject, &name)
+                    && !core.counts.has_tokenizer(&subject.info, &name)
+                {
+                    core.counts.store_vocabulary(&subject.info, &name, learned);
+                }
+            })
+            .await;
+            core.counts.has_tokenizer(info, model)
         }
         Err(LearningError::Server(error)) => {
-            core.counts.note_server_failure(model, &error);
+            core.counts.note_server_failure(&subject.key, &error);
             false
         }
         Err(LearningError::Unusable(problem)) => {
-            core.counts.note_failure(model, &problem);
+            core.counts.note_failure(&subject.key, &problem);
             false
         }
     }
@@ -397,6 +243,7 @@ async fn learn_vocabulary(
 /// file may be that of another model. Two conversations are compared, so that the template does not matter.
 async fn compared(
     core: &Arc<Core>,
+    subject: &Subject,
     prompts: &CountedPrompts,
     learned: LearnedVocabulary,
     pace: Pace,
@@ -407,8 +254,7 @@ async fn compared(
         pace.wait(core, &prompts.model).await;
         let messages = vec![ContextMessage::text(Role::User, text)];
         let request = probe(core, prompts, prompts.num_ctx.unwrap_or_default(), messages, &[]);
-        let count = async { core.models.backend_for(&prompts.model)?.count(&request).await };
-        match tokio::time::timeout(RENDER_LIMIT, count).await {
+        match tokio::time::timeout(RENDER_LIMIT, subject.backend.count(&request)).await {
             Ok(Ok(Some(count))) => read.push(count),
             Ok(Ok(None) | Err(ModelError::Refused { .. } | ModelError::Failed { .. })) => {
                 return Ok(learned);
@@ -428,9 +274,10 @@ async fn compared(
 /// Reads the vocabulary of a model of Ollama: the blob of its weights, else the server's description.
 async fn vocabulary_of_ollama(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    subject: &Subject,
     model: &str,
 ) -> Result<LearnedVocabulary, LearningError> {
+    let info = &subject.info;
     let engines: Arc<[Engine]> = engines_of(info).into();
     if engines.is_empty() {
         let problem = "the rules of the server's engine are unknown";
@@ -443,7 +290,7 @@ async fn vocabulary_of_ollama(
     });
     match in_file.await {
         Ok(Some(learned)) => Ok(learned),
-        _ => vocabulary_of_server(core, model, engines).await,
+        _ => vocabulary_of_server(core, subject, model, engines).await,
     }
 }
 
@@ -455,7 +302,7 @@ fn engines_of(info: &ModelInfo) -> Vec<Engine> {
 }
 
 /// The reason why the server's description of a model teaches nothing.
-enum LearningError {
+pub(super) enum LearningError {
     Server(ModelError),
     /// The vocabulary cannot be used; a text for the log.
     Unusable(String),
@@ -464,11 +311,12 @@ enum LearningError {
 /// Requests the vocabulary of a model from the server.
 async fn vocabulary_of_server(
     core: &Arc<Core>,
+    subject: &Subject,
     model: &str,
     engines: Arc<[Engine]>,
 ) -> Result<LearnedVocabulary, LearningError> {
-    let requested = async { core.models.backend_for(model)?.vocabulary(model).await };
-    let Some(json) = requested.await.map_err(LearningError::Server)? else {
+    let requested = subject.backend.vocabulary(model).await;
+    let Some(json) = requested.map_err(LearningError::Server)? else {
         return Err(LearningError::Unusable("the server describes no vocabulary".to_owned()));
     };
     let parsed = blocking(core, move |_| {
@@ -488,64 +336,82 @@ async fn vocabulary_of_server(
 /// Learns the template of a variant of some prompts unless it is known.
 async fn learn_template(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    subject: &Subject,
     prompts: &CountedPrompts,
     variant: &TemplateVariant,
     pace: Pace,
 ) -> Result<(), ModelError> {
-    let tools = if variant.has_tools() { prompts.tools.as_slice() } else { &[] };
-    let num_ctx = prompts.num_ctx.unwrap_or_default();
     let Some(tokenizer) = core.counts.tokenizer_for_learning(&prompts.model, variant) else {
         return Ok(());
     };
-    let attempt = format!("{} {}", prompts.model, variant.key());
+    let (attempt, key) = (format!("{} {}", subject.key, variant.key()), variant.key());
     if !core.counts.may_try(&attempt) {
         return Ok(());
     }
-    let with_calls = info.can("tools") != Some(false);
-    let probes = probes(with_calls);
-    let mut rendered = Vec::new();
-    for messages in &probes {
-        pace.wait(core, &prompts.model).await;
-        let request = probe(core, prompts, num_ctx, messages.clone(), tools);
-        // The first one may load the model.
-        let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
-        let answer = async {
-            let backend = core.models.backend_for(&request.model)?;
-            tokio::time::timeout(limit, backend.render(&request)).await.unwrap_or_else(|_| {
-                let (to, phase) = (backend.target(Some(&request.model)), CallPhase::Response);
-                Err(ModelError::Timeout { to, phase, after: limit })
-            })
-        };
-        match answer.await {
-            Ok(Some(prompt)) => rendered.push(Some(prompt)),
-            Ok(None) => {
-                core.counts.note_failure(&attempt, &"the model server does not render");
-                return Ok(());
-            }
-            // A template may refuse one conversation and accept the next.
-            Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
-            Err(error) => {
-                core.counts.note_server_failure(&attempt, &error);
-                let is_hung =
-                    matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
-                return if is_hung { Err(error) } else { Ok(()) };
-            }
+    let tools = if variant.has_tools() { prompts.tools.clone() } else { Vec::new() };
+    let prompts = CountedPrompts { tools, ..prompts.clone() };
+    let probes = probes(subject.info.can("tools") != Some(false));
+    let rendered = match render_probes(core, subject, &prompts, &probes, pace).await {
+        Ok(rendered) => rendered,
+        Err(LearningError::Unusable(problem)) => {
+            core.counts.note_failure(&attempt, &problem);
+            return Ok(());
         }
-    }
-    let (prompts, key) =
-        (CountedPrompts { tools: tools.to_vec(), ..prompts.clone() }, variant.key());
+        Err(LearningError::Server(error)) => {
+            core.counts.note_server_failure(&attempt, &error);
+            let is_hung = matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
+            return if is_hung { Err(error) } else { Ok(()) };
+        }
+    };
+    let subject = subject.clone();
     in_background(core, move |core| {
         let CountedPrompts { model, think, tools, .. } = &prompts;
+        if !is_current(core, &subject, model) {
+            return;
+        }
         match learn(tokenizer.tokenizer(), &rendered) {
             Some(template) => core.counts.store_template(model, &key, template),
             None => core.counts.note_failure(&attempt, &"the template is not understood"),
         }
         let rendered: Vec<_> = probes.into_iter().zip(rendered).collect();
-        core.counts.calibrate_by_rendered(model, *think, tools, &rendered);
+        core.counts.calibrate_by_rendered(&subject.info, model, *think, tools, &rendered);
     })
     .await;
     Ok(())
+}
+
+/// Lets the server render conversations; `None` stands for one that it refuses.
+async fn render_probes(
+    core: &Arc<Core>,
+    subject: &Subject,
+    prompts: &CountedPrompts,
+    probes: &[Vec<ContextMessage>],
+    pace: Pace,
+) -> Result<Vec<Option<String>>, LearningError> {
+    let (backend, num_ctx) = (&subject.backend, prompts.num_ctx.unwrap_or_default());
+    let mut rendered = Vec::new();
+    for messages in probes {
+        pace.wait(core, &prompts.model).await;
+        let request = probe(core, prompts, num_ctx, messages.clone(), &prompts.tools);
+        // The first one may load the model.
+        let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
+        let answer = tokio::time::timeout(limit, backend.render(&request)).await;
+        let answer = answer.unwrap_or_else(|_| {
+            let (to, phase) = (backend.target(Some(&request.model)), CallPhase::Response);
+            Err(ModelError::Timeout { to, phase, after: limit })
+        });
+        match answer {
+            Ok(Some(prompt)) => rendered.push(Some(prompt)),
+            Ok(None) => {
+                let problem = "the model server does not render";
+                return Err(LearningError::Unusable(problem.to_owned()));
+            }
+            // A template may refuse one conversation and accept the next.
+            Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
+            Err(error) => return Err(LearningError::Server(error)),
+        }
+    }
+    Ok(rendered)
 }
 
 /// Reads the vocabulary in the file of weights that the server named, or in the blob of that name in `dirs`: a server

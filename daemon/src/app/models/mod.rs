@@ -1,6 +1,7 @@
 //! `model.*`: the models of the model server, as clients see them.
 
 pub(crate) mod learning;
+pub(crate) mod lessons;
 pub(crate) mod servers;
 pub(crate) mod window;
 
@@ -25,8 +26,8 @@ use super::core::{Core, blocking};
 use super::counts::CountedPrompts;
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
-    KvGeometry, ListedModel, ModelAddress, ModelError, ModelInfo, Priority, RunningModel, Server,
-    ServerStatus, advise,
+    CountingSource, KvGeometry, ListedModel, ModelAddress, ModelError, ModelInfo, Priority,
+    RunningModel, Server, ServerStatus, advise,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -199,6 +200,8 @@ async fn counter_for(
     }
     let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
+    // Other servers count beside their answers, and a chat would wait for the place.
+    let _place = (info.counting == CountingSource::Ollama).then_some(ticket);
     if needs_template {
         prompts.num_ctx = Some(choose_window(core, model, None).await);
     }

@@ -242,7 +242,8 @@ fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelRepo
     let counts = match &info.counting {
         CountingSource::Ollama => CountsBy::Vocabulary,
         CountingSource::Weights(path)
-            if crate::fsutil::file_len(path).is_some() && core.counts.may_try(&model) =>
+            if crate::fsutil::file_len(path).is_some()
+                && core.counts.may_try(&core.models.names().key(&model)) =>
         {
             CountsBy::Vocabulary
         }
