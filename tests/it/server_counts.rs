@@ -56,8 +56,23 @@ fn first_answer_waits_for_no_count() {
             assert!(asked.is_none() || asked > first(&["/v1/chat/completions"]), "{paths:?}");
             asked.is_some()
         });
+        until("the server holds it", || fake.n_held() > 0);
         let _next = chat.turn("it does not wait either");
+        assert!(fake.n_held() > 0, "is still being asked");
     }
+}
+
+#[test]
+fn chat_does_not_wait_for_a_call_that_counts() {
+    let fake = FakeOpenAi::new(Face::Vllm);
+    fake.state().hangs_counting = true;
+    let mut chat = ModelSession::with_config(&config(&fake, "vllm"));
+    let mut other = chat.daemon.wire();
+    let messages = json!([{ "role": "user", "content": "hello" }]);
+    other.request("model.countTokens", json!({ "messages": messages }));
+    until("the server counts", || fake.n_held() > 0);
+    chat.turn("hello there");
+    assert!(fake.n_held() > 0, "is still being asked");
 }
 
 #[test]
