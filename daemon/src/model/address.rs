@@ -65,14 +65,17 @@ impl fmt::Display for ModelAddress {
 }
 
 impl ModelNames {
-    /// Replaces all servers and aliases.
+    /// Replaces all servers and aliases. What is known of the names at the `unchanged` servers stays.
     pub(super) fn set(
         &self,
         servers: BTreeSet<String>,
         aliases: impl Iterator<Item = (String, ModelAddress)>,
+        unchanged: &BTreeSet<String>,
     ) {
-        let (aliases, tagged) = (aliases.collect(), BTreeSet::new());
-        *self.0.write() = NameTable { servers, aliases, tagged };
+        let aliases = aliases.collect();
+        let mut table = self.0.write();
+        let tagged = table.tagged.intersection(unchanged).cloned().collect();
+        *table = NameTable { servers, aliases, tagged };
     }
 
     /// Notes that the names of a server have tags.
@@ -171,7 +174,7 @@ mod tests {
             ("big".to_owned(), address("gpu", "Qwen/Qwen3-32B")),
             ("small".to_owned(), address("ollama", "hf.co/a/b:Q4")),
         ];
-        names.set(servers, aliases.into_iter());
+        names.set(servers, aliases.into_iter(), &BTreeSet::new());
         names
     }
 
@@ -213,8 +216,13 @@ mod tests {
         let gpu = ["qwen3@gpu", "qwen3:latest@gpu", "library/qwen3@gpu"];
         assert_eq!(keys(gpu), gpu);
         names.note_tags("gpu");
-        let gpu = same(&gpu);
-        assert!(ollama.is_disjoint(&gpu));
+        assert!(ollama.is_disjoint(&same(&gpu)));
+        // A reload forgets it only of servers that changed.
+        let servers: BTreeSet<_> = ["gpu", "ollama"].map(str::to_owned).into();
+        names.set(servers.clone(), std::iter::empty(), &servers);
+        same(&gpu);
+        names.set(servers, std::iter::empty(), &BTreeSet::new());
+        assert_eq!(keys(gpu), gpu);
     }
 
     #[test]

@@ -83,7 +83,11 @@ impl Models {
             })
         });
         let names = settings.iter().map(|server| server.name.clone());
-        self.0.names.set(names.collect(), aliases);
+        let is_unchanged = |settings: &&ServerSettings| {
+            servers.get(&settings.name).is_some_and(|server| server.settings() == *settings)
+        };
+        let unchanged = settings.iter().filter(is_unchanged).map(|server| server.name.clone());
+        self.0.names.set(names.collect(), aliases, &unchanged.collect());
         let ollama = settings.iter().filter(|server| server.kind == ServerKind::Ollama);
         ollama.for_each(|server| self.0.names.note_tags(&server.name));
         let mut changed = BTreeMap::new();
