@@ -256,6 +256,7 @@ fn options_are_those_of_the_kind_of_server() {
         params["options"] = options;
         params
     };
+    chat.turn("hello");
     let params = with(&chat, json!({ "repeat_penalty": 1.1 }));
     let error = chat.wire.refused("chat.send", params, "invalidParams");
     let message = error["message"].as_str().unwrap();

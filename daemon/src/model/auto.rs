@@ -112,6 +112,11 @@ impl Backend for Auto {
         })
     }
 
+    fn is_identified(&self) -> bool {
+        let found = self.found.lock().clone();
+        found.is_some_and(|found| found.is_identified())
+    }
+
     fn sampling(&self) -> &'static SamplingNames {
         self.known().sampling()
     }

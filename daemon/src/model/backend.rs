@@ -43,6 +43,11 @@ pub(crate) trait Backend: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// Returns whether the kind of the server is known, so that [`Backend::identify`] has nothing to do.
+    fn is_identified(&self) -> bool {
+        true
+    }
+
     /// Returns the options for choosing the next token that the server has.
     fn sampling(&self) -> &'static SamplingNames;
 

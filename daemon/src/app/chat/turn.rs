@@ -25,9 +25,6 @@ use crate::app::running::{Claim, RunningTurn};
 use crate::model::{ChatEnd, LengthCause, Sampling, ThinkMode};
 use crate::shutdown::Tasks;
 
-/// The longest wait for a server to say of which kind it is, before a message is recorded. One on this machine needs a
-/// millisecond.
-const IDENTIFY_WAIT: Duration = Duration::from_millis(500);
 /// The most likely tokens that a server reports at a position.
 const MAX_TOP_LOGPROBS: u8 = 20;
 
@@ -141,10 +138,8 @@ impl TurnRequest {
         let (mut request, options) = read.await?;
         let backend = core.models.backend_for(&request.model)?;
         request.sampling = Sampling::unchecked(options);
-        // What the options are called depends on the kind of the server. A message is recorded without it.
-        if !request.sampling.is_empty()
-            && let Ok(Ok(())) = tokio::time::timeout(IDENTIFY_WAIT, backend.identify()).await
-        {
+        // What the options are called depends on the kind of the server. No message waits for it: the turn checks them, too.
+        if !request.sampling.is_empty() && backend.is_identified() {
             request.check_options(core)?;
         }
         if has_images {

@@ -46,6 +46,8 @@ pub(super) struct OpenAi {
     names: OwnNames,
     is_local: bool,
     kind: Mutex<KnownDialect>,
+    /// The last properties that a llama-server sent.
+    last_props: Mutex<Option<Props>>,
 }
 
 /// The known kind of a server, and the source of that knowledge.
@@ -115,7 +117,7 @@ impl OpenAi {
             is_not_ollama: false,
             is_asked: false,
         };
-        Self { http, names, is_local, kind: Mutex::new(kind) }
+        Self { http, names, is_local, kind: Mutex::new(kind), last_props: Mutex::default() }
     }
 
     fn rules(&self) -> &'static DialectRules {
@@ -181,22 +183,35 @@ impl OpenAi {
             // The server said just now that it is another one.
             _ if !rules.has_props => None,
             // The server said just now that it is a llama-server.
-            None => self.props(max_attempts).await?,
-            Some(props) => props?,
+            None => self.known_props(self.props(max_attempts).await?),
+            Some(props) => self.known_props(props?),
         };
         Ok(list.into_models(props.as_ref()))
     }
 
-    /// Returns the properties of a llama-server; `None` behind a gateway that hides them or keeps them to itself.
+    /// Requests the properties of a llama-server; `None` behind a gateway that hides them.
+    ///
+    /// **Errors**: `Unauthorized` if the server or the gateway does not permit the request.
     async fn props(&self, max_attempts: u32) -> Result<Option<Props>, ModelError> {
-        match unless_hidden(self.get("/props", max_attempts, None).await) {
-            Err(
-                ModelError::Refused { .. }
-                | ModelError::ForbiddenHost { .. }
-                | ModelError::Unauthorized { .. },
-            ) => Ok(None),
-            props => props,
+        let props = match unless_hidden(self.get::<Props>("/props", max_attempts, None).await) {
+            Err(ModelError::Refused { to, status: 403, message }) => {
+                return Err(ModelError::Unauthorized { to, message });
+            }
+            Err(ModelError::ForbiddenHost { to }) => {
+                let message = "status 403 without a message".to_owned();
+                return Err(ModelError::Unauthorized { to, message });
+            }
+            props => props?,
+        };
+        if let Some(props) = &props {
+            *self.last_props.lock() = Some(props.clone());
         }
+        Ok(props)
+    }
+
+    /// Returns the properties of a llama-server: those that it sent, or else, if they are hidden now, the last ones.
+    fn known_props(&self, sent: Option<Props>) -> Option<Props> {
+        sent.or_else(|| self.last_props.lock().clone())
     }
 
     /// Learns the kind of the server from its list of models.
@@ -347,13 +362,17 @@ impl Backend for OpenAi {
 
     fn identify(&self) -> BackendFuture<'_, ()> {
         Box::pin(async {
-            let known = *self.kind.lock();
-            if known.dialect == Dialect::Plain && !known.is_asked {
+            if !self.is_identified() {
                 let list: Value = self.get(MODELS, 1, None).await?;
                 self.check_kind(&list).await?;
             }
             Ok(())
         })
+    }
+
+    fn is_identified(&self) -> bool {
+        let known = *self.kind.lock();
+        known.dialect != Dialect::Plain || known.is_asked
     }
 
     fn sampling(&self) -> &'static SamplingNames {

@@ -62,3 +62,28 @@ async fn only_a_count_is_a_count() {
     check(r#"{"count":0}"#, None).await;
     check(r#"{"status":"ok"}"#, None).await;
 }
+
+#[tokio::test]
+async fn properties_that_are_hidden_now_are_the_last_ones() {
+    let n_asked = std::sync::atomic::AtomicUsize::new(0);
+    let list = r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"llamacpp"}]}"#;
+    let server = ScriptedServer::scripted("", move |request, _| match request.line.as_str() {
+        "GET /v1/models" => response(200, "", list),
+        "GET /props" => match n_asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => response(200, "", r#"{"default_generation_settings":{"n_ctx":512}}"#),
+            1 => response(404, "", "not found"),
+            _ => response(403, "", r#"{"error":"no"}"#),
+        },
+        _ => response(404, "", "not found"),
+    });
+    let host = ModelHost::parse(&server.host()).expect("an address");
+    let (address, clock, names) =
+        (HttpAddress::new(host), Arc::new(Clock::system()), OwnNames::default());
+    let llama = OpenAi::new(address, PATIENT, clock, names, Dialect::LlamaServer, true);
+    for _ in 0..2 {
+        let shown = llama.show("m").await.expect("describes");
+        assert_eq!(shown.served_context, Some(512));
+    }
+    let error = llama.show("m").await.expect_err("is not permitted");
+    assert!(matches!(error, ModelError::Unauthorized { .. }), "{error}");
+}
