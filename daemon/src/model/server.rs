@@ -166,7 +166,9 @@ impl Server {
     }
 
     /// Lists the models that the server has. What an older server leaves out of its list comes from the descriptions of
-    /// the models, as far as they arrive in time, and before the end of the caller's patience.
+    /// the models that arrive in time.
+    ///
+    /// `details_until`: the time after which the caller does not wait for descriptions.
     pub(crate) async fn list(
         &self,
         details_until: Option<Instant>,

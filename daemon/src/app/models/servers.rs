@@ -24,7 +24,7 @@ use crate::model::{
 const LIST_LIMIT: Duration = Duration::from_millis(800);
 /// The longest wait for the models in memory, beside a list: a server that loads a model does not say which it has.
 const RUNNING_LIMIT: Duration = Duration::from_millis(300);
-/// The part of it that is left after the descriptions that complete a list, in which the list itself is returned.
+/// The part of [`LIST_LIMIT`] that is left after the descriptions that complete a list, in which the list itself is returned.
 const LIST_RESERVE: Duration = Duration::from_millis(100);
 /// The longest wait for a server that is tested, with all of its models.
 const TEST_LIMIT: Duration = Duration::from_secs(20);
@@ -126,13 +126,14 @@ pub(crate) async fn report(
     Ok(ModelServersResult { data: join_all(reports).await })
 }
 
-async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerReport {
+/// Returns the report of a server that was not asked yet.
+fn unasked(server: &Server) -> ServerReport {
     let settings = server.settings();
     let (parallel, parallel_from) = match settings.parallel {
         Some(parallel) => (parallel, KnownFrom::Configured),
         None => (1, KnownFrom::Default),
     };
-    let mut report = ServerReport {
+    ServerReport {
         server: settings.name.clone(),
         kind: settings.kind.name().to_owned(),
         found: String::new(),
@@ -145,7 +146,11 @@ async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerRepor
         parallel_from,
         models: Vec::new(),
         problems: Vec::new(),
-    };
+    }
+}
+
+async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerReport {
+    let (settings, mut report) = (server.settings(), unasked(server));
     let limit = if test { TEST_LIMIT } else { LIST_LIMIT };
     let started = Instant::now();
     let until = started + limit;
