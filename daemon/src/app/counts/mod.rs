@@ -23,8 +23,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
-pub(crate) use self::served::{CountedPrompts, Lesson, Subject, texts_attempt, texts_of};
-use self::served::{DueLessons, ServedModel};
+pub(crate) use self::served::{CountedPrompts, Lesson, LessonSubject, texts_attempt, texts_of};
+use self::served::{DueLessons, TextsOfModel};
 use crate::error_chain::with_sources;
 use crate::model::{ListedDigest, ModelError, ModelInfo, ModelNames, ThinkMode};
 use crate::tokens::{
@@ -67,7 +67,7 @@ struct CountsState {
     /// The digests that the server listed last, by full name of the model; in memory only.
     listed: HashMap<String, ListedDigest>,
     /// The texts that servers counted, by key of the model; in memory only.
-    served: HashMap<String, ServedModel>,
+    served: HashMap<String, TextsOfModel>,
     /// When learning a model or a template, or reading a vocabulary, may be tried again.
     failures: HashMap<String, Instant>,
 }

@@ -42,7 +42,7 @@ impl CountedPrompts {
 
 /// The model that a name meant when learning it began: a reload of the configuration may give the name to another one.
 #[derive(Clone)]
-pub(crate) struct Subject {
+pub(crate) struct LessonSubject {
     pub(crate) key: String,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) info: Arc<ModelInfo>,
@@ -50,14 +50,14 @@ pub(crate) struct Subject {
 
 /// What is to be learned of a model in the background.
 pub(crate) struct Lesson {
-    pub(crate) subject: Subject,
+    pub(crate) subject: LessonSubject,
     pub(crate) prompts: CountedPrompts,
     /// The texts that the server is asked to count.
     pub(crate) texts: Vec<String>,
 }
 
 /// The texts that a server counted, and the digest of the model that it counted for.
-pub(super) struct ServedModel {
+pub(super) struct TextsOfModel {
     digest: Option<String>,
     texts: Arc<ServedTexts>,
 }
@@ -187,7 +187,7 @@ impl Counts {
     pub(crate) fn add_served(&self, key: &str, info: &ModelInfo, text: &str, tokens: u32) {
         let digest = info.digest.as_deref().map(weights_digest);
         let mut state = self.state.lock();
-        let new = || ServedModel { digest: digest.map(str::to_owned), texts: Arc::default() };
+        let new = || TextsOfModel { digest: digest.map(str::to_owned), texts: Arc::default() };
         let served = state.served.entry(key.to_owned()).or_insert_with(new);
         if served.digest.as_deref() != digest {
             *served = new();

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
 use crate::app::counts::{
-    CountMismatch, CountedPrompts, LearnedVocabulary, Subject, TemplateVariant,
+    CountMismatch, CountedPrompts, LearnedVocabulary, LessonSubject, TemplateVariant,
 };
 use crate::app::error::Result;
 use crate::app::models::lessons::{Pace, calibrate_by_server, is_current, learn_later, subject_of};
@@ -91,7 +91,7 @@ pub(crate) async fn learned_counter(
 /// Learns the vocabulary and the templates that are missing for some prompts.
 pub(super) async fn learn_at(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     pace: Pace,
 ) -> Result<(), ModelError> {
@@ -193,7 +193,7 @@ pub(super) async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + S
 /// answer has not.
 async fn learn_vocabulary(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     pace: Pace,
 ) -> bool {
@@ -243,7 +243,7 @@ async fn learn_vocabulary(
 /// file may be that of another model. Two conversations are compared, so that the template does not matter.
 async fn compared(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     learned: LearnedVocabulary,
     pace: Pace,
@@ -274,7 +274,7 @@ async fn compared(
 /// Reads the vocabulary of a model of Ollama: the blob of its weights, else the server's description.
 async fn vocabulary_of_ollama(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     model: &str,
 ) -> Result<LearnedVocabulary, LearningError> {
     let info = &subject.info;
@@ -311,7 +311,7 @@ pub(super) enum LearningError {
 /// Requests the vocabulary of a model from the server.
 async fn vocabulary_of_server(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     model: &str,
     engines: Arc<[Engine]>,
 ) -> Result<LearnedVocabulary, LearningError> {
@@ -336,7 +336,7 @@ async fn vocabulary_of_server(
 /// Learns the template of a variant of some prompts unless it is known.
 async fn learn_template(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     variant: &TemplateVariant,
     pace: Pace,
@@ -383,7 +383,7 @@ async fn learn_template(
 /// Lets the server render conversations; `None` stands for one that it refuses.
 async fn render_probes(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     probes: &[Vec<ContextMessage>],
     pace: Pace,

@@ -11,7 +11,7 @@ use ollm_protocol::content::ContextMessage;
 
 use crate::app::core::Core;
 use crate::app::counts::{
-    CountedPrompts, Lesson, Subject, TemplateVariant, texts_attempt, texts_of,
+    CountedPrompts, Lesson, LessonSubject, TemplateVariant, texts_attempt, texts_of,
 };
 use crate::app::models::learning::{LearningError, RENDER_LIMIT, in_background, learn_at, probe};
 use crate::model::{ChatRequest, CountingSource, ModelError, ModelInfo, Priority};
@@ -73,16 +73,16 @@ impl LearningTask {
 }
 
 /// Returns the model that a name means now; `None` if its server cannot be used.
-pub(super) fn subject_of(core: &Core, info: &Arc<ModelInfo>, model: &str) -> Option<Subject> {
+pub(super) fn subject_of(core: &Core, info: &Arc<ModelInfo>, model: &str) -> Option<LessonSubject> {
     let key = core.models.names().key(model);
     let backend = core.models.backend_for(model).ok()?;
-    Some(Subject { key, backend, info: Arc::clone(info) })
+    Some(LessonSubject { key, backend, info: Arc::clone(info) })
 }
 
 /// Returns whether a name still means the model that is learned, and its server, unless it is Ollama, did not list another
 /// one since.
-pub(super) fn is_current(core: &Core, subject: &Subject, model: &str) -> bool {
-    let Subject { key, backend, info } = subject;
+pub(super) fn is_current(core: &Core, subject: &LessonSubject, model: &str) -> bool {
+    let LessonSubject { key, backend, info } = subject;
     core.models.names().key(model) == *key
         && core.models.backend_for(model).is_ok_and(|now| Arc::ptr_eq(&now, backend))
         && (info.counting == CountingSource::Ollama || core.counts.may_be_listed(key, info))
@@ -134,7 +134,7 @@ pub(super) fn learn_later(
 /// Lets the server count texts of a model without a vocabulary.
 async fn count_texts(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     model: &str,
     texts: Vec<String>,
     pace: Pace,
@@ -173,7 +173,7 @@ async fn count_texts(
 /// margin of this model already.
 pub(super) async fn calibrate_by_server(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     pace: Pace,
 ) {
@@ -219,7 +219,7 @@ pub(super) async fn calibrate_by_server(
 /// Lets the server count conversations, and returns those that it counts.
 async fn count_probes(
     core: &Arc<Core>,
-    subject: &Subject,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     probes: Vec<Vec<ContextMessage>>,
     pace: Pace,
