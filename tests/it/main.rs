@@ -33,6 +33,7 @@ mod limits;
 mod loops;
 mod model;
 mod search;
+mod server_counts;
 mod servers;
 mod session;
 mod snapshot;

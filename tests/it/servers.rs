@@ -1,4 +1,4 @@
-//! Model servers beside Ollama: their names, their windows and counts, their answers and their failures.
+//! Model servers beside Ollama: their names and windows, their answers and their failures.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use crate::harness::openai::{EVENTS, Face, FakeOpenAi, done, error, event, piece};
 use crate::harness::{
-    Answer, FakeOllama, FakeServer, ModelSession, Sandbox, Step, array, assert_fields, count, gguf,
+    Answer, FakeOllama, FakeServer, ModelSession, Sandbox, Step, array, assert_fields, gguf,
     http_response, text_message, until,
 };
 
 /// Returns a configuration with a server `s`, whose model `m` has the alias `big` and is the default.
-fn config(fake: &FakeOpenAi, kind: &str) -> String {
+pub(crate) fn config(fake: &FakeOpenAi, kind: &str) -> String {
     config_with(fake, kind, "")
 }
 
 /// The same with further fields of the model.
-fn config_with(fake: &FakeOpenAi, kind: &str, model: &str) -> String {
+pub(crate) fn config_with(fake: &FakeOpenAi, kind: &str, model: &str) -> String {
     let url = fake.url();
     format!(
         "models:\n  default: big\nollama:\n  host: 127.0.0.1:9\nservers:\n  s:\n    kind: {kind}\n    \
@@ -34,13 +34,13 @@ const KINDS: [(Face, &str); 5] = [
 ];
 
 /// Writes the vocabulary of the fake model into a file of weights.
-fn write_weights(sandbox: &Sandbox, fake: &FakeOpenAi) {
+pub(crate) fn write_weights(sandbox: &Sandbox, fake: &FakeOpenAi) {
     let path = sandbox.path("m.gguf");
     std::fs::write(&path, gguf()).unwrap();
     fake.state().weights = path.display().to_string();
 }
 
-fn usage(events: &[Value]) -> Value {
+pub(crate) fn usage(events: &[Value]) -> Value {
     events.last().unwrap()["usage"].clone()
 }
 
@@ -68,81 +68,6 @@ fn turn_is_answered_by_every_kind_of_server() {
             chat.records().into_iter().find(|record| record["message"]["role"] == "assistant");
         assert_eq!(answer.unwrap()["message"]["model"], "big", "{face:?}");
     }
-}
-
-#[test]
-fn counts_are_exact_with_the_weights_on_this_disk() {
-    let fake = FakeOpenAi::new(Face::LlamaServer);
-    let sandbox = Sandbox::new();
-    write_weights(&sandbox, &fake);
-    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
-    let mut last = 0;
-    for text in ["hello there", "ringing\n  the  bell", "naïve 你好"] {
-        let usage = usage(&chat.turn(text));
-        assert_eq!(usage["countKind"], "exact", "{usage}");
-        assert_eq!(usage["promptTokens"], usage["contextTokens"], "{usage}");
-        let cached = usage["cachedTokens"].as_u64().unwrap();
-        assert!(cached >= last, "the prefix is kept: {usage}");
-        last = usage["promptTokens"].as_u64().unwrap() / 2;
-    }
-}
-
-#[test]
-fn counts_without_the_weights_are_corrected_by_those_of_the_server() {
-    for face in [Face::LlamaServer, Face::Vllm] {
-        let fake = FakeOpenAi::new(face);
-        let mut chat = ModelSession::with_config(&config(&fake, "auto"));
-        let usage = usage(&chat.turn("hello there"));
-        assert_eq!(usage["countKind"], "calibrated", "{usage}");
-        assert!(!fake.requests("/tokenize").is_empty(), "{face:?}");
-        let counted = chat.wire.ok("model.countTokens", json!({ "text": "hello" }));
-        assert_eq!(counted["countKind"], "estimated");
-    }
-    let hidden = FakeOpenAi::new(Face::Vllm);
-    hidden.state().hides_counting = true;
-    let mut chat = ModelSession::with_config(&config(&hidden, "vllm"));
-    let first = usage(&chat.turn("hello there"));
-    assert_eq!(first["countKind"], "estimated", "{first}");
-    let second = usage(&chat.turn("hello again"));
-    assert_eq!(second["countKind"], "calibrated", "the count of the answer is known: {second}");
-}
-
-#[test]
-fn configured_vocabulary_counts_for_a_server_elsewhere() {
-    let fake = FakeOpenAi::new(Face::Vllm);
-    let sandbox = Sandbox::new();
-    write_weights(&sandbox, &fake);
-    let tokenizer = format!(", tokenizer: {}", fake.state().weights);
-    let mut chat = ModelSession::with_config(&config_with(&fake, "vllm", &tokenizer));
-    let usage = usage(&chat.turn("hello there"));
-    assert_eq!(usage["countKind"], "calibrated", "its template is not known: {usage}");
-    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
-    assert_eq!(counted["tokens"], count("ringing"));
-    // The vocabulary of another model is not used.
-    let other = FakeOpenAi::new(Face::Vllm);
-    other.state().counts_otherwise = true;
-    let mut chat = ModelSession::with_config(&config_with(&other, "vllm", &tokenizer));
-    chat.turn("hello there");
-    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
-    assert_eq!(counted["countKind"], "estimated", "{counted}");
-    // llama-server renders its template, also on another machine.
-    let llama = FakeOpenAi::new(Face::LlamaServer);
-    let mut chat = ModelSession::with_config(&config_with(&llama, "auto", &tokenizer));
-    assert_eq!(self::usage(&chat.turn("hello there"))["countKind"], "exact");
-}
-
-#[test]
-fn server_is_asked_once_before_a_further_turn() {
-    let fake = FakeOpenAi::new(Face::LlamaServer);
-    let sandbox = Sandbox::new();
-    write_weights(&sandbox, &fake);
-    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
-    let _first = chat.turn("hello");
-    let n_asked =
-        |fake: &FakeOpenAi| ["/v1/models", "/props"].map(|path| fake.requests(path).len());
-    let before = n_asked(&fake);
-    let _second = chat.turn("hello again");
-    assert_eq!(n_asked(&fake), before.map(|n| n + 1));
 }
 
 #[test]
@@ -188,6 +113,26 @@ fn window_that_nobody_says_is_not_guessed() {
     chat.reconfigure(&config_with(&fake, "openai", ", window: 3000, maxOutput: 50"));
     assert_eq!(usage(&chat.turn("hello"))["contextSize"], 3000);
     assert_eq!(fake.chats()[0]["max_tokens"], 50);
+}
+
+#[test]
+fn llama_server_behind_a_gateway_is_what_its_list_says() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    fake.state().hides_props = true;
+    for kind in ["llama-server", "auto"] {
+        let mut chat = ModelSession::with_config(&config(&fake, kind));
+        let error = chat.failed_turn("hello", "config");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("servers.s.models.big.window"), "{kind}: {message}");
+        chat.reconfigure(&config_with(&fake, kind, ", window: 3000"));
+        assert_eq!(usage(&chat.turn("hello"))["contextSize"], 3000, "{kind}");
+        let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
+        assert!(reported.contains("s: ready, llama-server"), "{kind}: {reported}");
+        chat.reconfigure(&config(&fake, kind));
+        fake.state().lists_window = true;
+        assert_eq!(usage(&chat.turn("hello again"))["contextSize"], 4096, "{kind}");
+        fake.state().lists_window = false;
+    }
 }
 
 #[test]
@@ -311,6 +256,7 @@ fn options_are_those_of_the_kind_of_server() {
         params["options"] = options;
         params
     };
+    chat.turn("hello");
     let params = with(&chat, json!({ "repeat_penalty": 1.1 }));
     let error = chat.wire.refused("chat.send", params, "invalidParams");
     let message = error["message"].as_str().unwrap();
@@ -321,6 +267,30 @@ fn options_are_those_of_the_kind_of_server() {
     chat.turn_with(params);
     let sent = fake.chats().pop().unwrap();
     assert_fields(&sent, json!({ "repetition_penalty": 1.1, "seed": 7, "stop": ["x"] }));
+}
+
+#[test]
+fn options_are_checked_when_the_kind_of_server_is_known() {
+    for (face, option) in [(Face::Sglang, "repetition_penalty"), (Face::LmStudio, "top_k")] {
+        let fake = FakeOpenAi::new(face);
+        let mut chat = ModelSession::with_config(&config(&fake, "openai"));
+        let mut params = chat.message("hello");
+        params["options"] = json!({ option: 1 });
+        chat.turn_with(params);
+        assert_eq!(fake.chats()[0][option], 1, "{face:?}");
+        let mut params = chat.message("hello");
+        params["options"] = json!({ "mirostat": 1 });
+        chat.wire.refused("chat.send", params, "invalidParams");
+    }
+    // The message is recorded although no server says what its options are.
+    let fake = FakeOpenAi::new(Face::Vllm);
+    let text = config(&fake, "auto").replace(&fake.url(), "http://127.0.0.1:9");
+    let mut chat = ModelSession::with_config(&text);
+    let mut params = chat.message("hello");
+    params["options"] = json!({ "repetition_penalty": 1.1 });
+    let error = chat.turn_with(params).pop().unwrap();
+    assert_eq!(error["data"]["reason"], "unreachable", "{error}");
+    assert_eq!(chat.count("message"), 1);
 }
 
 #[test]
@@ -378,6 +348,64 @@ fn list_has_what_the_servers_say_in_time() {
     let servers = chat.wire.ok("model.servers", json!({}));
     let ready = array(&servers["data"]).iter().filter(|server| server["ready"] == true).count();
     assert_eq!(ready, 7, "{servers}");
+}
+
+#[test]
+fn list_has_a_server_whose_descriptions_are_slow() {
+    let slow = FakeServer::start(|request| match request.line.as_str() {
+        "GET /api/tags" => http_response(200, "", br#"{"models":[{"name":"old:latest"}]}"#),
+        "GET /api/ps" => http_response(200, "", br#"{"models":[]}"#),
+        _ => vec![Step::Hang],
+    });
+    let fake = FakeOpenAi::new(Face::Vllm);
+    let text = config(&fake, "auto").replace("127.0.0.1:9", slow.host());
+    let mut chat = ModelSession::with_config(&text);
+    let list = chat.wire.ok("model.list", json!({}));
+    let models: Vec<_> = array(&list["data"]).iter().map(|model| &model["model"]).collect();
+    assert_eq!(models, ["old:latest", "big"], "{list}");
+}
+
+#[test]
+fn model_that_an_alias_hides_is_reported_and_has_another_name() {
+    let (fake, ollama) = (FakeOpenAi::new(Face::Vllm), FakeOllama::new());
+    let text = config(&fake, "auto").replace("127.0.0.1:9", ollama.host());
+    let mut chat = ModelSession::with_config(&text.replace("big", "tiny"));
+    let reported = chat.sandbox.ctl(["servers", "test", "ollama"]).ok();
+    let problem =
+        "the alias tiny means m@s, and hides tiny:latest; try: ollmctl models show tiny@ollama";
+    assert!(reported.contains(problem), "{reported}");
+    let mut answers = |model: &str| {
+        let mut params = chat.message("hello");
+        params["model"] = json!(model);
+        let done = chat.turn_with(params).pop().unwrap();
+        assert_eq!(done["kind"], "done", "{model}: {done}");
+        (fake.chats().len(), ollama.requests("/api/chat").len())
+    };
+    let (of_alias, before) = answers("tiny");
+    assert_eq!(of_alias, 1);
+    let (of_alias, after) = answers("tiny@ollama");
+    assert!(of_alias == 1 && after > before, "{of_alias} {after}");
+    // Only the name alone is hidden, and only an alias of another model does it.
+    let shown = text.replace(
+        "big: { name: m }",
+        "tiny: { name: m }\n  ollama:\n    models:\n      small: { name: tiny }",
+    );
+    chat.reconfigure(&shown.replace("default: big", "default: small"));
+    let list = chat.wire.ok("model.list", json!({}));
+    let names: Vec<_> = array(&list["data"]).iter().map(|model| &model["model"]).collect();
+    assert_eq!((names[0], names.last()), (&json!("small"), Some(&&json!("tiny"))), "{list}");
+}
+
+#[test]
+fn hints_are_those_of_the_kind_of_server() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
+    fake.reply_with(error(500, "server_error", "failed to load model"));
+    let failed = chat.failed_turn("hello", "modelFailed");
+    assert_eq!(failed["data"]["hint"], "ollmctl servers test", "{failed}");
+    let list = chat.wire.ok("model.list", json!({}));
+    assert!(list["getSmallModel"].as_str().unwrap().starts_with("llama-server "), "{list}");
+    assert_eq!(list["host"], fake.url());
 }
 
 #[test]
@@ -453,6 +481,13 @@ fn key_comes_from_a_private_file_and_is_never_shown() {
     assert!(sent.head.contains("x-team: blue\n"), "{}", sent.head);
     fake.reply_with(error(401, "authentication_error", "Invalid API Key"));
     let failed = chat.failed_turn("again", "modelUnavailable");
+    for padding in [0, 290] {
+        let message = format!("{} not s3same-key", "x".repeat(padding));
+        let inside = event(&json!({ "error": { "message": message, "code": 500 } }));
+        fake.reply_with(vec![EVENTS, piece("half"), inside, Step::End]);
+        let failed = chat.failed_turn("again", "modelFailed");
+        assert!(!failed.to_string().contains("s3"), "{failed}");
+    }
     let servers = chat.wire.ok("model.servers", json!({ "test": true }));
     let shown = chat.sandbox.ctl(["config", "show"]).ok();
     for text in [failed.to_string(), servers.to_string(), shown.clone()] {
@@ -491,6 +526,25 @@ fn server_with_slots_answers_sessions_at_the_same_time() {
         event["kind"] == "phase" && event["name"] == "queued" && event["ahead"] == 1
     });
     assert_eq!(fake.chats().len(), 2);
+    fake.resume();
+    fake.resume();
+}
+
+#[test]
+fn slots_are_known_after_another_server_moved() {
+    let (fake, moved) = (FakeOpenAi::new(Face::LlamaServer), FakeOpenAi::new(Face::Vllm));
+    fake.state().slots = 2;
+    let with = |other: &str| format!("{}  other: {{ url: '{other}' }}\n", config(&fake, "auto"));
+    let mut chat = ModelSession::with_config(&with("http://127.0.0.1:9"));
+    chat.turn("hello");
+    chat.reconfigure(&with(&moved.url()));
+    let stalled = vec![EVENTS, piece("one "), Step::Stall, done(), Step::End];
+    for _ in 0..2 {
+        let id = chat.wire.create(json!({}));
+        fake.reply_with(stalled.clone());
+        chat.wire.ok("chat.send", text_message(&id, "user", "hello"));
+    }
+    until("both are answered at once", || fake.n_held() == 2);
     fake.resume();
     fake.resume();
 }

@@ -91,7 +91,7 @@ fn model_line(model: &ServedModelReport) -> String {
     };
     let counts = match model.counts {
         CountsBy::Vocabulary => "counted by its vocabulary",
-        CountsBy::Server => "estimated, corrected by the server's counts",
+        CountsBy::Server => "counted by the server, estimated before",
         CountsBy::Answers => "estimated, corrected by the counts of answers",
     };
     format!("  {}: {window}, {counts}\n", sanitize::one_line(&model.model))
@@ -128,7 +128,7 @@ mod tests {
             plain(&render(&result, &render_options(80))),
             "\
 gpu: ready, vLLM 0.33.0 at http://gpu:8000; answered in 12 ms, 1 model, 4 requests at a time (configured)
-  big: window of 32,768 tokens (asked), estimated, corrected by the server's counts
+  big: window of 32,768 tokens (asked), counted by the server, estimated before
 key: not ready, openai; 1 request at a time (by default)
   problem: the model server key needs the variable K; try: ollmctl config check
 "

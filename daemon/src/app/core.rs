@@ -42,6 +42,8 @@ const MAX_DISK_CHECKS: usize = 4;
 
 /// The handles of the application layer; built once and shared by all calls.
 pub(crate) struct Core {
+    /// The background tasks of the daemon.
+    pub(crate) tasks: Tasks,
     pub(crate) sessions: Sessions,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) projects: Projects,
@@ -89,6 +91,7 @@ impl Core {
         let models = Models::new(model_settings(&config), Arc::clone(&clock), tasks.clone());
         let names = models.names().clone();
         Self {
+            tasks: tasks.clone(),
             sessions,
             catalog,
             projects: Projects::new(dir),

@@ -233,6 +233,10 @@ impl Backend for ScriptedBackend {
         Box::pin(async { Ok(Version::parse("0.33.0")) })
     }
 
+    fn names_have_tags(&self) -> bool {
+        true
+    }
+
     fn list(&self, _max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async { Ok(Vec::new()) })
     }

@@ -61,6 +61,7 @@ Further model servers, each under a name; only in the file. A model of one is na
   which texts are counted exactly.
 
 The server of the section `ollama` has the name `ollama`; here it can be given `parallel` and `models`.
+An alias hides a model of it with the same name, which is `NAME@ollama` then.
 ";
 
 /// The kind of a server, as the configuration names it.

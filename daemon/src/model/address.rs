@@ -41,12 +41,18 @@ pub(crate) struct ModelNames(Arc<RwLock<NameTable>>);
 struct NameTable {
     servers: BTreeSet<String>,
     aliases: BTreeMap<String, ModelAddress>,
+    /// The servers whose names have tags, as those of Ollama do; any text is a name of its own at the others.
+    tagged: BTreeSet<String>,
 }
 
-impl ModelAddress {
-    /// Returns the text that is the same for all names of the model.
-    pub(crate) fn key(&self) -> String {
-        Self { server: self.server.clone(), name: canonical_name(&self.name) }.to_string()
+impl NameTable {
+    /// Returns the text that is the same for all names of a model.
+    fn key(&self, address: &ModelAddress) -> String {
+        let ModelAddress { server, name } = address;
+        if server != DEFAULT_SERVER && !self.tagged.contains(server) {
+            return address.to_string();
+        }
+        ModelAddress { server: server.clone(), name: canonical_name(name) }.to_string()
     }
 }
 
@@ -59,13 +65,24 @@ impl fmt::Display for ModelAddress {
 }
 
 impl ModelNames {
-    /// Replaces all servers and aliases.
+    /// Replaces all servers and aliases. What is known of the names at the `unchanged` servers stays.
     pub(super) fn set(
         &self,
         servers: BTreeSet<String>,
         aliases: impl Iterator<Item = (String, ModelAddress)>,
+        unchanged: &BTreeSet<String>,
     ) {
-        *self.0.write() = NameTable { servers, aliases: aliases.collect() };
+        let aliases = aliases.collect();
+        let mut table = self.0.write();
+        let tagged = table.tagged.intersection(unchanged).cloned().collect();
+        *table = NameTable { servers, aliases, tagged };
+    }
+
+    /// Notes that the names of a server have tags.
+    pub(super) fn note_tags(&self, server: &str) {
+        if !self.0.read().tagged.contains(server) {
+            self.0.write().tagged.insert(server.to_owned());
+        }
     }
 
     /// Returns the model that a name means.
@@ -94,14 +111,27 @@ impl ModelNames {
 
     /// Returns the text that is the same for all names of a model. A name that means none is its own key.
     pub(crate) fn key(&self, model: &str) -> String {
-        self.resolve(model).map_or_else(|_| canonical_name(model), |address| address.key())
+        let address = self.resolve(model);
+        address.map_or_else(|_| model.to_owned(), |address| self.0.read().key(&address))
+    }
+
+    /// Returns the aliases with what they mean.
+    pub(crate) fn aliases(&self) -> Vec<(String, ModelAddress)> {
+        let table = self.0.read();
+        table.aliases.iter().map(|(alias, address)| (alias.clone(), address.clone())).collect()
     }
 
     /// Returns the shortest name of a model of a server.
     pub(crate) fn shown(&self, address: &ModelAddress) -> String {
-        let table = self.0.read();
-        let alias = table.aliases.iter().find(|(_, known)| known.key() == address.key());
-        alias.map_or_else(|| address.to_string(), |(alias, _)| alias.clone())
+        let (table, name) = (self.0.read(), address.to_string());
+        let key = table.key(address);
+        let mut aliases = table.aliases.iter();
+        match aliases.find(|(_, known)| table.key(known) == key) {
+            Some((alias, _)) => alias.clone(),
+            // The alias of another model hides the name alone.
+            None if table.aliases.contains_key(&name) => format!("{name}@{}", address.server),
+            None => name,
+        }
     }
 }
 
@@ -144,7 +174,7 @@ mod tests {
             ("big".to_owned(), address("gpu", "Qwen/Qwen3-32B")),
             ("small".to_owned(), address("ollama", "hf.co/a/b:Q4")),
         ];
-        names.set(servers, aliases.into_iter());
+        names.set(servers, aliases.into_iter(), &BTreeSet::new());
         names
     }
 
@@ -179,10 +209,20 @@ mod tests {
         };
         let ollama = same(&["qwen3", "qwen3:latest", "library/qwen3", "qwen3@ollama"]);
         assert!(ollama.contains("qwen3:latest"), "as it is in the files of earlier versions");
-        let gpu = same(&["qwen3@gpu", "qwen3:latest@gpu"]);
-        assert!(ollama.is_disjoint(&gpu));
         same(&["big", "big@gpu", "Qwen/Qwen3-32B@gpu"]);
-        assert_eq!(names.key("m@elsewhere"), "m@elsewhere:latest");
+        assert_eq!(names.key("m@elsewhere"), "m@elsewhere");
+        // Only Ollama has tags.
+        let keys = |all: [&str; 3]| all.map(|model| names.key(model));
+        let gpu = ["qwen3@gpu", "qwen3:latest@gpu", "library/qwen3@gpu"];
+        assert_eq!(keys(gpu), gpu);
+        names.note_tags("gpu");
+        assert!(ollama.is_disjoint(&same(&gpu)));
+        // A reload forgets it only of servers that changed.
+        let servers: BTreeSet<_> = ["gpu", "ollama"].map(str::to_owned).into();
+        names.set(servers.clone(), std::iter::empty(), &servers);
+        same(&gpu);
+        names.set(servers, std::iter::empty(), &BTreeSet::new());
+        assert_eq!(keys(gpu), gpu);
     }
 
     #[test]
@@ -192,6 +232,12 @@ mod tests {
         assert_eq!(shown("Qwen/Qwen3-32B@gpu"), "big");
         assert_eq!(shown("other@gpu"), "other@gpu");
         assert_eq!(shown("qwen3:8b"), "qwen3:8b");
+        let check = |model: &str, expect: &str| {
+            assert_eq!(shown(model), expect);
+            let found = names.resolve(expect).expect("is known");
+            assert_eq!((found.server.as_str(), found.name.as_str()), ("ollama", "big"));
+        };
+        check("big@ollama", "big@ollama");
     }
 
     #[test]

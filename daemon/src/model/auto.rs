@@ -107,9 +107,14 @@ impl Backend for Auto {
 
     fn identify(&self) -> BackendFuture<'_, ()> {
         Box::pin(async {
-            self.identified().await;
-            Ok(())
+            let backend = self.identified().await;
+            self.noted(&backend, backend.identify().await)
         })
+    }
+
+    fn is_identified(&self) -> bool {
+        let found = self.found.lock().clone();
+        found.is_some_and(|found| found.is_identified())
     }
 
     fn sampling(&self) -> &'static SamplingNames {
@@ -125,6 +130,10 @@ impl Backend for Auto {
 
     fn is_named(&self, listed: &str, name: &str) -> bool {
         self.known().is_named(listed, name)
+    }
+
+    fn names_have_tags(&self) -> bool {
+        self.known().names_have_tags()
     }
 
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
@@ -177,6 +186,10 @@ impl Backend for Auto {
 
     fn count<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
         Box::pin(async move { self.identified().await.count(request).await })
+    }
+
+    fn count_text<'a>(&'a self, model: &'a str, text: &'a str) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(async move { self.identified().await.count_text(model, text).await })
     }
 
     fn release_idle(&self) -> bool {

@@ -36,10 +36,16 @@ pub(crate) trait Backend: Send + Sync {
     /// Returns the kind of the server for people, as far as it is known.
     fn kind(&self) -> &'static str;
 
-    /// Finds out the kind of the server if it is not known, so that what depends on it is right. A failure shows at the
-    /// next request.
+    /// Finds out the kind of the server if it is not known, so that what depends on it is right.
+    ///
+    /// **Errors**: the server does not say it.
     fn identify(&self) -> BackendFuture<'_, ()> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// Returns whether the kind of the server is known, so that [`Backend::identify`] has nothing to do.
+    fn is_identified(&self) -> bool {
+        true
     }
 
     /// Returns the options for choosing the next token that the server has.
@@ -50,7 +56,12 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Returns whether a model in the server's lists is the one that the server knows by a name.
     fn is_named(&self, listed: &str, name: &str) -> bool {
-        canonical_name(listed) == canonical_name(name)
+        listed == name || (self.names_have_tags() && canonical_name(listed) == canonical_name(name))
+    }
+
+    /// Returns whether a name can lack its tag, as at Ollama.
+    fn names_have_tags(&self) -> bool {
+        false
     }
 
     /// Lists the models that the server has.
@@ -91,6 +102,11 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Counts the prompt of a request without answering it; `None` if the server cannot.
     fn count<'a>(&'a self, _request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Counts the tokens of a text, without those that begin or end a prompt; `None` if the server cannot.
+    fn count_text<'a>(&'a self, _model: &'a str, _text: &'a str) -> BackendFuture<'a, Option<u64>> {
         Box::pin(async { Ok(None) })
     }
 

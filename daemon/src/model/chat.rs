@@ -254,6 +254,21 @@ impl Sampling {
         Ok(Self(options))
     }
 
+    /// Returns options that are checked when the kind of the server is known.
+    pub(crate) const fn unchecked(options: Map<String, Value>) -> Self {
+        Self(options)
+    }
+
+    /// Returns whether there are no options.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Checks the options for a server.
+    pub(crate) fn check_for(&self, names: &SamplingNames) -> Result<(), InvalidOption> {
+        Self::check(self.0.clone(), names).map(drop)
+    }
+
     /// Returns the option that every server has.
     pub(crate) fn temperature(temperature: f64) -> Self {
         Self(Map::from_iter([("temperature".to_owned(), temperature.into())]))

@@ -32,6 +32,8 @@ pub(crate) struct ServerAdvice {
     pub kind: &'static str,
     /// Starts the server on this machine.
     pub start: &'static str,
+    /// Shows what the server does, if it fails while it answers.
+    pub state: &'static str,
     /// Gets the model whose name follows; empty if the names of the configuration are not those of the command.
     pub get_model: &'static str,
     /// Gets a model that is small enough for any machine.

@@ -4,7 +4,7 @@
 //! no model needs no memory for it.
 //! Must not know the server's JSON, except for errors.
 //!
-//! **Invariants**: only a refused connection and status 503 are retried, because then the server has not begun with the
+//! **Invariants**: only a refused connection and status 503 are retried here, because then the server has not begun with the
 //! request; redirects are not followed; no proxy is used for this machine.
 
 use std::sync::Arc;
@@ -161,22 +161,26 @@ impl HttpAddress {
         all.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "[key]"))
     }
 
+    /// Does the same in all texts of an error in JSON.
+    pub(super) fn json_without_secrets(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.without_secrets(text),
+            Value::Array(all) => all.iter_mut().for_each(|value| self.json_without_secrets(value)),
+            Value::Object(all) => {
+                all.values_mut().for_each(|value| self.json_without_secrets(value));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
     /// Does the same in the body of an error. The texts of JSON are replaced one by one, so that it stays JSON.
     fn body_without_secrets(&self, body: &[u8]) -> Vec<u8> {
-        fn replace(value: &mut Value, with: &impl Fn(&str) -> String) {
-            match value {
-                Value::String(text) => *text = with(text),
-                Value::Array(all) => all.iter_mut().for_each(|value| replace(value, with)),
-                Value::Object(all) => all.values_mut().for_each(|value| replace(value, with)),
-                Value::Null | Value::Bool(_) | Value::Number(_) => {}
-            }
-        }
         if self.key.is_none() && self.headers.is_empty() {
             return body.to_owned();
         }
         match serde_json::from_slice::<Value>(body) {
             Ok(mut json) => {
-                replace(&mut json, &|text| self.without_secrets(text));
+                self.json_without_secrets(&mut json);
                 json.to_string().into_bytes()
             }
             Err(_) => self.without_secrets(&String::from_utf8_lossy(body)).into_bytes(),
@@ -186,7 +190,7 @@ impl HttpAddress {
 
 /// The HTTP connection to one server.
 pub(super) struct Http {
-    address: HttpAddress,
+    pub(super) address: Arc<HttpAddress>,
     pub(super) timeouts: Timeouts,
     clock: Arc<Clock>,
     advice: &'static ServerAdvice,
@@ -206,7 +210,7 @@ impl Http {
         clock: Arc<Clock>,
         advice: &'static ServerAdvice,
     ) -> Self {
-        Self { address, timeouts, clock, advice, client: Mutex::new(None) }
+        Self { address: Arc::new(address), timeouts, clock, advice, client: Mutex::new(None) }
     }
 
     /// Returns the address of the server.
@@ -370,7 +374,7 @@ impl Http {
     fn build(&self) -> Result<Client, String> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
-        let HttpAddress { host, key, headers: further, certificates } = &self.address;
+        let HttpAddress { host, key, headers: further, certificates } = &*self.address;
         if let Some(key) = key {
             let bearer = HeaderValue::from_str(&format!("Bearer {}", key.0));
             let mut bearer = bearer.map_err(|_| "the API key is not a valid key".to_owned())?;

@@ -7,14 +7,17 @@
 //! within a character.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Response;
+use serde_json::Value;
 
 use super::backend::{AnswerStream, BackendFuture};
 use super::chat::{ChatDelta, ChatEnd, ChatItem};
 use super::error::{CallPhase, CallTarget, ModelError};
-use super::http::{Deadline, next_chunk};
+use super::error_response::from_error_line;
+use super::http::{Deadline, Http, HttpAddress, next_chunk};
 use crate::nesting;
 
 /// The longest wait for the end of the body after the end marker, so that the connection can be reused. Servers send
@@ -40,16 +43,44 @@ pub(super) struct ParsedLine {
     pub(super) deltas: Vec<ChatDelta>,
     /// The end marker, which follows them.
     pub(super) end: Option<ChatEnd>,
-    /// The error that follows them.
-    pub(super) failed: Option<ModelError>,
+    /// The failure that follows them.
+    pub(super) failed: Option<LineFailure>,
     /// Set if the line says nothing, so that the answer has not begun.
     pub(super) is_empty: bool,
 }
 
+/// The failure of an answer, as a line has it.
+#[derive(Debug)]
+pub(super) enum LineFailure {
+    /// An error without the server's own text.
+    Found(ModelError),
+    /// The server's own error, which may repeat a key.
+    Sent(Value),
+}
+
+impl From<ModelError> for LineFailure {
+    fn from(error: ModelError) -> Self {
+        Self::Found(error)
+    }
+}
+
+impl LineFailure {
+    /// Returns the error for people, without the secrets of the server's address.
+    pub(super) fn into_error(self, to: &CallTarget, address: &HttpAddress) -> ModelError {
+        match self {
+            Self::Found(error) => error,
+            Self::Sent(mut error) => {
+                address.json_without_secrets(&mut error);
+                from_error_line(to.clone(), &error)
+            }
+        }
+    }
+}
+
 impl ParsedLine {
     /// Returns a line that is an error.
-    pub(super) fn failed(error: ModelError) -> Self {
-        Self { failed: Some(error), ..Self::default() }
+    pub(super) fn failed(failure: impl Into<LineFailure>) -> Self {
+        Self { failed: Some(failure.into()), ..Self::default() }
     }
 
     /// Returns a line that says nothing.
@@ -67,6 +98,8 @@ pub(super) trait LineParser: Send + Sync {
 /// A streamed answer that consists of lines.
 pub(super) struct LineStream<P> {
     to: CallTarget,
+    /// Has the secrets that no error repeats.
+    address: Arc<HttpAddress>,
     parser: P,
     /// `None` after the end of the body or an error.
     response: Option<Response>,
@@ -87,14 +120,15 @@ pub(super) struct LineStream<P> {
 
 impl<P: LineParser> LineStream<P> {
     pub(super) fn new(
+        http: &Http,
         to: CallTarget,
         parser: P,
         response: Response,
         first: Deadline,
-        idle: Duration,
     ) -> Self {
         Self {
             to,
+            address: Arc::clone(&http.address),
             parser,
             response: Some(response),
             buffer: LineBuffer::default(),
@@ -104,7 +138,7 @@ impl<P: LineParser> LineStream<P> {
             failed: None,
             deadline: Some(first),
             has_begun: false,
-            idle,
+            idle: http.timeouts.idle,
         }
     }
 
@@ -181,8 +215,8 @@ impl<P: LineParser> LineStream<P> {
             self.ready.clear();
             return Err(self.too_large("an answer", MAX_ANSWER_BYTES));
         }
-        if let Some(error) = line.failed {
-            return Err(error);
+        if let Some(failure) = line.failed {
+            return Err(failure.into_error(&self.to, &self.address));
         }
         if let Some(end) = line.end {
             self.ready.push_back(ChatItem::End(end));
@@ -200,8 +234,8 @@ impl<P: LineParser> LineStream<P> {
         let line = self.parser.parse(&self.to, self.n_lines + 1, rest);
         match line.failed {
             None if line.end.is_some() => self.handle(line).await,
-            None | Some(ModelError::Garbage { .. }) => Err(incomplete),
-            Some(error) => Err(error),
+            None | Some(LineFailure::Found(ModelError::Garbage { .. })) => Err(incomplete),
+            Some(failure) => Err(failure.into_error(&self.to, &self.address)),
         }
     }
 

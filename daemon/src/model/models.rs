@@ -20,6 +20,7 @@ use super::server::ServerStatus;
 use super::server::{Server, ServerSettings};
 use super::window::{ModelWindows, Window, advise};
 use crate::clock::Clock;
+use crate::config::ServerKind;
 use crate::shutdown::Tasks;
 
 /// The problem of a server that was removed from the configuration since its name was read.
@@ -82,7 +83,13 @@ impl Models {
             })
         });
         let names = settings.iter().map(|server| server.name.clone());
-        self.0.names.set(names.collect(), aliases);
+        let is_unchanged = |settings: &&ServerSettings| {
+            servers.get(&settings.name).is_some_and(|server| server.settings() == *settings)
+        };
+        let unchanged = settings.iter().filter(is_unchanged).map(|server| server.name.clone());
+        self.0.names.set(names.collect(), aliases, &unchanged.collect());
+        let ollama = settings.iter().filter(|server| server.kind == ServerKind::Ollama);
+        ollama.for_each(|server| self.0.names.note_tags(&server.name));
         let mut changed = BTreeMap::new();
         for settings in settings {
             let name = settings.name.clone();
@@ -181,22 +188,33 @@ impl Models {
 
     /// Requests the description of a model from its server.
     pub(crate) async fn show(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
-        let info = self.server_for(model)?.show(model).await?;
-        self.note(&info);
+        let server = self.server_for(model)?;
+        let info = server.show(model).await?;
+        self.note(&server, &info);
         Ok(info)
     }
 
-    /// Notes what a description says about the queue and the window of the model.
-    fn note(&self, info: &ModelInfo) {
+    /// Notes what a description says about the names at the server, and about the queue and the window of the model.
+    fn note(&self, server: &Server, info: &ModelInfo) {
+        if server.backend().is_ok_and(|backend| backend.names_have_tags()) {
+            self.0.names.note_tags(&server.settings().name);
+        }
         self.0.queues.set_slots(&info.model, info.slots.unwrap_or(1));
         if let Some(served) = info.served_context {
             self.0.windows.fix(&info.model, served);
         }
     }
 
+    /// Returns a description from the cache. The queue and the window may have been forgotten since it was requested.
+    fn recent_info(&self, server: &Server, model: &str) -> Option<Arc<ModelInfo>> {
+        let info = server.recent_info(model)?;
+        self.note(server, &info);
+        Some(info)
+    }
+
     /// Returns the description of a model, from the cache if it is recent, and whether it was requested just now.
     pub(crate) async fn info(&self, model: &str) -> Result<(Arc<ModelInfo>, bool), ModelError> {
-        match self.server_for(model)?.recent_info(model) {
+        match self.recent_info(&self.server_for(model)?, model) {
             Some(info) => Ok((info, false)),
             None => self.show(model).await.map(|info| (info, true)),
         }
@@ -206,11 +224,11 @@ impl Models {
     /// have the model or does not respond at once. Callers must be able to go on without it.
     pub(crate) async fn info_soon(&self, model: &str) -> Option<(Arc<ModelInfo>, bool)> {
         let server = self.server_for(model).ok()?;
-        if let Some(info) = server.recent_info(model) {
+        if let Some(info) = self.recent_info(&server, model) {
             return Some((info, false));
         }
         let info = server.show_soon(model).await?;
-        self.note(&info);
+        self.note(&server, &info);
         Some((info, true))
     }
 

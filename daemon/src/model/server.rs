@@ -166,8 +166,13 @@ impl Server {
     }
 
     /// Lists the models that the server has. What an older server leaves out of its list comes from the descriptions of
-    /// the models, as far as they arrive in time.
-    pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
+    /// the models that arrive in time.
+    ///
+    /// `details_until`: the time after which the caller does not wait for descriptions.
+    pub(crate) async fn list(
+        &self,
+        details_until: Option<Instant>,
+    ) -> Result<Vec<ListedModel>, ModelError> {
         let mut all = self.backend()?.list(MAX_ATTEMPTS).await?;
         let is_incomplete = |listed: &ListedModel| {
             !listed.is_whole
@@ -181,7 +186,9 @@ impl Server {
             let missing = all.iter().filter(unknown);
             missing.map(|listed| (listed.digest.clone(), listed.model.clone())).collect()
         };
-        drop(tokio::time::timeout(LIST_DETAILS_WAIT, self.learn_details(missing)).await);
+        let until = Instant::now() + LIST_DETAILS_WAIT;
+        let until = details_until.map_or(until, |end| end.min(until));
+        drop(tokio::time::timeout_at(until, self.learn_details(missing)).await);
         let mut reports = self.reports();
         for listed in all.iter_mut().filter(|listed| is_incomplete(listed)) {
             let Some((trained, capabilities)) = reports.details.get(&listed.digest) else {

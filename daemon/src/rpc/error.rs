@@ -298,17 +298,15 @@ impl From<ModelError> for RpcError {
                 (ErrorKind::ModelRefused, Some("ollmctl models list"))
             }
             ModelError::Overflow { .. } => (ErrorKind::ContextOverflow, None),
-            ModelError::Timeout { .. }
-            | ModelError::LoadFailed { .. }
-            | ModelError::Failed { .. }
-            | ModelError::BrokeOff { .. }
-            | ModelError::Incomplete { .. }
-            | ModelError::Disconnected { .. }
-            | ModelError::Garbage { .. }
-            | ModelError::TooDeep { .. }
-            | ModelError::TooLarge { .. } => {
-                (ErrorKind::ModelFailed, Some("ollmctl models running"))
-            }
+            ModelError::Timeout { to, .. }
+            | ModelError::LoadFailed { to, .. }
+            | ModelError::Failed { to, .. }
+            | ModelError::BrokeOff { to, .. }
+            | ModelError::Incomplete { to }
+            | ModelError::Disconnected { to, .. }
+            | ModelError::Garbage { to, .. }
+            | ModelError::TooDeep { to }
+            | ModelError::TooLarge { to, .. } => (ErrorKind::ModelFailed, Some(to.advice.state)),
         };
         let mut reply = Self::new(kind, error.to_string()).with_field("reason", error.reason());
         reply.hint = hint.map(str::to_owned);

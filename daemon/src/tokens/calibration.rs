@@ -65,6 +65,11 @@ impl InexactParts {
         *part = part.saturating_add(n);
     }
 
+    /// Returns the number of parts of one kind.
+    pub(super) const fn of(&self, kind: PartKind) -> u32 {
+        self.0[kind as usize]
+    }
+
     /// Returns whether the whole prompt is counted exactly.
     pub(crate) fn is_empty(&self) -> bool {
         self.0 == [0; N_KINDS]
@@ -131,6 +136,20 @@ impl Calibration {
         let mut observations = self.observations.clone();
         observations.push(PromptObservation { parts, counted, read, missed });
         observations.into()
+    }
+
+    /// Returns whether there are enough observations to do without probes.
+    pub(crate) const fn is_settled(&self) -> bool {
+        self.observations.len() >= MIN_OBSERVATIONS
+    }
+
+    /// Adds later observations, except those of the same prompts: the same prompt twice is no further evidence.
+    #[must_use]
+    pub(crate) fn followed_by(mut self, later: &Self) -> Self {
+        let prompts: Vec<_> = self.observations.iter().map(PromptObservation::prompt).collect();
+        let others = later.observations.iter().filter(|other| !prompts.contains(&other.prompt()));
+        self.observations.extend(others);
+        self.observations.into()
     }
 
     /// Returns whether there are enough observations of prompts with such parts.
@@ -229,6 +248,11 @@ pub(crate) const fn is_plausible(
 }
 
 impl PromptObservation {
+    /// Returns what is the same for all observations of a prompt.
+    const fn prompt(&self) -> (InexactParts, u64) {
+        (self.parts, self.counted)
+    }
+
     /// Returns the tokens that the count lacks.
     fn missing(&self) -> i64 {
         self.read.cast_signed().saturating_sub(self.counted.cast_signed())
@@ -462,6 +486,18 @@ mod tests {
         let first = r#"[{"parts":[1,1,0,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
         assert!(stored.starts_with(first), "{stored}");
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), calibration);
+    }
+
+    #[test]
+    fn repeated_probes_are_no_further_evidence() {
+        let probes = |read: u64| {
+            let one = Calibration::default().with(parts([1, 1, 0, 0, 0, 0]), 100, read);
+            one.with(parts([1, 2, 0, 0, 1, 0]), 120, read + 20)
+        };
+        let again = probes(110).followed_by(&probes(105));
+        assert_eq!(again, probes(110), "the newer counts replace the older ones");
+        let answer = Calibration::default().with(parts([1, 1, 0, 0, 0, 0]), 90, 100);
+        assert!(again.followed_by(&answer).is_settled());
     }
 
     #[test]

@@ -17,10 +17,16 @@ use super::calibration::{Calibration, InexactParts, PartKind};
 use super::doubt::MessageShape;
 use super::estimate::{self, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS};
 use super::exact::{ExactCounter, Fault};
+use super::served::ServedTexts;
 use super::special;
 
 /// Tokens of the longest pair of delimiters around a summary or another inserted text, with their line breaks.
 const DELIMITER_TOKENS: u32 = 12;
+/// The margin of a text that is estimated beside texts that the server counted: a quarter and some tokens.
+///
+/// **Source**: 96 of 100 pieces of 600 characters are 0.83 to 1.21 of their estimate, and short ones are off by more.
+const NEW_TEXT_DIVISOR: u64 = 4;
+const NEW_TEXT_TOKENS: u64 = 8;
 /// The identity of estimated counts.
 const ESTIMATE_IDENTITY: &str = "estimate-v1";
 
@@ -30,15 +36,22 @@ pub(crate) struct Counter {
     exact: Option<Arc<ExactCounter>>,
     /// Corrects prompts that cannot be counted exactly.
     calibration: Option<Arc<Calibration>>,
+    /// The texts that the server counted, without a vocabulary.
+    served: Option<Arc<ServedTexts>>,
 }
 
 impl Counter {
     /// The counter for models without a vocabulary.
-    pub(crate) const ESTIMATE: Self = Self { exact: None, calibration: None };
+    pub(crate) const ESTIMATE: Self = Self { exact: None, calibration: None, served: None };
 
     /// Creates a counter with a model's vocabulary and, if known, its template.
     pub(crate) fn exact(exact: ExactCounter) -> Self {
-        Self { exact: Some(Arc::new(exact)), calibration: None }
+        Self { exact: Some(Arc::new(exact)), ..Self::ESTIMATE }
+    }
+
+    /// Replaces the texts that the server counted, which count without a vocabulary.
+    pub(crate) fn with_served(self, served: Option<Arc<ServedTexts>>) -> Self {
+        Self { served, ..self }
     }
 
     /// Replaces the calibration.
@@ -87,8 +100,14 @@ impl Counter {
         match &self.exact {
             Some(exact) if exact.is_exact_for_text(text) => CountKind::Exact,
             Some(_) => CountKind::Calibrated,
+            None if self.served_count(text).is_some() => CountKind::Exact,
             None => CountKind::Estimated,
         }
+    }
+
+    /// Returns the server's own count of a text.
+    fn served_count(&self, text: &str) -> Option<u32> {
+        self.served.as_ref()?.get(text)
     }
 
     /// Returns a text in which the engine of the model server finds no control token, such as the end of a message, so that
@@ -105,7 +124,10 @@ impl Counter {
 
     /// Counts the tokens of a text; 0 for the empty text.
     pub(crate) fn count_text(&self, text: &str) -> u32 {
-        self.exact.as_ref().map_or_else(|| estimate::count(text), |exact| exact.count_text(text))
+        match &self.exact {
+            Some(exact) => exact.count_text(text),
+            None => self.served_count(text).unwrap_or_else(|| estimate::count(text)),
+        }
     }
 
     /// Counts the tokens of a JSON value; 0 for null.
@@ -207,8 +229,9 @@ impl Counter {
         let system_tokens = || system.map_or(0, |message| self.count_context_message(message));
         let head = exact.map_or_else(system_tokens, |(head, _)| head);
         let tool_tokens = self.count_tools(tools);
+        let estimated = tool_tokens.saturating_sub(self.served_tools(tools));
         let mut parts = InexactParts::default();
-        self.add_head(system, head.saturating_add(tool_tokens), &mut parts);
+        self.add_head(system, head.saturating_add(estimated), &mut parts);
         (self.corrected(&parts, head), tool_tokens)
     }
 
@@ -224,7 +247,9 @@ impl Counter {
             self.exact.as_ref().and_then(|exact| exact.count_head(system, !tools.is_empty()));
         if !matches!(head, Some((_, Some(_)))) {
             let tokens = system.map_or(0, |message| self.count_context_message(message));
-            self.add_head(system, tokens.saturating_add(self.count_tools(tools)), &mut parts);
+            let tokens = tokens.saturating_add(self.count_tools(tools));
+            let served = self.served_tools(tools);
+            self.add_head(system, tokens.saturating_sub(served), &mut parts);
         }
         for (at, message) in turns.iter().enumerate() {
             let (until, next) = (&turns[..=at], turns.get(at + 1));
@@ -250,7 +275,8 @@ impl Counter {
             Some(calibration) => calibration.margin(&parts, tokens, !tools.is_empty()),
             None => Calibration::default().margin(&parts, tokens, !tools.is_empty()),
         };
-        margin.saturating_add(doubted)
+        let served = self.served.as_ref().map_or(0, |_| margin_beside_served(&parts));
+        margin.saturating_add(doubted).saturating_add(served)
     }
 
     /// Returns the shapes of messages, which are known with a vocabulary only.
@@ -272,7 +298,7 @@ impl Counter {
     fn add_head(&self, system: Option<&ContextMessage>, tokens: u32, parts: &mut InexactParts) {
         parts.add(PartKind::Head, 1);
         parts.add(PartKind::System, u32::from(system.is_some()));
-        self.add_text(tokens, parts);
+        self.add_text(tokens, system, parts);
     }
 
     fn add_message(&self, message: &ContextMessage, tokens: u32, parts: &mut InexactParts) {
@@ -284,13 +310,31 @@ impl Counter {
         parts.add(kind, 1);
         let n_calls = u32::try_from(message.tool_calls.len()).unwrap_or(u32::MAX);
         parts.add(PartKind::Call, n_calls);
-        self.add_text(tokens, parts);
+        self.add_text(tokens, Some(message), parts);
     }
 
-    fn add_text(&self, tokens: u32, parts: &mut InexactParts) {
-        if !self.has_vocabulary() {
-            parts.add(PartKind::Text, tokens);
+    /// Adds the tokens of a message and what belongs to it, as far as they are estimated.
+    fn add_text(&self, tokens: u32, message: Option<&ContextMessage>, parts: &mut InexactParts) {
+        if self.has_vocabulary() {
+            return;
         }
+        // The tokens around a text that the server counted are a part of the message, as with a vocabulary.
+        let counted = message.map_or(0, |message| {
+            let text = self.served_count(&message.content);
+            let text = text.map_or(0, |text| text.saturating_add(MESSAGE_OVERHEAD_TOKENS));
+            let arguments = message.tool_calls.iter().map(|call| &call.function.arguments);
+            text.saturating_add(self.served_tools(arguments))
+        });
+        parts.add(PartKind::Text, tokens.saturating_sub(counted));
+    }
+
+    /// Returns the tokens of tools or of the arguments of calls that the server counted, with what is around each.
+    fn served_tools<'v>(&self, tools: impl IntoIterator<Item = &'v Value>) -> u32 {
+        let Some(served) = &self.served else { return 0 };
+        tools.into_iter().fold(0_u32, |sum, tool| match served.get(&tool.to_string()) {
+            Some(tokens) => sum.saturating_add(tokens).saturating_add(TOOL_OVERHEAD_TOKENS),
+            None => sum,
+        })
     }
 
     /// Applies the calibration to a count.
@@ -334,7 +378,7 @@ impl Counter {
     fn count_turn(&self, role: Role, text: &str) -> u32 {
         match &self.exact {
             Some(exact) => exact.count_turn(role, text),
-            None => MESSAGE_OVERHEAD_TOKENS.saturating_add(estimate::count(text)),
+            None => MESSAGE_OVERHEAD_TOKENS.saturating_add(self.count_text(text)),
         }
     }
 
@@ -351,6 +395,15 @@ impl Counter {
         TOOL_OVERHEAD_TOKENS
             .saturating_add(self.count_text(name))
             .saturating_add(self.count_json(args))
+    }
+}
+
+/// Returns the maximum error of the estimated part of a prompt whose other texts the server counted. The errors of earlier
+/// prompts, most of which was counted, say nothing about a text that is new.
+fn margin_beside_served(parts: &InexactParts) -> u64 {
+    match parts.of(PartKind::Text) {
+        0 => 0,
+        tokens => u64::from(tokens).div_ceil(NEW_TEXT_DIVISOR) + NEW_TEXT_TOKENS,
     }
 }
 
@@ -405,6 +458,28 @@ mod tests {
         assert_eq!(Counter::ESTIMATE.defuse(text), "< |im_end|><own>[ INST]");
         assert_eq!(exact.defuse(text), "< |im_end|>< own>[ INST]");
         assert!(matches!(exact.defuse("< |im_end|>"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn text_that_the_server_counted_is_not_estimated() {
+        let text = "naïve 你好";
+        let mut texts = ServedTexts::default();
+        texts.insert(text, 40);
+        let served = Counter::ESTIMATE.with_served(Some(Arc::new(texts)));
+        assert_eq!((served.count_text(text), served.kind_of_text(text)), (40, CountKind::Exact));
+        assert_eq!(served.kind_of_text("new"), CountKind::Estimated);
+        assert_eq!(served.count_text("new"), Counter::ESTIMATE.count_text("new"));
+        let [known, new] = [text, "new"].map(|text| ContextMessage::text(Role::User, text));
+        let estimated = |counter: &Counter, messages: &[ContextMessage]| {
+            counter.inexact_parts(messages, &[]).of(PartKind::Text)
+        };
+        assert_eq!(estimated(&served, std::slice::from_ref(&known)), 0);
+        assert!(estimated(&Counter::ESTIMATE, std::slice::from_ref(&known)) > 0);
+        // The margin of the new text does not depend on how much was counted.
+        let both = [known.clone(), new];
+        let margin = |messages: &[ContextMessage]| served.margin(messages, &[], 50);
+        assert!(estimated(&served, &both) > 0);
+        assert!(margin(&both) > margin(&[known]) + NEW_TEXT_TOKENS);
     }
 
     #[test]

@@ -204,7 +204,7 @@ pub enum KnownFrom {
 pub enum CountsBy {
     /// The model's vocabulary.
     Vocabulary,
-    /// Estimates, which the server's own counts correct.
+    /// The server, in the background, and estimates until then.
     Server,
     /// Estimates, which the counts of answers correct.
     Answers,

@@ -14,9 +14,10 @@ use crate::app::build_request::BuildRequest;
 use crate::app::cache::LastChat;
 use crate::app::compaction::{CompactionInTurn, is_noticed, summarizes_itself};
 use crate::app::context::build::build_with;
+use crate::app::counts::CountedPrompts;
 use crate::app::error::{ChatError, Result};
 use crate::app::model_speed::{PromptReading, SentPrompt};
-use crate::app::models::learning::{CountedPrompts, check_description, learned_counter};
+use crate::app::models::learning::{check_description, counter_in_turn};
 use crate::app::models::window::window_of;
 use crate::model::{
     AnswerStream, ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict,
@@ -189,12 +190,12 @@ impl Turn {
         }
         let (model, tools) = (model.clone(), tools.clone());
         let prompts = CountedPrompts { model, think: *think, tools, num_ctx: Some(num_ctx) };
-        let counter = self.unless_ended(learned_counter(core, info, &prompts)).await??;
+        let counter = self.unless_ended(counter_in_turn(core, info, &prompts)).await??;
         if self.request.offers_recall {
             // The client may also build contexts, for which it names its own tools only.
             let tools = self.request.client_tools().to_vec();
             let own = CountedPrompts { tools, ..prompts.clone() };
-            self.unless_ended(learned_counter(core, info, &own)).await??;
+            self.unless_ended(counter_in_turn(core, info, &own)).await??;
         }
         let build = BuildRequest {
             context_size: Some(window),

@@ -17,10 +17,10 @@ use super::turn::{Turn, as_ms};
 use crate::app::cache::CachedSession;
 use crate::app::context::facts::retention_in;
 use crate::app::core::blocking;
-use crate::app::counts::CountMismatch;
+use crate::app::counts::{CountMismatch, CountedPrompts};
 use crate::app::drafts::{message_drafts, uncounted};
 use crate::app::error::{AppError, ChatError, Result};
-use crate::app::models::learning::{self, CountedPrompts};
+use crate::app::models::{learning, lessons};
 use crate::app::partial::answer_parts;
 use crate::context::compact::prompt_text;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
@@ -188,7 +188,8 @@ impl Turn {
         end: &ChatEnd,
         partial: Option<Seq>,
     ) -> Result<()> {
-        let ModelCall { built, request, .. } = call;
+        let ModelCall { built, request, answer, .. } = call;
+        lessons::count_later(&self.core, info, request, &answer.text);
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
         let sent = built.context_tokens;
         if !self.is_counted_exactly(info, call).await {

@@ -81,6 +81,12 @@ impl Turn {
         let core = &self.core;
         let mut info = self.unless_ended(describe(core, &self.request.model)).await??;
         self.check_capabilities(&info)?;
+        // The kind of the server may not have been known when the message came.
+        if !self.request.sampling.is_empty() {
+            let backend = core.models.backend_for(&self.request.model)?;
+            drop(self.unless_ended(backend.identify()).await?);
+            self.request.check_options(core)?;
+        }
         // The model may not have been described when the message came.
         self.request.check_images(core).await?;
         self.answer_open_calls(seq).await?;

@@ -137,12 +137,11 @@ impl TurnRequest {
         let read = blocking(core, move |core| Self::of_params(core, params, has_images));
         let (mut request, options) = read.await?;
         let backend = core.models.backend_for(&request.model)?;
-        if !options.is_empty() {
-            // What the options are called depends on the kind of the server.
-            backend.identify().await?;
+        request.sampling = Sampling::unchecked(options);
+        // What the options are called depends on the kind of the server. No message waits for it: the turn checks them, too.
+        if !request.sampling.is_empty() && backend.is_identified() {
+            request.check_options(core)?;
         }
-        request.sampling = Sampling::check(options, backend.sampling())
-            .map_err(|error| AppError::invalid("options", error.to_string()))?;
         if has_images {
             describe_soon(core, &request.model).await;
             request.check_images(core).await?;
@@ -194,6 +193,13 @@ impl TurnRequest {
             context_size,
         };
         Ok((request, options))
+    }
+
+    /// Refuses options that the model's server does not have. Its kind must be known.
+    pub(super) fn check_options(&self, core: &Core) -> Result<()> {
+        let backend = core.models.backend_for(&self.model)?;
+        let checked = self.sampling.check_for(backend.sampling());
+        checked.map_err(|error| AppError::invalid("options", error.to_string()))
     }
 
     /// Refuses a message with images for a model that does not read them: servers drop them silently.

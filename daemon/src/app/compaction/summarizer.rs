@@ -14,10 +14,11 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::policy::{StartSituation, first_pause, needed_quiet, next_pause, piece_reading};
 use crate::app::core::Core;
+use crate::app::counts::CountedPrompts;
 use crate::app::error::{CompactError, Result};
 use crate::app::model_speed::SentPrompt;
 use crate::app::models::choose_window;
-use crate::app::models::learning::{CountedPrompts, learned_counter};
+use crate::app::models::learning::counter_in_turn;
 use crate::app::models::window::describe;
 use crate::context::compact::{
     RejectedSummary, ShownRecords, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
@@ -113,7 +114,7 @@ impl<'a> Summarizer<'a> {
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
-        let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
+        let counter = counter_in_turn(core, &info, &prompts).await.map_err(CompactError::Model)?;
         Ok(Self {
             core,
             id,

@@ -16,9 +16,10 @@ use super::turn_recall::recall_for;
 use crate::app::build_request::BuildRequest;
 use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::{Core, blocking};
+use crate::app::counts::CountedPrompts;
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result, check_context_size};
-use crate::app::models::learning::{CountedPrompts, check_description, learned_counter};
+use crate::app::models::learning::{check_description, counter_in_turn};
 use crate::app::models::window::learn_limits;
 use crate::context::{self, Built};
 use crate::model::ModelInfo;
@@ -72,13 +73,13 @@ pub(super) fn check_result(id: SessionId, build_id: &str, result: &impl Serializ
 
 /// Learns the vocabulary of a model whose texts were never counted, so that counts are no estimates. Does not load the
 /// model; without a vocabulary, counts stay estimates.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, request: &BuildRequest) {
+async fn learn_vocabulary(core: &Arc<Core>, info: &Arc<ModelInfo>, request: &BuildRequest) {
     if core.counts.has_tokenizer(info, &info.model) {
         return;
     }
     let (model, tools) = (info.model.clone(), request.tools.clone());
     let prompts = CountedPrompts { model, think: None, tools, num_ctx: None };
-    if let Err(error) = learned_counter(core, info, &prompts).await {
+    if let Err(error) = counter_in_turn(core, info, &prompts).await {
         tracing::info!(model = info.model, "the vocabulary is not learned: {error}");
     }
 }

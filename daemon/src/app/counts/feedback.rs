@@ -8,8 +8,8 @@ use ollm_protocol::content::ContextMessage;
 use ollm_protocol::event::MismatchCause;
 use serde_json::Value;
 
-use super::{CountMismatch, Counts, TemplateVariant, TokenizerKey};
-use crate::model::{ChatRequest, ThinkMode};
+use super::{CountMismatch, Counts, TemplateVariant, TokenizerKey, weights_digest};
+use crate::model::{ChatRequest, ModelInfo, ThinkMode};
 use crate::tokens::{Calibration, Counter, Engine, Fault, MessageShape, Tokenizer, is_plausible};
 
 impl Counts {
@@ -129,6 +129,7 @@ impl Counts {
     /// server did before. So the margin of the first call is already that of this template and these tools. Blocks.
     pub(crate) fn calibrate_by_rendered(
         &self,
+        info: &ModelInfo,
         model: &str,
         think: Option<ThinkMode>,
         tools: &[Value],
@@ -138,12 +139,14 @@ impl Counts {
         let counted = rendered.iter().filter_map(|(messages, prompt)| {
             Some((messages.clone(), u64::from(tokenizer.count_prompt(prompt.as_ref()?))))
         });
-        self.calibrate_by_counted(model, think, tools, &counted.collect::<Vec<_>>());
+        self.calibrate_by_counted(info, model, think, tools, &counted.collect::<Vec<_>>());
     }
 
-    /// The same by conversations that the server counted.
+    /// The same by conversations that the server counted for the model that `info` describes. A count that cannot be that
+    /// of its conversation is left out.
     pub(crate) fn calibrate_by_counted(
         &self,
+        info: &ModelInfo,
         model: &str,
         think: Option<ThinkMode>,
         tools: &[Value],
@@ -152,21 +155,30 @@ impl Counts {
         let counter = self.load(Some(model), Some(think), tools).calibrated(None);
         let observed = counted.iter().filter_map(|(messages, read)| {
             let parts = counter.inexact_parts(messages, tools);
-            (!parts.is_empty()).then(|| (parts, counter.count_prompt(messages, tools), *read))
+            let own = counter.count_prompt(messages, tools);
+            // A template may leave out the tools, which are counted here. No window truncates what is only counted.
+            let is_usable = !parts.is_empty() && is_plausible(own, *read, u32::MAX, false);
+            is_usable.then_some((parts, own, *read))
         });
         let observed: Vec<_> = observed.collect();
         let key = TemplateVariant::new(think, tools).key();
         if observed.is_empty() {
             return;
         }
+        let digest = info.digest.as_deref().map(weights_digest);
         self.change(model, |known| {
-            if !known.calibrations.contains_key(&key) {
+            let is_same = |known: &str| digest.is_none_or(|digest| digest == known);
+            if !known.digest.as_deref().is_none_or(is_same) {
+                return;
+            }
+            known.digest = known.digest.take().or(digest.map(str::to_owned));
+            let before = known.calibrations.get(&key).cloned().unwrap_or_default();
+            if !before.is_settled() {
                 let all = observed.into_iter();
-                let calibration = all
-                    .fold(Calibration::default(), |sum, (parts, counted, read)| {
-                        sum.with(parts, counted, read)
-                    });
-                known.set_calibration(key, calibration);
+                let first = all.fold(Calibration::default(), |sum, (parts, counted, read)| {
+                    sum.with(parts, counted, read)
+                });
+                known.set_calibration(key, first.followed_by(&before));
             }
         });
     }

@@ -9,6 +9,7 @@
 
 mod feedback;
 mod files;
+mod served;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
+pub(crate) use self::served::{CountedPrompts, Lesson, LessonSubject, texts_attempt, texts_of};
+use self::served::{DueLessons, TextsOfModel};
 use crate::error_chain::with_sources;
 use crate::model::{ListedDigest, ModelError, ModelInfo, ModelNames, ThinkMode};
 use crate::tokens::{
@@ -49,6 +52,8 @@ pub(crate) struct Counts {
     loading: Mutex<()>,
     /// Held while the list of models is written, so that an older list never replaces a newer one.
     storing: Mutex<()>,
+    /// What is to be learned in the background.
+    lessons: DueLessons,
 }
 
 #[derive(Default)]
@@ -61,6 +66,8 @@ struct CountsState {
     tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
     /// The digests that the server listed last, by full name of the model; in memory only.
     listed: HashMap<String, ListedDigest>,
+    /// The texts that servers counted, by key of the model; in memory only.
+    served: HashMap<String, TextsOfModel>,
     /// When learning a model or a template, or reading a vocabulary, may be tried again.
     failures: HashMap<String, Instant>,
 }
@@ -165,6 +172,15 @@ impl TemplateVariant {
     pub(crate) fn think(&self) -> &str {
         &self.think
     }
+
+    pub(crate) const fn has_tools(&self) -> bool {
+        !self.tools.is_empty()
+    }
+}
+
+/// Returns the part of a digest that counts depend on: they do not on the window, which is behind a dot.
+fn weights_digest(digest: &str) -> &str {
+    digest.split_once('.').map_or(digest, |(weights, _)| weights)
 }
 
 /// Returns the version of the server that described a model.
@@ -212,6 +228,7 @@ impl Counts {
             state: Mutex::default(),
             loading: Mutex::default(),
             storing: Mutex::default(),
+            lessons: DueLessons::default(),
         }
     }
 
@@ -302,16 +319,21 @@ impl Counts {
         tools: &[Value],
     ) -> Result<Counter, MissingCounter> {
         let mut state = self.state.lock();
+        let name = self.names.key(model);
+        let served = state.served(&name);
         let CountsState { models, tokenizers, listed, .. } = &mut *state;
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
-        let name = self.names.key(model);
-        let known = known.get(&name).ok_or(MissingCounter::Model)?;
+        let known = match (known.get(&name), served.is_some()) {
+            (Some(known), _) => known,
+            (None, true) => return Ok(Counter::ESTIMATE.with_served(served)),
+            (None, false) => return Err(MissingCounter::Model),
+        };
         let is_checked = known.is_checked(listed.get(&name));
         let think = think.unwrap_or(&known.think).to_owned();
         let variant = TemplateVariant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
         if known.vocabulary.is_empty() {
-            return Ok(Counter::ESTIMATE.calibrated(calibration));
+            return Ok(Counter::ESTIMATE.calibrated(calibration).with_served(served));
         }
         let mut tokenizer = |key: TokenizerKey| {
             let (tokenizer, last_used) =
@@ -340,6 +362,12 @@ impl Counts {
 
     /// Notes the digest that the server lists for a model. Never blocks on the disk.
     pub(crate) fn note_listed(&self, model: &str, digest: ListedDigest) {
+        let digest = match digest {
+            ListedDigest::Digest(digest) => {
+                ListedDigest::Digest(weights_digest(&digest).to_owned())
+            }
+            other => other,
+        };
         let (mut state, name) = (self.state.lock(), self.names.key(model));
         if state.listed.len() >= MAX_LISTED && !state.listed.contains_key(&name) {
             state.listed.clear();
@@ -347,9 +375,11 @@ impl Counts {
         state.listed.insert(name, digest);
     }
 
-    /// Forgets the listed digests, because another server lists others.
+    /// Forgets the listed digests and the texts that were counted, because another server has other models.
     pub(crate) fn forget_listed(&self) {
-        self.state.lock().listed.clear();
+        let mut state = self.state.lock();
+        state.listed.clear();
+        state.served.clear();
     }
 
     /// Returns whether the server listed the digest that a model was learned for.
@@ -358,11 +388,12 @@ impl Counts {
         state.known(&name).is_some_and(|known| known.is_checked(state.listed.get(&name)))
     }
 
-    /// Returns whether the prompts of a variant were counted by the server before.
+    /// Returns whether the server counted enough prompts of a variant.
     pub(crate) fn is_calibrated(&self, model: &str, variant: &str) -> bool {
         let state = self.state.lock();
         let known = state.known(&self.names.key(model));
-        known.is_some_and(|known| known.calibrations.contains_key(variant))
+        let calibration = known.and_then(|known| known.calibrations.get(variant));
+        calibration.is_some_and(|calibration| calibration.is_settled())
     }
 
     /// Returns the tokenizer of a model if it is in memory.
@@ -391,7 +422,8 @@ impl Counts {
         };
         state.known(&self.names.key(model)).is_some_and(|known| {
             state.tokenizers.contains_key(&known.tokenizer_key())
-                && (info.digest.is_none() || known.digest == info.digest)
+                && (info.digest.is_none()
+                    || known.digest.as_deref() == info.digest.as_deref().map(weights_digest))
                 && (known.server == server || (server.is_none() && !is_configured(known)))
         })
     }
@@ -409,7 +441,8 @@ impl Counts {
         let engine = engines.next().unwrap_or_default();
         let other_engines = engines.collect();
         let vocabulary = self.add_tokenizers(&vocabulary, tokenizers);
-        let (digest, server) = (info.digest.clone(), server_of(info));
+        let digest = info.digest.as_deref().map(|digest| weights_digest(digest).to_owned());
+        let server = server_of(info);
         self.change(model, |known| {
             *known = KnownModel {
                 digest,
@@ -467,9 +500,18 @@ impl Counts {
         let _in_order = self.storing.lock();
         let is_read = self.read_models();
         let models = {
-            let mut state = self.state.lock();
-            let models = state.models.get_or_insert_default();
-            change(models.entry(self.names.key(model)).or_default());
+            let (mut state, key) = (self.state.lock(), self.names.key(model));
+            let CountsState { models, listed, .. } = &mut *state;
+            let models = models.get_or_insert_default();
+            let known = models.entry(key.clone()).or_default();
+            change(known);
+            // What was learned without a vocabulary is that of the model that the server listed.
+            if known.digest.is_none()
+                && known.vocabulary.is_empty()
+                && let Some(ListedDigest::Digest(digest)) = listed.get(&key)
+            {
+                known.digest = Some(digest.clone());
+            }
             models.clone()
         };
         // A list that could not be read is not replaced by one that lacks its models.

@@ -269,7 +269,7 @@ fn system_message_that_a_template_moves_is_soon_counted_to_the_token() {
         counts.store_template("phi", "default/", template);
     }
     let rendered: Vec<_> = probes.into_iter().zip(prompts).collect();
-    counts.calibrate_by_rendered("phi", None, &[], &rendered);
+    counts.calibrate_by_rendered(&ModelInfo::default(), "phi", None, &[], &rendered);
     let mut messages = vec![ContextMessage::text(Role::System, "Answer in one sentence.")];
     let mut errors = Vec::new();
     for turn in 0..5 {

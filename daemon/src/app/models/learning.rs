@@ -12,8 +12,11 @@ use ollm_protocol::content::{ContextMessage, Role};
 use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
-use crate::app::counts::{CountMismatch, LearnedVocabulary, TemplateVariant};
+use crate::app::counts::{
+    CountMismatch, CountedPrompts, LearnedVocabulary, LessonSubject, TemplateVariant,
+};
 use crate::app::error::Result;
+use crate::app::models::lessons::{Pace, calibrate_by_server, is_current, learn_later, subject_of};
 use crate::app::models::window::describe_again;
 use crate::fsutil;
 use crate::model::{
@@ -25,7 +28,7 @@ use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 /// The longest wait for the list of models. A server on this machine needs a millisecond.
 const LIST_WAIT: Duration = Duration::from_millis(200);
 /// The time for rendering a further conversation, which takes milliseconds after the first one.
-const RENDER_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const RENDER_LIMIT: Duration = Duration::from_secs(10);
 /// The most bytes that are read of a file of weights; the largest known header has some 30 MB.
 const MAX_HEADER_BYTES: u64 = 128 << 20;
 /// A text that is compared, and what another one has between two of it: vocabularies divide it in different ways.
@@ -34,18 +37,6 @@ const DIFFICULT_TEXT: &str =
     " Twelve naïve foxes jump over 1234567 bridges; fn main() { print!(\"{x:?}\") } 東京 überall ";
 /// The beginning of the names of blobs; 64 hexadecimal digits follow.
 const BLOB_PREFIX: &str = "sha256-";
-
-/// The prompts that a counter is for.
-#[derive(Clone)]
-pub(crate) struct CountedPrompts {
-    pub(crate) model: String,
-    pub(crate) think: Option<ThinkMode>,
-    /// The tools that are sent along.
-    pub(crate) tools: Vec<Value>,
-    /// The window that every request to the model names; `None` if only texts are counted, for which the model need
-    /// not be loaded.
-    pub(crate) num_ctx: Option<u32>,
-}
 
 /// Returns the description of a model that the server has now: the given one if the server lists its digest, else a new
 /// one. Counts for the model are exact from then on if they were learned for that digest.
@@ -65,75 +56,71 @@ pub(crate) async fn check_description(core: &Arc<Core>, info: &Arc<ModelInfo>) -
     describe_again(core, &info.model).await.unwrap_or_else(|_| Arc::clone(info))
 }
 
+/// Returns the counter for the prompts of a turn or a build. What only Ollama teaches is learned first, as its chat would
+/// wait for the model as long; what another server counts is learned in the pauses, and until then counts are estimates.
+///
+/// **Errors**: as [`learned_counter`].
+pub(crate) async fn counter_in_turn(
+    core: &Arc<Core>,
+    info: &Arc<ModelInfo>,
+    prompts: &CountedPrompts,
+) -> Result<Counter, ModelError> {
+    if info.counting == CountingSource::Ollama {
+        return learned_counter(core, info, prompts).await;
+    }
+    let known = known_counter(core, prompts).await;
+    learn_later(core, info, prompts, Vec::new());
+    Ok(known)
+}
+
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.
 ///
 /// **Errors**: only if the server was silent for as long as an answer may take; a chat would then wait as long again.
 /// **Cancel safety**: everything that was learned before stays.
 pub(crate) async fn learned_counter(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    info: &Arc<ModelInfo>,
     prompts: &CountedPrompts,
 ) -> Result<Counter, ModelError> {
-    let before = known_counter(core, prompts).await;
-    if info.remote_host.is_some() {
-        return Ok(before);
-    }
-    let has_tokenizer = core.counts.has_tokenizer(info, &prompts.model);
-    if !has_tokenizer && !learn_vocabulary(core, info, prompts).await {
-        calibrate_by_server(core, info, prompts).await;
-        return Ok(known_counter(core, prompts).await);
-    }
-    if let Some(num_ctx) = prompts.num_ctx {
-        let variant = TemplateVariant::new(prompts.think, &prompts.tools);
-        learn_template(core, info, prompts, num_ctx, &variant.without_tools(), &[]).await?;
-        if !prompts.tools.is_empty() {
-            learn_template(core, info, prompts, num_ctx, &variant, &prompts.tools).await?;
-        }
-        let model = prompts.model.clone();
-        in_background(core, move |core| core.counts.store_think(&model, variant.think())).await;
+    if let Some(subject) = subject_of(core, info, &prompts.model) {
+        learn_at(core, &subject, prompts, Pace::AtOnce).await?;
     }
     Ok(known_counter(core, prompts).await)
 }
 
-/// Calibrates the counter of some prompts by the server's own counts of conversations, once, so that the first call has the
-/// margin of this model already.
-async fn calibrate_by_server(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) {
-    let CountedPrompts { model, think, tools, num_ctx } = prompts;
-    let is_asked = matches!(info.counting, CountingSource::Server | CountingSource::Weights(_));
-    let variant = TemplateVariant::new(*think, tools).key();
-    let attempt = format!("{model} {variant} counts");
-    let Some(num_ctx) = num_ctx.filter(|_| is_asked && core.counts.may_try(&attempt)) else {
-        return;
-    };
-    if core.counts.is_calibrated(model, &variant) {
-        return;
+/// Learns the vocabulary and the templates that are missing for some prompts.
+pub(super) async fn learn_at(
+    core: &Arc<Core>,
+    subject: &LessonSubject,
+    prompts: &CountedPrompts,
+    pace: Pace,
+) -> Result<(), ModelError> {
+    known_counter(core, prompts).await;
+    if subject.info.remote_host.is_some() || !is_current(core, subject, &prompts.model) {
+        return Ok(());
     }
-    let mut counted = Vec::new();
-    for messages in probes(info.can("tools") != Some(false)) {
-        let request = probe(core, prompts, num_ctx, messages.clone(), tools);
-        let count = async { core.models.backend_for(model)?.count(&request).await };
-        match tokio::time::timeout(RENDER_LIMIT, count).await {
-            Ok(Ok(Some(count))) => counted.push((messages, count)),
-            Ok(Ok(None)) => {
-                let reason = "the model server does not count";
-                return core.counts.note_failure(&attempt, &reason);
-            }
-            // A template may refuse one conversation and accept the next.
-            Ok(Err(ModelError::Refused { .. } | ModelError::Failed { .. })) => {}
-            Ok(Err(error)) => return core.counts.note_server_failure(&attempt, &error),
-            Err(_) => return core.counts.note_failure(&attempt, &"the model server is slow"),
+    let has_tokenizer = core.counts.has_tokenizer(&subject.info, &prompts.model);
+    if !has_tokenizer && !learn_vocabulary(core, subject, prompts, pace).await {
+        calibrate_by_server(core, subject, prompts, pace).await;
+        return Ok(());
+    }
+    if prompts.num_ctx.is_some() {
+        let variant = TemplateVariant::new(prompts.think, &prompts.tools);
+        learn_template(core, subject, prompts, &variant.without_tools(), pace).await?;
+        if !prompts.tools.is_empty() {
+            learn_template(core, subject, prompts, &variant, pace).await?;
+        }
+        let model = prompts.model.clone();
+        in_background(core, move |core| core.counts.store_think(&model, variant.think())).await;
+        if !known_counter(core, prompts).await.has_template() {
+            calibrate_by_server(core, subject, prompts, pace).await;
         }
     }
-    let prompts = prompts.clone();
-    let calibrate = move |core: &Core| {
-        let CountedPrompts { model, think, tools, .. } = &prompts;
-        core.counts.calibrate_by_counted(model, *think, tools, &counted);
-    };
-    in_background(core, calibrate).await;
+    Ok(())
 }
 
 /// Returns the request for a conversation that is only rendered or counted.
-fn probe(
+pub(super) fn probe(
     core: &Core,
     prompts: &CountedPrompts,
     num_ctx: u32,
@@ -192,7 +179,7 @@ pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64
 }
 
 /// Runs work that blocks on the disk and reports its errors itself.
-async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'static) {
+pub(super) async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'static) {
     let done = blocking(core, move |core| {
         work(core);
         Ok(())
@@ -204,19 +191,24 @@ async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'stat
 ///
 /// The file of the weights is read in milliseconds and has the model's name, which some rules depend on; the server's
 /// answer has not.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) -> bool {
-    let model = prompts.model.as_str();
-    if !core.counts.may_try(model) {
+async fn learn_vocabulary(
+    core: &Arc<Core>,
+    subject: &LessonSubject,
+    prompts: &CountedPrompts,
+    pace: Pace,
+) -> bool {
+    let (model, info) = (prompts.model.as_str(), &subject.info);
+    if !core.counts.may_try(&subject.key) {
         return false;
     }
     let learned = match &info.counting {
-        CountingSource::Ollama => vocabulary_of_ollama(core, info, model).await,
+        CountingSource::Ollama => vocabulary_of_ollama(core, subject, model).await,
         CountingSource::Weights(path) => {
             let path = path.clone();
             let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp]))).await;
             let unusable = "the file of the weights has no vocabulary that is understood";
             match read.ok().flatten() {
-                Some(learned) => compared(core, prompts, learned).await,
+                Some(learned) => compared(core, subject, prompts, learned, pace).await,
                 None => Err(LearningError::Unusable(unusable.to_owned())),
             }
         }
@@ -224,17 +216,24 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedP
     };
     match learned {
         Ok(learned) => {
-            let (info, model) = (info.clone(), model.to_owned());
-            let store = move |core: &Core| core.counts.store_vocabulary(&info, &model, learned);
-            in_background(core, store).await;
-            true
+            let (subject, name) = (subject.clone(), model.to_owned());
+            in_background(core, move |core| {
+                // A lesson and a call may learn at the same time, and what the other one learned with it stays.
+                if is_current(core, &subject, &name)
+                    && !core.counts.has_tokenizer(&subject.info, &name)
+                {
+                    core.counts.store_vocabulary(&subject.info, &name, learned);
+                }
+            })
+            .await;
+            core.counts.has_tokenizer(info, model)
         }
         Err(LearningError::Server(error)) => {
-            core.counts.note_server_failure(model, &error);
+            core.counts.note_server_failure(&subject.key, &error);
             false
         }
         Err(LearningError::Unusable(problem)) => {
-            core.counts.note_failure(model, &problem);
+            core.counts.note_failure(&subject.key, &problem);
             false
         }
     }
@@ -244,16 +243,18 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedP
 /// file may be that of another model. Two conversations are compared, so that the template does not matter.
 async fn compared(
     core: &Arc<Core>,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
     learned: LearnedVocabulary,
+    pace: Pace,
 ) -> Result<LearnedVocabulary, LearningError> {
     let long = format!("{SHORT_TEXT}{DIFFICULT_TEXT}{SHORT_TEXT}");
     let mut read = Vec::new();
     for text in [SHORT_TEXT, &long] {
+        pace.wait(core, &prompts.model).await;
         let messages = vec![ContextMessage::text(Role::User, text)];
         let request = probe(core, prompts, prompts.num_ctx.unwrap_or_default(), messages, &[]);
-        let count = async { core.models.backend_for(&prompts.model)?.count(&request).await };
-        match tokio::time::timeout(RENDER_LIMIT, count).await {
+        match tokio::time::timeout(RENDER_LIMIT, subject.backend.count(&request)).await {
             Ok(Ok(Some(count))) => read.push(count),
             Ok(Ok(None) | Err(ModelError::Refused { .. } | ModelError::Failed { .. })) => {
                 return Ok(learned);
@@ -273,9 +274,10 @@ async fn compared(
 /// Reads the vocabulary of a model of Ollama: the blob of its weights, else the server's description.
 async fn vocabulary_of_ollama(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    subject: &LessonSubject,
     model: &str,
 ) -> Result<LearnedVocabulary, LearningError> {
+    let info = &subject.info;
     let engines: Arc<[Engine]> = engines_of(info).into();
     if engines.is_empty() {
         let problem = "the rules of the server's engine are unknown";
@@ -288,7 +290,7 @@ async fn vocabulary_of_ollama(
     });
     match in_file.await {
         Ok(Some(learned)) => Ok(learned),
-        _ => vocabulary_of_server(core, model, engines).await,
+        _ => vocabulary_of_server(core, subject, model, engines).await,
     }
 }
 
@@ -300,7 +302,7 @@ fn engines_of(info: &ModelInfo) -> Vec<Engine> {
 }
 
 /// The reason why the server's description of a model teaches nothing.
-enum LearningError {
+pub(super) enum LearningError {
     Server(ModelError),
     /// The vocabulary cannot be used; a text for the log.
     Unusable(String),
@@ -309,11 +311,12 @@ enum LearningError {
 /// Requests the vocabulary of a model from the server.
 async fn vocabulary_of_server(
     core: &Arc<Core>,
+    subject: &LessonSubject,
     model: &str,
     engines: Arc<[Engine]>,
 ) -> Result<LearnedVocabulary, LearningError> {
-    let requested = async { core.models.backend_for(model)?.vocabulary(model).await };
-    let Some(json) = requested.await.map_err(LearningError::Server)? else {
+    let requested = subject.backend.vocabulary(model).await;
+    let Some(json) = requested.map_err(LearningError::Server)? else {
         return Err(LearningError::Unusable("the server describes no vocabulary".to_owned()));
     };
     let parsed = blocking(core, move |_| {
@@ -330,65 +333,85 @@ async fn vocabulary_of_server(
     parsed.map_err(LearningError::Unusable)
 }
 
-/// Learns a template with `tools` unless it is known.
+/// Learns the template of a variant of some prompts unless it is known.
 async fn learn_template(
     core: &Arc<Core>,
-    info: &ModelInfo,
+    subject: &LessonSubject,
     prompts: &CountedPrompts,
-    num_ctx: u32,
     variant: &TemplateVariant,
-    tools: &[Value],
+    pace: Pace,
 ) -> Result<(), ModelError> {
     let Some(tokenizer) = core.counts.tokenizer_for_learning(&prompts.model, variant) else {
         return Ok(());
     };
-    let attempt = format!("{} {}", prompts.model, variant.key());
+    let (attempt, key) = (format!("{} {}", subject.key, variant.key()), variant.key());
     if !core.counts.may_try(&attempt) {
         return Ok(());
     }
-    let with_calls = info.can("tools") != Some(false);
-    let probes = probes(with_calls);
-    let mut rendered = Vec::new();
-    for messages in &probes {
-        let request = probe(core, prompts, num_ctx, messages.clone(), tools);
-        // The first one may load the model.
-        let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
-        let answer = async {
-            let backend = core.models.backend_for(&request.model)?;
-            tokio::time::timeout(limit, backend.render(&request)).await.unwrap_or_else(|_| {
-                let (to, phase) = (backend.target(Some(&request.model)), CallPhase::Response);
-                Err(ModelError::Timeout { to, phase, after: limit })
-            })
-        };
-        match answer.await {
-            Ok(Some(prompt)) => rendered.push(Some(prompt)),
-            Ok(None) => {
-                core.counts.note_failure(&attempt, &"the model server does not render");
-                return Ok(());
-            }
-            // A template may refuse one conversation and accept the next.
-            Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
-            Err(error) => {
-                core.counts.note_server_failure(&attempt, &error);
-                let is_hung =
-                    matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
-                return if is_hung { Err(error) } else { Ok(()) };
-            }
+    let tools = if variant.has_tools() { prompts.tools.clone() } else { Vec::new() };
+    let prompts = CountedPrompts { tools, ..prompts.clone() };
+    let probes = probes(subject.info.can("tools") != Some(false));
+    let rendered = match render_probes(core, subject, &prompts, &probes, pace).await {
+        Ok(rendered) => rendered,
+        Err(LearningError::Unusable(problem)) => {
+            core.counts.note_failure(&attempt, &problem);
+            return Ok(());
         }
-    }
-    let (prompts, key) =
-        (CountedPrompts { tools: tools.to_vec(), ..prompts.clone() }, variant.key());
+        Err(LearningError::Server(error)) => {
+            core.counts.note_server_failure(&attempt, &error);
+            let is_hung = matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
+            return if is_hung { Err(error) } else { Ok(()) };
+        }
+    };
+    let subject = subject.clone();
     in_background(core, move |core| {
         let CountedPrompts { model, think, tools, .. } = &prompts;
+        if !is_current(core, &subject, model) {
+            return;
+        }
         match learn(tokenizer.tokenizer(), &rendered) {
             Some(template) => core.counts.store_template(model, &key, template),
             None => core.counts.note_failure(&attempt, &"the template is not understood"),
         }
         let rendered: Vec<_> = probes.into_iter().zip(rendered).collect();
-        core.counts.calibrate_by_rendered(model, *think, tools, &rendered);
+        core.counts.calibrate_by_rendered(&subject.info, model, *think, tools, &rendered);
     })
     .await;
     Ok(())
+}
+
+/// Lets the server render conversations; `None` stands for one that it refuses.
+async fn render_probes(
+    core: &Arc<Core>,
+    subject: &LessonSubject,
+    prompts: &CountedPrompts,
+    probes: &[Vec<ContextMessage>],
+    pace: Pace,
+) -> Result<Vec<Option<String>>, LearningError> {
+    let (backend, num_ctx) = (&subject.backend, prompts.num_ctx.unwrap_or_default());
+    let mut rendered = Vec::new();
+    for messages in probes {
+        pace.wait(core, &prompts.model).await;
+        let request = probe(core, prompts, num_ctx, messages.clone(), &prompts.tools);
+        // The first one may load the model.
+        let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
+        let answer = tokio::time::timeout(limit, backend.render(&request)).await;
+        let answer = answer.unwrap_or_else(|_| {
+            let (to, phase) = (backend.target(Some(&request.model)), CallPhase::Response);
+            Err(ModelError::Timeout { to, phase, after: limit })
+        });
+        match answer {
+            Ok(Some(prompt)) => rendered.push(Some(prompt)),
+            Ok(None) => {
+                let problem = "the model server does not render";
+                return Err(LearningError::Unusable(problem.to_owned()));
+            }
+            // A template may refuse one conversation and accept the next.
+            Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
+            Err(error) => return Err(LearningError::Server(error)),
+        }
+    }
+    Ok(rendered)
 }
 
 /// Reads the vocabulary in the file of weights that the server named, or in the blob of that name in `dirs`: a server

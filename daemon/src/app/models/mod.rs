@@ -1,6 +1,7 @@
 //! `model.*`: the models of the model server, as clients see them.
 
 pub(crate) mod learning;
+pub(crate) mod lessons;
 pub(crate) mod servers;
 pub(crate) mod window;
 
@@ -16,16 +17,17 @@ use ollm_protocol::methods::model::{
 };
 use serde_json::Value;
 
-use self::learning::{CountedPrompts, check_description, known_counter, learned_counter};
+use self::learning::{check_description, known_counter, learned_counter};
 use self::window::{
     ContextWindow, WindowOrigin, describe, describe_again, describe_soon, may_read_images,
     window_of,
 };
 use super::core::{Core, blocking};
+use super::counts::CountedPrompts;
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
-    KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, Server, ServerStatus,
-    advise,
+    CountingSource, KvGeometry, ListedModel, ModelAddress, ModelError, ModelInfo, Priority,
+    RunningModel, Server, ServerStatus, advise,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -53,19 +55,23 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 
 /// Lists the models of the server (`model.list`).
 pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
-    let default = core.models.default_server();
+    let main = main_server(&core);
     let (data, missing) = servers::list_all(&core).await?;
-    let get_small_model = default.backend().map(|backend| backend.advice().get_small_model);
+    let get_small_model = main.backend().map(|backend| backend.advice().get_small_model);
     let get_small_model = get_small_model.unwrap_or_default().to_owned();
-    Ok(ModelListResult { host: default.host(), get_small_model, data, missing })
+    Ok(ModelListResult { host: main.host(), get_small_model, data, missing })
 }
 
 /// Returns the names of the models on the server of a model that read images; none if it does not list them.
 pub(super) async fn image_readers(core: &Core, model: &str) -> Vec<String> {
-    let listed = async { core.models.server_for(model)?.list().await };
-    let all = listed.await.unwrap_or_default().into_iter();
+    let Ok(server) = core.models.server_for(model) else { return Vec::new() };
+    let all = server.list(None).await.unwrap_or_default().into_iter();
     let readers = all.filter(|listed| listed.capabilities.iter().any(|name| name == "vision"));
-    readers.map(|listed| listed.model).collect()
+    let shown = |listed: ListedModel| {
+        let server = server.settings().name.clone();
+        core.models.names().shown(&ModelAddress { server, name: listed.model })
+    };
+    readers.map(shown).collect()
 }
 
 /// Describes a model (`model.show`).
@@ -194,6 +200,8 @@ async fn counter_for(
     }
     let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
+    // Other servers count beside their answers, and a chat would wait for the place.
+    let _place = (info.counting == CountingSource::Ollama).then_some(ticket);
     if needs_template {
         prompts.num_ctx = Some(choose_window(core, model, None).await);
     }

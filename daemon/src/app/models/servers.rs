@@ -3,27 +3,31 @@
 //! **Invariant**: with several servers, none of them delays the answer of the others by more than [`LIST_LIMIT`].
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ollm_protocol::methods::model::{
     CountsBy, KnownFrom, MissingServer, ModelServersParams, ModelServersResult, ModelSummary,
     ServedModelReport, ServerProblem, ServerReport,
 };
 
+use tokio::time::Instant;
+
 use super::{describe_again, summary};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::model::{
-    CallPhase, CountingSource, ListedModel, ModelAddress, ModelError, ModelInfo, RunningModel,
-    Server,
+    CallPhase, CountingSource, DEFAULT_SERVER, ListedModel, ModelAddress, ModelError, ModelInfo,
+    RunningModel, Server,
 };
 
 /// The longest wait for the models of one of several servers. A list takes at most a second.
 const LIST_LIMIT: Duration = Duration::from_millis(800);
 /// The longest wait for the models in memory, beside a list: a server that loads a model does not say which it has.
 const RUNNING_LIMIT: Duration = Duration::from_millis(300);
-/// The longest wait for a server that is tested.
-const TEST_LIMIT: Duration = Duration::from_secs(10);
+/// The part of [`LIST_LIMIT`] that is left after the descriptions that complete a list, in which the list itself is returned.
+const LIST_RESERVE: Duration = Duration::from_millis(100);
+/// The longest wait for a server that is tested, with all of its models.
+const TEST_LIMIT: Duration = Duration::from_secs(20);
 /// The most models of a server that are tested if the configuration describes none.
 const MAX_TESTED: usize = 3;
 
@@ -36,8 +40,9 @@ pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<Miss
     let default = core.models.default_server().settings().name.clone();
     all.sort_by_key(|server| server.settings().name != default);
     let limit = if all.len() > 1 { LIST_LIMIT } else { Duration::MAX };
+    let details_until = (all.len() > 1).then(|| Instant::now() + (LIST_LIMIT - LIST_RESERVE));
     let lists = all.into_iter().map(|server| async move {
-        let list = async { tokio::join!(server.list(), running(&server)) };
+        let list = async { tokio::join!(server.list(details_until), running(&server)) };
         let listed = tokio::time::timeout(limit, list).await;
         (server, listed)
     });
@@ -121,13 +126,14 @@ pub(crate) async fn report(
     Ok(ModelServersResult { data: join_all(reports).await })
 }
 
-async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerReport {
+/// Returns the report of a server that was not asked yet.
+fn unasked(server: &Server) -> ServerReport {
     let settings = server.settings();
     let (parallel, parallel_from) = match settings.parallel {
         Some(parallel) => (parallel, KnownFrom::Configured),
         None => (1, KnownFrom::Default),
     };
-    let mut report = ServerReport {
+    ServerReport {
         server: settings.name.clone(),
         kind: settings.kind.name().to_owned(),
         found: String::new(),
@@ -140,10 +146,15 @@ async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerRepor
         parallel_from,
         models: Vec::new(),
         problems: Vec::new(),
-    };
+    }
+}
+
+async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerReport {
+    let (settings, mut report) = (server.settings(), unasked(server));
     let limit = if test { TEST_LIMIT } else { LIST_LIMIT };
     let started = Instant::now();
-    let listed = tokio::time::timeout(limit, async {
+    let until = started + limit;
+    let listed = tokio::time::timeout_at(until, async {
         let backend = server.backend()?;
         backend.list(1).await
     });
@@ -165,18 +176,39 @@ async fn report_of(core: &Arc<Core>, server: &Server, test: bool) -> ServerRepor
     report.n_models = u32::try_from(listed.len()).ok();
     report.found = server.backend().map(|backend| backend.kind()).unwrap_or_default().to_owned();
     report.version = server.status().await.version;
+    report.problems.extend(hidden_models(core, server, &listed));
     if test {
-        test_models(core, server, &listed, &mut report).await;
+        test_models(core, server, &listed, &mut report, until).await;
     }
     report
 }
 
-/// Describes the models that the configuration names, or else some of the server.
+/// Returns a problem for each model that the alias of another one hides: a name alone means the alias.
+fn hidden_models(core: &Core, server: &Server, listed: &[ListedModel]) -> Vec<ServerProblem> {
+    let (name, names) = (&server.settings().name, core.models.names());
+    let Ok(backend) = server.backend() else { return Vec::new() };
+    let mut problems = Vec::new();
+    for (alias, other) in names.aliases().into_iter().filter(|_| *name == DEFAULT_SERVER) {
+        let hidden = listed.iter().find(|listed| {
+            let is_hidden = backend.is_named(&listed.model, &alias);
+            is_hidden && !(other.server == *name && backend.is_named(&listed.model, &other.name))
+        });
+        if let Some(hidden) = hidden {
+            let text = format!("the alias {alias} means {other}, and hides {}", hidden.model);
+            let hint = format!("ollmctl models show {alias}@{name}");
+            problems.push(ServerProblem { text, hint });
+        }
+    }
+    problems
+}
+
+/// Describes the models that the configuration names, or else some of the server, all at once.
 async fn test_models(
     core: &Arc<Core>,
     server: &Server,
     listed: &[ListedModel],
     report: &mut ServerReport,
+    until: Instant,
 ) {
     let settings = server.settings();
     let address = |name: &str| {
@@ -187,9 +219,12 @@ async fn test_models(
     if names.is_empty() {
         names = listed.iter().take(MAX_TESTED).map(|model| address(&model.model)).collect();
     }
-    for model in names {
-        let described = tokio::time::timeout(TEST_LIMIT, describe_again(core, &model));
-        match described.await {
+    let described = names.into_iter().map(|model| async move {
+        let described = tokio::time::timeout_at(until, describe_again(core, &model)).await;
+        (model, described)
+    });
+    for (model, described) in join_all(described).await {
+        match described {
             Ok(Ok(info)) => {
                 // The server's own number wins over the configured one.
                 if let Some(slots) = info.slots.filter(|slots| settings.parallel != Some(*slots)) {
@@ -199,7 +234,8 @@ async fn test_models(
             }
             Ok(Err(error)) => report.problems.push(problem_of(&error, &settings.name)),
             Err(_) => {
-                let text = format!("{model} was not described within {} s", TEST_LIMIT.as_secs());
+                let limit = TEST_LIMIT.as_secs();
+                let text = format!("{model} was not described within the {limit} s of a test");
                 let hint = format!("ollmctl models show {model}");
                 report.problems.push(ServerProblem { text, hint });
             }
@@ -211,7 +247,8 @@ fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelRepo
     let counts = match &info.counting {
         CountingSource::Ollama => CountsBy::Vocabulary,
         CountingSource::Weights(path)
-            if crate::fsutil::file_len(path).is_some() && core.counts.may_try(&model) =>
+            if crate::fsutil::file_len(path).is_some()
+                && core.counts.may_try(&core.models.names().key(&model)) =>
         {
             CountsBy::Vocabulary
         }
@@ -238,6 +275,9 @@ fn problem_of(error: &ModelError, server: &str) -> ServerProblem {
         | ModelError::Client { .. } => "ollmctl config check".to_owned(),
         ModelError::Unreachable { to, .. } => to.advice.start.to_owned(),
         ModelError::NotFound { .. } => "ollmctl models list".to_owned(),
+        ModelError::LoadFailed { to, .. } | ModelError::Failed { to, .. } => {
+            to.advice.state.to_owned()
+        }
         _ => format!("ollmctl servers test {server}"),
     };
     ServerProblem { text: error.to_string(), hint }
@@ -260,4 +300,88 @@ async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> 
     })
     .await;
     waiting.into_iter().filter_map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::testing::TestSession;
+    use crate::model::{
+        ADVICE, AnswerStream, Backend, BackendFuture, ChatRequest, SAMPLING, SamplingNames,
+        ServerAdvice, Version,
+    };
+
+    /// A server that lists models and describes only one of them.
+    struct HungBackend;
+
+    impl Backend for HungBackend {
+        fn host(&self) -> String {
+            "hung".to_owned()
+        }
+
+        fn advice(&self) -> &'static ServerAdvice {
+            &ADVICE
+        }
+
+        fn kind(&self) -> &'static str {
+            "hung"
+        }
+
+        fn sampling(&self) -> &'static SamplingNames {
+            &SAMPLING
+        }
+
+        fn version(&self) -> BackendFuture<'_, Version> {
+            Box::pin(async { Ok(Version::parse("")) })
+        }
+
+        fn list(&self, _: u32) -> BackendFuture<'_, Vec<ListedModel>> {
+            let listed = ["a", "b", "c"].map(|name| {
+                let model = name.to_owned();
+                ListedModel { model, is_whole: true, ..ListedModel::default() }
+            });
+            Box::pin(async move { Ok(listed.to_vec()) })
+        }
+
+        fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+            self.show(model)
+        }
+
+        fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+            Box::pin(async move {
+                if model != "c" {
+                    std::future::pending::<()>().await;
+                }
+                Ok(ModelInfo { model: model.to_owned(), ..ModelInfo::default() })
+            })
+        }
+
+        fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn stream<'a>(&'a self, _: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn release_idle(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn test_of_a_server_has_a_limit_for_all_of_its_models() {
+        let session = TestSession::new(&[]);
+        session.core.models.set_backend(Arc::new(HungBackend));
+        let begun = Instant::now();
+        let params = ModelServersParams { server: None, test: true };
+        let tested = report(Arc::clone(&session.core), params).await.expect("reports").data;
+        let took = begun.elapsed();
+        assert!(took >= TEST_LIMIT && took < TEST_LIMIT + Duration::from_secs(1), "{took:?}");
+        let models: Vec<_> = tested[0].models.iter().map(|model| model.model.as_str()).collect();
+        assert_eq!(models, ["c"]);
+        let problems: Vec<_> = tested[0].problems.iter().map(|one| one.text.as_str()).collect();
+        let text = |model: &str| format!("{model} was not described within the 20 s of a test");
+        assert_eq!(problems, [text("a"), text("b")]);
+    }
 }

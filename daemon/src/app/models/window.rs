@@ -129,6 +129,7 @@ async fn remember(core: &Arc<Core>, info: &Arc<ModelInfo>) {
         if !core.limits.is_known(&host, &info) {
             core.limits.note(&host, &info);
         }
+        core.counts.forget_other(&info);
         Ok(())
     });
     drop(noted.await);

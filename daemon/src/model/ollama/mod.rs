@@ -29,6 +29,7 @@ use crate::clock::Clock;
 pub(crate) static ADVICE: ServerAdvice = ServerAdvice {
     kind: "an Ollama server",
     start: "ollama serve",
+    state: "ollmctl models running",
     get_model: "ollama pull",
     get_small_model: "ollama pull qwen3:0.6b",
     get_image_reader: "ollama pull qwen3-vl:4b",
@@ -177,7 +178,8 @@ impl Ollama {
         let call = post("/api/chat", body, self.target(Some(model)))?;
         let first_token = self.http.timeouts.first_token;
         let body = self.call(&call, CallPhase::FirstToken, first_token).await?;
-        stream::parse(&call.to, 1, body.trim_ascii())
+        let line = stream::parse(&call.to, 1, body.trim_ascii());
+        line.map_err(|failure| failure.into_error(&call.to, &self.http.address))
     }
 }
 
@@ -200,6 +202,10 @@ impl Backend for Ollama {
 
     fn version(&self) -> BackendFuture<'_, Version> {
         Box::pin(async { self.explained(self.fetch_version(1).await).await })
+    }
+
+    fn names_have_tags(&self) -> bool {
+        true
     }
 
     fn list(&self, max_attempts: u32) -> BackendFuture<'_, Vec<ListedModel>> {
@@ -266,10 +272,11 @@ impl Backend for Ollama {
                 wire::chat_body(self.names.of(&request.model), request, false),
                 to,
             )?;
-            let Timeouts { first_token, idle, .. } = self.http.timeouts;
+            let first_token = self.http.timeouts.first_token;
             let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
             let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
-            let stream = LineStream::new(call.to, OllamaLines(version), response, first, idle);
+            let stream =
+                LineStream::new(&self.http, call.to, OllamaLines(version), response, first);
             Ok(Box::new(stream) as Box<dyn AnswerStream>)
         })
     }

@@ -6,9 +6,8 @@
 
 use super::wire::{ChatLine, ErrorLine};
 use crate::model::error::{CallTarget, ModelError};
-use crate::model::error_response::from_error_line;
 use crate::model::info::Version;
-use crate::model::line_stream::{LineParser, ParsedLine};
+use crate::model::line_stream::{LineFailure, LineParser, ParsedLine};
 use crate::nesting;
 
 /// Reads the lines of a server of this version, which decides the meaning of its counts.
@@ -30,7 +29,7 @@ impl LineParser for OllamaLines {
 }
 
 /// Parses a line. If it contains an error, everything else in it is ignored.
-pub(super) fn parse(to: &CallTarget, number: u64, line: &[u8]) -> Result<ChatLine, ModelError> {
+pub(super) fn parse(to: &CallTarget, number: u64, line: &[u8]) -> Result<ChatLine, LineFailure> {
     // The text of the line is not repeated, because it may be part of a conversation.
     let garbage = || {
         if nesting::is_unparsable(line) {
@@ -41,17 +40,17 @@ pub(super) fn parse(to: &CallTarget, number: u64, line: &[u8]) -> Result<ChatLin
     };
     // serde would read an array as the fields of a struct.
     if line.first() != Some(&b'{') {
-        return Err(garbage());
+        return Err(garbage().into());
     }
     let ErrorLine { error } = serde_json::from_slice(line).map_err(|_| garbage())?;
     if let Some(error) = error {
-        return Err(from_error_line(to.clone(), &error));
+        return Err(LineFailure::Sent(error));
     }
-    serde_json::from_slice(line).map_err(|_| garbage())
+    serde_json::from_slice(line).map_err(|_| garbage().into())
 }
 
 /// Returns the texts of a line that was refused because its tool calls are nested too deeply.
-fn texts_beside(error: &ModelError, line: &[u8]) -> Option<ChatLine> {
-    let is_too_deep = matches!(error, ModelError::TooDeep { .. });
+fn texts_beside(error: &LineFailure, line: &[u8]) -> Option<ChatLine> {
+    let is_too_deep = matches!(error, LineFailure::Found(ModelError::TooDeep { .. }));
     is_too_deep.then(|| ChatLine::texts_of(line)).flatten()
 }

@@ -19,8 +19,7 @@ use tokio::time::Instant;
 use super::thinking::ThinkingSplitter;
 use crate::model::chat::{AnswerCall, ChatDelta, ChatEnd, DoneReason, PromptCount};
 use crate::model::error::{CallTarget, ModelError, sanitized};
-use crate::model::error_response::from_error_line;
-use crate::model::line_stream::{LineParser, ParsedLine};
+use crate::model::line_stream::{LineFailure, LineParser, ParsedLine};
 use crate::model::listed::absent_or_null;
 use crate::nesting;
 
@@ -167,7 +166,7 @@ impl ChatChunks {
 
     fn chunk(&mut self, to: &CallTarget, chunk: Chunk) -> ParsedLine {
         if let Some(error) = chunk.error {
-            return ParsedLine::failed(from_error_line(to.clone(), &error));
+            return ParsedLine::failed(LineFailure::Sent(error));
         }
         self.first_at.get_or_insert_with(Instant::now);
         if let Some(usage) = chunk.usage {
@@ -196,7 +195,7 @@ impl ChatChunks {
             self.splitter.finish(&mut deltas);
             if matches!(reason.as_str(), "abort" | "error") {
                 let message = format!("it ended with the reason {reason}");
-                let failed = Some(ModelError::BrokeOff { to: to.clone(), message });
+                let failed = Some(ModelError::BrokeOff { to: to.clone(), message }.into());
                 return ParsedLine { deltas, failed, ..ParsedLine::default() };
             }
             let reason = done_reason(&reason);
@@ -377,10 +376,12 @@ impl PartialCall {
 
 #[cfg(test)]
 mod tests {
+    use ollm_protocol::model_host::ModelHost;
     use serde_json::json;
 
     use super::super::Dialect;
     use super::*;
+    use crate::model::http::HttpAddress;
 
     fn to() -> CallTarget {
         let (host, model) = ("http://h:1".to_owned(), Some("m".to_owned()));
@@ -394,7 +395,9 @@ mod tests {
             let parsed = chunks.parse(&to(), at as u64 + 1, line.as_bytes());
             deltas.extend(parsed.deltas);
             if parsed.end.is_some() || parsed.failed.is_some() {
-                return (deltas, parsed.end, parsed.failed);
+                let address = HttpAddress::new(ModelHost::parse("h:1").expect("an address"));
+                let failed = parsed.failed.map(|failure| failure.into_error(&to(), &address));
+                return (deltas, parsed.end, failed);
             }
         }
         (deltas, None, None)

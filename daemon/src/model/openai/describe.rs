@@ -118,7 +118,7 @@ impl FoundModel {
         of_slot.and_then(positive_u32).or_else(|| window_in(&self.entry))
     }
 
-    /// Returns a text that changes if the model, its template or its window does.
+    /// Returns a text that changes if the model, its template or its window does; the window is behind the dot.
     fn digest(&self) -> String {
         let meta = &self.entry["meta"];
         let props = self.props.as_ref();
@@ -127,11 +127,11 @@ impl FoundModel {
             self.entry["root"].to_string(),
             meta["n_params"].to_string(),
             meta["size"].to_string(),
-            format!("{:?}", self.window()),
             props.and_then(|props| props.model_path.clone()).unwrap_or_default(),
             props.and_then(|props| props.chat_template.clone()).unwrap_or_default(),
         ];
-        blake3::hash(parts.join("\n").as_bytes()).to_hex()[..32].to_owned()
+        let weights = &blake3::hash(parts.join("\n").as_bytes()).to_hex()[..32];
+        format!("{weights}.{}", self.window().unwrap_or_default())
     }
 
     fn meta(&self, name: &str) -> Option<u64> {

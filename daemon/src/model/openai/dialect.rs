@@ -207,7 +207,8 @@ const PLAIN: DialectRules = DialectRules {
     title: "another server with the API of OpenAI",
     advice: ServerAdvice {
         kind: "a server with the API of OpenAI",
-        start: "ollmctl servers test",
+        start: "ollmctl config show",
+        state: "ollmctl servers test",
         get_model: "",
         get_small_model: "ollmctl models list",
         get_image_reader: "ollmctl models list",

@@ -46,6 +46,8 @@ pub(super) struct OpenAi {
     names: OwnNames,
     is_local: bool,
     kind: Mutex<KnownDialect>,
+    /// The last properties that a llama-server sent.
+    last_props: Mutex<Option<Props>>,
 }
 
 /// The known kind of a server, and the source of that knowledge.
@@ -58,6 +60,8 @@ struct KnownDialect {
     is_listed: bool,
     /// Set once the server was asked if it is Ollama, and is not.
     is_not_ollama: bool,
+    /// Set once the server sent its list of models.
+    is_asked: bool,
 }
 
 #[derive(Deserialize)]
@@ -65,19 +69,32 @@ struct Rendered {
     prompt: String,
 }
 
-#[derive(Deserialize)]
-struct Tokens {
-    tokens: Vec<Value>,
-}
-
+/// The tokens of a text. Only vLLM sends their number as well.
 #[derive(Deserialize)]
 struct Counted {
-    count: u64,
+    count: Option<u64>,
+    tokens: Option<Vec<serde::de::IgnoredAny>>,
+}
+
+impl Counted {
+    /// Returns the count; `None` if the server sent another object.
+    fn count(self) -> Option<u64> {
+        self.count.or(self.tokens.map(|tokens| tokens.len() as u64))
+    }
 }
 
 #[derive(Deserialize)]
 struct VersionReply {
     version: String,
+}
+
+/// Returns the response to a path that a gateway in front of the server may hide; `None` if it does.
+fn unless_hidden<T>(response: Result<T, ModelError>) -> Result<Option<T>, ModelError> {
+    match response {
+        Ok(response) => Ok(Some(response)),
+        Err(ModelError::NotFound { .. } | ModelError::OtherServer { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl OpenAi {
@@ -98,8 +115,9 @@ impl OpenAi {
             is_configured: is_configured && dialect != Dialect::Plain,
             is_listed: false,
             is_not_ollama: false,
+            is_asked: false,
         };
-        Self { http, names, is_local, kind: Mutex::new(kind) }
+        Self { http, names, is_local, kind: Mutex::new(kind), last_props: Mutex::default() }
     }
 
     fn rules(&self) -> &'static DialectRules {
@@ -114,10 +132,22 @@ impl OpenAi {
     ) -> Result<T, ModelError> {
         let to = self.target(model);
         let call = HttpCall { method: Method::GET, path, body: None, max_attempts, to };
-        let body = self.http.call(&call, CallPhase::Response, self.http.timeouts.response).await?;
-        decode(&call.to, path, &body)
+        decode(&call.to, path, &self.ask(&call).await?)
     }
 
+    /// Sends a request that changes nothing at the server. These servers close a connection that was idle for five seconds,
+    /// maybe just when it is used again, so a lost connection is tried once more.
+    async fn ask(&self, call: &HttpCall<'_>) -> Result<Vec<u8>, ModelError> {
+        let limit = self.http.timeouts.response;
+        match self.http.call(call, CallPhase::Response, limit).await {
+            Err(ModelError::Disconnected { .. }) => {
+                self.http.call(call, CallPhase::Response, limit).await
+            }
+            response => response,
+        }
+    }
+
+    /// Sends a request to render or to count.
     async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -125,8 +155,7 @@ impl OpenAi {
         model: &str,
     ) -> Result<T, ModelError> {
         let call = post(path, serde_json::to_vec(body), self.target(Some(model)))?;
-        let body = self.http.call(&call, CallPhase::Response, self.http.timeouts.response).await?;
-        decode(&call.to, path, &body)
+        decode(&call.to, path, &self.ask(&call).await?)
     }
 
     /// Returns the models with what the server says about them.
@@ -134,8 +163,8 @@ impl OpenAi {
         // Both at once, because a turn waits for them.
         let props = async {
             match self.rules().has_props {
-                true => self.get::<Props>("/props", max_attempts, None).await.map(Some),
-                false => Ok(None),
+                true => Some(self.props(max_attempts).await),
+                false => None,
             }
         };
         let list = self.get::<Value>(MODELS, max_attempts, None);
@@ -154,10 +183,35 @@ impl OpenAi {
             // The server said just now that it is another one.
             _ if !rules.has_props => None,
             // The server said just now that it is a llama-server.
-            Ok(None) => Some(self.get("/props", max_attempts, None).await?),
-            props => props?,
+            None => self.known_props(self.props(max_attempts).await?),
+            Some(props) => self.known_props(props?),
         };
         Ok(list.into_models(props.as_ref()))
+    }
+
+    /// Requests the properties of a llama-server; `None` behind a gateway that hides them.
+    ///
+    /// **Errors**: `Unauthorized` if the server or the gateway does not permit the request.
+    async fn props(&self, max_attempts: u32) -> Result<Option<Props>, ModelError> {
+        let props = match unless_hidden(self.get::<Props>("/props", max_attempts, None).await) {
+            Err(ModelError::Refused { to, status: 403, message }) => {
+                return Err(ModelError::Unauthorized { to, message });
+            }
+            Err(ModelError::ForbiddenHost { to }) => {
+                let message = "status 403 without a message".to_owned();
+                return Err(ModelError::Unauthorized { to, message });
+            }
+            props => props?,
+        };
+        if let Some(props) = &props {
+            *self.last_props.lock() = Some(props.clone());
+        }
+        Ok(props)
+    }
+
+    /// Returns the properties of a llama-server: those that it sent, or else, if they are hidden now, the last ones.
+    fn known_props(&self, sent: Option<Props>) -> Option<Props> {
+        sent.or_else(|| self.last_props.lock().clone())
     }
 
     /// Learns the kind of the server from its list of models.
@@ -170,6 +224,7 @@ impl OpenAi {
             return Err(self.other_server(found));
         }
         let mut kind = self.kind.lock();
+        kind.is_asked = true;
         if found == Dialect::Plain {
             if kind.is_listed {
                 (kind.dialect, kind.is_listed) = (found, false);
@@ -224,44 +279,70 @@ impl OpenAi {
         let body = request::chat_body(self.names.of(&request.model), request, self.rules());
         let to = self.target(Some(&request.model));
         let call = post(CHAT, serde_json::to_vec(&body), to)?;
-        let Timeouts { first_token, idle, .. } = self.http.timeouts;
+        let first_token = self.http.timeouts.first_token;
         let chunks = ChatChunks::new();
         let (response, first) = self.http.send(&call, CallPhase::FirstToken, first_token).await?;
-        let mut stream = LineStream::new(call.to, chunks, response, first, idle);
+        let mut stream = LineStream::new(&self.http, call.to, chunks, response, first);
         // Some servers send the head of a response before they read the prompt.
         stream.begin().await?;
         Ok(Box::new(stream))
     }
 
-    async fn rendered(&self, request: &ChatRequest) -> Result<String, ModelError> {
+    async fn rendered(&self, request: &ChatRequest) -> Result<Option<String>, ModelError> {
+        if self.rules().counting != CountingPath::Rendered {
+            return Ok(None);
+        }
         let body = request::prompt_body(self.names.of(&request.model), request, self.rules());
-        let Rendered { prompt } = self.post("/apply-template", &body, &request.model).await?;
-        Ok(prompt)
+        let rendered = self.post::<Rendered>("/apply-template", &body, &request.model).await;
+        Ok(unless_hidden(rendered)?.map(|rendered| rendered.prompt))
     }
 
     async fn counted(&self, request: &ChatRequest) -> Result<Option<u64>, ModelError> {
-        let rules = self.rules();
-        let counted = match rules.counting {
+        let (name, rules) = (self.names.of(&request.model), self.rules());
+        let body = match rules.counting {
             CountingPath::None => return Ok(None),
-            CountingPath::Rendered => {
-                let prompt = self.rendered(request).await?;
-                let body = json!({ "content": prompt, "add_special": true, "parse_special": true });
-                let tokens = self.post::<Tokens>("/tokenize", &body, &request.model).await;
-                tokens.map(|counted| counted.tokens.len() as u64)
-            }
+            CountingPath::Rendered => match self.rendered(request).await? {
+                Some(prompt) => {
+                    json!({ "content": prompt, "add_special": true, "parse_special": true })
+                }
+                None => return Ok(None),
+            },
             CountingPath::Conversation => {
-                let name = self.names.of(&request.model);
                 let mut body = request::prompt_body(name, request, rules);
                 body["add_generation_prompt"] = true.into();
-                let counted = self.post::<Counted>("/tokenize", &body, &request.model).await;
-                counted.map(|counted| counted.count)
+                body
             }
         };
-        match counted {
-            Ok(count) => Ok(Some(count)),
-            // A gateway hides the path.
-            Err(ModelError::NotFound { .. } | ModelError::OtherServer { .. }) => Ok(None),
-            Err(error) => Err(error),
+        self.tokenized(&body, &request.model, request.messages.is_empty()).await
+    }
+
+    async fn counted_text(&self, model: &str, text: &str) -> Result<Option<u64>, ModelError> {
+        let body = match self.rules().counting {
+            CountingPath::None => return Ok(None),
+            CountingPath::Rendered => {
+                json!({ "content": text, "add_special": false, "parse_special": true })
+            }
+            CountingPath::Conversation => {
+                json!({ "model": self.names.of(model), "prompt": text, "add_special_tokens": false })
+            }
+        };
+        self.tokenized(&body, model, text.is_empty()).await
+    }
+
+    /// Sends a request to count, and returns the count; `None` if the server hides the path.
+    ///
+    /// **Errors**: `OtherServer` for a response that is no count, or that counts nothing of what is not empty.
+    async fn tokenized(
+        &self,
+        body: &Value,
+        model: &str,
+        is_empty: bool,
+    ) -> Result<Option<u64>, ModelError> {
+        let counted = self.post::<Counted>("/tokenize", body, model).await;
+        let Some(counted) = unless_hidden(counted)? else { return Ok(None) };
+        match counted.count().filter(|count| *count > 0 || is_empty) {
+            Some(count) => Ok(Some(count)),
+            None => Err(self.other_server("it returns no count of tokens".to_owned())),
         }
     }
 }
@@ -279,23 +360,32 @@ impl Backend for OpenAi {
         self.kind.lock().dialect.title()
     }
 
+    fn identify(&self) -> BackendFuture<'_, ()> {
+        Box::pin(async {
+            if !self.is_identified() {
+                let list: Value = self.get(MODELS, 1, None).await?;
+                self.check_kind(&list).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn is_identified(&self) -> bool {
+        let known = *self.kind.lock();
+        known.dialect != Dialect::Plain || known.is_asked
+    }
+
     fn sampling(&self) -> &'static SamplingNames {
         &self.rules().sampling
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
         Box::pin(async {
-            let rules = self.rules();
-            let is_configured = self.kind.lock().is_configured;
-            if rules.has_props {
-                match self.get::<Props>("/props", 1, None).await {
-                    // Another server may answer there now, which its list says.
-                    Err(ModelError::OtherServer { .. }) if !is_configured => {}
-                    props => {
-                        let build = props?.build_info;
-                        return Ok(Version::parse(build.as_deref().unwrap_or_default()));
-                    }
-                }
+            // Without them, another server may answer there now, which its list says, or a gateway.
+            if self.rules().has_props
+                && let Some(props) = self.props(1).await?
+            {
+                return Ok(Version::parse(props.build_info.as_deref().unwrap_or_default()));
             }
             let list: Value = self.get(MODELS, 1, None).await?;
             self.check_kind(&list).await?;
@@ -347,16 +437,15 @@ impl Backend for OpenAi {
     }
 
     fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
-        Box::pin(async move {
-            if self.rules().counting != CountingPath::Rendered {
-                return Ok(None);
-            }
-            self.rendered(request).await.map(Some)
-        })
+        Box::pin(self.rendered(request))
     }
 
     fn count<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<u64>> {
         Box::pin(self.counted(request))
+    }
+
+    fn count_text<'a>(&'a self, model: &'a str, text: &'a str) -> BackendFuture<'a, Option<u64>> {
+        Box::pin(self.counted_text(model, text))
     }
 
     fn release_idle(&self) -> bool {

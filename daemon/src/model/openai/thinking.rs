@@ -6,6 +6,9 @@ use crate::model::chat::ChatDelta;
 
 const OPENING: &str = "<think>";
 const CLOSING: &str = "</think>";
+/// The most bytes of white space that are held before thinking, or left out behind it. More is text, whose length is
+/// limited; a server that sends nothing else would otherwise never be stopped.
+const MAX_BLANK_BYTES: usize = 1024;
 
 /// Divides the text of an answer that begins with thinking.
 #[derive(Debug, Default)]
@@ -13,6 +16,8 @@ pub(super) struct ThinkingSplitter {
     state: SplitState,
     /// Text that may be the beginning of a tag.
     held: String,
+    /// The bytes that were left out.
+    n_left_out: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +60,7 @@ impl ThinkingSplitter {
                     (self.held, self.state) = (rest.to_owned(), SplitState::Thinking);
                     return true;
                 }
-                if OPENING.starts_with(begun) {
+                if OPENING.starts_with(begun) && self.held.len() <= MAX_BLANK_BYTES {
                     return false;
                 }
                 self.flush(deltas);
@@ -73,8 +78,10 @@ impl ThinkingSplitter {
                 return false;
             }
             SplitState::Behind => {
-                self.held = self.held.trim_start().to_owned();
-                if !self.held.is_empty() {
+                let begun = self.held.trim_start();
+                self.n_left_out += self.held.len() - begun.len();
+                self.held = begun.to_owned();
+                if !self.held.is_empty() || self.n_left_out > MAX_BLANK_BYTES {
                     self.flush(deltas);
                 }
             }
@@ -126,5 +133,21 @@ mod tests {
         check("<thing>", "", "<thing>");
         check("  x", "", "  x");
         check("<", "", "<");
+    }
+
+    #[test]
+    fn endless_white_space_is_text_after_a_while() {
+        let check = |first: &str| {
+            let (mut splitter, mut deltas) = (ThinkingSplitter::default(), Vec::new());
+            splitter.push(first, &mut deltas);
+            deltas.clear();
+            for _ in 0..3 * MAX_BLANK_BYTES {
+                splitter.push(" ", &mut deltas);
+                assert!(splitter.held.len() <= MAX_BLANK_BYTES, "{first}");
+            }
+            assert!(deltas.len() >= MAX_BLANK_BYTES, "{first}: {}", deltas.len());
+        };
+        check("");
+        check("<think>so</think>");
     }
 }

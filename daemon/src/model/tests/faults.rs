@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use serde_json::json;
 
 use super::*;
+use crate::config::ApiKey;
 
 const BEGUN: &str = "{\"message\":{\"content\":\"half\"},\"done\":false}\n";
 const DONE: &str = "{\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\"}\n";
@@ -47,6 +48,27 @@ async fn answer_without_end_marker_is_an_error() {
     check(vec![chunk("{\"done\":true,\"error\":\"no\"}\n"), Step::End], "brokeOff").await;
     let died = "{\"error\":\"llama-server process has terminated: signal: killed\"}\n";
     check(vec![chunk(died), Step::End], "loadFailed").await;
+}
+
+#[tokio::test]
+async fn error_in_an_answer_has_no_key() {
+    let line = "{\"error\":\"no such key: sesame\"}\n";
+    let connect = |server: &ScriptedServer| {
+        let host = ModelHost::parse(&server.host()).expect("an address");
+        let key = Some(ApiKey("sesame".to_owned()));
+        connect_to(HttpAddress { key, ..HttpAddress::new(host) }, PATIENT)
+    };
+    for end in ["\n", ""] {
+        let steps = vec![BEGIN, chunk(BEGUN), chunk(line.trim_end()), chunk(end), Step::End];
+        let server = ScriptedServer::new("0.33.0", steps);
+        let error = failed(collect(&connect(&server)).await, &half()).to_string();
+        assert!(error.ends_with("aborted the answer: no such key: [key]"), "{error}");
+    }
+    let server = ScriptedServer::new("0.33.0", response(200, "", line));
+    let keep_alive = Duration::ZERO;
+    let request = WarmRequest { model: "m".to_owned(), num_ctx: 4096, keep_alive };
+    let error = connect(&server).warm(&request).await.expect_err("fails").to_string();
+    assert!(error.contains("no such key: [key]"), "{error}");
 }
 
 #[tokio::test]

@@ -48,6 +48,16 @@ pub(crate) struct FaceState {
     pub(crate) weights: String,
     /// Set if the paths that count are hidden, as behind a gateway.
     pub(crate) hides_counting: bool,
+    /// The number of requests to them whose connection is closed instead.
+    pub(crate) n_closing: usize,
+    /// Set if they do not respond.
+    pub(crate) hangs_counting: bool,
+    /// Set if llama-server is behind a gateway that has only the paths of OpenAI.
+    pub(crate) hides_props: bool,
+    /// Set if the list of llama-server has the window.
+    pub(crate) lists_window: bool,
+    /// The number of parameters that llama-server reports.
+    pub(crate) n_params: u64,
     /// Set if vLLM counts with another vocabulary.
     pub(crate) counts_otherwise: bool,
     answers: VecDeque<Answer>,
@@ -74,6 +84,11 @@ impl FakeOpenAi {
             slots: 1,
             weights: "/nowhere/m.gguf".to_owned(),
             hides_counting: false,
+            n_closing: 0,
+            hangs_counting: false,
+            hides_props: false,
+            lists_window: false,
+            n_params: 108_096,
             counts_otherwise: false,
             answers: VecDeque::new(),
             replies: VecDeque::new(),
@@ -108,6 +123,11 @@ impl FakeOpenAi {
     pub(crate) fn requests(&self, path: &str) -> Vec<SentRequest> {
         let state = self.state.lock();
         state.requests.iter().filter(|request| request.path == path).cloned().collect()
+    }
+
+    /// Returns the paths of all requests so far.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.state.lock().requests.iter().map(|request| request.path.clone()).collect()
     }
 
     /// Returns the chat requests so far.
@@ -166,8 +186,13 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
     let (_, path) = request.line.split_once(' ').unwrap_or_default();
     let (path, body, head) = (path.to_owned(), request.body.clone(), request.head.clone());
     state.requests.push(SentRequest { path: path.clone(), body, head });
-    let is_llama = state.face == Face::LlamaServer;
+    let is_llama = state.face == Face::LlamaServer && !state.hides_props;
     match path.as_str() {
+        "/apply-template" | "/tokenize" if state.hangs_counting => vec![Step::Hang],
+        "/apply-template" | "/tokenize" if state.n_closing > 0 => {
+            state.n_closing -= 1;
+            vec![Step::Close]
+        }
         "/v1/models" => json_reply(200, &state.models()),
         "/v1/chat/completions" => state.chat(&request.body),
         "/props" if is_llama => json_reply(200, &state.props()),
@@ -185,7 +210,9 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
         // `vllm/entrypoints/serve/tokenize/protocol.py`, `TokenizeResponse`.
         "/tokenize" if state.face == Face::Vllm && !state.hides_counting => {
             let factor = if state.counts_otherwise { 2 } else { 1 };
-            let tokens = count(&prompt_of(&request.body)) * factor;
+            // `TokenizeCompletionRequest`, and `TokenizeChatRequest`.
+            let text = request.body["prompt"].as_str().map(str::to_owned);
+            let tokens = count(&text.unwrap_or_else(|| prompt_of(&request.body))) * factor;
             json_reply(
                 200,
                 &json!({ "count": tokens, "max_model_len": state.window, "tokens": [] }),
@@ -233,7 +260,8 @@ impl FaceState {
         let entry = match self.face {
             Face::LlamaServer => json!({ "id": model, "object": "model", "owned_by": "llamacpp",
                 "meta": { "vocab_type": 2, "n_vocab": 266, "n_ctx_train": 8192, "n_embd": 64,
-                    "n_params": 108_096, "size": 432_384 } }),
+                    "n_ctx": window.filter(|_| self.lists_window), "n_params": self.n_params,
+                    "size": 432_384 } }),
             Face::Vllm => {
                 json!({ "id": model, "object": "model", "owned_by": "vllm", "root": model,
                 "parent": null, "max_model_len": window })
@@ -265,7 +293,7 @@ impl FaceState {
     fn unknown_path(&self, line: &str) -> Vec<Step> {
         match self.face {
             // Recorded from llama-server b1-0c1e570.
-            Face::LlamaServer => {
+            Face::LlamaServer if !self.hides_props => {
                 let body = json!({ "error": { "message": "File Not Found",
                     "type": "not_found_error", "code": 404 } });
                 let head = "Server: llama.cpp\r\nContent-Type: application/json\r\n";
@@ -277,7 +305,7 @@ impl FaceState {
                 &json!({ "error": format!("Unexpected endpoint or method. ({line})") }),
             ),
             // FastAPI.
-            Face::Vllm | Face::Sglang | Face::Plain => {
+            Face::LlamaServer | Face::Vllm | Face::Sglang | Face::Plain => {
                 json_reply(404, &json!({ "detail": "Not Found" }))
             }
         }
