@@ -32,6 +32,7 @@ mod images;
 mod limits;
 mod loops;
 mod model;
+mod placement;
 mod search;
 mod servers;
 mod session;

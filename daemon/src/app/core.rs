@@ -17,6 +17,7 @@ use super::counts::Counts;
 use super::error::{AppError, Result};
 use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
+use super::placement::{Candidate, Placements, choose};
 use super::previews::Previews;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
@@ -54,6 +55,7 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     pub(crate) limits: KnownLimits,
     pub(crate) speeds: MeasuredModels,
+    pub(crate) placements: Placements,
     pub(crate) cache: SessionCache,
     pub(crate) turns: Exclusive<RunningTurn>,
     pub(crate) compactions: Exclusive<RunningCompaction>,
@@ -101,6 +103,7 @@ impl Core {
             counts: Counts::new(dir.join("vocab")).named(names.clone()),
             limits: KnownLimits::new(&dir.join("vocab")).named(names.clone()),
             speeds: MeasuredModels::new(names),
+            placements: Placements::default(),
             cache: SessionCache::default(),
             turns: Exclusive::default(),
             compactions: Exclusive::default(),
@@ -135,6 +138,55 @@ impl Core {
     /// Returns a model that is named, or else the default one.
     pub(crate) fn model_or_default(&self, named: Option<String>) -> Option<String> {
         named.or_else(|| self.config().models.default.clone())
+    }
+
+    /// Returns a model, named or else the default one, as [`Self::placed`] names it.
+    pub(crate) fn placed_or_default(&self, id: SessionId, named: Option<String>) -> Option<String> {
+        self.model_or_default(named).map(|model| self.placed(id, &model))
+    }
+
+    /// Returns the name of a model of one server: for an alias of equal servers, of the one that a session uses. A session
+    /// without one is placed.
+    pub(crate) fn placed(&self, id: SessionId, model: &str) -> String {
+        let servers = self.models.names().equal_servers(model);
+        if servers.is_empty() {
+            return model.to_owned();
+        }
+        let own = self.placements.server_of(id, model).filter(|server| servers.contains(server));
+        let server = own.or_else(|| {
+            let server = self.least_busy(id, model, &servers)?;
+            self.placements.keep(id, model, &server);
+            Some(server)
+        });
+        server.map_or_else(|| model.to_owned(), |server| format!("{model}@{server}"))
+    }
+
+    /// Returns the name of a model that is the same for all equal servers, as logs have it.
+    pub(crate) fn shown_model(&self, model: &str) -> String {
+        self.models.names().without_server(model).to_owned()
+    }
+
+    /// Returns the one of some equal servers that a session should use.
+    pub(crate) fn least_busy(
+        &self,
+        id: SessionId,
+        alias: &str,
+        servers: &[String],
+    ) -> Option<String> {
+        let (placements, now) = (&self.placements, Instant::now());
+        let own = placements.server_of(id, alias);
+        let candidate = |server: &String| {
+            let (n_calls, n_slots) = self.models.queues().load(&format!("{alias}@{server}"));
+            Candidate {
+                is_own: own.as_ref() == Some(server),
+                is_avoided: placements.is_avoided(server, now),
+                n_calls,
+                n_slots,
+                n_sessions: placements.n_others(id, alias, server),
+            }
+        };
+        let candidates: Vec<_> = servers.iter().map(candidate).collect();
+        choose(&candidates).map(|at| servers[at].clone())
     }
 
     /// Replaces the configuration and returns the previous one, which running calls keep.
@@ -273,7 +325,7 @@ async fn run_blocking(work: BlockingWork) -> Result<()> {
     }
 }
 
-/// Returns the settings of the connections to the model servers.
+/// Returns the settings of the connections to the model servers, in the order of the configuration.
 fn model_settings(config: &Config) -> ModelSettings {
     let OllamaConfig { host, connect_timeout, first_token_timeout, idle_timeout, .. } =
         &config.ollama;
@@ -288,16 +340,21 @@ fn model_settings(config: &Config) -> ModelSettings {
         parallel: None,
         models: BTreeMap::new(),
     };
-    let mut all = vec![ollama];
-    for (name, server) in &config.servers {
+    let mut servers: Vec<_> = config.servers.iter().collect();
+    servers.sort_by_key(|(_, server)| server.position);
+    let of = |(name, server): (&String, &ServerConfig)| {
         let (parallel, models) = (server.parallel, server.models.clone());
         match address_of(name, server) {
-            None => all[0] = ServerSettings { parallel, models, ..all[0].clone() },
+            None => ServerSettings { parallel, models, ..ollama.clone() },
             Some(address) => {
                 let (name, kind) = (name.clone(), server.kind);
-                all.push(ServerSettings { name, kind, address, timeouts, parallel, models });
+                ServerSettings { name, kind, address, timeouts, parallel, models }
             }
         }
+    };
+    let mut all: Vec<_> = servers.into_iter().map(of).collect();
+    if !config.servers.contains_key(DEFAULT_SERVER) {
+        all.insert(0, ollama);
     }
     ModelSettings(all)
 }

@@ -55,10 +55,11 @@ Further model servers, each under a name; only in the file. A model of one is na
 - `caFile`: a file in PEM with the certificates that sign the server's, besides those of this machine.
 - `headers`: further headers of each request.
 - `parallel`: the number of requests that the server answers at the same time, unless it says so itself; without it, one.
-- `models`: models by alias, which no other server has: `name` as the server knows it, by default the alias; `window` in
-  tokens, where the server does not say it or has a larger one, and for Ollama that of sessions that name none;
-  `maxOutput`, the longest answer in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by
-  which texts are counted exactly.
+- `models`: models by alias: `name` as the server knows it, by default the alias; `window` in tokens, where the server
+  does not say it or has a larger one, and for Ollama that of sessions that name none; `maxOutput`, the longest answer
+  in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by which texts are counted exactly.
+  An alias of several servers declares them equal: a session uses one of them, and another one if that fails before
+  it answers. `ALIAS@SERVER` names one.
 
 The server of the section `ollama` has the name `ollama`; here it can be given `parallel` and `models`.
 ";
@@ -105,6 +106,8 @@ pub(crate) struct ServerConfig {
     pub(crate) parallel: Option<u32>,
     /// The models by alias.
     pub(crate) models: BTreeMap<String, ServedModel>,
+    /// The position in the section, from 1.
+    pub(crate) position: usize,
     /// The section as it is in the file, without values that may be secret.
     shown: Value,
 }
@@ -171,18 +174,8 @@ pub(super) fn read(
             let (location, name, problem) = (place.location, name.clone(), problem.clone());
             warnings.push(ConfigWarning::UnusableServer { location, name, problem });
         }
-        for alias in server.models.keys() {
-            let place =
-                KeyPlace { location: line_of(name), key: format!("{SECTION}.{name}.models") };
-            let other = servers
-                .iter()
-                .find(|(_, other): &(&String, &ServerConfig)| other.models.contains_key(alias));
-            if other.is_some() {
-                let expected = "a list of aliases that no other server has";
-                return Err(place.wrong_text(expected, alias));
-            }
-        }
-        servers.insert(name.clone(), server);
+        let position = servers.len() + 1;
+        servers.insert(name.clone(), ServerConfig { position, ..server });
     }
     Ok(servers)
 }
@@ -271,6 +264,7 @@ impl KeyPlace {
             problem,
             parallel: self.count(entries, "parallel", MAX_PARALLEL)?,
             models: self.models(entries)?,
+            position: 0,
             shown,
         })
     }
@@ -514,11 +508,17 @@ mod tests {
         check(json!({ "url": url, "models": { "a@b": {} } }), "without spaces and @");
         check(json!({ "url": url, "models": { "a": { "windwo": 1 } } }), "did you mean window?");
         check(json!(3), "a section with keys");
-        let twice = json!({ "url": url, "models": { "big": {} } });
-        let error = read_servers(&json!({ "a": twice, "b": twice })).expect_err("is ambiguous");
-        assert!(error.contains("servers.b.models") && error.contains("big"), "{error}");
         let ollama = json!({ "ollama": { "url": url } });
         assert!(read_servers(&ollama).is_err_and(|error| error.contains("ollama.host")));
+    }
+
+    #[test]
+    fn equal_servers_have_the_order_of_the_file() {
+        let server = json!({ "url": "http://h:1", "models": { "big": {} } });
+        let section = json!({ "b": server, "ollama": {}, "a": server });
+        let (servers, _) = read_servers(&section).expect("is valid");
+        let positions: Vec<_> = ["b", "ollama", "a"].map(|name| servers[name].position).into();
+        assert_eq!(positions, [1, 2, 3]);
     }
 
     #[test]

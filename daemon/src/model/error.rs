@@ -203,6 +203,26 @@ impl ModelError {
         }
     }
 
+    /// Returns whether another server with the same model may answer instead: the server failed and not the request, and
+    /// before the answer began if this call has no answer.
+    pub(crate) const fn is_of_server(&self) -> bool {
+        match self {
+            Self::InvalidHost(_)
+            | Self::Setup { .. }
+            | Self::Unreachable { .. }
+            | Self::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
+            | Self::NotFound { .. }
+            | Self::Busy { .. }
+            | Self::Incomplete { .. }
+            | Self::Disconnected { .. }
+            | Self::Unauthorized { .. }
+            | Self::OtherServer { .. } => true,
+            // A gateway does not reach its server.
+            Self::Failed { status, .. } => matches!(*status, 502 | 504),
+            _ => false,
+        }
+    }
+
     /// Adds the numbers of the caller to an overflow for which the server reported none.
     #[must_use]
     pub(crate) fn with_numbers(self, counted: u64, num_ctx: u32) -> Self {

@@ -37,6 +37,13 @@ pub(super) struct ModelCall {
     pub(super) reading: PromptReading,
 }
 
+/// A prompt that was sent.
+pub(super) struct SentCall {
+    /// The answer that begins.
+    pub(super) sent: Result<Box<dyn AnswerStream>, ModelError>,
+    pub(super) reading: PromptReading,
+}
+
 /// The records that the calls of a turn have shown to its model so far.
 #[derive(Default)]
 pub(super) struct ShownInTurn {
@@ -122,7 +129,7 @@ impl Turn {
         }
         let margin = counter.margin(&built.messages, &self.request.tools, built.context_tokens);
         let request = self.chat_request(&mut built, num_ctx, margin, info.max_output);
-        let (sent, reading) = self.send(&request, &built).await?;
+        let SentCall { sent, reading } = self.send_when_accepted(&ticket, &request, &built).await?;
         let answer = match sent {
             Ok(stream) => self.read_answer(stream).await,
             // Most servers refuse a prompt before they send anything.
@@ -133,16 +140,19 @@ impl Turn {
             Err(error) => return Err(error.into()),
         };
         drop(ticket);
+        if let Some(error) = answer.failed_at_once().filter(|error| error.is_of_server()) {
+            return Err(error.clone().into());
+        }
         Ok(ModelCall { answer, built, request, margin, reading })
     }
 
     /// Sends a prompt and waits until its answer begins. Reports what the server does meanwhile: it may still read a prompt
     /// whose caller left.
-    async fn send(
+    pub(super) async fn send(
         &self,
         request: &ChatRequest,
         built: &BuiltContext,
-    ) -> Result<(Result<Box<dyn AnswerStream>, ModelError>, PromptReading)> {
+    ) -> Result<SentCall> {
         let TurnRequest { id, model, .. } = &self.request;
         let speeds = &self.core.speeds;
         let unread = speeds.get(model).unread_rest();
@@ -170,7 +180,7 @@ impl Turn {
         };
         let sent = self.unless_ended(sent).await?;
         reading.waited_for(&sent);
-        Ok((sent, reading))
+        Ok(SentCall { sent, reading })
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
@@ -221,7 +231,7 @@ impl Turn {
         }
     }
 
-    async fn report_queued(
+    pub(super) async fn report_queued(
         &self,
         ahead: Option<u64>,
         waits_for: Option<WaitsFor>,
@@ -264,7 +274,7 @@ impl Turn {
             return Ok(admitted);
         };
         self.report(phase(ChatPhase::Compacting)).await;
-        if summarizes_itself(core, &self.request.model) {
+        if summarizes_itself(core, self.request.id, &self.request.model) {
             let compacted = self.unless_ended(compaction.run(core, Some(&admitted.ticket)));
             self.or_log(compacted.await?);
             return Ok(admitted);

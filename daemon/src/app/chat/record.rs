@@ -114,7 +114,7 @@ impl Turn {
     /// Appends the message of an answer with the counts of the server; returns `None` if it has no content.
     async fn append_answer(&self, call: &ModelCall) -> Result<Option<Seq>> {
         let ModelCall { answer, built, .. } = call;
-        let (core, id, model) = (&self.core, self.request.id, &self.request.model);
+        let (core, id, model) = (&self.core, self.request.id, &self.request.named);
         let mut parts = answer_parts(answer.thinking.clone(), answer.text.clone());
         parts.extend(answer.calls.iter().cloned().map(|call| {
             let ChatToolCall { id, name, args } = call;

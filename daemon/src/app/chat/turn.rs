@@ -40,6 +40,9 @@ pub(super) struct Turn {
 /// A checked request for a turn.
 pub(super) struct TurnRequest {
     pub(super) id: SessionId,
+    /// The model as the client, the session or the configuration names it, which the log has.
+    pub(super) named: String,
+    /// The model of the one server that the turn asks.
     pub(super) model: String,
     /// The definitions of the tools that the model is offered: those of the client, then those of the daemon.
     pub(super) tools: Vec<Value>,
@@ -161,7 +164,7 @@ impl TurnRequest {
             session_id, model, tools, options, answer_limit, think, format, ..
         } = params;
         let session = core.summary(session_id)?;
-        let model = model_or_default(core, model.or(session.model.clone()))?;
+        let named = model_or_default(core, model.or(session.model.clone()))?;
         let too_few = || AppError::invalid("answerLimit", "must be at least 1");
         let own = answer_limit.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
         let configured = core.config().context.answer_limit;
@@ -182,7 +185,8 @@ impl TurnRequest {
         let think = think.map(think_mode);
         let request = Self {
             id: session_id,
-            model,
+            model: core.placed(session_id, &named),
+            named,
             tools,
             offers_recall,
             sampling: Sampling::default(),

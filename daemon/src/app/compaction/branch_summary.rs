@@ -69,7 +69,7 @@ fn survey(core: &Arc<Core>, id: SessionId, records: Vec<Seq>) -> Result<Option<A
         return Ok(None);
     }
     let own = core.config().compression.model.clone().or(settings.model);
-    let model = model_or_default(core, own).ok();
+    let model = model_or_default(core, own).ok().map(|model| core.placed(id, &model));
     let window = window_of(core, model.as_deref(), settings.context_size).size;
     let target = u64::from(core.config().compression.summary_max_tokens)
         .min(u64::from(window) / WINDOW_SHARE);

@@ -92,10 +92,10 @@ pub(super) struct RequestRoom {
     pub records: u64,
 }
 
-/// Returns whether the model of a chat also writes its summaries.
-pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
+/// Returns whether the model of a session's chat also writes its summaries.
+pub(in crate::app) fn summarizes_itself(core: &Core, id: SessionId, model: &str) -> bool {
     let other = core.config().compression.model.clone();
-    other.is_none_or(|other| core.models.is_same(&other, model))
+    other.is_none_or(|other| core.models.is_same(&core.placed(id, &other), model))
 }
 
 impl<'a> Summarizer<'a> {

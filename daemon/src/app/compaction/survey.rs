@@ -98,7 +98,8 @@ impl Survey {
     /// Returns the model that summarizes.
     pub(super) fn summarizing_model(&self, core: &Core) -> Result<String> {
         let own = core.config().compression.model.clone();
-        model_or_default(core, own.or_else(|| self.inputs.model.clone()))
+        let model = model_or_default(core, own.or_else(|| self.inputs.model.clone()))?;
+        Ok(core.placed(self.inputs.id, &model))
     }
 
     /// Returns the limits of checkpoints.

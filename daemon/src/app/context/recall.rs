@@ -41,8 +41,10 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         turn: None,
         wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
     })?;
-    let model = own.map(|id| core.settings(id)).transpose()?.and_then(|settings| settings.model);
-    let model = core.model_or_default(model);
+    let model = match own {
+        Some(id) => core.placed_or_default(id, core.settings(id)?.model),
+        None => core.model_or_default(None),
+    };
     let counter = core.counts.load(model.as_deref(), None, &[]);
     let mut tokens = 0;
     let mut data = Vec::with_capacity(page.messages.len());
