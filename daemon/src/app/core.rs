@@ -140,6 +140,39 @@ impl Core {
         named.or_else(|| self.config().models.default.clone())
     }
 
+    /// Returns the servers that may get texts of a session: those that it and its project allow; `None` for all. Blocks on
+    /// the disk if the session is not open or has a project.
+    ///
+    /// **Errors**: also if the file of the project cannot be read.
+    pub(crate) fn allowed_servers(&self, id: SessionId) -> Result<Option<Vec<String>>> {
+        let (own, project) = self.sessions.with(id, |live| {
+            let state = live.state();
+            (state.allowed_servers().to_vec(), state.project_path().map(str::to_owned))
+        })?;
+        let project = project.map(|path| self.projects.allowed_servers(&path)).transpose()?;
+        let project = project.filter(|servers| !servers.is_empty());
+        Ok(match (own.is_empty(), project) {
+            (true, project) => project,
+            (false, None) => Some(own),
+            (false, Some(project)) => {
+                Some(own.into_iter().filter(|server| project.contains(server)).collect())
+            }
+        })
+    }
+
+    /// Returns the equal servers of a model that may get texts of a session, in the order of the configuration.
+    pub(crate) fn usable_servers(&self, id: SessionId, alias: &str) -> Vec<String> {
+        let mut servers = self.models.names().equal_servers(alias);
+        if !servers.is_empty() {
+            match self.allowed_servers(id) {
+                Ok(None) => {}
+                Ok(Some(allowed)) => servers.retain(|server| allowed.contains(server)),
+                Err(_) => servers.clear(),
+            }
+        }
+        servers
+    }
+
     /// Returns a model, named or else the default one, as [`Self::placed`] names it.
     pub(crate) fn placed_or_default(&self, id: SessionId, named: Option<String>) -> Option<String> {
         self.model_or_default(named).map(|model| self.placed(id, &model))
@@ -148,10 +181,7 @@ impl Core {
     /// Returns the name of a model of one server: for an alias of equal servers, of the one that a session uses. A session
     /// without one is placed.
     pub(crate) fn placed(&self, id: SessionId, model: &str) -> String {
-        let servers = self.models.names().equal_servers(model);
-        if servers.is_empty() {
-            return model.to_owned();
-        }
+        let servers = self.usable_servers(id, model);
         let own = self.placements.server_of(id, model).filter(|server| servers.contains(server));
         let server = own.or_else(|| {
             let server = self.least_busy(id, model, &servers)?;

@@ -105,6 +105,12 @@ pub(crate) enum ModelError {
     /// The configuration of a server cannot be used, or names no such server.
     #[error("the model server {server} {problem}")]
     Setup { server: String, problem: String },
+    /// The server must not get texts of the session. `change` is the command that changes the servers that may.
+    #[error(
+        "the model server {server} must not get texts of this session; allowed: {}",
+        AllowedServers(allowed)
+    )]
+    NotAllowed { server: String, allowed: Vec<String>, change: String },
     /// No connection could be established.
     #[error("cannot reach {to}: {reason}")]
     Unreachable { to: CallTarget, reason: String },
@@ -176,6 +182,7 @@ impl ModelError {
         match self {
             Self::InvalidHost(_) => "invalidHost",
             Self::Setup { .. } => "setup",
+            Self::NotAllowed { .. } => "notAllowed",
             Self::Unreachable { .. } => "unreachable",
             Self::Timeout { phase: CallPhase::Connect, .. } => "connectTimeout",
             Self::Timeout { phase: CallPhase::Response, .. } => "answerTimeout",
@@ -209,6 +216,7 @@ impl ModelError {
         match self {
             Self::InvalidHost(_)
             | Self::Setup { .. }
+            | Self::NotAllowed { .. }
             | Self::Unreachable { .. }
             | Self::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
             | Self::NotFound { .. }
@@ -238,7 +246,7 @@ impl ModelError {
     /// Returns the server and the model of the call.
     pub(crate) const fn target(&self) -> Option<&CallTarget> {
         match self {
-            Self::InvalidHost(_) | Self::Setup { .. } => None,
+            Self::InvalidHost(_) | Self::Setup { .. } | Self::NotAllowed { .. } => None,
             Self::Unreachable { to, .. }
             | Self::Timeout { to, .. }
             | Self::NotFound { to }
@@ -261,6 +269,15 @@ impl ModelError {
             | Self::Redirected { to, .. }
             | Self::Client { to, .. } => Some(to),
         }
+    }
+}
+
+/// Prints the servers that may get a session's texts.
+struct AllowedServers<'a>(&'a [String]);
+
+impl fmt::Display for AllowedServers<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&if self.0.is_empty() { "none".to_owned() } else { self.0.join(", ") })
     }
 }
 

@@ -30,9 +30,9 @@ mod tests;
 mod window;
 
 pub(crate) use address::{DEFAULT_SERVER, ModelAddress, ModelNames};
-pub(crate) use backend::AnswerStream;
 #[cfg(test)]
-pub(crate) use backend::{Backend, BackendFuture};
+pub(crate) use backend::BackendFuture;
+pub(crate) use backend::{AnswerStream, Backend};
 pub(crate) use chat::{
     AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, LengthCause, PromptCount,
     Sampling, ThinkMode,

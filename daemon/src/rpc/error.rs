@@ -279,6 +279,7 @@ impl From<ModelError> for RpcError {
             ModelError::InvalidHost(_) | ModelError::Setup { .. } => {
                 (ErrorKind::Config, Some("ollmctl config show"))
             }
+            ModelError::NotAllowed { change, .. } => (ErrorKind::Config, Some(change.as_str())),
             ModelError::Unreachable { to, .. } => {
                 (ErrorKind::ModelUnavailable, Some(to.advice.start))
             }
@@ -328,6 +329,9 @@ impl From<ModelError> for RpcError {
             reply = reply.with_field("model", model);
         }
         match error {
+            ModelError::NotAllowed { server, allowed, .. } => {
+                reply.with_field("server", server).with_field("allowed", allowed)
+            }
             ModelError::Overflow { needed, window, .. } => {
                 reply.with_field("needed", needed).with_field("available", window)
             }

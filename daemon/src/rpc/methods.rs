@@ -82,6 +82,7 @@ fn session(registry: &mut Registry) {
     registry.app_blocking::<m::SessionSearch>(list::search);
     registry.app_blocking::<m::SessionCurrent>(list::current);
     registry.app_blocking::<m::SessionSetCurrent>(list::set_current);
+    registry.app_blocking::<m::SessionSetProjectServers>(list::set_project_servers);
     registry.app::<m::SessionUpdate, _, _>(update::update);
     registry.app::<m::SessionSetMode, _, _>(update::set_mode);
     registry.app::<m::SessionArchive, _, _>(update::archive);

@@ -398,6 +398,7 @@ impl SessionState {
             system_prompt: self.system_prompt().map(str::to_owned),
             context_size: self.context_size(),
             keep_alive_seconds: self.keep_alive_seconds(),
+            allowed_servers: self.allowed_servers().to_vec(),
             mode: of_header(|header| header.mode.clone()),
             metadata: self.metadata(),
             ..SessionHeader::new(id, now)
@@ -492,6 +493,13 @@ impl SessionState {
         self.keep_alive_seconds().map(|seconds| Duration::from_secs(seconds.into()))
     }
 
+    /// Returns the model servers that may get texts of the session; empty for all.
+    pub(crate) fn allowed_servers(&self) -> &[String] {
+        let carry = &self.carry;
+        let of_header = || carry.header.as_ref().map(|header| header.allowed_servers.as_slice());
+        carry.patch.allowed_servers.as_deref().or_else(of_header).unwrap_or_default()
+    }
+
     /// Returns the canonical path of the project directory.
     pub(crate) fn project_path(&self) -> Option<&str> {
         let carry = &self.carry;
@@ -561,6 +569,7 @@ impl SessionState {
             mode: self.mode(),
             context_size: self.context_size(),
             keep_alive_seconds: self.keep_alive_seconds(),
+            allowed_servers: self.allowed_servers().to_vec(),
             status: self.status(now),
             pinned: patch.pinned.unwrap_or_default(),
             start_time: start,
@@ -658,6 +667,7 @@ fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
         system_prompt: new.system_prompt.or(old.system_prompt),
         context_size: new.context_size.or(old.context_size),
         keep_alive_seconds: new.keep_alive_seconds.or(old.keep_alive_seconds),
+        allowed_servers: new.allowed_servers.or(old.allowed_servers),
         project_path: new.project_path.or(old.project_path),
         pinned: new.pinned.or(old.pinned),
         archived: new.archived.or(old.archived),

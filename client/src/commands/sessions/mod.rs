@@ -7,6 +7,7 @@ mod files;
 mod import;
 mod list;
 mod search;
+mod servers;
 mod tree;
 mod view;
 
@@ -44,6 +45,7 @@ pub(crate) enum SessionsCommand {
     Label(tree::LabelArgs),
     Operations(branches::OperationsArgs),
     Files(files::FilesArgs),
+    Servers(servers::ServersArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
@@ -94,6 +96,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Label(args) => tree::label(&args, ctx),
         SessionsCommand::Operations(args) => branches::operations(&args, ctx),
         SessionsCommand::Files(args) => files::run(&args, ctx),
+        SessionsCommand::Servers(args) => servers::run(args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),

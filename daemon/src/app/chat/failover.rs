@@ -106,7 +106,7 @@ impl Turn {
             (Arc::clone(&self.core), self.request.id, self.request.named.clone());
         let window = self.window(&self.request.model).await?;
         loop {
-            let mut servers = core.models.names().equal_servers(&named);
+            let mut servers = core.usable_servers(id, &named);
             servers.retain(|server| !failed.is_tried(server));
             let Some(server) = core.least_busy(id, &named, &servers) else { return Ok(false) };
             let model = format!("{named}@{server}");

@@ -16,6 +16,7 @@ use crate::app::compaction::{CompactionInTurn, is_noticed, summarizes_itself};
 use crate::app::context::build::build_with;
 use crate::app::error::{ChatError, Result};
 use crate::app::model_speed::{PromptReading, SentPrompt};
+use crate::app::models::gate;
 use crate::app::models::learning::{CountedPrompts, check_description, learned_counter};
 use crate::app::models::window::window_of;
 use crate::model::{
@@ -161,7 +162,7 @@ impl Turn {
             tokens: built.context_tokens,
             prefix_tokens: built.prefix_tokens,
         };
-        let backend = self.core.models.backend_for(model)?;
+        let backend = self.unless_ended(gate::backend_for(&self.core, *id, model)).await??;
         let mut reading = speeds.begin_reading(model, prompt);
         let sent = async {
             let mut stream = backend.stream(request);

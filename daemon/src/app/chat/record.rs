@@ -200,7 +200,9 @@ impl Turn {
             return Ok(());
         }
         let model = self.request.model.clone();
-        if let Some(mismatch) = learning::contradict(&self.core, request, read).await {
+        if let Some(mismatch) =
+            learning::contradict(&self.core, self.request.id, request, read).await
+        {
             tracing::warn!(model, sent, read, ?mismatch, "a count differs from the server's");
             let CountMismatch { counted: context_tokens, cause, shapes } = mismatch;
             let shapes = shapes.iter().map(|shape| json!(shape)).collect();

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::recall_offer;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
+use crate::app::models::gate;
 use crate::app::models::window::{describe_soon, may_read_images};
 use crate::app::models::{image_readers, model_or_default};
 use crate::app::running::{Claim, RunningTurn};
@@ -139,7 +140,7 @@ impl TurnRequest {
         let has_images = message.is_some_and(has_images);
         let read = blocking(core, move |core| Self::of_params(core, params, has_images));
         let (mut request, options) = read.await?;
-        let backend = core.models.backend_for(&request.model)?;
+        let backend = gate::backend_for(core, request.id, &request.model).await?;
         if !options.is_empty() {
             // What the options are called depends on the kind of the server.
             backend.identify().await?;

@@ -15,7 +15,7 @@ use ollm_protocol::content::{Delta, RecalledRecord, RecordBody, RecordKind, Role
 use ollm_protocol::{Seq, SessionId};
 
 use super::inputs::Inputs;
-use super::recall::{AskedSessions, shown_in};
+use super::recall::{AskedSessions, recall_for_prompt, shown_in};
 use crate::app::build_request::BuildRequest;
 use crate::app::core::Core;
 use crate::app::error::Result;
@@ -253,19 +253,23 @@ impl TurnRecall<'_> {
         let shown = OnceCell::new();
         let other = |session: SessionId| (session != id).then_some(session);
         let asked = AskedSessions::of_turn(self.core, id, self.core.config().recall.scope)?;
-        let page = self.core.catalog.recall(&RecallQuery {
-            question,
-            scope: asked.scope(),
-            limit: MAX_CANDIDATES,
-            turn: Some(TurnRules {
-                states_fact: &states_fact,
-                question: self.recorded_question().map(|seq| (id, seq)),
-            }),
-            wants: &|session, seq| {
-                let shown = shown.get_or_init(|| self.shown());
-                shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
+        let page = recall_for_prompt(
+            self.core,
+            id,
+            &RecallQuery {
+                question,
+                scope: asked.scope(),
+                limit: MAX_CANDIDATES,
+                turn: Some(TurnRules {
+                    states_fact: &states_fact,
+                    question: self.recorded_question().map(|seq| (id, seq)),
+                }),
+                wants: &|session, seq| {
+                    let shown = shown.get_or_init(|| self.shown());
+                    shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
+                },
             },
-        })?;
+        )?;
         let shown = shown.into_inner().transpose()?;
         if page.messages.is_empty() {
             return Ok(None);

@@ -10,6 +10,7 @@ use crate::app::context::quota::check_system_prompt;
 use crate::app::core::Core;
 use crate::app::drafts::take_key;
 use crate::app::error::{Result, check_context_size, check_keep_alive};
+use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
 use crate::session::NewSession;
 
@@ -29,6 +30,7 @@ pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Resul
 fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader> {
     check_context_size(params.context_size)?;
     check_keep_alive(params.keep_alive_seconds)?;
+    check_servers(core, params.allowed_servers.as_deref())?;
     let mut header = SessionHeader {
         session_id: core.clock.session_id(),
         start_time: core.clock.now(),
@@ -39,6 +41,7 @@ fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHea
         system_prompt: params.system_prompt.filter(|prompt| !prompt.is_empty()),
         context_size: params.context_size,
         keep_alive_seconds: params.keep_alive_seconds,
+        allowed_servers: params.allowed_servers.unwrap_or_default(),
         mode: params.mode,
         forked_from: None,
         imported_from: None,

@@ -18,6 +18,7 @@ use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, SessionSettings, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result, check_context_size, check_keep_alive};
+use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
 use crate::session::{SessionError, SessionState};
 
@@ -32,6 +33,7 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
         system_prompt: params.system_prompt,
         context_size: params.context_size,
         keep_alive_seconds: params.keep_alive_seconds,
+        allowed_servers: params.allowed_servers,
         project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
         pinned: params.pinned,
         archived: None,
@@ -42,6 +44,7 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     }
     check_context_size(patch.context_size)?;
     check_keep_alive(patch.keep_alive_seconds)?;
+    check_servers(&core, patch.allowed_servers.as_deref())?;
     limits::check_patch(&mut patch)?;
     let mut checked = None;
     if patch.system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {

@@ -74,6 +74,7 @@ pub(super) fn document(
         system_prompt: inputs.system_prompt().map(str::to_owned),
         title: session.title,
         project_path: session.project_path,
+        allowed_servers: session.allowed_servers,
     };
     document.reasoning_storage = (!traces.is_empty()).then_some(ReasoningStorage { traces });
     Ok(document)

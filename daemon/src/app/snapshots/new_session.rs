@@ -106,6 +106,7 @@ fn header(
         context_size: u32::try_from(metadata.context_size)
             .ok()
             .filter(|size| crate::app::error::check_context_size(Some(*size)).is_ok()),
+        allowed_servers: metadata.allowed_servers.clone(),
         mode: document.mode.clone(),
         imported_from: Some(format!("snapshot:{snapshot_id}")),
         ..SessionHeader::new(id, core.clock.now())

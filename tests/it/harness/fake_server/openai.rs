@@ -110,6 +110,11 @@ impl FakeOpenAi {
         state.requests.iter().filter(|request| request.path == path).cloned().collect()
     }
 
+    /// Returns all requests so far.
+    pub(crate) fn all_requests(&self) -> Vec<SentRequest> {
+        self.state.lock().requests.clone()
+    }
+
     /// Returns the chat requests so far.
     pub(crate) fn chats(&self) -> Vec<Value> {
         self.requests("/v1/chat/completions").into_iter().map(|request| request.body).collect()

@@ -14,6 +14,7 @@ use std::io::BufRead;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Meta, MetaPatch, RecordBody, SessionHeader};
+use serde_json::Value;
 
 use self::stream::{DocumentContent, ItemNote};
 use super::FileFacts;
@@ -218,6 +219,10 @@ fn complete(
     header.project_path = metadata.text("projectPath");
     header.system_prompt = metadata.text("systemPrompt");
     header.context_size = metadata.count("contextWindow").and_then(|size| size.try_into().ok());
+    // An element that is no text allows no server, rather than all.
+    let servers = metadata.list("allowedServers").unwrap_or_default().into_iter();
+    let name = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    header.allowed_servers = servers.map(name).collect();
     if let Some(client) = metadata.object("client") {
         header.metadata = client.into_remaining().into_iter().collect::<BTreeMap<_, _>>() as Meta;
     }
