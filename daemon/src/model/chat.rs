@@ -197,6 +197,18 @@ pub(crate) enum InvalidOption {
     Type { name: String, expected: &'static str },
 }
 
+impl InvalidOption {
+    /// Returns the name of the option.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Load { name }
+            | Self::Length { name }
+            | Self::Unknown { name, .. }
+            | Self::Type { name, .. } => name,
+        }
+    }
+}
+
 /// The type of an option's value.
 #[derive(Clone, Copy)]
 pub(crate) enum OptionType {
@@ -252,6 +264,11 @@ impl Sampling {
             }
         }
         Ok(Self(options))
+    }
+
+    /// Returns whether a server with these names has all of the options.
+    pub(crate) fn fits(&self, names: &SamplingNames) -> bool {
+        Self::check(self.0.clone(), names).is_ok()
     }
 
     /// Returns the option that every server has.

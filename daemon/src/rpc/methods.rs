@@ -71,7 +71,7 @@ fn daemon(registry: &mut Registry) {
 }
 
 fn session(registry: &mut Registry) {
-    registry.app_blocking::<m::SessionCreate>(create::create);
+    registry.app::<m::SessionCreate, _, _>(create::create_checked);
     registry.app::<m::SessionRecord, _, _>(input::record);
     registry.app::<m::SessionRecordToolCall, _, _>(input::record_tool_call);
     registry.app::<m::SessionRecordCustom, _, _>(input::record_custom);

@@ -399,6 +399,7 @@ impl SessionState {
             context_size: self.context_size(),
             keep_alive_seconds: self.keep_alive_seconds(),
             allowed_servers: self.allowed_servers().to_vec(),
+            options: self.options(),
             mode: of_header(|header| header.mode.clone()),
             metadata: self.metadata(),
             ..SessionHeader::new(id, now)
@@ -570,6 +571,7 @@ impl SessionState {
             context_size: self.context_size(),
             keep_alive_seconds: self.keep_alive_seconds(),
             allowed_servers: self.allowed_servers().to_vec(),
+            options: self.options(),
             status: self.status(now),
             pinned: patch.pinned.unwrap_or_default(),
             start_time: start,
@@ -590,16 +592,14 @@ impl SessionState {
     }
 
     fn metadata(&self) -> Meta {
-        let header = self.carry.header.as_ref();
-        let mut metadata = header.map(|header| header.metadata.clone()).unwrap_or_default();
-        for (name, value) in &self.carry.patch.metadata {
-            if value.is_null() {
-                metadata.remove(name);
-            } else {
-                metadata.insert(name.clone(), value.clone());
-            }
-        }
-        metadata
+        let header = self.carry.header.as_ref().map(|header| &header.metadata);
+        changed(header, &self.carry.patch.metadata)
+    }
+
+    /// Returns the options of each answer.
+    pub(crate) fn options(&self) -> Meta {
+        let header = self.carry.header.as_ref().map(|header| &header.options);
+        changed(header, &self.carry.patch.options)
     }
 
     fn status(&self, now: Timestamp) -> SessionStatus {
@@ -655,10 +655,25 @@ fn index(seq: Seq) -> usize {
     usize::try_from(seq.0).unwrap_or(usize::MAX)
 }
 
+/// Returns values with changes, of which null removes one.
+fn changed(values: Option<&Meta>, changes: &Meta) -> Meta {
+    let mut values = values.cloned().unwrap_or_default();
+    for (name, value) in changes {
+        if value.is_null() {
+            values.remove(name);
+        } else {
+            values.insert(name.clone(), value.clone());
+        }
+    }
+    values
+}
+
 /// Returns `old` with every field that `new` sets.
 fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
     let mut metadata = old.metadata;
     metadata.extend(new.metadata);
+    let mut options = old.options;
+    options.extend(new.options);
     MetaPatch {
         title: new.title.or(old.title),
         description: new.description.or(old.description),
@@ -668,6 +683,7 @@ fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
         context_size: new.context_size.or(old.context_size),
         keep_alive_seconds: new.keep_alive_seconds.or(old.keep_alive_seconds),
         allowed_servers: new.allowed_servers.or(old.allowed_servers),
+        options,
         project_path: new.project_path.or(old.project_path),
         pinned: new.pinned.or(old.pinned),
         archived: new.archived.or(old.archived),

@@ -236,6 +236,9 @@ pub struct SessionHeader {
     /// The model servers that may get texts of the session; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_servers: Vec<String>,
+    /// The options of each answer, as `session.update` takes them.
+    #[serde(default, skip_serializing_if = "Meta::is_empty")]
+    pub options: Meta,
     /// The mode at creation.
     pub mode: Option<String>,
     /// The session that this one was forked from.
@@ -262,6 +265,7 @@ impl SessionHeader {
             context_size: None,
             keep_alive_seconds: None,
             allowed_servers: Vec::new(),
+            options: Meta::new(),
             mode: None,
             forked_from: None,
             imported_from: None,

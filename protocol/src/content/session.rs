@@ -38,6 +38,9 @@ pub struct Session {
     /// The model servers that may get texts of the session; empty for all that its project allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_servers: Vec<String>,
+    /// The options of each answer that `chat.send` does not set otherwise.
+    #[serde(default, skip_serializing_if = "Meta::is_empty")]
+    pub options: Meta,
     /// The status of the session.
     pub status: SessionStatus,
     /// Whether the session is exempt from retention and `session.cleanup`. Default false.

@@ -27,7 +27,8 @@ pub struct ChatSendParams {
     /// The definitions of the tools that the client executes, in the form that the model server accepts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
-    /// The sampling options: `temperature`, `seed`, `top_p`, `stop` and so on.
+    /// The sampling options: `temperature`, `seed`, `top_p`, `stop` and so on. They win over those of the session; null
+    /// removes one of the session, also its `think`, `format` or `answerLimit`, for this turn.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
     /// The longest answer in tokens, at least 1; default `context.answerLimit`, else the rest of the window.

@@ -6,6 +6,7 @@ mod export;
 mod files;
 mod import;
 mod list;
+mod options;
 mod search;
 mod servers;
 mod tree;
@@ -46,6 +47,7 @@ pub(crate) enum SessionsCommand {
     Operations(branches::OperationsArgs),
     Files(files::FilesArgs),
     Servers(servers::ServersArgs),
+    Options(options::OptionsArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
@@ -97,6 +99,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Operations(args) => branches::operations(&args, ctx),
         SessionsCommand::Files(args) => files::run(&args, ctx),
         SessionsCommand::Servers(args) => servers::run(args, ctx),
+        SessionsCommand::Options(args) => options::run(&args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),

@@ -339,6 +339,7 @@ fn changed_settings(patch: &MetaPatch) -> String {
         true => "all model servers are allowed".to_owned(),
         false => format!("allowed model servers {}", sanitize::one_line(&servers.join(", "))),
     }));
+    changes.extend(patch.options.keys().map(|name| format!("option {}", sanitize::one_line(name))));
     changes.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
     changes.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
     changes

@@ -27,6 +27,9 @@ const AVOIDED: &str = "failedBefore";
 /// The reason for passing over a server whose window is smaller than that of the session.
 const SMALLER_WINDOW: &str = "smallerWindow";
 
+/// The reason for passing over a server of another kind, which does not have the options of the turn.
+const OTHER_OPTIONS: &str = "otherOptions";
+
 /// The servers that a turn asked in vain.
 #[derive(Default)]
 pub(super) struct FailedServers {
@@ -114,6 +117,7 @@ impl Turn {
                 Ok(_) if self.window(&model).await? < window => {
                     failed.tried.push((server, SMALLER_WINDOW));
                 }
+                Ok(_) if !self.has_options(&model) => failed.tried.push((server, OTHER_OPTIONS)),
                 Ok(_) => {
                     let (from, reason) = (self.server(), reason.to_owned());
                     core.placements.keep(id, &named, &server);
@@ -126,6 +130,12 @@ impl Turn {
                 Err(error) => failed.add(&core, server, error),
             }
         }
+    }
+
+    /// Returns whether the server of a model has the sampling options of the turn.
+    fn has_options(&self, model: &str) -> bool {
+        let backend = self.core.models.backend_for(model);
+        backend.is_ok_and(|backend| self.request.sampling.fits(backend.sampling()))
     }
 
     /// Returns the server that the turn asks.

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::recall_offer;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
+use crate::app::models::answer_options::AnswerOptions;
 use crate::app::models::gate;
 use crate::app::models::window::{describe_soon, may_read_images};
 use crate::app::models::{image_readers, model_or_default};
@@ -145,8 +146,14 @@ impl TurnRequest {
             // What the options are called depends on the kind of the server.
             backend.identify().await?;
         }
-        request.sampling = Sampling::check(options, backend.sampling())
-            .map_err(|error| AppError::invalid("options", error.to_string()))?;
+        let is_kept = |name: &str| {
+            let kept = core.sessions.peek(request.id, |live| live.state().options());
+            kept.is_some_and(|kept| kept.contains_key(name))
+        };
+        request.sampling = Sampling::check(options, backend.sampling()).map_err(|error| {
+            let by = if is_kept(error.name()) { "; the session keeps it" } else { "" };
+            AppError::invalid("options", format!("{error}{by}"))
+        })?;
         if has_images {
             describe_soon(core, &request.model).await;
             request.check_images(core).await?;
@@ -157,14 +164,14 @@ impl TurnRequest {
     /// Returns the request that some params make, and their options. Blocks on the disk.
     fn of_params(
         core: &Core,
-        params: ChatSendParams,
+        mut params: ChatSendParams,
         has_images: bool,
     ) -> Result<(Self, Map<String, Value>)> {
         let logprobs = wanted_logprobs(&params)?;
-        let ChatSendParams {
-            session_id, model, tools, options, answer_limit, think, format, ..
-        } = params;
-        let session = core.summary(session_id)?;
+        let session = core.summary(params.session_id)?;
+        let options = AnswerOptions::kept(&session.options)?.with_turn(&mut params);
+        let AnswerOptions { sampling: options, answer_limit, think, format } = options;
+        let ChatSendParams { session_id, model, tools, .. } = params;
         let named = model_or_default(core, model.or(session.model.clone()))?;
         let too_few = || AppError::invalid("answerLimit", "must be at least 1");
         let own = answer_limit.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;

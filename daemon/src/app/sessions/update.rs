@@ -18,6 +18,7 @@ use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, SessionSettings, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result, check_context_size, check_keep_alive};
+use crate::app::models::answer_options::{check_kept, check_size};
 use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
 use crate::session::{SessionError, SessionState};
@@ -34,6 +35,7 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
         context_size: params.context_size,
         keep_alive_seconds: params.keep_alive_seconds,
         allowed_servers: params.allowed_servers,
+        options: params.options.unwrap_or_default(),
         project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
         pinned: params.pinned,
         archived: None,
@@ -46,6 +48,10 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     check_keep_alive(patch.keep_alive_seconds)?;
     check_servers(&core, patch.allowed_servers.as_deref())?;
     limits::check_patch(&mut patch)?;
+    if !patch.options.is_empty() {
+        let settings = blocking(&core, move |core| core.settings(id)).await?;
+        check_kept(&core, patch.model.clone().or(settings.model), &patch.options).await?;
+    }
     let mut checked = None;
     if patch.system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
         let patch = patch.clone();
@@ -63,6 +69,9 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
             all.extend(patch.metadata.clone());
             BoundedField::Metadata.check(limits::metadata_bytes(&all))?;
         }
+        let mut options = state.options();
+        options.extend(patch.options.clone());
+        check_size(&options)?;
         Ok(vec![uncounted(RecordBody::Meta(patch))])
     })
     .await?;

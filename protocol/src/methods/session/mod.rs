@@ -38,6 +38,9 @@ pub struct SessionCreateParams {
     /// The model servers that may get texts of the session, at most 64 names of the configuration; empty for all that its
     /// project allows.
     pub allowed_servers: Option<Vec<String>>,
+    /// The options of each answer that `chat.send` does not set otherwise: sampling options as in its `options`, and
+    /// `think`, `format` and `answerLimit` as there; at most 64 KiB of JSON.
+    pub options: Option<Meta>,
     /// The mode.
     pub mode: Option<String>,
     /// Data of clients, by name; at most 256 KiB of JSON.
@@ -152,6 +155,9 @@ pub struct SessionUpdateParams {
     /// The model servers that may get texts of the session, at most 64 names of the configuration; empty for all that its
     /// project allows.
     pub allowed_servers: Option<Vec<String>>,
+    /// The options of each answer to merge in: sampling options as in `options` of `chat.send`, and `think`, `format` and
+    /// `answerLimit` as there; in all at most 64 KiB of JSON; null removes one.
+    pub options: Option<Meta>,
     /// The directory of the project; must exist.
     pub project_path: Option<String>,
     /// Whether the session is exempt from retention and `session.cleanup`.
@@ -174,6 +180,7 @@ impl SessionUpdateParams {
             context_size: None,
             keep_alive_seconds: None,
             allowed_servers: None,
+            options: None,
             project_path: None,
             pinned: None,
             metadata: None,

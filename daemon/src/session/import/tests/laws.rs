@@ -118,6 +118,7 @@ fn header() -> impl Strategy<Value = SessionHeader> {
             mode: None,
             forked_from: None,
             imported_from: None,
+            options: [("extra".to_owned(), extra.clone())].into(),
             metadata: [("extra".to_owned(), extra)].into(),
         })
 }
