@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::openai::{EVENTS, Face, FakeOpenAi, error, piece};
 use crate::harness::{
-    ModelSession, Step, array, assert_fields, http_response, text_message, until,
+    ModelSession, Step, array, assert_fields, http_response, rpc_request, text_message, until,
 };
 
 /// Returns a configuration with the servers `a` and `b`, which are equal for the default model `big`.
@@ -207,4 +207,51 @@ fn failover_is_a_line_in_a_terminal_and_an_event_for_programs() {
     refuse(&b);
     let output = chat.sandbox.ctl(["chat", "--new", "--json", "hello"]);
     assert!(output.stdout.contains("\"kind\":\"failover\""), "{}", output.stdout);
+}
+
+#[test]
+fn notes_of_another_server_use_its_queue_and_its_window() {
+    let (near, far) = (FakeOpenAi::new(Face::LlamaServer), FakeOpenAi::new(Face::LlamaServer));
+    far.state().window = Some(2048);
+    let server = |name: &str, fake: &FakeOpenAi| {
+        format!("  {name}:\n    kind: llama-server\n    url: {}\n", fake.url())
+    };
+    let (a, b) = (server("near", &near), server("far", &far));
+    let mut chat = ModelSession::with_config(&format!(
+        "models:\n  default: m@near\nollama:\n  host: 127.0.0.1:9\ncompression:\n  model: m@far\nservers:\n{a}{b}"
+    ));
+    for number in 0..6 {
+        let _turn = chat.turn(&format!("Port {number} is free. {}", "More words. ".repeat(60)));
+    }
+    // A chat of another session does not hold them up.
+    let busy = chat.wire.create(json!({}));
+    near.reply_with(vec![EVENTS, piece("one "), Step::Stall, Step::Close]);
+    chat.wire.ok("chat.send", text_message(&busy, "user", "hello"));
+    until("the other chat is answered", || near.n_held() == 1);
+    let n_chats = near.chats().len();
+    // The fake answers "ok", which is no summary.
+    let error = chat.refused("context.compact", json!({ "strategy": "summarize" }), "modelFailed");
+    assert_eq!(error["data"]["model"], "m@far", "{error}");
+    assert_eq!(near.chats().len(), n_chats);
+    let first = near.chats()[0]["messages"][0].clone();
+    for sent in far.chats() {
+        assert_ne!(sent["messages"][0], first, "a prompt of its own, not the chat's: {sent}");
+        assert!(sent["messages"].to_string().contains("is free"), "{sent}");
+        assert!(sent["max_tokens"].as_u64().unwrap() < 2048, "{sent}");
+    }
+    assert!(!far.chats().is_empty());
+    // They wait for a place at their own server.
+    far.reply_with(vec![EVENTS, piece("one "), Step::Stall, Step::Close]);
+    let mut params = text_message(&chat.wire.create(json!({})), "user", "hello");
+    params["model"] = json!("m@far");
+    chat.wire.ok("chat.send", params);
+    until("the other chat is answered", || far.n_held() == 1);
+    let n_chats = far.chats().len();
+    let params = chat.params(json!({ "strategy": "summarize" }));
+    chat.wire.send(&rpc_request(9001, "context.compact", params).to_string());
+    let _status = chat.sandbox.ctl(["daemon", "status"]).ok();
+    assert_eq!(far.chats().len(), n_chats, "it waits");
+    far.resume();
+    until("the notes are requested", || far.chats().len() > n_chats);
+    near.resume();
 }
