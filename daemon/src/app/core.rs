@@ -41,6 +41,11 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 /// The threads that examine files of projects at once.
 const MAX_DISK_CHECKS: usize = 4;
 
+/// The context of the key of the values by which routers know the requests of a session.
+const AFFINITY: &str = "ollmd 2026-11-27 affinity of the requests of a session";
+/// The length of such a value: two sessions of a home never have the same.
+const AFFINITY_CHARS: usize = 32;
+
 /// The handles of the application layer; built once and shared by all calls.
 pub(crate) struct Core {
     pub(crate) sessions: Sessions,
@@ -75,6 +80,8 @@ pub(crate) struct Core {
     /// Held while sessions are deleted, so that a retry continues the first attempt instead of racing with it.
     pub(crate) deleting: Mutex<()>,
     config: RwLock<Arc<Config>>,
+    /// The key of [`Self::affinity`], which is of this home.
+    affinity_key: [u8; 32],
 }
 
 impl Core {
@@ -119,7 +126,14 @@ impl Core {
             creating: Mutex::new(()),
             deleting: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
+            affinity_key: blake3::derive_key(AFFINITY, dir.as_os_str().as_encoded_bytes()),
         }
+    }
+
+    /// Returns the value that is the same for all requests of a session to a model server, and does not contain its id.
+    pub(crate) fn affinity(&self, id: SessionId) -> String {
+        let hash = blake3::keyed_hash(&self.affinity_key, id.to_string().as_bytes()).to_hex();
+        hash[..AFFINITY_CHARS].to_owned()
     }
 
     /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
@@ -375,7 +389,12 @@ fn model_settings(config: &Config) -> ModelSettings {
     let of = |(name, server): (&String, &ServerConfig)| {
         let (parallel, models) = (server.parallel, server.models.clone());
         match address_of(name, server) {
-            None => ServerSettings { parallel, models, ..ollama.clone() },
+            None => {
+                let affinity = server.affinity.clone();
+                let address =
+                    ollama.address.clone().map(|address| HttpAddress { affinity, ..address });
+                ServerSettings { parallel, models, address, ..ollama.clone() }
+            }
             Some(address) => {
                 let (name, kind) = (name.clone(), server.kind);
                 ServerSettings { name, kind, address, timeouts, parallel, models }
@@ -400,6 +419,7 @@ fn address_of(name: &str, server: &ServerConfig) -> Option<Result<HttpAddress, M
             key: server.key.clone(),
             headers: server.headers.clone(),
             certificates: server.certificates.clone(),
+            affinity: server.affinity.clone(),
         }),
     })
 }

@@ -27,7 +27,11 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The most requests that a server can be said to answer at the same time.
 const MAX_PARALLEL: u64 = 1024;
 const SERVER_KEYS: &[&str] =
-    &["kind", "url", "keyEnv", "keyFile", "caFile", "headers", "parallel", "models"];
+    &["kind", "url", "keyEnv", "keyFile", "caFile", "headers", "parallel", "affinity", "models"];
+const AFFINITY_KEYS: &[&str] = &["header", "field"];
+/// The fields of requests that `affinity` must not replace.
+const REQUEST_FIELDS: &[&str] =
+    &["model", "messages", "tools", "options", "stream", "format", "authorization", "host"];
 const MODEL_KEYS: &[&str] = &["name", "window", "maxOutput", "tokenizer"];
 
 /// The text of the section for people.
@@ -55,6 +59,8 @@ Further model servers, each under a name; only in the file. A model of one is na
 - `caFile`: a file in PEM with the certificates that sign the server's, besides those of this machine.
 - `headers`: further headers of each request.
 - `parallel`: the number of requests that the server answers at the same time, unless it says so itself; without it, one.
+- `affinity`: `{ header: NAME }` or `{ field: NAME }`, the header or the field of each chat request that tells a router
+  which requests belong together: its value is the same for a session, and says nothing else of it.
 - `models`: models by alias: `name` as the server knows it, by default the alias; `window` in tokens, where the server
   does not say it or has a larger one, and for Ollama that of sessions that name none; `maxOutput`, the longest answer
   in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by which texts are counted exactly.
@@ -90,6 +96,15 @@ impl ServerKind {
     }
 }
 
+/// The place of the value in a chat request that is the same for a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Affinity {
+    /// A header.
+    Header(String),
+    /// A field of the JSON body.
+    Field(String),
+}
+
 /// A server of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerConfig {
@@ -104,6 +119,7 @@ pub(crate) struct ServerConfig {
     /// The reason for which the server cannot be used, as the predicate of a sentence.
     pub(crate) problem: Option<String>,
     pub(crate) parallel: Option<u32>,
+    pub(crate) affinity: Option<Affinity>,
     /// The models by alias.
     pub(crate) models: BTreeMap<String, ServedModel>,
     /// The position in the section, from 1.
@@ -263,6 +279,7 @@ impl KeyPlace {
             certificates,
             problem,
             parallel: self.count(entries, "parallel", MAX_PARALLEL)?,
+            affinity: self.affinity(entries)?,
             models: self.models(entries)?,
             position: 0,
             shown,
@@ -352,6 +369,25 @@ impl KeyPlace {
             }
         };
         headers.iter().map(header).collect()
+    }
+
+    fn affinity(&self, entries: &Map<String, Value>) -> Result<Option<Affinity>, ConfigError> {
+        let place = self.at("affinity");
+        let Some(value) = entries.get("affinity").filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        let entries = place.entries(value, AFFINITY_KEYS)?;
+        let is_name = |name: &&str| {
+            let fits = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
+            name.chars().all(fits) && !REQUEST_FIELDS.contains(name)
+        };
+        match (place.text(entries, "header")?, place.text(entries, "field")?) {
+            (Some(name), None) if is_name(&name) && !name.contains('_') => {
+                Ok(Some(Affinity::Header(name.to_owned())))
+            }
+            (None, Some(name)) if is_name(&name) => Ok(Some(Affinity::Field(name.to_owned()))),
+            _ => Err(place.wrong("a header or a field with a name that no request has", value)),
+        }
     }
 
     fn models(
@@ -492,6 +528,15 @@ mod tests {
         check(json!({ "url": "http://me:hunter2@h" }), "without a user name");
         check(json!({ "url": url, "kind": "llamacpp" }), "one of auto, ollama, llama-server");
         check(json!({ "url": url, "paralell": 2 }), "did you mean parallel?");
+        for wrong in [
+            json!({}),
+            json!({ "header": "a_b" }),
+            json!({ "field": "messages" }),
+            json!({ "field": "a", "header": "b" }),
+            json!({ "field": "a b" }),
+        ] {
+            check(json!({ "url": url, "affinity": wrong }), "servers.s.affinity must be a header");
+        }
         check(json!({ "url": url, "parallel": 0 }), "servers.s.parallel must be a whole number");
         check(json!({ "url": url, "keyEnv": "A", "keyFile": "/b" }), "absent beside keyEnv");
         check(json!({ "url": url, "keyFile": "b" }), "an absolute path");

@@ -36,6 +36,9 @@ pub(crate) struct ChatRequest {
     pub logprobs: Option<u8>,
     /// The time for which the server keeps the model in memory after the answer.
     pub keep_alive: Duration,
+    /// The value that is the same for all requests of a session, for a router before the server; it says nothing else of the
+    /// session.
+    pub affinity: Option<String>,
 }
 
 /// A request to load or unload a model.

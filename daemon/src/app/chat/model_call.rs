@@ -328,6 +328,7 @@ impl Turn {
             format: format.clone(),
             logprobs: *logprobs,
             keep_alive: self.core.keep_alive(*id),
+            affinity: Some(self.core.affinity(*id)),
         }
     }
 }

@@ -481,6 +481,7 @@ impl<'a> Summarizer<'a> {
             format: None,
             logprobs: None,
             keep_alive: self.core.keep_alive(self.id),
+            affinity: Some(self.core.affinity(self.id)),
         }
     }
 

@@ -153,6 +153,7 @@ fn probe(
         format: None,
         logprobs: None,
         keep_alive: core.config().ollama.keep_alive,
+        affinity: None,
     }
 }
 
