@@ -35,7 +35,7 @@ pub(crate) struct Queues {
 #[derive(Debug, Default)]
 struct ModelQueueState {
     last_id: u64,
-    /// The tickets of each model, of which the first ones can be admitted, one for each slot. No list is empty.
+    /// The tickets of each model in the order in which they are admitted, unless one gives way. No list is empty.
     waiters: HashMap<String, Vec<Waiter>>,
     /// The numbers of slots that are not one.
     slots: HashMap<String, usize>,
@@ -70,7 +70,10 @@ impl ModelQueueState {
         if is_admitted {
             return 0;
         }
-        let n_ahead = (at + 1).saturating_sub(self.n_slots(model));
+        // A ticket that gave way can be before an admitted one.
+        let is_ahead = |(place, waiter): &(usize, &Waiter)| waiter.is_admitted || *place < at;
+        let n_before = waiters.iter().enumerate().filter(is_ahead).count();
+        let n_ahead = (n_before + 1).saturating_sub(self.n_slots(model));
         let gives_way =
             priority == Priority::Background && self.chat_waits(server_of(model), ticket);
         if n_ahead > 0 || gives_way {
@@ -186,10 +189,11 @@ impl Ticket {
         state.wake(server_of(&self.model));
     }
 
-    /// Returns the priority of the ticket that was admitted first.
+    /// Returns the priority of the first admitted ticket.
     pub(crate) fn admitted_priority(&self) -> Option<Priority> {
         let state = self.queues.state.lock();
-        state.waiters(&self.model).first().map(|waiter| waiter.priority)
+        let mut waiters = state.waiters(&self.model).iter();
+        waiters.find(|waiter| waiter.is_admitted).map(|waiter| waiter.priority)
     }
 
     /// Waits until this ticket is admitted; it stays admitted until it is dropped. Cancel safe.
@@ -304,6 +308,23 @@ mod tests {
         assert!(!is_admitted(&later));
         drop(answering);
         assert!(is_admitted(&chat) && is_admitted(&later) && !background.chat_waits());
+    }
+
+    #[test]
+    fn ticket_that_gave_way_takes_no_slot_beside_later_ones() {
+        let queues = Queues::default();
+        queues.set_slots("m", 2);
+        let _answering = queues.enter("other", Priority::Chat);
+        let waiting = queues.enter("other", Priority::Chat);
+        let [first, second] = [(); 2].map(|()| queues.enter("m", Priority::Background));
+        assert!(!is_admitted(&first) && !is_admitted(&second), "both give way");
+        drop(waiting);
+        assert!(is_admitted(&second));
+        let chat = queues.enter("m", Priority::Chat);
+        assert!(is_admitted(&chat));
+        assert_eq!(first.n_ahead(), 1, "two are running");
+        drop(second);
+        assert!(is_admitted(&first));
     }
 
     #[test]
