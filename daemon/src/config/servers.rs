@@ -29,9 +29,20 @@ const MAX_PARALLEL: u64 = 1024;
 const SERVER_KEYS: &[&str] =
     &["kind", "url", "keyEnv", "keyFile", "caFile", "headers", "parallel", "affinity", "models"];
 const AFFINITY_KEYS: &[&str] = &["header", "field"];
-/// The fields of requests that `affinity` must not replace.
-const REQUEST_FIELDS: &[&str] =
-    &["model", "messages", "tools", "options", "stream", "format", "authorization", "host"];
+/// The headers of requests, which `affinity` must not replace.
+const REQUEST_HEADERS: &str = "accept accept-encoding authorization connection content-encoding content-length \
+    content-type expect host te trailer transfer-encoding upgrade user-agent";
+/// The fields of requests to servers of any kind, which `affinity` must not replace either.
+const REQUEST_FIELDS: &str = "\
+    _debug_render_only cache_prompt chat_template_kwargs context_length draft_num_predict \
+    dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent \
+    dynatemp_range format frequency_penalty ignore_eos include_stop_str_in_output keep_alive length_penalty \
+    logprobs main_gpu max_completion_tokens max_model_len max_tokens messages min_keep min_p min_tokens \
+    mirostat mirostat_eta mirostat_tau model n_ctx n_gpu_layers n_predict num_batch num_ctx num_gpu \
+    num_keep num_predict num_thread options presence_penalty reasoning_effort repeat_last_n repeat_penalty \
+    repetition_penalty response_format samplers seed skip_special_tokens stop stream stream_options \
+    temperature think tools top_k top_logprobs top_n_sigma top_p truncate ttl typical_p use_mmap \
+    xtc_probability xtc_threshold";
 const MODEL_KEYS: &[&str] = &["name", "window", "maxOutput", "tokenizer"];
 
 /// The text of the section for people.
@@ -376,16 +387,23 @@ impl KeyPlace {
         let Some(value) = entries.get("affinity").filter(|value| !value.is_null()) else {
             return Ok(None);
         };
+        let configured = entries.get("headers").and_then(Value::as_object);
+        let is_configured = |name: &str| {
+            configured.is_some_and(|all| all.keys().any(|one| one.eq_ignore_ascii_case(name)))
+        };
         let entries = place.entries(value, AFFINITY_KEYS)?;
-        let is_name = |name: &&str| {
-            let fits = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
-            name.chars().all(fits) && !REQUEST_FIELDS.contains(name)
+        let is_free = |name: &str, marks: &str, taken: &str| {
+            let fits = |char: char| char.is_ascii_alphanumeric() || marks.contains(char);
+            let is_taken = taken.split(' ').any(|one| one.eq_ignore_ascii_case(name));
+            name.chars().all(fits) && !is_taken
         };
         match (place.text(entries, "header")?, place.text(entries, "field")?) {
-            (Some(name), None) if is_name(&name) && !name.contains('_') => {
+            (Some(name), None) if is_free(name, "-", REQUEST_HEADERS) && !is_configured(name) => {
                 Ok(Some(Affinity::Header(name.to_owned())))
             }
-            (None, Some(name)) if is_name(&name) => Ok(Some(Affinity::Field(name.to_owned()))),
+            (None, Some(name)) if is_free(name, "-_", REQUEST_FIELDS) => {
+                Ok(Some(Affinity::Field(name.to_owned())))
+            }
             _ => Err(place.wrong("a header or a field with a name that no request has", value)),
         }
     }
@@ -531,12 +549,19 @@ mod tests {
         for wrong in [
             json!({}),
             json!({ "header": "a_b" }),
+            json!({ "header": "Authorization" }),
+            json!({ "header": "content-TYPE" }),
             json!({ "field": "messages" }),
+            json!({ "field": "Max_tokens" }),
+            json!({ "field": "temperature" }),
             json!({ "field": "a", "header": "b" }),
             json!({ "field": "a b" }),
         ] {
             check(json!({ "url": url, "affinity": wrong }), "servers.s.affinity must be a header");
         }
+        let twice =
+            json!({ "url": url, "affinity": { "header": "x-a" }, "headers": { "X-A": "b" } });
+        check(twice, "servers.s.affinity must be a header");
         check(json!({ "url": url, "parallel": 0 }), "servers.s.parallel must be a whole number");
         check(json!({ "url": url, "keyEnv": "A", "keyFile": "/b" }), "absent beside keyEnv");
         check(json!({ "url": url, "keyFile": "b" }), "an absolute path");
