@@ -13,22 +13,39 @@ use crate::app::error::{Result, check_context_size, check_keep_alive};
 use crate::app::models::answer_options::{check_kept, check_size};
 use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
-use crate::session::NewSession;
+use crate::session::{IdempotencyKey, NewSession};
 
 /// Starts a session, or returns the one that the same key started (`session.create`).
 pub(crate) async fn create_checked(
     core: Arc<Core>,
-    params: SessionCreateParams,
+    mut params: SessionCreateParams,
 ) -> Result<SessionResult> {
+    let key = take_key::<method::SessionCreate>(&mut params, |params| &mut params.key)?;
     if let Some(options) = &params.options {
+        // The options of a session that exists were checked, maybe for a server that has other ones now.
+        if let Some(key) = key.clone()
+            && let Some(session) = blocking(&core, move |core| core.created_before(&key)).await?
+        {
+            return Ok(SessionResult { session });
+        }
         check_kept(&core, params.model.clone(), options).await?;
     }
-    blocking(&core, move |core| create(core, params)).await
+    blocking(&core, move |core| create_with(core, params, key)).await
+}
+
+/// Starts a session whose options are not checked. Blocks on the disk.
+#[cfg(test)]
+pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Result<SessionResult> {
+    let key = take_key::<method::SessionCreate>(&mut params, |params| &mut params.key)?;
+    create_with(core, params, key)
 }
 
 /// Starts a session whose options are checked. Blocks on the disk.
-pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Result<SessionResult> {
-    let key = take_key::<method::SessionCreate>(&mut params, |params| &mut params.key)?;
+fn create_with(
+    core: &Arc<Core>,
+    params: SessionCreateParams,
+    key: Option<IdempotencyKey>,
+) -> Result<SessionResult> {
     let _one_at_a_time = key.is_some().then(|| core.creating.lock());
     if let Some(key) = &key
         && let Some(session) = core.created_before(key)?
