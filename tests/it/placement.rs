@@ -177,6 +177,53 @@ fn error_names_all_servers_that_failed() {
 }
 
 #[test]
+fn each_of_two_servers_that_failed_a_moment_ago_is_asked_once() {
+    let (a, b, mut chat) = start();
+    refuse(&a);
+    refuse(&b);
+    let error = chat.failed_turn("hello", "modelUnavailable");
+    assert_eq!(error["data"]["tried"], json!(["a", "b"]), "{error}");
+    for _ in 0..3 {
+        refuse(&a);
+    }
+    chat.id = chat.wire.create(json!({}));
+    let events = chat.turn("hello");
+    assert_eq!(failovers(&events).len(), 1, "{events:?}");
+    assert_eq!(n_chats([&a, &b]), [6, 4]);
+}
+
+#[test]
+fn server_whose_settings_cannot_be_used_is_left_out() {
+    let (a, b) = (FakeOpenAi::new(Face::LlamaServer), FakeOpenAi::new(Face::LlamaServer));
+    let url = format!("    url: {}\n", a.url());
+    let config = config(&a, &b).replace(&url, &format!("{url}    keyEnv: NO_KEY\n"));
+    let mut chat = ModelSession::with_config(&config);
+    let events = chat.turn("hello");
+    assert!(failovers(&events).is_empty(), "{events:?}");
+    assert_eq!(n_chats([&a, &b]), [0, 1]);
+}
+
+#[test]
+fn options_are_checked_for_the_server_that_answers() {
+    let (a, b) = (FakeOpenAi::new(Face::LlamaServer), FakeOpenAi::new(Face::LlamaServer));
+    // The daemon asks the servers what they are.
+    let mut chat =
+        ModelSession::with_config(&config(&a, &b).replace("kind: llama-server", "kind: auto"));
+    drop(a);
+    let mut params = chat.message("hello");
+    params["options"] = json!({ "temperature": 0.5 });
+    let events = chat.turn_with(params);
+    assert_fields(
+        failovers(&events)[0],
+        json!({ "from": "a", "to": "b", "reason": "unreachable" }),
+    );
+    assert_eq!(b.chats()[0]["temperature"], json!(0.5));
+    let mut params = chat.message("hello again");
+    params["options"] = json!({ "unknown": 1 });
+    chat.wire.refused("chat.send", params, "invalidParams");
+}
+
+#[test]
 fn turn_waits_while_its_server_refuses_requests_for_a_time() {
     let (a, b, mut chat) = start();
     let slow = |seconds: u32| {

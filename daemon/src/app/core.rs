@@ -174,9 +174,11 @@ impl Core {
         })
     }
 
-    /// Returns the equal servers of a model that may get texts of a session, in the order of the configuration.
+    /// Returns the equal servers of a model that may get texts of a session and whose settings can be used, in the order of
+    /// the configuration.
     pub(crate) fn usable_servers(&self, id: SessionId, alias: &str) -> Vec<String> {
         let mut servers = self.models.names().equal_servers(alias);
+        servers.retain(|server| self.models.backend_for(&format!("{alias}@{server}")).is_ok());
         if !servers.is_empty() {
             match self.allowed_servers(id) {
                 Ok(None) => {}
@@ -203,6 +205,16 @@ impl Core {
             Some(server)
         });
         server.map_or_else(|| model.to_owned(), |server| format!("{model}@{server}"))
+    }
+
+    /// Returns a model, named or else the default one, at the server that a session uses as far as that is in memory, and
+    /// else at the first of equal ones. Does not block, and places nothing.
+    pub(crate) fn placed_in_memory(&self, id: SessionId, named: Option<String>) -> Option<String> {
+        let model = self.model_or_default(named)?;
+        let servers = self.models.names().equal_servers(&model);
+        let own = self.placements.server_of(id, &model).filter(|server| servers.contains(server));
+        let server = own.or_else(|| servers.into_iter().next());
+        Some(server.map_or_else(|| model.clone(), |server| format!("{model}@{server}")))
     }
 
     /// Returns the name of a model that is the same for all equal servers, as logs have it.

@@ -269,11 +269,6 @@ impl Sampling {
         Ok(Self(options))
     }
 
-    /// Returns whether a server with these names has all of the options.
-    pub(crate) fn fits(&self, names: &SamplingNames) -> bool {
-        Self::check(self.0.clone(), names).is_ok()
-    }
-
     /// Returns the option that every server has.
     pub(crate) fn temperature(temperature: f64) -> Self {
         Self(Map::from_iter([("temperature".to_owned(), temperature.into())]))

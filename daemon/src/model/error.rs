@@ -210,8 +210,8 @@ impl ModelError {
         }
     }
 
-    /// Returns whether another server with the same model may answer instead: the server failed and not the request, and
-    /// before the answer began if this call has no answer.
+    /// Returns whether another server with the same model may answer instead: the cause is the server and not the request.
+    /// The caller must know that no piece of an answer arrived.
     pub(crate) const fn is_of_server(&self) -> bool {
         match self {
             Self::InvalidHost(_)
@@ -229,6 +229,13 @@ impl ModelError {
             Self::Failed { status, .. } => matches!(*status, 502 | 504),
             _ => false,
         }
+    }
+
+    /// Returns whether the server itself failed, so that other sessions should avoid it.
+    pub(crate) const fn is_failure_of_server(&self) -> bool {
+        let is_of_settings =
+            matches!(self, Self::InvalidHost(_) | Self::Setup { .. } | Self::NotAllowed { .. });
+        self.is_of_server() && !is_of_settings
     }
 
     /// Adds the numbers of the caller to an overflow for which the server reported none.

@@ -14,8 +14,8 @@ use super::model_call::SentCall;
 use super::turn::Turn;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, NoServer, Result};
-use crate::app::models::window::{describe, window_of};
-use crate::model::{ChatRequest, ModelError, ModelInfo, Ticket};
+use crate::app::models::window::{ContextWindow, describe, window_of};
+use crate::model::{ChatRequest, ModelError, ModelInfo, Sampling, Ticket};
 
 /// The longest time for which a turn waits because its server refuses requests: a user who reads that it waits for a
 /// minute still waits for it.
@@ -26,7 +26,6 @@ const MIN_REFUSAL_WAIT: Duration = Duration::from_secs(1);
 const AVOIDED: &str = "failedBefore";
 /// The reason for passing over a server whose window is smaller than that of the session.
 const SMALLER_WINDOW: &str = "smallerWindow";
-
 /// The reason for passing over a server of another kind, which does not have the options of the turn.
 const OTHER_OPTIONS: &str = "otherOptions";
 
@@ -41,7 +40,9 @@ pub(super) struct FailedServers {
 
 impl FailedServers {
     fn add(&mut self, core: &Core, server: String, error: ModelError) {
-        core.placements.note_failure(&server, Instant::now());
+        if error.is_failure_of_server() {
+            core.placements.note_failure(&server, Instant::now());
+        }
         self.tried.push((server, error.reason()));
         self.first.get_or_insert(error);
     }
@@ -57,19 +58,25 @@ impl Turn {
         &mut self,
         failed: &mut FailedServers,
     ) -> Result<Arc<ModelInfo>> {
-        let own = self.server();
-        if self.core.placements.is_avoided(&own, Instant::now()) {
-            let mut avoided = FailedServers::default();
-            avoided.tried.push((own, AVOIDED));
-            let _is_asked_anyway = self.move_on(AVOIDED, "it failed before", &mut avoided).await?;
+        if self.core.placements.is_avoided(&self.server(), Instant::now()) {
+            // If all others failed too, the own one is asked.
+            self.move_on(AVOIDED, "it failed before", failed).await?;
         }
         loop {
-            let described = describe(&self.core, &self.request.model);
-            match self.unless_ended(described).await? {
+            match self.describe_own().await {
                 Ok(info) => return Ok(info),
-                Err(error) => self.fail_over(error.into(), failed).await?,
+                Err(error) => self.fail_over(error, failed).await?,
             }
         }
+    }
+
+    /// Describes the model at the server of the turn, and checks the options of the turn for it.
+    async fn describe_own(&mut self) -> Result<Arc<ModelInfo>> {
+        let described = describe(&self.core, &self.request.model);
+        let info = self.unless_ended(described).await??;
+        let checked = self.request.checked_sampling(&self.core);
+        self.request.sampling = self.unless_ended(checked).await??;
+        Ok(info)
     }
 
     /// Goes on with an equal server after a call that failed before the first token.
@@ -98,7 +105,8 @@ impl Turn {
         Err(ChatError::NoServer(Box::new(NoServer { source, model, tried })).into())
     }
 
-    /// Chooses another of the equal servers and reports it. Returns whether there is one that can be asked.
+    /// Chooses another of the equal servers and reports it. Returns whether there is one that can be asked: one that was not
+    /// tried, and instead of an avoided server only one that is not avoided either.
     async fn move_on(
         &mut self,
         reason: &str,
@@ -107,19 +115,23 @@ impl Turn {
     ) -> Result<bool> {
         let (core, id, named) =
             (Arc::clone(&self.core), self.request.id, self.request.named.clone());
-        let window = self.window(&self.request.model).await?;
+        let (own, window) = (self.server(), self.window(&self.request.model).await?);
+        // The default for a server that was never asked is not yet the window of any prompt.
+        let is_in_force = window.is_named() || window.limits().verified;
         loop {
             let mut servers = core.usable_servers(id, &named);
-            servers.retain(|server| !failed.is_tried(server));
+            let is_avoided = |server: &str| core.placements.is_avoided(server, Instant::now());
+            servers.retain(|server| *server != own && !failed.is_tried(server));
+            servers.retain(|server| reason != AVOIDED || !is_avoided(server));
             let Some(server) = core.least_busy(id, &named, &servers) else { return Ok(false) };
             let model = format!("{named}@{server}");
             match self.unless_ended(describe(&core, &model)).await? {
-                Ok(_) if self.window(&model).await? < window => {
+                Ok(_) if is_in_force && self.window(&model).await?.size < window.size => {
                     failed.tried.push((server, SMALLER_WINDOW));
                 }
                 Ok(_) if !self.has_options(&model) => failed.tried.push((server, OTHER_OPTIONS)),
                 Ok(_) => {
-                    let (from, reason) = (self.server(), reason.to_owned());
+                    let (from, reason) = (own, reason.to_owned());
                     core.placements.keep(id, &named, &server);
                     self.request.model = model;
                     tracing::info!(session = %id, "{server} is asked instead of {from}: {message}");
@@ -135,7 +147,8 @@ impl Turn {
     /// Returns whether the server of a model has the sampling options of the turn.
     fn has_options(&self, model: &str) -> bool {
         let backend = self.core.models.backend_for(model);
-        backend.is_ok_and(|backend| self.request.sampling.fits(backend.sampling()))
+        let options = self.request.options.clone();
+        backend.is_ok_and(|backend| Sampling::check(options, backend.sampling()).is_ok())
     }
 
     /// Returns the server that the turn asks.
@@ -143,10 +156,10 @@ impl Turn {
         self.core.models.names().server_of(&self.request.model)
     }
 
-    /// Returns the window of the session with a model, as far as it is known.
-    async fn window(&self, model: &str) -> Result<u32> {
+    /// Returns the window of the session with a model.
+    async fn window(&self, model: &str) -> Result<ContextWindow> {
         let (model, own) = (model.to_owned(), self.request.context_size);
-        blocking(&self.core, move |core| Ok(window_of(core, Some(&model), own).size)).await
+        blocking(&self.core, move |core| Ok(window_of(core, Some(&model), own))).await
     }
 
     /// Sends a prompt. If the server refuses requests for a time, waits as long as it says and sends the prompt again;

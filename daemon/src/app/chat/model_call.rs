@@ -98,11 +98,12 @@ impl Turn {
     /// Calls the model once.
     ///
     /// `info`: the description of the model, which is replaced if the model was.
+    /// `shrink`: taken by a call that the server answers, or whose context does not become smaller.
     /// `shown`: what the calls of the turn have shown so far.
     pub(super) async fn call_model(
         &self,
         info: &mut Arc<ModelInfo>,
-        shrink: Option<RequiredShrink>,
+        shrink: &mut Option<RequiredShrink>,
         shown: &mut ShownInTurn,
     ) -> Result<ModelCall> {
         let core = &self.core;
@@ -114,9 +115,8 @@ impl Turn {
         let built = build_with(core, build, Some(counter.clone()));
         let mut built = self.unless_ended(built).await??;
         built.recalled = shown.add_recalled(std::mem::take(&mut built.recalled));
-        if let Some(RequiredShrink { below_tokens, otherwise }) = shrink
-            && built.context_tokens >= below_tokens
-        {
+        let is_small = |shrink: &mut RequiredShrink| built.context_tokens < shrink.below_tokens;
+        if let Some(RequiredShrink { otherwise, .. }) = shrink.take_if(|one| !is_small(one)) {
             return Err(otherwise.into());
         }
         for cut in std::mem::take(&mut built.cut) {
@@ -144,6 +144,7 @@ impl Turn {
         if let Some(error) = answer.failed_at_once().filter(|error| error.is_of_server()) {
             return Err(error.clone().into());
         }
+        *shrink = None;
         Ok(ModelCall { answer, built, request, margin, reading })
     }
 

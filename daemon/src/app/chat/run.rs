@@ -89,7 +89,7 @@ impl Turn {
         let mut shown = ShownInTurn::default();
         loop {
             may_call_model(core, self.request.id).await?;
-            let call = match self.call_model(&mut info, shrink.take(), &mut shown).await {
+            let call = match self.call_model(&mut info, &mut shrink, &mut shown).await {
                 Ok(call) => call,
                 Err(error) => {
                     self.fail_over(error, &mut failed).await?;

@@ -50,6 +50,9 @@ pub(super) struct TurnRequest {
     pub(super) tools: Vec<Value>,
     /// Set if the last of `tools` are the recall tools of the daemon.
     pub(super) offers_recall: bool,
+    /// The sampling options as they were named.
+    pub(super) options: Map<String, Value>,
+    /// The options that the server of the turn has; empty before they are checked.
     pub(super) sampling: Sampling,
     /// The longest answer in tokens, and the setting that limits it.
     pub(super) answer_limit: Option<(NonZeroU32, AnswerCut)>,
@@ -140,20 +143,14 @@ impl TurnRequest {
         }
         let has_images = message.is_some_and(has_images);
         let read = blocking(core, move |core| Self::of_params(core, params, has_images));
-        let (mut request, options) = read.await?;
-        let backend = gate::backend_for(core, request.id, &request.model).await?;
-        if !options.is_empty() {
-            // What the options are called depends on the kind of the server.
-            backend.identify().await?;
+        let request = read.await?;
+        match request.checked_sampling(core).await {
+            // An equal server may answer, for which the turn checks them.
+            Err(AppError::Model(error))
+                if error.is_failure_of_server()
+                    && !core.models.names().equal_servers(&request.named).is_empty() => {}
+            checked => drop(checked?),
         }
-        let is_kept = |name: &str| {
-            let kept = core.sessions.peek(request.id, |live| live.state().options());
-            kept.is_some_and(|kept| kept.contains_key(name))
-        };
-        request.sampling = Sampling::check(options, backend.sampling()).map_err(|error| {
-            let by = if is_kept(error.name()) { "; the session keeps it" } else { "" };
-            AppError::invalid("options", format!("{error}{by}"))
-        })?;
         if has_images {
             describe_soon(core, &request.model).await;
             request.check_images(core).await?;
@@ -161,12 +158,23 @@ impl TurnRequest {
         Ok(request)
     }
 
-    /// Returns the request that some params make, and their options. Blocks on the disk.
-    fn of_params(
-        core: &Core,
-        mut params: ChatSendParams,
-        has_images: bool,
-    ) -> Result<(Self, Map<String, Value>)> {
+    /// Returns the sampling options, checked for the server of the turn, which must be allowed to answer it.
+    pub(super) async fn checked_sampling(&self, core: &Arc<Core>) -> Result<Sampling> {
+        let backend = gate::backend_for(core, self.id, &self.model).await?;
+        if !self.options.is_empty() {
+            // What the options are called depends on the kind of the server.
+            backend.identify().await?;
+        }
+        Sampling::check(self.options.clone(), backend.sampling()).map_err(|error| {
+            let kept = core.sessions.peek(self.id, |live| live.state().options());
+            let is_kept = kept.is_some_and(|kept| kept.contains_key(error.name()));
+            let by = if is_kept { "; the session keeps it" } else { "" };
+            AppError::invalid("options", format!("{error}{by}"))
+        })
+    }
+
+    /// Returns the request that some params make, without a check of its options. Blocks on the disk.
+    fn of_params(core: &Core, mut params: ChatSendParams, has_images: bool) -> Result<Self> {
         let logprobs = wanted_logprobs(&params)?;
         let session = core.summary(params.session_id)?;
         let options = AnswerOptions::kept(&session.options)?.with_turn(&mut params);
@@ -191,12 +199,13 @@ impl TurnRequest {
         }
         let context_size = core.settings(session_id)?.context_size;
         let think = think.map(think_mode);
-        let request = Self {
+        Ok(Self {
             id: session_id,
             model: core.placed(session_id, &named),
             named,
             tools,
             offers_recall,
+            options,
             sampling: Sampling::default(),
             answer_limit,
             think,
@@ -204,8 +213,7 @@ impl TurnRequest {
             logprobs,
             has_images,
             context_size,
-        };
-        Ok((request, options))
+        })
     }
 
     /// Refuses a message with images for a model that does not read them: servers drop them silently.
