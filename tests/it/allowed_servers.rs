@@ -214,8 +214,15 @@ fn copies_of_a_session_keep_its_servers() {
     assert_eq!(allowed(&fork["session"]), expect, "also from before the change");
     let taken = chat.ok("snapshot.create", json!({}));
     let params = json!({ "snapshotId": taken["snapshot"]["snapshotId"], "newSession": true });
-    let restored = chat.wire.ok("snapshot.restore", params);
+    let restored = chat.wire.ok("snapshot.restore", params.clone());
     assert_eq!(allowed(&restored["session"]), expect);
+    // A later restriction holds for the earlier state as well.
+    for (now, restored) in [(["ollama", "far"], "ollama"), (["far", "far"], "(none)")] {
+        chat.ok("session.update", json!({ "allowedServers": now }));
+        let session = chat.wire.ok("snapshot.restore", params.clone())["session"].clone();
+        assert_eq!(allowed(&session), json!([restored]), "{now:?}");
+    }
+    chat.ok("session.update", json!({ "allowedServers": expect }));
     let id = chat.id.clone();
     for format in ["json", "jsonl"] {
         let data = chat.wire.export(&id, format);
@@ -224,6 +231,31 @@ fn copies_of_a_session_keep_its_servers() {
         let imported = wire.ok("session.import", json!({ "data": data, "last": true }));
         assert_eq!(allowed(&imported["session"]), expect, "{format}");
     }
+}
+
+#[test]
+fn damaged_record_may_have_the_list() {
+    let servers = Servers::new();
+    let mut chat = ModelSession::create(&servers.config(""), json!({ "model": "own" }));
+    let _turn = chat.turn("hello");
+    chat.ok("session.update", json!({ "allowedServers": ["near"] }));
+    let _turn = chat.turn(SECRET);
+    let ModelSession { sandbox, daemon, id, .. } = chat;
+    assert!(daemon.terminate().success());
+    let log = sandbox.log_path(&id);
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replace("allowedServers", "allowedServerz")).unwrap();
+    sandbox.remove_catalog();
+    let (daemon, wire) = sandbox.daemon_and_wire();
+    let mut chat = ModelSession { sandbox, daemon, wire, id };
+    let mut params = chat.message("and now elsewhere");
+    params["model"] = json!("other");
+    let error = chat.wire.refused("chat.send", params, "config");
+    assert_eq!(error["data"]["allowed"], json!(["(none)"]), "{error}");
+    servers.check_secret();
+    chat.ok("session.update", json!({ "allowedServers": ["near"] }));
+    let _turn = chat.turn("hello again");
+    servers.check_secret();
 }
 
 #[test]

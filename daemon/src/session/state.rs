@@ -23,6 +23,9 @@ use ollm_protocol::sanitize;
 /// A session without activity for this long counts as closed, in milliseconds.
 pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 
+/// The name in a list of allowed servers that no server can have: such a list allows none, and an empty one would allow all.
+pub(crate) const NO_SERVER: &str = "(none)";
+
 /// Maximum length of the automatic title, in characters of the first user message.
 const TITLE_CHARS: usize = 60;
 /// Maximum length of the automatic description, in characters of the first user message.
@@ -192,6 +195,9 @@ impl SessionState {
         self.entries.push(entry);
         if lacks_body {
             self.lacking.push(seq);
+            if matches!(kind, RecordKind::Session | RecordKind::Meta) {
+                self.forbid_servers();
+            }
         }
         if let Some(body) = body {
             self.apply_body(seq, body);
@@ -212,6 +218,12 @@ impl SessionState {
     fn apply_hole(&mut self, entry: IndexEntry) {
         self.entries.push(entry);
         self.carry.damaged += 1;
+        self.forbid_servers();
+    }
+
+    /// Allows no server until a later record sets the list: a lost record may have set it.
+    fn forbid_servers(&mut self) {
+        self.carry.patch.allowed_servers = Some(vec![NO_SERVER.to_owned()]);
     }
 
     fn add_key(&mut self, key: KeyEntry, kind: RecordKind) {
@@ -291,6 +303,9 @@ impl SessionState {
     /// Sets the number of records that are missing at the end of the log, if there are any.
     pub(super) fn note_missing(&mut self, records: u64) {
         self.carry.missing = self.carry.missing.max(records);
+        if records > 0 {
+            self.forbid_servers();
+        }
     }
 
     /// Returns the records that the fold lacks, because blobs of them are missing.

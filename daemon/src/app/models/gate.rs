@@ -20,18 +20,21 @@ pub(crate) async fn backend_for(
     id: SessionId,
     model: &str,
 ) -> Result<Arc<dyn Backend>, ModelError> {
-    let server = core.models.names().server_of(model);
     let allowed = blocking(core, move |core| core.allowed_servers(id)).await;
-    let allowed = allowed.map_err(|error| {
-        let problem = format!("gets no text, because the allowed servers are not known: {error}");
-        ModelError::Setup { server: server.clone(), problem }
-    })?;
+    // What the name means may change, so that the server that is checked must be the one that is returned.
+    let server = core.models.server_for(model)?;
+    let name = server.settings().name.clone();
     match allowed {
-        Some(allowed) if !allowed.contains(&server) => {
-            let change = format!("ollmctl sessions servers {id}");
-            Err(ModelError::NotAllowed { server, allowed, change })
+        Err(error) => {
+            let problem =
+                format!("gets no text, because the allowed servers are not known: {error}");
+            Err(ModelError::Setup { server: name, problem })
         }
-        _ => core.models.backend_for(model),
+        Ok(Some(allowed)) if !allowed.contains(&name) => {
+            let change = format!("ollmctl sessions servers {id}");
+            Err(ModelError::NotAllowed { server: name, allowed, change })
+        }
+        Ok(_) => server.backend(),
     }
 }
 
@@ -45,14 +48,17 @@ pub(crate) fn may_read(core: &Core, id: SessionId, model: &str) -> bool {
 }
 
 /// Returns whether a session may quote another one: only if no server that may get its own texts must not get those of the
-/// other one. A quotation stays in the log, and the session can go on with any of its servers. Blocks on the disk.
+/// other one. A quotation stays in the log, and the session can go on with any of its servers. A session that no server may
+/// read quotes nothing: its list must change before it can go on. Blocks on the disk.
 pub(crate) fn may_quote(core: &Core, id: SessionId, other: SessionId) -> bool {
     if id == other {
         return true;
     }
     match (core.allowed_servers(other), core.allowed_servers(id)) {
         (Ok(None), _) => true,
-        (Ok(Some(of_other)), Ok(Some(own))) => own.iter().all(|server| of_other.contains(server)),
+        (Ok(Some(of_other)), Ok(Some(own))) => {
+            !own.is_empty() && own.iter().all(|server| of_other.contains(server))
+        }
         _ => false,
     }
 }

@@ -57,7 +57,8 @@ pub(super) fn document(
     let thinking: u64 =
         traces.iter().map(|one| u64::from(inputs.counter.count_user_text(&one.text))).sum();
     document.metadata = SnapshotMetadata {
-        model: inputs.model.clone().unwrap_or_default(),
+        // Not the server of an alias that the session uses now.
+        model: core.model_or_default(session.model).unwrap_or_default(),
         context_size: u64::from(inputs.window.size),
         compression_ratio: ratio(document.token_count, whole, inputs.checkpoints.is_empty()),
         total_user_messages: inputs.path.items.iter().filter(|item| item.is_user_message()).count()
