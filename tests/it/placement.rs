@@ -64,6 +64,17 @@ fn session_stays_with_the_server_that_has_its_prompt() {
 }
 
 #[test]
+fn snapshot_names_the_model_as_its_session_does() {
+    let (_a, _b, mut chat) = start();
+    chat.ok("session.update", json!({ "model": "big" }));
+    let _turn = chat.turn("hello");
+    let taken = chat.ok("snapshot.create", json!({}));
+    let params = json!({ "snapshotId": taken["snapshot"]["snapshotId"], "newSession": true });
+    let restored = chat.wire.ok("snapshot.restore", params);
+    assert_eq!(restored["session"]["model"], "big");
+}
+
+#[test]
 fn new_session_gets_the_server_that_is_not_busy() {
     let (a, b, mut chat) = start();
     a.reply_with(vec![EVENTS, piece("one "), Step::Stall, Step::Close]);

@@ -68,12 +68,16 @@ fn unknown_options_are_refused_as_in_a_chat() {
     chat.ok("session.update", json!({ "options": { "repetition_penalty": 1.1 } }));
     let _turn = chat.turn("hello");
     assert_eq!(fake.chats()[0]["repetition_penalty"], 1.1);
+    let create = json!({ "options": { "repetition_penalty": 1.1 }, "key": "once" });
+    let created = chat.wire.ok("session.create", create.clone());
     // Another kind of server does not have it.
     fake.state().face = Face::LlamaServer;
     let _servers = chat.wire.ok("model.servers", json!({}));
     let params = chat.message("hello");
     let error = chat.wire.refused("chat.send", params, "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("the session keeps it"), "{error}");
+    let again = chat.wire.ok("session.create", create);
+    assert_eq!(again["session"]["sessionId"], created["session"]["sessionId"]);
     let run = |args: &[&str]| chat.sandbox.ctl([&["sessions", "options", &chat.id], args].concat());
     assert_eq!(run(&[]).ok(), "repetition_penalty = 1.1\n");
     assert_eq!(
