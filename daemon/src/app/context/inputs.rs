@@ -86,16 +86,7 @@ pub(crate) fn load(
     if let BuildLeaf::Active = leaf {
         settle(core, id)?;
     }
-    let (path, settings, mode) = core.sessions.with(id, |live| {
-        let state = live.state();
-        let leaf = match leaf {
-            BuildLeaf::Active => state.leaf(),
-            BuildLeaf::Earlier(leaf) => leaf,
-        };
-        let path = core.cache.path_to(state, leaf);
-        let mode = state.mode_on(|seq| path.contains(seq));
-        (path, SessionSettings::of(state), mode)
-    })?;
+    let (path, settings, mode) = session_at(core, id, leaf)?;
     let config = core.config();
     let (model, window) = reader_of(core, request, &settings);
     let counter =
@@ -133,9 +124,26 @@ pub(crate) fn load(
     })
 }
 
-/// Returns the model of one server that reads a context and its window, where the request names none from the session or
-/// the default.
-/// Blocks on the disk the first time.
+/// Returns the path to a leaf, the settings of the session, and the mode in force on the path.
+fn session_at(
+    core: &Core,
+    id: SessionId,
+    leaf: BuildLeaf,
+) -> Result<(Arc<ActivePath>, SessionSettings, Option<String>)> {
+    Ok(core.sessions.with(id, |live| {
+        let state = live.state();
+        let leaf = match leaf {
+            BuildLeaf::Active => state.leaf(),
+            BuildLeaf::Earlier(leaf) => leaf,
+        };
+        let path = core.cache.path_to(state, leaf);
+        let mode = state.mode_on(|seq| path.contains(seq));
+        (path, SessionSettings::of(state), mode)
+    })?)
+}
+
+/// Returns the model of one server that reads a context, and its window; where the request names no model, that of the
+/// session or the default one. Blocks on the disk the first time.
 pub(crate) fn reader_of(
     core: &Core,
     request: &BuildRequest,

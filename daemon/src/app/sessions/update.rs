@@ -26,28 +26,7 @@ use crate::session::{SessionError, SessionState};
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let mut patch = MetaPatch {
-        title: params.title,
-        description: params.description,
-        model: params.model,
-        provider: params.provider,
-        system_prompt: params.system_prompt,
-        context_size: params.context_size,
-        keep_alive_seconds: params.keep_alive_seconds,
-        allowed_servers: params.allowed_servers,
-        options: params.options.unwrap_or_default(),
-        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
-        pinned: params.pinned,
-        archived: None,
-        metadata: params.metadata.unwrap_or_default(),
-    };
-    if patch == MetaPatch::default() {
-        return Err(AppError::invalid("params", "name at least one field to change"));
-    }
-    check_context_size(patch.context_size)?;
-    check_keep_alive(patch.keep_alive_seconds)?;
-    check_servers(&core, patch.allowed_servers.as_deref())?;
-    limits::check_patch(&mut patch)?;
+    let patch = checked_patch(&core, params)?;
     if !patch.options.is_empty() {
         let settings = blocking(&core, move |core| core.settings(id)).await?;
         check_kept(&core, patch.model.clone().or(settings.model), &patch.options).await?;
@@ -76,6 +55,33 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     })
     .await?;
     result(&core, id).await
+}
+
+/// Returns the change that params name, without a check of what depends on the session or a server.
+fn checked_patch(core: &Core, params: SessionUpdateParams) -> Result<MetaPatch> {
+    let mut patch = MetaPatch {
+        title: params.title,
+        description: params.description,
+        model: params.model,
+        provider: params.provider,
+        system_prompt: params.system_prompt,
+        context_size: params.context_size,
+        keep_alive_seconds: params.keep_alive_seconds,
+        allowed_servers: params.allowed_servers,
+        options: params.options.unwrap_or_default(),
+        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
+        pinned: params.pinned,
+        archived: None,
+        metadata: params.metadata.unwrap_or_default(),
+    };
+    if patch == MetaPatch::default() {
+        return Err(AppError::invalid("params", "name at least one field to change"));
+    }
+    check_context_size(patch.context_size)?;
+    check_keep_alive(patch.keep_alive_seconds)?;
+    check_servers(core, patch.allowed_servers.as_deref())?;
+    limits::check_patch(&mut patch)?;
+    Ok(patch)
 }
 
 /// Refuses a change after which the system prompt would not fit. Returns the settings before it. Blocks on the disk.
