@@ -29,6 +29,9 @@ struct ProjectFile {
     current_session: Option<SessionId>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     entries: StoredEntries,
+    /// The model servers that may get texts of the sessions; empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    allowed_servers: Vec<String>,
 }
 
 /// The content of `global.json`.
@@ -178,6 +181,28 @@ impl Projects {
                 self.change_project(path, |file| put(&mut file.entries, key, entry))
             }
         }
+    }
+
+    /// Returns the model servers that may get texts of a project's sessions; empty for all.
+    ///
+    /// **Errors**: also for a file that cannot be parsed, which may forbid servers.
+    pub(crate) fn allowed_servers(&self, path: &str) -> Result<Vec<String>, ProjectError> {
+        Ok(read_or_default::<ProjectFile>(&self.file(path))?.allowed_servers)
+    }
+
+    /// Sets the model servers that may get texts of a project's sessions.
+    pub(crate) fn set_allowed_servers(
+        &self,
+        path: &str,
+        servers: Vec<String>,
+    ) -> Result<(), ProjectError> {
+        let _guard = self.changing.lock();
+        let set = |file: &mut ProjectFile| {
+            let is_changed = file.allowed_servers != servers;
+            file.allowed_servers = servers;
+            is_changed
+        };
+        self.change_project(path, set).map(drop)
     }
 
     /// Clears the current session of every project where it is `id`.

@@ -36,6 +36,15 @@ pub const MAX_RESULT_BYTES: usize = MAX_FRAME_BYTES - 4 * KIB;
 /// The longest `id` of a JSON-RPC request, in bytes of JSON. Replies repeat it, so it takes room from every result.
 pub const MAX_ID_BYTES: usize = KIB;
 
+/// The most model servers that a session or a project can name as those that may get its texts.
+pub const MAX_ALLOWED_SERVERS: usize = 64;
+
+/// The most bytes of JSON in the options that a session keeps: a schema of an answer has some of them.
+pub const MAX_OPTIONS_BYTES: usize = 64 * KIB;
+
+/// The longest name of a model server in such a list, in bytes.
+const MAX_SERVER_NAME_BYTES: usize = 256;
+
 /// The largest window that a session can request, in tokens: more than any model has.
 pub const MAX_CONTEXT_SIZE: u32 = 16 * 1024 * 1024;
 
@@ -306,15 +315,34 @@ pub fn shorten_record(body: &mut RecordBody) -> Vec<BoundedField> {
 /// Shortens the fields of a header to their limits; returns the shortened fields, each once.
 #[must_use]
 pub fn shorten_header(header: &mut SessionHeader) -> Vec<BoundedField> {
+    shorten_servers(&mut header.allowed_servers);
+    shorten_options(&mut header.options);
     shortened(|each| header_fields(header, each))
 }
 
 /// Shortens the fields of a session to their limits, so that a list of sessions with larger fields, which an earlier
 /// version accepted, still fits into a frame; notes the names of the shortened fields in the session.
 pub fn shorten_session(session: &mut Session) {
+    shorten_servers(&mut session.allowed_servers);
+    shorten_options(&mut session.options);
     let fields = shortened(|each| session_fields(session, each));
     if !fields.is_empty() {
         session.shortened = fields.iter().map(|field| field.name().to_owned()).collect();
+    }
+}
+
+/// Removes options that are larger than a client can set: a part of a schema has another meaning.
+fn shorten_options(options: &mut Meta) {
+    if json_bytes(options) > MAX_OPTIONS_BYTES {
+        options.clear();
+    }
+}
+
+/// Shortens a list of servers. A shorter list allows less, and never becomes one that allows all.
+fn shorten_servers(servers: &mut Vec<String>) {
+    servers.truncate(MAX_ALLOWED_SERVERS);
+    for name in servers {
+        let _is_shorter = shorten_text(name, MAX_SERVER_NAME_BYTES);
     }
 }
 

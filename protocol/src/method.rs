@@ -126,6 +126,7 @@ methods! {
     SessionResume = "session.resume", Completes, Changes, session::SessionResumeParams => session::SessionGetResult, "Announces that a session is resumed, and returns its last page of records.";
     SessionCurrent = "session.current", Canceled, Safe, session::SessionCurrentParams => session::SessionCurrentResult, "Returns the current session of a project.";
     SessionSetCurrent = "session.setCurrent", Completes, Changes, session::SessionSetCurrentParams => session::SessionCurrentResult, "Sets or clears the current session of a project.";
+    SessionSetProjectServers = "session.setProjectServers", Completes, Changes, session::SessionSetProjectServersParams => session::SessionSetProjectServersResult, "Sets the model servers that may get texts of a project's sessions, or returns them.";
     SessionSetMode = "session.setMode", Completes, Changes, session::SessionSetModeParams => session::SessionResult, "Changes the mode of a session.";
     SessionClose = "session.close", Completes, Changes, session::SessionIdParams => session::SessionResult, "Closes a session; recording opens it again.";
     SessionUpdate = "session.update", Completes, Changes, session::SessionUpdateParams => session::SessionResult, "Changes the title, model and other fields of a session.";

@@ -12,6 +12,8 @@
     reason = "test helpers fail by panic and write files with std, as tools of a user do"
 )]
 
+mod affinity;
+mod allowed_servers;
 mod chat;
 mod compaction;
 mod config;
@@ -32,6 +34,7 @@ mod images;
 mod limits;
 mod loops;
 mod model;
+mod placement;
 mod search;
 mod server_counts;
 mod servers;

@@ -209,9 +209,9 @@ fn failure_has_its_own_kind_and_reason() {
     let loading = error(503, "unavailable_error", "Loading model");
     let text = check(loading, 3, "modelUnavailable", "busy");
     assert!(text.contains("Loading model"), "{text}");
-    let slow = http_response(429, "Retry-After: 30\r\n", b"{\"error\":\"slow down\"}");
+    let slow = http_response(429, "Retry-After: 3600\r\n", b"{\"error\":\"slow down\"}");
     let text = check(slow, 1, "modelUnavailable", "busy");
-    assert!(text.contains("it asks to wait 30 s"), "{text}");
+    assert!(text.contains("it asks to wait 3600 s"), "{text}");
     let page = |status| http_response(status, "Content-Type: text/html\r\n", b"<html>hello</html>");
     check(page(200), 1, "modelUnavailable", "otherServer");
     check(page(502), 1, "modelFailed", "failed");

@@ -17,6 +17,7 @@ use super::counts::Counts;
 use super::error::{AppError, Result};
 use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
+use super::placement::{Candidate, Placements, choose};
 use super::previews::Previews;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments, DueSnapshots};
@@ -40,6 +41,11 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 /// The threads that examine files of projects at once.
 const MAX_DISK_CHECKS: usize = 4;
 
+/// The context of the key of the values by which routers know the requests of a session.
+const AFFINITY: &str = "ollmd 2026-11-27 affinity of the requests of a session";
+/// The length of such a value: two sessions of a home never have the same.
+const AFFINITY_CHARS: usize = 32;
+
 /// The handles of the application layer; built once and shared by all calls.
 pub(crate) struct Core {
     /// The background tasks of the daemon.
@@ -56,6 +62,7 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     pub(crate) limits: KnownLimits,
     pub(crate) speeds: MeasuredModels,
+    pub(crate) placements: Placements,
     pub(crate) cache: SessionCache,
     pub(crate) turns: Exclusive<RunningTurn>,
     pub(crate) compactions: Exclusive<RunningCompaction>,
@@ -75,6 +82,8 @@ pub(crate) struct Core {
     /// Held while sessions are deleted, so that a retry continues the first attempt instead of racing with it.
     pub(crate) deleting: Mutex<()>,
     config: RwLock<Arc<Config>>,
+    /// The key of [`Self::affinity`], which is of this home.
+    affinity_key: [u8; 32],
 }
 
 impl Core {
@@ -104,6 +113,7 @@ impl Core {
             counts: Counts::new(dir.join("vocab")).named(names.clone()),
             limits: KnownLimits::new(&dir.join("vocab")).named(names.clone()),
             speeds: MeasuredModels::new(names),
+            placements: Placements::default(),
             cache: SessionCache::default(),
             turns: Exclusive::default(),
             compactions: Exclusive::default(),
@@ -119,7 +129,14 @@ impl Core {
             creating: Mutex::new(()),
             deleting: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
+            affinity_key: blake3::derive_key(AFFINITY, dir.as_os_str().as_encoded_bytes()),
         }
+    }
+
+    /// Returns the value that is the same for all requests of a session to a model server, and does not contain its id.
+    pub(crate) fn affinity(&self, id: SessionId) -> String {
+        let hash = blake3::keyed_hash(&self.affinity_key, id.to_string().as_bytes()).to_hex();
+        hash[..AFFINITY_CHARS].to_owned()
     }
 
     /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
@@ -138,6 +155,97 @@ impl Core {
     /// Returns a model that is named, or else the default one.
     pub(crate) fn model_or_default(&self, named: Option<String>) -> Option<String> {
         named.or_else(|| self.config().models.default.clone())
+    }
+
+    /// Returns the servers that may get texts of a session: those that it and its project allow; `None` for all. Blocks on
+    /// the disk if the session is not open or has a project.
+    ///
+    /// **Errors**: also if the file of the project cannot be read.
+    pub(crate) fn allowed_servers(&self, id: SessionId) -> Result<Option<Vec<String>>> {
+        let (own, project) = self.sessions.with(id, |live| {
+            let state = live.state();
+            (state.allowed_servers().to_vec(), state.project_path().map(str::to_owned))
+        })?;
+        let project = project.map(|path| self.projects.allowed_servers(&path)).transpose()?;
+        let project = project.filter(|servers| !servers.is_empty());
+        Ok(match (own.is_empty(), project) {
+            (true, project) => project,
+            (false, None) => Some(own),
+            (false, Some(project)) => {
+                Some(own.into_iter().filter(|server| project.contains(server)).collect())
+            }
+        })
+    }
+
+    /// Returns the equal servers of a model that may get texts of a session and whose settings can be used, in the order of
+    /// the configuration.
+    pub(crate) fn usable_servers(&self, id: SessionId, alias: &str) -> Vec<String> {
+        let mut servers = self.models.names().equal_servers(alias);
+        servers.retain(|server| self.models.backend_for(&format!("{alias}@{server}")).is_ok());
+        if !servers.is_empty() {
+            match self.allowed_servers(id) {
+                Ok(None) => {}
+                Ok(Some(allowed)) => servers.retain(|server| allowed.contains(server)),
+                Err(_) => servers.clear(),
+            }
+        }
+        servers
+    }
+
+    /// Returns a model, named or else the default one, as [`Self::placed`] names it.
+    pub(crate) fn placed_or_default(&self, id: SessionId, named: Option<String>) -> Option<String> {
+        self.model_or_default(named).map(|model| self.placed(id, &model))
+    }
+
+    /// Returns the name of a model of one server: for an alias of equal servers, of the one that a session uses. A session
+    /// without one is placed.
+    pub(crate) fn placed(&self, id: SessionId, model: &str) -> String {
+        let servers = self.usable_servers(id, model);
+        let own = self.placements.server_of(id, model).filter(|server| servers.contains(server));
+        let server = own.or_else(|| {
+            let server = self.least_busy(id, model, &servers)?;
+            self.placements.keep(id, model, &server);
+            Some(server)
+        });
+        server.map_or_else(|| model.to_owned(), |server| format!("{model}@{server}"))
+    }
+
+    /// Returns a model, named or else the default one, at the server that a session uses as far as that is in memory, and
+    /// else at the first of equal ones. Does not block, and places nothing.
+    pub(crate) fn placed_in_memory(&self, id: SessionId, named: Option<String>) -> Option<String> {
+        let model = self.model_or_default(named)?;
+        let servers = self.models.names().equal_servers(&model);
+        let own = self.placements.server_of(id, &model).filter(|server| servers.contains(server));
+        let server = own.or_else(|| servers.into_iter().next());
+        Some(server.map_or_else(|| model.clone(), |server| format!("{model}@{server}")))
+    }
+
+    /// Returns the name of a model that is the same for all equal servers, as logs have it.
+    pub(crate) fn shown_model(&self, model: &str) -> String {
+        self.models.names().without_server(model).to_owned()
+    }
+
+    /// Returns the one of some equal servers that a session should use.
+    pub(crate) fn least_busy(
+        &self,
+        id: SessionId,
+        alias: &str,
+        servers: &[String],
+    ) -> Option<String> {
+        let (placements, now) = (&self.placements, Instant::now());
+        let own = placements.server_of(id, alias);
+        let candidate = |server: &String| {
+            let (n_calls, n_slots) = self.models.queues().load(&format!("{alias}@{server}"));
+            Candidate {
+                is_own: own.as_ref() == Some(server),
+                is_avoided: placements.is_avoided(server, now),
+                n_calls,
+                n_slots,
+                n_sessions: placements.n_others(id, alias, server),
+            }
+        };
+        let candidates: Vec<_> = servers.iter().map(candidate).collect();
+        choose(&candidates).map(|at| servers[at].clone())
     }
 
     /// Replaces the configuration and returns the previous one, which running calls keep.
@@ -276,7 +384,7 @@ async fn run_blocking(work: BlockingWork) -> Result<()> {
     }
 }
 
-/// Returns the settings of the connections to the model servers.
+/// Returns the settings of the connections to the model servers, in the order of the configuration.
 fn model_settings(config: &Config) -> ModelSettings {
     let OllamaConfig { host, connect_timeout, first_token_timeout, idle_timeout, .. } =
         &config.ollama;
@@ -291,16 +399,26 @@ fn model_settings(config: &Config) -> ModelSettings {
         parallel: None,
         models: BTreeMap::new(),
     };
-    let mut all = vec![ollama];
-    for (name, server) in &config.servers {
+    let mut servers: Vec<_> = config.servers.iter().collect();
+    servers.sort_by_key(|(_, server)| server.position);
+    let of = |(name, server): (&String, &ServerConfig)| {
         let (parallel, models) = (server.parallel, server.models.clone());
         match address_of(name, server) {
-            None => all[0] = ServerSettings { parallel, models, ..all[0].clone() },
+            None => {
+                let affinity = server.affinity.clone();
+                let address =
+                    ollama.address.clone().map(|address| HttpAddress { affinity, ..address });
+                ServerSettings { parallel, models, address, ..ollama.clone() }
+            }
             Some(address) => {
                 let (name, kind) = (name.clone(), server.kind);
-                all.push(ServerSettings { name, kind, address, timeouts, parallel, models });
+                ServerSettings { name, kind, address, timeouts, parallel, models }
             }
         }
+    };
+    let mut all: Vec<_> = servers.into_iter().map(of).collect();
+    if !config.servers.contains_key(DEFAULT_SERVER) {
+        all.insert(0, ollama);
     }
     ModelSettings(all)
 }
@@ -316,6 +434,7 @@ fn address_of(name: &str, server: &ServerConfig) -> Option<Result<HttpAddress, M
             key: server.key.clone(),
             headers: server.headers.clone(),
             certificates: server.certificates.clone(),
+            affinity: server.affinity.clone(),
         }),
     })
 }

@@ -48,7 +48,7 @@ pub(crate) fn session_counter(core: &Arc<Core>, id: SessionId) -> Counter {
     let Some(own) = core.sessions.peek(id, |live| live.state().model().map(str::to_owned)) else {
         return Counter::ESTIMATE;
     };
-    let Some(model) = core.model_or_default(own) else {
+    let Some(model) = core.placed_in_memory(id, own) else {
         return Counter::ESTIMATE;
     };
     let (counter, may_load) = core.counts.at_hand(&model);

@@ -195,6 +195,8 @@ pub(crate) enum ChatError {
     Canceled { partial: Option<Seq> },
     #[error("{source}")]
     Model { source: ModelError, partial: Option<Seq> },
+    #[error(transparent)]
+    NoServer(Box<NoServer>),
     /// The model answered with neither text nor a tool call.
     #[error(
         "{model} answered nothing; the prompt has {context_tokens} tokens of at most {prompt_limit}"
@@ -234,9 +236,32 @@ impl ChatError {
             Self::UnexpectedCall { partial, .. } => Some(*partial),
             Self::Conflict { .. }
             | Self::NoPendingCalls { .. }
+            | Self::NoServer(_)
             | Self::ToolTimeout { .. }
             | Self::NoVision { .. } => None,
         }
+    }
+}
+
+/// None of the equal servers of a model answered.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{source}; the servers of {model} were tried: {}", TriedServers(tried))]
+pub(crate) struct NoServer {
+    /// The first failure.
+    pub(crate) source: ModelError,
+    pub(crate) model: String,
+    /// The name of each server and the reason.
+    pub(crate) tried: Vec<(String, &'static str)>,
+}
+
+/// Prints servers, each with the reason of its failure.
+struct TriedServers<'a>(&'a [(String, &'static str)]);
+
+impl fmt::Display for TriedServers<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<_> =
+            self.0.iter().map(|(name, reason)| format!("{name} ({reason})")).collect();
+        out.write_str(&all.join(", "))
     }
 }
 

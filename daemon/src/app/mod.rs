@@ -4,7 +4,7 @@
 //! From the ground up, each module using only those before it (`tests/it/tidy/modules.rs` has the whole order):
 //!
 //! - [`error`], `build_request`; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`,
-//!   `model_limits`, `model_speed`: values and state without behavior across modules; [`core`]: the handles over all of it.
+//!   `model_limits`, `model_speed`, `placement`: values and state without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; `change`: the three
 //!   forms in which a session changes.
 //! - [`loops`]: loop detection; `other_branches`: found records off the path; [`put_back`]: files that follow a move of the
@@ -40,6 +40,7 @@ pub(crate) mod open;
 mod other_branches;
 mod partial;
 mod path;
+mod placement;
 mod previews;
 pub(crate) mod put_back;
 mod running;

@@ -31,7 +31,7 @@ pub(crate) use self::sections::{
     LoopDetectionConfig, ModelsConfig, ModesConfig, OllamaConfig, OnLimit, RecallConfig,
     RecallSetting, RecallTools, SessionsConfig, SnapshotsConfig,
 };
-pub(crate) use self::servers::{ServedModel, ServerConfig, ServerKind};
+pub(crate) use self::servers::{Affinity, ServedModel, ServerConfig, ServerKind};
 use crate::fsutil;
 
 /// The name of the default file in the home.

@@ -27,7 +27,22 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The most requests that a server can be said to answer at the same time.
 const MAX_PARALLEL: u64 = 1024;
 const SERVER_KEYS: &[&str] =
-    &["kind", "url", "keyEnv", "keyFile", "caFile", "headers", "parallel", "models"];
+    &["kind", "url", "keyEnv", "keyFile", "caFile", "headers", "parallel", "affinity", "models"];
+const AFFINITY_KEYS: &[&str] = &["header", "field"];
+/// The headers of requests, which `affinity` must not replace.
+const REQUEST_HEADERS: &str = "accept accept-encoding authorization connection content-encoding content-length \
+    content-type expect host te trailer transfer-encoding upgrade user-agent";
+/// The fields of requests to servers of any kind, which `affinity` must not replace either.
+const REQUEST_FIELDS: &str = "\
+    _debug_render_only cache_prompt chat_template_kwargs context_length draft_num_predict \
+    dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent \
+    dynatemp_range format frequency_penalty ignore_eos include_stop_str_in_output keep_alive length_penalty \
+    logprobs main_gpu max_completion_tokens max_model_len max_tokens messages min_keep min_p min_tokens \
+    mirostat mirostat_eta mirostat_tau model n_ctx n_gpu_layers n_predict num_batch num_ctx num_gpu \
+    num_keep num_predict num_thread options presence_penalty reasoning_effort repeat_last_n repeat_penalty \
+    repetition_penalty response_format samplers seed skip_special_tokens stop stream stream_options \
+    temperature think tools top_k top_logprobs top_n_sigma top_p truncate ttl typical_p use_mmap \
+    xtc_probability xtc_threshold";
 const MODEL_KEYS: &[&str] = &["name", "window", "maxOutput", "tokenizer"];
 
 /// The text of the section for people.
@@ -55,10 +70,13 @@ Further model servers, each under a name; only in the file. A model of one is na
 - `caFile`: a file in PEM with the certificates that sign the server's, besides those of this machine.
 - `headers`: further headers of each request.
 - `parallel`: the number of requests that the server answers at the same time, unless it says so itself; without it, one.
-- `models`: models by alias, which no other server has: `name` as the server knows it, by default the alias; `window` in
-  tokens, where the server does not say it or has a larger one, and for Ollama that of sessions that name none;
-  `maxOutput`, the longest answer in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by
-  which texts are counted exactly.
+- `affinity`: `{ header: NAME }` or `{ field: NAME }`, the header or the field of each chat request that tells a router
+  which requests belong together: its value is the same for a session, and says nothing else of it.
+- `models`: models by alias: `name` as the server knows it, by default the alias; `window` in tokens, where the server
+  does not say it or has a larger one, and for Ollama that of sessions that name none; `maxOutput`, the longest answer
+  in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by which texts are counted exactly.
+  An alias of several servers declares them equal: a session uses one of them, and another one if that fails before
+  it answers. `ALIAS@SERVER` names one.
 
 The server of the section `ollama` has the name `ollama`; here it can be given `parallel` and `models`.
 An alias hides a model of it with the same name, which is `NAME@ollama` then.
@@ -90,6 +108,15 @@ impl ServerKind {
     }
 }
 
+/// The place of the value in a chat request that is the same for a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Affinity {
+    /// A header.
+    Header(String),
+    /// A field of the JSON body.
+    Field(String),
+}
+
 /// A server of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerConfig {
@@ -104,8 +131,11 @@ pub(crate) struct ServerConfig {
     /// The reason for which the server cannot be used, as the predicate of a sentence.
     pub(crate) problem: Option<String>,
     pub(crate) parallel: Option<u32>,
+    pub(crate) affinity: Option<Affinity>,
     /// The models by alias.
     pub(crate) models: BTreeMap<String, ServedModel>,
+    /// The position in the section, from 1.
+    pub(crate) position: usize,
     /// The section as it is in the file, without values that may be secret.
     shown: Value,
 }
@@ -172,18 +202,8 @@ pub(super) fn read(
             let (location, name, problem) = (place.location, name.clone(), problem.clone());
             warnings.push(ConfigWarning::UnusableServer { location, name, problem });
         }
-        for alias in server.models.keys() {
-            let place =
-                KeyPlace { location: line_of(name), key: format!("{SECTION}.{name}.models") };
-            let other = servers
-                .iter()
-                .find(|(_, other): &(&String, &ServerConfig)| other.models.contains_key(alias));
-            if other.is_some() {
-                let expected = "a list of aliases that no other server has";
-                return Err(place.wrong_text(expected, alias));
-            }
-        }
-        servers.insert(name.clone(), server);
+        let position = servers.len() + 1;
+        servers.insert(name.clone(), ServerConfig { position, ..server });
     }
     Ok(servers)
 }
@@ -271,7 +291,9 @@ impl KeyPlace {
             certificates,
             problem,
             parallel: self.count(entries, "parallel", MAX_PARALLEL)?,
+            affinity: self.affinity(entries)?,
             models: self.models(entries)?,
+            position: 0,
             shown,
         })
     }
@@ -359,6 +381,32 @@ impl KeyPlace {
             }
         };
         headers.iter().map(header).collect()
+    }
+
+    fn affinity(&self, entries: &Map<String, Value>) -> Result<Option<Affinity>, ConfigError> {
+        let place = self.at("affinity");
+        let Some(value) = entries.get("affinity").filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        let configured = entries.get("headers").and_then(Value::as_object);
+        let is_configured = |name: &str| {
+            configured.is_some_and(|all| all.keys().any(|one| one.eq_ignore_ascii_case(name)))
+        };
+        let entries = place.entries(value, AFFINITY_KEYS)?;
+        let is_free = |name: &str, marks: &str, taken: &str| {
+            let fits = |char: char| char.is_ascii_alphanumeric() || marks.contains(char);
+            let is_taken = taken.split(' ').any(|one| one.eq_ignore_ascii_case(name));
+            name.chars().all(fits) && !is_taken
+        };
+        match (place.text(entries, "header")?, place.text(entries, "field")?) {
+            (Some(name), None) if is_free(name, "-", REQUEST_HEADERS) && !is_configured(name) => {
+                Ok(Some(Affinity::Header(name.to_owned())))
+            }
+            (None, Some(name)) if is_free(name, "-_", REQUEST_FIELDS) => {
+                Ok(Some(Affinity::Field(name.to_owned())))
+            }
+            _ => Err(place.wrong("a header or a field with a name that no request has", value)),
+        }
     }
 
     fn models(
@@ -499,6 +547,22 @@ mod tests {
         check(json!({ "url": "http://me:hunter2@h" }), "without a user name");
         check(json!({ "url": url, "kind": "llamacpp" }), "one of auto, ollama, llama-server");
         check(json!({ "url": url, "paralell": 2 }), "did you mean parallel?");
+        for wrong in [
+            json!({}),
+            json!({ "header": "a_b" }),
+            json!({ "header": "Authorization" }),
+            json!({ "header": "content-TYPE" }),
+            json!({ "field": "messages" }),
+            json!({ "field": "Max_tokens" }),
+            json!({ "field": "temperature" }),
+            json!({ "field": "a", "header": "b" }),
+            json!({ "field": "a b" }),
+        ] {
+            check(json!({ "url": url, "affinity": wrong }), "servers.s.affinity must be a header");
+        }
+        let twice =
+            json!({ "url": url, "affinity": { "header": "x-a" }, "headers": { "X-A": "b" } });
+        check(twice, "servers.s.affinity must be a header");
         check(json!({ "url": url, "parallel": 0 }), "servers.s.parallel must be a whole number");
         check(json!({ "url": url, "keyEnv": "A", "keyFile": "/b" }), "absent beside keyEnv");
         check(json!({ "url": url, "keyFile": "b" }), "an absolute path");
@@ -515,11 +579,17 @@ mod tests {
         check(json!({ "url": url, "models": { "a@b": {} } }), "without spaces and @");
         check(json!({ "url": url, "models": { "a": { "windwo": 1 } } }), "did you mean window?");
         check(json!(3), "a section with keys");
-        let twice = json!({ "url": url, "models": { "big": {} } });
-        let error = read_servers(&json!({ "a": twice, "b": twice })).expect_err("is ambiguous");
-        assert!(error.contains("servers.b.models") && error.contains("big"), "{error}");
         let ollama = json!({ "ollama": { "url": url } });
         assert!(read_servers(&ollama).is_err_and(|error| error.contains("ollama.host")));
+    }
+
+    #[test]
+    fn equal_servers_have_the_order_of_the_file() {
+        let server = json!({ "url": "http://h:1", "models": { "big": {} } });
+        let section = json!({ "b": server, "ollama": {}, "a": server });
+        let (servers, _) = read_servers(&section).expect("is valid");
+        let positions: Vec<_> = ["b", "ollama", "a"].map(|name| servers[name].position).into();
+        assert_eq!(positions, [1, 2, 3]);
     }
 
     #[test]

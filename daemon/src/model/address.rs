@@ -2,7 +2,7 @@
 //!
 //! A name is an alias of the configuration, `NAME@SERVER`, or a name at the server [`DEFAULT_SERVER`]. PROTOCOL.md,
 //! "Names of models", describes it. Names of models contain slashes and colons, and servers are configured, so the text
-//! behind the last `@` is always a server.
+//! behind the last `@` is always a server. An alias that several servers have means any of them, and `ALIAS@SERVER` one.
 //!
 //! **Invariant**: two names of the same model have the same key, and the keys of models of different servers differ.
 
@@ -40,7 +40,8 @@ pub(crate) struct ModelNames(Arc<RwLock<NameTable>>);
 #[derive(Default)]
 struct NameTable {
     servers: BTreeSet<String>,
-    aliases: BTreeMap<String, ModelAddress>,
+    /// The models of each alias, in the order of the configuration; at least one.
+    aliases: BTreeMap<String, Vec<ModelAddress>>,
     /// The servers whose names have tags, as those of Ollama do; any text is a name of its own at the others.
     tagged: BTreeSet<String>,
 }
@@ -54,6 +55,11 @@ impl NameTable {
         }
         ModelAddress { server: server.clone(), name: canonical_name(name) }.to_string()
     }
+
+    /// Returns the model of an alias at a server.
+    fn aliased(&self, alias: &str, server: &str) -> Option<&ModelAddress> {
+        self.aliases.get(alias)?.iter().find(|address| address.server == server)
+    }
 }
 
 /// Prints the name without an alias.
@@ -65,17 +71,20 @@ impl fmt::Display for ModelAddress {
 }
 
 impl ModelNames {
-    /// Replaces all servers and aliases. What is known of the names at the `unchanged` servers stays.
+    /// Replaces all servers and aliases; the aliases are in the order of the configuration. What is known of the names at
+    /// the `unchanged` servers stays.
     pub(super) fn set(
         &self,
         servers: BTreeSet<String>,
         aliases: impl Iterator<Item = (String, ModelAddress)>,
         unchanged: &BTreeSet<String>,
     ) {
-        let aliases = aliases.collect();
         let mut table = self.0.write();
         let tagged = table.tagged.intersection(unchanged).cloned().collect();
-        *table = NameTable { servers, aliases, tagged };
+        *table = NameTable { servers, tagged, ..NameTable::default() };
+        for (alias, address) in aliases {
+            table.aliases.entry(alias).or_default().push(address);
+        }
     }
 
     /// Notes that the names of a server have tags.
@@ -85,16 +94,37 @@ impl ModelNames {
         }
     }
 
-    /// Returns the model that a name means.
+    /// Returns the server of a model; that of its name if it is not configured.
+    pub(crate) fn server_of(&self, model: &str) -> String {
+        self.resolve(model).map_or_else(|unknown| unknown.server, |address| address.server)
+    }
+
+    /// Returns the servers of an alias that several have, in the order of the configuration; none for other names.
+    pub(crate) fn equal_servers(&self, model: &str) -> Vec<String> {
+        let table = self.0.read();
+        let group = table.aliases.get(model).filter(|group| group.len() > 1);
+        group.into_iter().flatten().map(|address| address.server.clone()).collect()
+    }
+
+    /// Returns the alias of a name `ALIAS@SERVER` if several servers have it, else the name: equal servers are one model.
+    pub(crate) fn without_server<'m>(&self, model: &'m str) -> &'m str {
+        let table = self.0.read();
+        let alias = model.rsplit_once('@').filter(|(alias, server)| {
+            let is_group = table.aliases.get(*alias).is_some_and(|group| group.len() > 1);
+            is_group && table.aliased(alias, server).is_some()
+        });
+        alias.map_or(model, |(alias, _)| alias)
+    }
+
+    /// Returns the model that a name means: of equal servers, the first.
     pub(crate) fn resolve(&self, model: &str) -> Result<ModelAddress, UnknownServer> {
         let table = self.0.read();
-        if let Some(address) = table.aliases.get(model) {
+        if let Some(address) = table.aliases.get(model).and_then(|group| group.first()) {
             return Ok(address.clone());
         }
         let address = |server: &str, name: &str| {
-            let aliased = table.aliases.get(name).filter(|address| address.server == server);
             let own = || ModelAddress { server: server.to_owned(), name: name.to_owned() };
-            aliased.cloned().unwrap_or_else(own)
+            table.aliased(name, server).cloned().unwrap_or_else(own)
         };
         match model.rsplit_once('@').filter(|(name, server)| !name.is_empty() && !server.is_empty())
         {
@@ -118,7 +148,9 @@ impl ModelNames {
     /// Returns the aliases with what they mean.
     pub(crate) fn aliases(&self) -> Vec<(String, ModelAddress)> {
         let table = self.0.read();
-        table.aliases.iter().map(|(alias, address)| (alias.clone(), address.clone())).collect()
+        let groups = table.aliases.iter();
+        let each = groups.flat_map(|(alias, group)| group.iter().map(move |one| (alias, one)));
+        each.map(|(alias, address)| (alias.clone(), address.clone())).collect()
     }
 
     /// Returns the shortest name of a model of a server.
@@ -126,7 +158,7 @@ impl ModelNames {
         let (table, name) = (self.0.read(), address.to_string());
         let key = table.key(address);
         let mut aliases = table.aliases.iter();
-        match aliases.find(|(_, known)| table.key(known) == key) {
+        match aliases.find(|(_, group)| group.iter().any(|known| table.key(known) == key)) {
             Some((alias, _)) => alias.clone(),
             // The alias of another model hides the name alone.
             None if table.aliases.contains_key(&name) => format!("{name}@{}", address.server),
@@ -173,6 +205,8 @@ mod tests {
         let aliases = [
             ("big".to_owned(), address("gpu", "Qwen/Qwen3-32B")),
             ("small".to_owned(), address("ollama", "hf.co/a/b:Q4")),
+            ("equal".to_owned(), address("ollama", "e:8b")),
+            ("equal".to_owned(), address("gpu", "E/8B")),
         ];
         names.set(servers, aliases.into_iter(), &BTreeSet::new());
         names
@@ -195,6 +229,9 @@ mod tests {
         check("qwen@q4@gpu", "gpu", "qwen@q4");
         check("small", "ollama", "hf.co/a/b:Q4");
         check("@gpu", "ollama", "@gpu");
+        check("equal", "ollama", "e:8b");
+        check("equal@gpu", "gpu", "E/8B");
+        check("equal@ollama", "ollama", "e:8b");
         let unknown = names.resolve("m@elsewhere").expect_err("is not configured");
         assert_eq!((unknown.server.as_str(), unknown.known.len()), ("elsewhere", 2));
     }
@@ -223,6 +260,25 @@ mod tests {
         same(&gpu);
         names.set(servers, std::iter::empty(), &BTreeSet::new());
         assert_eq!(keys(gpu), gpu);
+    }
+
+    #[test]
+    fn alias_of_several_servers_is_one_model() {
+        let names = names();
+        assert_eq!(names.equal_servers("equal"), ["ollama", "gpu"]);
+        for other in ["big", "equal@gpu", "qwen3"] {
+            assert!(names.equal_servers(other).is_empty(), "{other}");
+        }
+        assert_ne!(names.key("equal@gpu"), names.key("equal@ollama"));
+        for (model, expect) in [
+            ("equal@gpu", "equal"),
+            ("equal", "equal"),
+            ("equal@nowhere", "equal@nowhere"),
+            ("big@gpu", "big@gpu"),
+            ("qwen3:8b", "qwen3:8b"),
+        ] {
+            assert_eq!(names.without_server(model), expect);
+        }
     }
 
     #[test]

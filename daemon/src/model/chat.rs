@@ -36,6 +36,9 @@ pub(crate) struct ChatRequest {
     pub logprobs: Option<u8>,
     /// The time for which the server keeps the model in memory after the answer.
     pub keep_alive: Duration,
+    /// The value that is the same for all requests of a session, for a router before the server; it says nothing else of the
+    /// session.
+    pub affinity: Option<String>,
 }
 
 /// A request to load or unload a model.
@@ -197,6 +200,18 @@ pub(crate) enum InvalidOption {
     Type { name: String, expected: &'static str },
 }
 
+impl InvalidOption {
+    /// Returns the name of the option.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Load { name }
+            | Self::Length { name }
+            | Self::Unknown { name, .. }
+            | Self::Type { name, .. } => name,
+        }
+    }
+}
+
 /// The type of an option's value.
 #[derive(Clone, Copy)]
 pub(crate) enum OptionType {
@@ -252,21 +267,6 @@ impl Sampling {
             }
         }
         Ok(Self(options))
-    }
-
-    /// Returns options that are checked when the kind of the server is known.
-    pub(crate) const fn unchecked(options: Map<String, Value>) -> Self {
-        Self(options)
-    }
-
-    /// Returns whether there are no options.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Checks the options for a server.
-    pub(crate) fn check_for(&self, names: &SamplingNames) -> Result<(), InvalidOption> {
-        Self::check(self.0.clone(), names).map(drop)
     }
 
     /// Returns the option that every server has.

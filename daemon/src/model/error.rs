@@ -107,6 +107,12 @@ pub(crate) enum ModelError {
     /// The configuration of a server cannot be used, or names no such server.
     #[error("the model server {server} {problem}")]
     Setup { server: String, problem: String },
+    /// The server must not get texts of the session. `change` is the command that changes the servers that may.
+    #[error(
+        "the model server {server} must not get texts of this session; allowed: {}",
+        AllowedServers(allowed)
+    )]
+    NotAllowed { server: String, allowed: Vec<String>, change: String },
     /// No connection could be established.
     #[error("cannot reach {to}: {reason}")]
     Unreachable { to: CallTarget, reason: String },
@@ -178,6 +184,7 @@ impl ModelError {
         match self {
             Self::InvalidHost(_) => "invalidHost",
             Self::Setup { .. } => "setup",
+            Self::NotAllowed { .. } => "notAllowed",
             Self::Unreachable { .. } => "unreachable",
             Self::Timeout { phase: CallPhase::Connect, .. } => "connectTimeout",
             Self::Timeout { phase: CallPhase::Response, .. } => "answerTimeout",
@@ -205,6 +212,34 @@ impl ModelError {
         }
     }
 
+    /// Returns whether another server with the same model may answer instead: the cause is the server and not the request.
+    /// The caller must know that no piece of an answer arrived.
+    pub(crate) const fn is_of_server(&self) -> bool {
+        match self {
+            Self::InvalidHost(_)
+            | Self::Setup { .. }
+            | Self::NotAllowed { .. }
+            | Self::Unreachable { .. }
+            | Self::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
+            | Self::NotFound { .. }
+            | Self::Busy { .. }
+            | Self::Incomplete { .. }
+            | Self::Disconnected { .. }
+            | Self::Unauthorized { .. }
+            | Self::OtherServer { .. } => true,
+            // A gateway does not reach its server.
+            Self::Failed { status, .. } => matches!(*status, 502 | 504),
+            _ => false,
+        }
+    }
+
+    /// Returns whether the server itself failed, so that other sessions should avoid it.
+    pub(crate) const fn is_failure_of_server(&self) -> bool {
+        let is_of_settings =
+            matches!(self, Self::InvalidHost(_) | Self::Setup { .. } | Self::NotAllowed { .. });
+        self.is_of_server() && !is_of_settings
+    }
+
     /// Adds the numbers of the caller to an overflow for which the server reported none.
     #[must_use]
     pub(crate) fn with_numbers(self, counted: u64, num_ctx: u32) -> Self {
@@ -220,7 +255,7 @@ impl ModelError {
     /// Returns the server and the model of the call.
     pub(crate) const fn target(&self) -> Option<&CallTarget> {
         match self {
-            Self::InvalidHost(_) | Self::Setup { .. } => None,
+            Self::InvalidHost(_) | Self::Setup { .. } | Self::NotAllowed { .. } => None,
             Self::Unreachable { to, .. }
             | Self::Timeout { to, .. }
             | Self::NotFound { to }
@@ -243,6 +278,15 @@ impl ModelError {
             | Self::Redirected { to, .. }
             | Self::Client { to, .. } => Some(to),
         }
+    }
+}
+
+/// Prints the servers that may get a session's texts.
+struct AllowedServers<'a>(&'a [String]);
+
+impl fmt::Display for AllowedServers<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&if self.0.is_empty() { "none".to_owned() } else { self.0.join(", ") })
     }
 }
 

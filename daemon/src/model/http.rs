@@ -25,7 +25,7 @@ use super::backend::MAX_ATTEMPTS;
 use super::error::{CallPhase, CallTarget, ModelError, ServerAdvice, sanitized};
 use super::error_response::{ResponseHead, from_response};
 use crate::clock::Clock;
-use crate::config::ApiKey;
+use crate::config::{Affinity, ApiKey};
 
 /// The pause before the second attempt; each further pause is twice as long. A random time of up to the same length is
 /// added, so that clients that failed together do not retry together.
@@ -83,6 +83,8 @@ pub(super) struct HttpCall<'a> {
     pub(super) body: Option<Vec<u8>>,
     pub(super) max_attempts: u32,
     pub(super) to: CallTarget,
+    /// The value for a router, of a chat request.
+    pub(super) affinity: Option<String>,
 }
 
 /// The response to a probe, whatever its status.
@@ -139,12 +141,14 @@ pub(crate) struct HttpAddress {
     pub(crate) headers: Vec<(String, ApiKey)>,
     /// Certificates in PEM that the server may be signed by, besides those of this machine.
     pub(crate) certificates: Option<Vec<u8>>,
+    /// The place of the value by which a router knows the session of a chat request.
+    pub(crate) affinity: Option<Affinity>,
 }
 
 impl HttpAddress {
     /// Returns an address without key, headers and certificates of its own.
     pub(crate) const fn new(host: ModelHost) -> Self {
-        Self { host, key: None, headers: Vec::new(), certificates: None }
+        Self { host, key: None, headers: Vec::new(), certificates: None, affinity: None }
     }
 
     /// Replaces the key and the values of headers in a server's text.
@@ -266,8 +270,16 @@ impl Http {
     ) -> Result<Response, (ModelError, bool)> {
         let client = self.client(&call.to).map_err(|error| (error, false))?;
         let mut request = client.request(call.method.clone(), self.address.host.url(call.path));
-        if let Some(body) = &call.body {
-            request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
+        let mut body = call.body.clone();
+        match (&self.address.affinity, &call.affinity) {
+            (Some(Affinity::Header(name)), Some(value)) => request = request.header(name, value),
+            (Some(Affinity::Field(name)), Some(value)) => {
+                body = body.map(|body| with_field(body, name, value));
+            }
+            _ => {}
+        }
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
         let sent = deadline.limit(&call.to, request.send()).await;
         let response = match sent {
@@ -374,7 +386,7 @@ impl Http {
     fn build(&self) -> Result<Client, String> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
-        let HttpAddress { host, key, headers: further, certificates } = &*self.address;
+        let HttpAddress { host, key, headers: further, certificates, .. } = &*self.address;
         if let Some(key) = key {
             let bearer = HeaderValue::from_str(&format!("Bearer {}", key.0));
             let mut bearer = bearer.map_err(|_| "the API key is not a valid key".to_owned())?;
@@ -423,10 +435,19 @@ pub(super) fn post(
     match body {
         Ok(body) => {
             let (method, max_attempts) = (Method::POST, MAX_ATTEMPTS);
-            Ok(HttpCall { method, path, body: Some(body), max_attempts, to })
+            Ok(HttpCall { method, path, body: Some(body), max_attempts, to, affinity: None })
         }
         Err(error) => Err(ModelError::Client { to, reason: error.to_string() }),
     }
+}
+
+/// Adds a field at the end of a JSON object, which has others.
+fn with_field(mut object: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
+    if object.pop() == Some(b'}') {
+        let field = format!(",{}:{}}}", Value::from(name), Value::from(value));
+        object.extend_from_slice(field.as_bytes());
+    }
+    object
 }
 
 /// Parses a response. Anything but the expected JSON comes from another kind of server.

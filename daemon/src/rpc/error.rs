@@ -10,7 +10,7 @@ use ollm_protocol::limits::{MAX_DATA_BYTES, MAX_RESULT_BYTES, shorten_value};
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value, json};
 
-use crate::app::error::{AppError, ChatError, CompactError};
+use crate::app::error::{AppError, ChatError, CompactError, NoServer};
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
 use crate::error_chain::with_sources;
@@ -279,6 +279,7 @@ impl From<ModelError> for RpcError {
             ModelError::InvalidHost(_) | ModelError::Setup { .. } => {
                 (ErrorKind::Config, Some("ollmctl config show"))
             }
+            ModelError::NotAllowed { change, .. } => (ErrorKind::Config, Some(change.as_str())),
             ModelError::Unreachable { to, .. } => {
                 (ErrorKind::ModelUnavailable, Some(to.advice.start))
             }
@@ -326,6 +327,9 @@ impl From<ModelError> for RpcError {
             reply = reply.with_field("model", model);
         }
         match error {
+            ModelError::NotAllowed { server, allowed, .. } => {
+                reply.with_field("server", server).with_field("allowed", allowed)
+            }
             ModelError::Overflow { needed, window, .. } => {
                 reply.with_field("needed", needed).with_field("available", window)
             }
@@ -352,6 +356,12 @@ impl From<ChatError> for RpcError {
             ChatError::NoPendingCalls { .. } => reply(ErrorKind::Conflict),
             ChatError::Canceled { .. } => reply(ErrorKind::Canceled),
             ChatError::Model { source, .. } => source.into(),
+            ChatError::NoServer(none) => {
+                let NoServer { source, tried, .. } = *none;
+                let tried: Vec<_> = tried.into_iter().map(|(server, _)| server).collect();
+                let Self { message, .. } = reply(ErrorKind::ModelUnavailable);
+                Self { message, ..source.into() }.with_field("tried", tried)
+            }
             ChatError::EmptyAnswer { model, context_tokens, prompt_limit, .. } => {
                 reply(ErrorKind::ModelFailed)
                     .with_field("reason", "emptyAnswer")

@@ -71,7 +71,7 @@ fn daemon(registry: &mut Registry) {
 }
 
 fn session(registry: &mut Registry) {
-    registry.app_blocking::<m::SessionCreate>(create::create);
+    registry.app::<m::SessionCreate, _, _>(create::create_checked);
     registry.app::<m::SessionRecord, _, _>(input::record);
     registry.app::<m::SessionRecordToolCall, _, _>(input::record_tool_call);
     registry.app::<m::SessionRecordCustom, _, _>(input::record_custom);
@@ -82,6 +82,7 @@ fn session(registry: &mut Registry) {
     registry.app_blocking::<m::SessionSearch>(list::search);
     registry.app_blocking::<m::SessionCurrent>(list::current);
     registry.app_blocking::<m::SessionSetCurrent>(list::set_current);
+    registry.app_blocking::<m::SessionSetProjectServers>(list::set_project_servers);
     registry.app::<m::SessionUpdate, _, _>(update::update);
     registry.app::<m::SessionSetMode, _, _>(update::set_mode);
     registry.app::<m::SessionArchive, _, _>(update::archive);

@@ -144,6 +144,7 @@ impl DocumentWriter {
             last_message_at: self.totals.last_message_at,
             user_message_count: self.totals.user_messages,
             context_window: session.context_size,
+            allowed_servers: session.allowed_servers.clone(),
             client_metadata: session.metadata.clone(),
         };
         if let Ok(serde_json::Value::Object(mut fields)) = serde_json::to_value(metadata) {

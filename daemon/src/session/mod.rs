@@ -31,7 +31,7 @@ mod write;
 pub(crate) use error::SessionError;
 pub(crate) use fork::NewFork;
 pub(crate) use open_session::OpenSession;
-pub(crate) use state::{IDLE_CLOSE_MS, SessionState, project_hash};
+pub(crate) use state::{IDLE_CLOSE_MS, NO_SERVER, SessionState, project_hash};
 pub(crate) use store::Sessions;
 pub(crate) use write::{
     Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord, NewSession, Observer, Parent,

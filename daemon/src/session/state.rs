@@ -23,6 +23,9 @@ use ollm_protocol::sanitize;
 /// A session without activity for this long counts as closed, in milliseconds.
 pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 
+/// The name in a list of allowed servers that no server can have: such a list allows none, and an empty one would allow all.
+pub(crate) const NO_SERVER: &str = "(none)";
+
 /// Maximum length of the automatic title, in characters of the first user message.
 const TITLE_CHARS: usize = 60;
 /// Maximum length of the automatic description, in characters of the first user message.
@@ -192,6 +195,9 @@ impl SessionState {
         self.entries.push(entry);
         if lacks_body {
             self.lacking.push(seq);
+            if matches!(kind, RecordKind::Session | RecordKind::Meta) {
+                self.forbid_servers();
+            }
         }
         if let Some(body) = body {
             self.apply_body(seq, body);
@@ -212,6 +218,12 @@ impl SessionState {
     fn apply_hole(&mut self, entry: IndexEntry) {
         self.entries.push(entry);
         self.carry.damaged += 1;
+        self.forbid_servers();
+    }
+
+    /// Allows no server until a later record sets the list: a lost record may have set it.
+    fn forbid_servers(&mut self) {
+        self.carry.patch.allowed_servers = Some(vec![NO_SERVER.to_owned()]);
     }
 
     fn add_key(&mut self, key: KeyEntry, kind: RecordKind) {
@@ -291,6 +303,9 @@ impl SessionState {
     /// Sets the number of records that are missing at the end of the log, if there are any.
     pub(super) fn note_missing(&mut self, records: u64) {
         self.carry.missing = self.carry.missing.max(records);
+        if records > 0 {
+            self.forbid_servers();
+        }
     }
 
     /// Returns the records that the fold lacks, because blobs of them are missing.
@@ -398,6 +413,8 @@ impl SessionState {
             system_prompt: self.system_prompt().map(str::to_owned),
             context_size: self.context_size(),
             keep_alive_seconds: self.keep_alive_seconds(),
+            allowed_servers: self.allowed_servers().to_vec(),
+            options: self.options(),
             mode: of_header(|header| header.mode.clone()),
             metadata: self.metadata(),
             ..SessionHeader::new(id, now)
@@ -492,6 +509,13 @@ impl SessionState {
         self.keep_alive_seconds().map(|seconds| Duration::from_secs(seconds.into()))
     }
 
+    /// Returns the model servers that may get texts of the session; empty for all.
+    pub(crate) fn allowed_servers(&self) -> &[String] {
+        let carry = &self.carry;
+        let of_header = || carry.header.as_ref().map(|header| header.allowed_servers.as_slice());
+        carry.patch.allowed_servers.as_deref().or_else(of_header).unwrap_or_default()
+    }
+
     /// Returns the canonical path of the project directory.
     pub(crate) fn project_path(&self) -> Option<&str> {
         let carry = &self.carry;
@@ -561,6 +585,8 @@ impl SessionState {
             mode: self.mode(),
             context_size: self.context_size(),
             keep_alive_seconds: self.keep_alive_seconds(),
+            allowed_servers: self.allowed_servers().to_vec(),
+            options: self.options(),
             status: self.status(now),
             pinned: patch.pinned.unwrap_or_default(),
             start_time: start,
@@ -581,16 +607,14 @@ impl SessionState {
     }
 
     fn metadata(&self) -> Meta {
-        let header = self.carry.header.as_ref();
-        let mut metadata = header.map(|header| header.metadata.clone()).unwrap_or_default();
-        for (name, value) in &self.carry.patch.metadata {
-            if value.is_null() {
-                metadata.remove(name);
-            } else {
-                metadata.insert(name.clone(), value.clone());
-            }
-        }
-        metadata
+        let header = self.carry.header.as_ref().map(|header| &header.metadata);
+        changed(header, &self.carry.patch.metadata)
+    }
+
+    /// Returns the options of each answer.
+    pub(crate) fn options(&self) -> Meta {
+        let header = self.carry.header.as_ref().map(|header| &header.options);
+        changed(header, &self.carry.patch.options)
     }
 
     fn status(&self, now: Timestamp) -> SessionStatus {
@@ -646,10 +670,25 @@ fn index(seq: Seq) -> usize {
     usize::try_from(seq.0).unwrap_or(usize::MAX)
 }
 
+/// Returns values with changes, of which null removes one.
+fn changed(values: Option<&Meta>, changes: &Meta) -> Meta {
+    let mut values = values.cloned().unwrap_or_default();
+    for (name, value) in changes {
+        if value.is_null() {
+            values.remove(name);
+        } else {
+            values.insert(name.clone(), value.clone());
+        }
+    }
+    values
+}
+
 /// Returns `old` with every field that `new` sets.
 fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
     let mut metadata = old.metadata;
     metadata.extend(new.metadata);
+    let mut options = old.options;
+    options.extend(new.options);
     MetaPatch {
         title: new.title.or(old.title),
         description: new.description.or(old.description),
@@ -658,6 +697,8 @@ fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
         system_prompt: new.system_prompt.or(old.system_prompt),
         context_size: new.context_size.or(old.context_size),
         keep_alive_seconds: new.keep_alive_seconds.or(old.keep_alive_seconds),
+        allowed_servers: new.allowed_servers.or(old.allowed_servers),
+        options,
         project_path: new.project_path.or(old.project_path),
         pinned: new.pinned.or(old.pinned),
         archived: new.archived.or(old.archived),

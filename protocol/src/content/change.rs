@@ -34,6 +34,11 @@ pub struct MetaPatch {
     pub context_size: Option<u32>,
     /// The time for which the model server keeps the model in memory after a request of the session, in seconds.
     pub keep_alive_seconds: Option<u32>,
+    /// The model servers that may get texts of the session; empty for all.
+    pub allowed_servers: Option<Vec<String>>,
+    /// The options of each answer to merge in; null removes one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: Meta,
     /// The directory of the project, as a canonical path.
     pub project_path: Option<String>,
     /// Whether the session is exempt from retention and `session.cleanup`.

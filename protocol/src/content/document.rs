@@ -111,6 +111,9 @@ pub struct DocumentMetadata {
     pub user_message_count: u64,
     /// The context window, in tokens.
     pub context_window: Option<u32>,
+    /// The model servers that may get texts of the session; empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_servers: Vec<String>,
     /// Data of clients, by name.
     #[serde(rename = "client", skip_serializing_if = "Meta::is_empty")]
     pub client_metadata: Meta,

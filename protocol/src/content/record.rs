@@ -233,6 +233,12 @@ pub struct SessionHeader {
     pub context_size: Option<u32>,
     /// The time for which the model server keeps the model in memory after a request of the session, in seconds.
     pub keep_alive_seconds: Option<u32>,
+    /// The model servers that may get texts of the session; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_servers: Vec<String>,
+    /// The options of each answer, as `session.update` takes them.
+    #[serde(default, skip_serializing_if = "Meta::is_empty")]
+    pub options: Meta,
     /// The mode at creation.
     pub mode: Option<String>,
     /// The session that this one was forked from.
@@ -258,6 +264,8 @@ impl SessionHeader {
             system_prompt: None,
             context_size: None,
             keep_alive_seconds: None,
+            allowed_servers: Vec::new(),
+            options: Meta::new(),
             mode: None,
             forked_from: None,
             imported_from: None,

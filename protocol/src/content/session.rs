@@ -35,6 +35,12 @@ pub struct Session {
     /// The time for which the model server keeps the model in memory after a request of the session, in seconds,
     /// if it is not the configured one.
     pub keep_alive_seconds: Option<u32>,
+    /// The model servers that may get texts of the session; empty for all that its project allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_servers: Vec<String>,
+    /// The options of each answer that `chat.send` does not set otherwise.
+    #[serde(default, skip_serializing_if = "Meta::is_empty")]
+    pub options: Meta,
     /// The status of the session.
     pub status: SessionStatus,
     /// Whether the session is exempt from retention and `session.cleanup`. Default false.

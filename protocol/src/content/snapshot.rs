@@ -169,6 +169,9 @@ pub struct SnapshotMetadata {
     pub title: String,
     /// The directory of the project.
     pub project_path: Option<String>,
+    /// The model servers that may get texts of the session; empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_servers: Vec<String>,
 }
 
 /// A snapshot as lists show it.

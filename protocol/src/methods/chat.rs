@@ -27,7 +27,8 @@ pub struct ChatSendParams {
     /// The definitions of the tools that the client executes, in the form that the model server accepts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
-    /// The sampling options: `temperature`, `seed`, `top_p`, `stop` and so on.
+    /// The sampling options: `temperature`, `seed`, `top_p`, `stop` and so on. They win over those of the session; null
+    /// removes one of the session, also its `think`, `format` or `answerLimit`, for this turn.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
     /// The longest answer in tokens, at least 1; default `context.answerLimit`, else the rest of the window.
@@ -116,7 +117,7 @@ pub enum ChatEvent {
         /// For `reading`: the tokens of the prompt that the server has to read.
         tokens: Option<u64>,
         /// For `reading`, and for `queued` behind `server`: the expected time in milliseconds, from the speed of this model
-        /// so far.
+        /// so far. For `queued` behind `limit`: the time that the server asks to wait.
         expected_ms: Option<u64>,
         /// For `queued`: the number of calls ahead in the queue of the model.
         ahead: Option<u64>,
@@ -129,6 +130,17 @@ pub enum ChatEvent {
         /// The message of the user or the tool result, and the parts of its tokens.
         #[serde(flatten)]
         cut: CutRecord,
+    },
+    /// Another server of the model is asked, because one failed before it answered. Sent before the prompt is built for it.
+    Failover {
+        /// The server that failed.
+        from: String,
+        /// The server that is asked instead.
+        to: String,
+        /// The stable name of the reason: as in `data.reason` of an error, or `failedBefore`.
+        reason: String,
+        /// The reason for a person.
+        message: String,
     },
     /// A piece of the answer: either text or thinking.
     Delta {
@@ -197,6 +209,8 @@ pub enum WaitsFor {
     Background,
     /// The model server, which still reads a prompt whose call has ended.
     Server,
+    /// The model server, which refuses requests for a time, as it says.
+    Limit,
 }
 
 /// A phase of a chat turn.

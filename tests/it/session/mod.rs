@@ -7,6 +7,7 @@ mod fork;
 mod import_export;
 mod list;
 mod nesting;
+mod options;
 mod record;
 mod rest;
 mod undo;

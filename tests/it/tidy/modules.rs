@@ -31,6 +31,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("running", &[]),
     ("model_limits", &[]),
     ("model_speed", &[]),
+    ("placement", &[]),
     ("previews", &[]),
     ("schedule", &[]),
     ("path", &[]),

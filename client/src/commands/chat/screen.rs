@@ -192,6 +192,11 @@ impl TurnOutput for Screen {
                 self.cut.retain(|known| known.seq != cut.seq);
                 self.cut.push(*cut);
             }
+            ChatEvent::Failover { from, to, message, .. } => {
+                self.spinner = None;
+                let [from, to, message] = [from, to, message].map(|text| sanitize::one_line(text));
+                terminal.eprintln(&format!("{from} does not answer, so {to} is asked: {message}"));
+            }
             ChatEvent::Usage { usage } => self.usage = Some(usage.clone()),
             ChatEvent::Done { usage, finish_reason, .. } => {
                 self.finish_reason.clone_from(finish_reason);
@@ -264,6 +269,10 @@ fn phase_text(event: &ChatEvent, model: &str) -> Option<String> {
     let model = sanitize::one_line(model);
     Some(match name {
         ChatPhase::Queued => match ahead {
+            _ if *waits_for == Some(WaitsFor::Limit) => {
+                let seconds = grouped(expected_ms.unwrap_or_default().div_ceil(1000));
+                format!("{model} takes no requests for {seconds} s")
+            }
             _ if *waits_for == Some(WaitsFor::Server) => {
                 let about = expected_ms.map(|ms| grouped(ms.div_ceil(1000)));
                 let about =

@@ -6,7 +6,9 @@ mod export;
 mod files;
 mod import;
 mod list;
+mod options;
 mod search;
+mod servers;
 mod tree;
 mod view;
 
@@ -44,6 +46,8 @@ pub(crate) enum SessionsCommand {
     Label(tree::LabelArgs),
     Operations(branches::OperationsArgs),
     Files(files::FilesArgs),
+    Servers(servers::ServersArgs),
+    Options(options::OptionsArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
@@ -94,6 +98,8 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Label(args) => tree::label(&args, ctx),
         SessionsCommand::Operations(args) => branches::operations(&args, ctx),
         SessionsCommand::Files(args) => files::run(&args, ctx),
+        SessionsCommand::Servers(args) => servers::run(args, ctx),
+        SessionsCommand::Options(args) => options::run(&args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),

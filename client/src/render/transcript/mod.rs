@@ -335,6 +335,11 @@ fn changed_settings(patch: &MetaPatch) -> String {
     changes.extend(patch.system_prompt.as_ref().map(|_| "system prompt".to_owned()));
     changes.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
     changes.extend(patch.keep_alive_seconds.map(|time| format!("keep alive {time} s")));
+    changes.extend(patch.allowed_servers.as_ref().map(|servers| match servers.is_empty() {
+        true => "all model servers are allowed".to_owned(),
+        false => format!("allowed model servers {}", sanitize::one_line(&servers.join(", "))),
+    }));
+    changes.extend(patch.options.keys().map(|name| format!("option {}", sanitize::one_line(name))));
     changes.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
     changes.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
     changes

@@ -77,6 +77,14 @@ impl StreamedAnswer {
         }
     }
 
+    /// Returns the error of an answer that failed before its first piece.
+    pub(super) fn failed_at_once(&self) -> Option<&ModelError> {
+        match &self.end {
+            Err(AnswerStop::Failed(error)) if !self.has_begun => Some(error),
+            _ => None,
+        }
+    }
+
     /// Returns whether the answer has neither text nor tool calls.
     pub(super) fn is_empty(&self) -> bool {
         self.text.trim().is_empty() && self.calls.is_empty()
@@ -130,7 +138,7 @@ impl Turn {
         answer: &mut StreamedAnswer,
     ) -> Result<ChatEnd, ModelError> {
         let core = &self.core;
-        let mut partial = PartialWriter::new(self.request.id, &self.request.model);
+        let mut partial = PartialWriter::new(self.request.id, &self.request.named);
         loop {
             let delta = match stream.next().await? {
                 ChatItem::Delta(delta) => delta,

@@ -7,6 +7,7 @@
 //! the answer so far is recorded however the turn ends; a tool's result enters the log once.
 
 mod answer;
+mod failover;
 mod model_call;
 mod recall_offer;
 mod recall_tools;
@@ -64,7 +65,7 @@ pub(crate) async fn start(
     let (message, key) = (params.message.take(), params.key.take());
     let request = TurnRequest::new(core, params, message.as_ref()).await?;
     let id = request.id;
-    let claim = claim(core, id, &request.model)?;
+    let claim = claim(core, id, &request.named)?;
     blocking(core, move |core| settle_now(core, id)).await?;
     let accepted = record_message(core, id, message, key).await?;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);

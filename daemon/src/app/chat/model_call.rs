@@ -17,6 +17,7 @@ use crate::app::context::build::build_with;
 use crate::app::counts::CountedPrompts;
 use crate::app::error::{ChatError, Result};
 use crate::app::model_speed::{PromptReading, SentPrompt};
+use crate::app::models::gate;
 use crate::app::models::learning::{check_description, counter_in_turn};
 use crate::app::models::window::window_of;
 use crate::model::{
@@ -35,6 +36,13 @@ pub(super) struct ModelCall {
     pub(super) request: ChatRequest,
     /// The tokens by which the prompt may be longer than was counted.
     pub(super) margin: u64,
+    pub(super) reading: PromptReading,
+}
+
+/// A prompt that was sent.
+pub(super) struct SentCall {
+    /// The answer that begins.
+    pub(super) sent: Result<Box<dyn AnswerStream>, ModelError>,
     pub(super) reading: PromptReading,
 }
 
@@ -91,11 +99,12 @@ impl Turn {
     /// Calls the model once.
     ///
     /// `info`: the description of the model, which is replaced if the model was.
+    /// `shrink`: taken by a call that the server answers, or whose context does not become smaller.
     /// `shown`: what the calls of the turn have shown so far.
     pub(super) async fn call_model(
         &self,
         info: &mut Arc<ModelInfo>,
-        shrink: Option<RequiredShrink>,
+        shrink: &mut Option<RequiredShrink>,
         shown: &mut ShownInTurn,
     ) -> Result<ModelCall> {
         let core = &self.core;
@@ -107,9 +116,8 @@ impl Turn {
         let built = build_with(core, build, Some(counter.clone()));
         let mut built = self.unless_ended(built).await??;
         built.recalled = shown.add_recalled(std::mem::take(&mut built.recalled));
-        if let Some(RequiredShrink { below_tokens, otherwise }) = shrink
-            && built.context_tokens >= below_tokens
-        {
+        let is_small = |shrink: &mut RequiredShrink| built.context_tokens < shrink.below_tokens;
+        if let Some(RequiredShrink { otherwise, .. }) = shrink.take_if(|one| !is_small(one)) {
             return Err(otherwise.into());
         }
         for cut in std::mem::take(&mut built.cut) {
@@ -123,7 +131,7 @@ impl Turn {
         }
         let margin = counter.margin(&built.messages, &self.request.tools, built.context_tokens);
         let request = self.chat_request(&mut built, num_ctx, margin, info.max_output);
-        let (sent, reading) = self.send(&request, &built).await?;
+        let SentCall { sent, reading } = self.send_when_accepted(&ticket, &request, &built).await?;
         let answer = match sent {
             Ok(stream) => self.read_answer(stream).await,
             // Most servers refuse a prompt before they send anything.
@@ -134,16 +142,20 @@ impl Turn {
             Err(error) => return Err(error.into()),
         };
         drop(ticket);
+        if let Some(error) = answer.failed_at_once().filter(|error| error.is_of_server()) {
+            return Err(error.clone().into());
+        }
+        *shrink = None;
         Ok(ModelCall { answer, built, request, margin, reading })
     }
 
     /// Sends a prompt and waits until its answer begins. Reports what the server does meanwhile: it may still read a prompt
     /// whose caller left.
-    async fn send(
+    pub(super) async fn send(
         &self,
         request: &ChatRequest,
         built: &BuiltContext,
-    ) -> Result<(Result<Box<dyn AnswerStream>, ModelError>, PromptReading)> {
+    ) -> Result<SentCall> {
         let TurnRequest { id, model, .. } = &self.request;
         let speeds = &self.core.speeds;
         let unread = speeds.get(model).unread_rest();
@@ -152,7 +164,7 @@ impl Turn {
             tokens: built.context_tokens,
             prefix_tokens: built.prefix_tokens,
         };
-        let backend = self.core.models.backend_for(model)?;
+        let backend = self.unless_ended(gate::backend_for(&self.core, *id, model)).await??;
         let mut reading = speeds.begin_reading(model, prompt);
         let sent = async {
             let mut stream = backend.stream(request);
@@ -171,7 +183,7 @@ impl Turn {
         };
         let sent = self.unless_ended(sent).await?;
         reading.waited_for(&sent);
-        Ok((sent, reading))
+        Ok(SentCall { sent, reading })
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
@@ -222,7 +234,7 @@ impl Turn {
         }
     }
 
-    async fn report_queued(
+    pub(super) async fn report_queued(
         &self,
         ahead: Option<u64>,
         waits_for: Option<WaitsFor>,
@@ -265,7 +277,7 @@ impl Turn {
             return Ok(admitted);
         };
         self.report(phase(ChatPhase::Compacting)).await;
-        if summarizes_itself(core, &self.request.model) {
+        if summarizes_itself(core, self.request.id, &self.request.model) {
             let compacted = self.unless_ended(compaction.run(core, Some(&admitted.ticket)));
             self.or_log(compacted.await?);
             return Ok(admitted);
@@ -318,6 +330,7 @@ impl Turn {
             format: format.clone(),
             logprobs: *logprobs,
             keep_alive: self.core.keep_alive(*id),
+            affinity: Some(self.core.affinity(*id)),
         }
     }
 }

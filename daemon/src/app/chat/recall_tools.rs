@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::recall_offer::is_recall_tool;
 use super::turn::{Turn, as_ms};
-use crate::app::context::recall::AskedSessions;
+use crate::app::context::recall::{AskedSessions, recall_for_prompt};
 use crate::app::context::turn_recall::piece;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::counted_for;
@@ -135,7 +135,7 @@ impl<'a> RecallReader<'a> {
         let newest = newest.map_or(Seq(u64::MAX), |item| item.seq);
         let scope = self.core.config().recall.scope;
         let page = AskedSessions::of_turn(self.core, self.id, scope).and_then(|asked| {
-            Ok(self.core.catalog.recall(&RecallQuery {
+            let query = RecallQuery {
                 question,
                 scope: asked.scope(),
                 limit,
@@ -143,7 +143,8 @@ impl<'a> RecallReader<'a> {
                 wants: &|session, seq| {
                     session != self.id || seq < newest && self.path.contains(seq)
                 },
-            })?)
+            };
+            recall_for_prompt(self.core, self.id, &query)
         });
         let page = page.map_err(|error| format!("the search failed: {error}"))?;
         let mut text = String::new();

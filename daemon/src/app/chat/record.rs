@@ -114,7 +114,7 @@ impl Turn {
     /// Appends the message of an answer with the counts of the server; returns `None` if it has no content.
     async fn append_answer(&self, call: &ModelCall) -> Result<Option<Seq>> {
         let ModelCall { answer, built, .. } = call;
-        let (core, id, model) = (&self.core, self.request.id, &self.request.model);
+        let (core, id, model) = (&self.core, self.request.id, &self.request.named);
         let mut parts = answer_parts(answer.thinking.clone(), answer.text.clone());
         parts.extend(answer.calls.iter().cloned().map(|call| {
             let ChatToolCall { id, name, args } = call;
@@ -201,7 +201,9 @@ impl Turn {
             return Ok(());
         }
         let model = self.request.model.clone();
-        if let Some(mismatch) = learning::contradict(&self.core, request, read).await {
+        if let Some(mismatch) =
+            learning::contradict(&self.core, self.request.id, request, read).await
+        {
             tracing::warn!(model, sent, read, ?mismatch, "a count differs from the server's");
             let CountMismatch { counted: context_tokens, cause, shapes } = mismatch;
             let shapes = shapes.iter().map(|shape| json!(shape)).collect();

@@ -15,13 +15,13 @@ use ollm_protocol::event::{TurnEndedData, TurnStartedData};
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatToolCall};
 
 use super::answer::AnswerStop;
+use super::failover::FailedServers;
 use super::model_call::{ModelCall, RequiredShrink, ShownInTurn};
 use super::retry::{RetryIntent, step_back};
 use super::turn::{AcceptedMessage, Turn, as_ms};
 use crate::app::compaction;
 use crate::app::error::{AppError, ChatError, Result, SpentTokens};
 use crate::app::loops::may_call_model;
-use crate::app::models::window::describe;
 use crate::model::{Capability, ChatEnd, ModelError, ModelInfo};
 
 /// The utilization in percent from which shrinking the context is worth it: a compaction leaves at most 55, and a few
@@ -48,8 +48,8 @@ enum AfterAnswer {
 
 impl Turn {
     /// Runs the turn and reports how it ended.
-    pub(super) async fn run(self, accepted: AcceptedMessage) {
-        let model = self.request.model.clone();
+    pub(super) async fn run(mut self, accepted: AcceptedMessage) {
+        let model = self.request.named.clone();
         self.publish(accepted.seq, &TurnStartedData { model: model.clone() });
         let last = self.answer(accepted).await;
         let (seq, finish_reason) = match &last {
@@ -71,22 +71,17 @@ impl Turn {
     }
 
     /// Answers the message and returns the last event.
-    async fn answer(&self, accepted: AcceptedMessage) -> Result<ChatEvent> {
+    async fn answer(&mut self, accepted: AcceptedMessage) -> Result<ChatEvent> {
         let AcceptedMessage { seq, duplicate, answered } = accepted;
-        let model = self.request.model.clone();
+        let model = self.request.named.clone();
         self.report(ChatEvent::Accepted { seq, duplicate, model }).await;
         if let Some((seq, finish_reason)) = answered {
             return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
         }
-        let core = &self.core;
-        let mut info = self.unless_ended(describe(core, &self.request.model)).await??;
+        let core = &Arc::clone(&self.core);
+        let mut failed = FailedServers::default();
+        let mut info = self.describe_model(&mut failed).await?;
         self.check_capabilities(&info)?;
-        // The kind of the server may not have been known when the message came.
-        if !self.request.sampling.is_empty() {
-            let backend = core.models.backend_for(&self.request.model)?;
-            drop(self.unless_ended(backend.identify()).await?);
-            self.request.check_options(core)?;
-        }
         // The model may not have been described when the message came.
         self.request.check_images(core).await?;
         self.answer_open_calls(seq).await?;
@@ -94,7 +89,15 @@ impl Turn {
         let mut shown = ShownInTurn::default();
         loop {
             may_call_model(core, self.request.id).await?;
-            let call = self.call_model(&mut info, shrink.take(), &mut shown).await?;
+            let call = match self.call_model(&mut info, &mut shrink, &mut shown).await {
+                Ok(call) => call,
+                Err(error) => {
+                    self.fail_over(error, &mut failed).await?;
+                    info = self.describe_model(&mut failed).await?;
+                    self.check_capabilities(&info)?;
+                    continue;
+                }
+            };
             let effective = self.measure(&call).await;
             if let AfterAnswer::CallAgain(required) =
                 self.after_answer(&info, &call, effective, &mut retries).await?

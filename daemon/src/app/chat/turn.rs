@@ -19,10 +19,12 @@ use tokio_util::sync::CancellationToken;
 use super::recall_offer;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
+use crate::app::models::answer_options::AnswerOptions;
+use crate::app::models::gate;
 use crate::app::models::window::{describe_soon, may_read_images};
 use crate::app::models::{image_readers, model_or_default};
 use crate::app::running::{Claim, RunningTurn};
-use crate::model::{ChatEnd, LengthCause, Sampling, ThinkMode};
+use crate::model::{Backend, ChatEnd, LengthCause, Sampling, ThinkMode};
 use crate::shutdown::Tasks;
 
 /// The most likely tokens that a server reports at a position.
@@ -40,11 +42,17 @@ pub(super) struct Turn {
 /// A checked request for a turn.
 pub(super) struct TurnRequest {
     pub(super) id: SessionId,
+    /// The model as the client, the session or the configuration names it, which the log has.
+    pub(super) named: String,
+    /// The model of the one server that the turn asks.
     pub(super) model: String,
     /// The definitions of the tools that the model is offered: those of the client, then those of the daemon.
     pub(super) tools: Vec<Value>,
     /// Set if the last of `tools` are the recall tools of the daemon.
     pub(super) offers_recall: bool,
+    /// The sampling options as they were named.
+    pub(super) options: Map<String, Value>,
+    /// The options that the server of the turn has; empty before they are checked.
     pub(super) sampling: Sampling,
     /// The longest answer in tokens, and the setting that limits it.
     pub(super) answer_limit: Option<(NonZeroU32, AnswerCut)>,
@@ -135,12 +143,17 @@ impl TurnRequest {
         }
         let has_images = message.is_some_and(has_images);
         let read = blocking(core, move |core| Self::of_params(core, params, has_images));
-        let (mut request, options) = read.await?;
-        let backend = core.models.backend_for(&request.model)?;
-        request.sampling = Sampling::unchecked(options);
-        // What the options are called depends on the kind of the server. No message waits for it: the turn checks them, too.
-        if !request.sampling.is_empty() && backend.is_identified() {
-            request.check_options(core)?;
+        let request = read.await?;
+        match gate::backend_for(core, request.id, &request.model).await {
+            // What the options are called depends on the kind of the server. No message waits for it: the turn checks them,
+            // too.
+            Ok(backend) if backend.is_identified() => drop(request.sampling_for(core, &*backend)?),
+            Ok(_) => {}
+            // An equal server may answer.
+            Err(error)
+                if error.is_failure_of_server()
+                    && !core.models.names().equal_servers(&request.named).is_empty() => {}
+            Err(error) => return Err(error.into()),
         }
         if has_images {
             describe_soon(core, &request.model).await;
@@ -149,18 +162,34 @@ impl TurnRequest {
         Ok(request)
     }
 
-    /// Returns the request that some params make, and their options. Blocks on the disk.
-    fn of_params(
-        core: &Core,
-        params: ChatSendParams,
-        has_images: bool,
-    ) -> Result<(Self, Map<String, Value>)> {
+    /// Returns the sampling options, checked for the server of the turn, which must be allowed to answer it.
+    pub(super) async fn checked_sampling(&self, core: &Arc<Core>) -> Result<Sampling> {
+        let backend = gate::backend_for(core, self.id, &self.model).await?;
+        if !self.options.is_empty() {
+            // What the options are called depends on the kind of the server.
+            backend.identify().await?;
+        }
+        self.sampling_for(core, &*backend)
+    }
+
+    /// Returns the sampling options, checked for a server whose kind is known.
+    fn sampling_for(&self, core: &Core, backend: &dyn Backend) -> Result<Sampling> {
+        Sampling::check(self.options.clone(), backend.sampling()).map_err(|error| {
+            let kept = core.sessions.peek(self.id, |live| live.state().options());
+            let is_kept = kept.is_some_and(|kept| kept.contains_key(error.name()));
+            let by = if is_kept { "; the session keeps it" } else { "" };
+            AppError::invalid("options", format!("{error}{by}"))
+        })
+    }
+
+    /// Returns the request that some params make, without a check of its options. Blocks on the disk.
+    fn of_params(core: &Core, mut params: ChatSendParams, has_images: bool) -> Result<Self> {
         let logprobs = wanted_logprobs(&params)?;
-        let ChatSendParams {
-            session_id, model, tools, options, answer_limit, think, format, ..
-        } = params;
-        let session = core.summary(session_id)?;
-        let model = model_or_default(core, model.or(session.model.clone()))?;
+        let session = core.summary(params.session_id)?;
+        let options = AnswerOptions::kept(&session.options)?.with_turn(&mut params);
+        let AnswerOptions { sampling: options, answer_limit, think, format } = options;
+        let ChatSendParams { session_id, model, tools, .. } = params;
+        let named = model_or_default(core, model.or(session.model.clone()))?;
         let too_few = || AppError::invalid("answerLimit", "must be at least 1");
         let own = answer_limit.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
         let configured = core.config().context.answer_limit;
@@ -179,11 +208,13 @@ impl TurnRequest {
         }
         let context_size = core.settings(session_id)?.context_size;
         let think = think.map(think_mode);
-        let request = Self {
+        Ok(Self {
             id: session_id,
-            model,
+            model: core.placed(session_id, &named),
+            named,
             tools,
             offers_recall,
+            options,
             sampling: Sampling::default(),
             answer_limit,
             think,
@@ -191,15 +222,7 @@ impl TurnRequest {
             logprobs,
             has_images,
             context_size,
-        };
-        Ok((request, options))
-    }
-
-    /// Refuses options that the model's server does not have. Its kind must be known.
-    pub(super) fn check_options(&self, core: &Core) -> Result<()> {
-        let backend = core.models.backend_for(&self.model)?;
-        let checked = self.sampling.check_for(backend.sampling());
-        checked.map_err(|error| AppError::invalid("options", error.to_string()))
+        })
     }
 
     /// Refuses a message with images for a model that does not read them: servers drop them silently.

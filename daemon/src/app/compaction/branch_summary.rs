@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{RecordKind, Role, SummaryAuthor};
 use ollm_protocol::{Seq, SessionId};
 
-use super::summarizer::{QueuePlace, RequestRoom, Summarizer};
+use super::summarizer::{QueuePlace, RequestRoom, Summarizer, notes_model};
 use super::summary::{extract_range, range_pieces};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::session_counter;
@@ -68,8 +68,8 @@ fn survey(core: &Arc<Core>, id: SessionId, records: Vec<Seq>) -> Result<Option<A
     if n_said == 0 {
         return Ok(None);
     }
-    let own = core.config().compression.model.clone().or(settings.model);
-    let model = model_or_default(core, own).ok();
+    let own = notes_model(core, id).or(settings.model);
+    let model = model_or_default(core, own).ok().map(|model| core.placed(id, &model));
     let window = window_of(core, model.as_deref(), settings.context_size).size;
     let target = u64::from(core.config().compression.summary_max_tokens)
         .min(u64::from(window) / WINDOW_SHARE);

@@ -54,7 +54,7 @@ impl NextReader {
         let is_loaded = measured.last_used.is_some_and(|used| used.elapsed() < keep_alive);
         let reading = measured.reading_or_guess(tokens)?;
         // A different model that writes the summaries may have displaced this one from the server's memory.
-        (is_loaded && summarizes_itself(core, &model)).then_some(Self {
+        (is_loaded && summarizes_itself(core, id, &model)).then_some(Self {
             reading,
             model,
             window,

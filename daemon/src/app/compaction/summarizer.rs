@@ -17,9 +17,9 @@ use crate::app::core::Core;
 use crate::app::counts::CountedPrompts;
 use crate::app::error::{CompactError, Result};
 use crate::app::model_speed::SentPrompt;
-use crate::app::models::choose_window;
 use crate::app::models::learning::counter_in_turn;
 use crate::app::models::window::describe;
+use crate::app::models::{choose_window, gate};
 use crate::context::compact::{
     RejectedSummary, ShownRecords, Summary, SummaryLimits, SummaryOptions, SummaryRequest,
     TranscriptPiece, complete_summary, partial_summary, summary_messages, verify_summary,
@@ -93,10 +93,15 @@ pub(super) struct RequestRoom {
     pub records: u64,
 }
 
-/// Returns whether the model of a chat also writes its summaries.
-pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
-    let other = core.config().compression.model.clone();
-    other.is_none_or(|other| core.models.is_same(&other, model))
+/// Returns whether the model of a session's chat also writes its summaries.
+pub(in crate::app) fn summarizes_itself(core: &Core, id: SessionId, model: &str) -> bool {
+    notes_model(core, id).is_none_or(|other| core.models.is_same(&other, model))
+}
+
+/// Returns the model that the configuration names for summaries, of one server, if that may read the session.
+pub(super) fn notes_model(core: &Core, id: SessionId) -> Option<String> {
+    let model = core.config().compression.model.clone()?;
+    Some(core.placed(id, &model)).filter(|model| gate::may_read(core, id, model))
 }
 
 impl<'a> Summarizer<'a> {
@@ -110,6 +115,7 @@ impl<'a> Summarizer<'a> {
         context_size: u32,
     ) -> Result<Self, CompactError> {
         let ends = in_turn.then(|| Instant::now() + TURN_LIMIT);
+        drop(gate::backend_for(core, id, model).await.map_err(CompactError::Model)?);
         let info = describe(core, model).await.map_err(CompactError::Model)?;
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();
@@ -413,7 +419,7 @@ impl<'a> Summarizer<'a> {
         let mut text = String::new();
         // The stream begins when the server has read the prompt, which takes longer than the answer on slow machines.
         let answer = async {
-            let backend = self.core.models.backend_for(&self.model)?;
+            let backend = gate::backend_for(self.core, self.id, &self.model).await?;
             let mut reading = self.core.speeds.begin_reading(&self.model, prompt);
             reading.sent();
             let sent = backend.stream(request).await;
@@ -476,6 +482,7 @@ impl<'a> Summarizer<'a> {
             format: None,
             logprobs: None,
             keep_alive: self.core.keep_alive(self.id),
+            affinity: Some(self.core.affinity(self.id)),
         }
     }
 

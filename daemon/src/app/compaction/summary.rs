@@ -232,7 +232,7 @@ impl<'a> SummaryRange<'a> {
     /// Returns the head for a summary of the whole range.
     async fn finished(&self, summary: Summary, task: &SummaryTask<'_>) -> NewHead {
         let merged = if task.plan.in_turn { None } else { self.merged(task).await };
-        let model = Some(task.summarizer.model.clone());
+        let model = Some(self.core.shown_model(&task.summarizer.model));
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
         self.new_head(&[part], task.names.clone(), merged.as_ref(), model)
     }
@@ -251,7 +251,7 @@ impl<'a> SummaryRange<'a> {
             RangePart { cut: first, summary: summary.clone(), provisional: false },
             RangePart { cut: rest, summary: lines, provisional: true },
         ];
-        let model = Some(task.summarizer.model.clone());
+        let model = Some(self.core.shown_model(&task.summarizer.model));
         Ok(self.new_head(&parts, task.names.clone(), None, model))
     }
 

@@ -10,6 +10,7 @@ use ollm_protocol::content::{
 };
 
 use super::policy::Fullness;
+use super::summarizer::notes_model;
 use crate::app::build_request::BuildRequest;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
@@ -97,8 +98,9 @@ impl Survey {
 
     /// Returns the model that summarizes.
     pub(super) fn summarizing_model(&self, core: &Core) -> Result<String> {
-        let own = core.config().compression.model.clone();
-        model_or_default(core, own.or_else(|| self.inputs.model.clone()))
+        let id = self.inputs.id;
+        let model = notes_model(core, id).or_else(|| self.inputs.model.clone());
+        Ok(core.placed(id, &model_or_default(core, model)?))
     }
 
     /// Returns the limits of checkpoints.

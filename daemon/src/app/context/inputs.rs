@@ -37,8 +37,10 @@ pub(crate) struct Inputs {
     pub(crate) counter: Counter,
     /// The epoch in force, and the record that opened it.
     pub(crate) epoch: Option<(Seq, Arc<Epoch>)>,
-    /// The model that will read the context, if one is known.
+    /// The model that will read the context, if one is known, of one server.
     pub(crate) model: Option<String>,
+    /// The name of the model that is the same for all equal servers.
+    shown_model: Option<String>,
     pub(crate) window: ContextWindow,
     /// Whether the model reads images, as far as that is known.
     reads_images: bool,
@@ -84,16 +86,7 @@ pub(crate) fn load(
     if let BuildLeaf::Active = leaf {
         settle(core, id)?;
     }
-    let (path, settings, mode) = core.sessions.with(id, |live| {
-        let state = live.state();
-        let leaf = match leaf {
-            BuildLeaf::Active => state.leaf(),
-            BuildLeaf::Earlier(leaf) => leaf,
-        };
-        let path = core.cache.path_to(state, leaf);
-        let mode = state.mode_on(|seq| path.contains(seq));
-        (path, SessionSettings::of(state), mode)
-    })?;
+    let (path, settings, mode) = session_at(core, id, leaf)?;
     let config = core.config();
     let (model, window) = reader_of(core, request, &settings);
     let counter =
@@ -111,6 +104,7 @@ pub(crate) fn load(
         retention: compaction.and_then(|(_, compaction)| compaction.retention),
         counter,
         epoch,
+        shown_model: model.as_deref().map(|model| core.shown_model(model)),
         model,
         window,
         reads_images,
@@ -130,14 +124,33 @@ pub(crate) fn load(
     })
 }
 
-/// Returns the model that reads a context and its window, where the request names none from the session or the default.
-/// Blocks on the disk the first time.
+/// Returns the path to a leaf, the settings of the session, and the mode in force on the path.
+fn session_at(
+    core: &Core,
+    id: SessionId,
+    leaf: BuildLeaf,
+) -> Result<(Arc<ActivePath>, SessionSettings, Option<String>)> {
+    Ok(core.sessions.with(id, |live| {
+        let state = live.state();
+        let leaf = match leaf {
+            BuildLeaf::Active => state.leaf(),
+            BuildLeaf::Earlier(leaf) => leaf,
+        };
+        let path = core.cache.path_to(state, leaf);
+        let mode = state.mode_on(|seq| path.contains(seq));
+        (path, SessionSettings::of(state), mode)
+    })?)
+}
+
+/// Returns the model of one server that reads a context, and its window; where the request names no model, that of the
+/// session or the default one. Blocks on the disk the first time.
 pub(crate) fn reader_of(
     core: &Core,
     request: &BuildRequest,
     settings: &SessionSettings,
 ) -> (Option<String>, ContextWindow) {
-    let model = core.model_or_default(request.model.clone().or_else(|| settings.model.clone()));
+    let named = request.model.clone().or_else(|| settings.model.clone());
+    let model = core.placed_or_default(request.session_id, named);
     let own = request.context_size.or(settings.context_size);
     let window = window_of(core, model.as_deref(), own);
     (model, window)
@@ -207,7 +220,7 @@ impl Inputs {
             pins: &self.folds.pins,
             facts: Some(&self.facts),
             project_path: self.settings.project_path.as_deref(),
-            model: self.model.as_deref(),
+            model: self.shown_model.as_deref(),
             tools: &request.tools,
             pending: request.pending.as_deref(),
             below_tokens: None,

@@ -23,7 +23,10 @@ impl TokenQuota {
     /// Blocks on the disk.
     pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
         let own = id.map(|id| core.settings(id)).transpose()?.unwrap_or_default();
-        let model = core.model_or_default(own.model);
+        let model = match id {
+            Some(id) => core.placed_or_default(id, own.model),
+            None => core.model_or_default(None),
+        };
         let window = window_of(core, model.as_deref(), own.context_size);
         let limit = prompt_limit(window.size, core.config().context.answer_reserve) * percent / 100;
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })

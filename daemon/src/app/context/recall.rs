@@ -10,8 +10,9 @@ use ollm_protocol::{Seq, SessionId};
 use super::inputs::{self, BuildLeaf, plan, request_like_last};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
+use crate::app::models::gate::may_quote;
 use crate::app::other_branches::other_branches;
-use crate::catalog::{RecallQuery, RecallScope, RecalledMessage};
+use crate::catalog::{RecallQuery, RecallScope, RecalledMessage, RecalledPage};
 use crate::config::RecallSetting;
 use crate::context::{Built, ItemSource};
 use crate::projects::Projects;
@@ -41,8 +42,10 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         turn: None,
         wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
     })?;
-    let model = own.map(|id| core.settings(id)).transpose()?.and_then(|settings| settings.model);
-    let model = core.model_or_default(model);
+    let model = match own {
+        Some(id) => core.placed_or_default(id, core.settings(id)?.model),
+        None => core.model_or_default(None),
+    };
     let counter = core.counts.load(model.as_deref(), None, &[]);
     let mut tokens = 0;
     let mut data = Vec::with_capacity(page.messages.len());
@@ -57,6 +60,29 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
     let found = other_branches(core, data.iter().map(|hit| (hit.session_id, hit.seq)));
     data.iter_mut().for_each(|hit| hit.other_branch = found.contains(&(hit.session_id, hit.seq)));
     Ok(ContextRecallResult { data, tokens, behind: (page.behind > 0).then_some(page.behind) })
+}
+
+/// Finds messages for the prompts of a session; none of a session that it may not quote.
+pub(in crate::app) fn recall_for_prompt(
+    core: &Core,
+    id: SessionId,
+    query: &RecallQuery<'_>,
+) -> Result<RecalledPage> {
+    let mut denied = HashSet::new();
+    let wants = query.wants;
+    loop {
+        let page = core.catalog.recall(&RecallQuery {
+            wants: &|session, seq| !denied.contains(&session) && wants(session, seq),
+            ..*query
+        })?;
+        let found: HashSet<SessionId> = page.messages.iter().map(|one| one.session_id).collect();
+        let before = denied.len();
+        let new: Vec<_> = found.into_iter().filter(|other| !may_quote(core, id, *other)).collect();
+        denied.extend(new);
+        if denied.len() == before {
+            return Ok(page);
+        }
+    }
 }
 
 /// The sessions that a question is asked of.

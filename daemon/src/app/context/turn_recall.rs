@@ -15,11 +15,11 @@ use ollm_protocol::content::{Delta, RecalledRecord, RecordBody, RecordKind, Role
 use ollm_protocol::{Seq, SessionId};
 
 use super::inputs::Inputs;
-use super::recall::{AskedSessions, shown_in};
+use super::recall::{AskedSessions, recall_for_prompt, shown_in};
 use crate::app::build_request::BuildRequest;
 use crate::app::core::Core;
 use crate::app::error::Result;
-use crate::catalog::{RecallQuery, RecalledMessage, TurnRules};
+use crate::catalog::{RecallQuery, RecalledMessage, RecalledPage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all, share};
@@ -250,23 +250,8 @@ impl TurnRecall<'_> {
     /// Finds what a question needs.
     fn find(&self, question: &str, n_most: usize, most_tokens: u64) -> Result<Option<Delta>> {
         let id = self.inputs.id;
-        let shown = OnceCell::new();
         let other = |session: SessionId| (session != id).then_some(session);
-        let asked = AskedSessions::of_turn(self.core, id, self.core.config().recall.scope)?;
-        let page = self.core.catalog.recall(&RecallQuery {
-            question,
-            scope: asked.scope(),
-            limit: MAX_CANDIDATES,
-            turn: Some(TurnRules {
-                states_fact: &states_fact,
-                question: self.recorded_question().map(|seq| (id, seq)),
-            }),
-            wants: &|session, seq| {
-                let shown = shown.get_or_init(|| self.shown());
-                shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
-            },
-        })?;
-        let shown = shown.into_inner().transpose()?;
+        let (page, shown) = self.candidates(question)?;
         if page.messages.is_empty() {
             return Ok(None);
         }
@@ -298,6 +283,32 @@ impl TurnRecall<'_> {
         }
         let topic = RECALL_TOPIC.to_owned();
         Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
+    }
+
+    /// Finds messages that may answer a question, and returns those that the context has already if any was found.
+    fn candidates(&self, question: &str) -> Result<(RecalledPage, Option<ShownMessages>)> {
+        let id = self.inputs.id;
+        let shown = OnceCell::new();
+        let other = |session: SessionId| (session != id).then_some(session);
+        let asked = AskedSessions::of_turn(self.core, id, self.core.config().recall.scope)?;
+        let page = recall_for_prompt(
+            self.core,
+            id,
+            &RecallQuery {
+                question,
+                scope: asked.scope(),
+                limit: MAX_CANDIDATES,
+                turn: Some(TurnRules {
+                    states_fact: &states_fact,
+                    question: self.recorded_question().map(|seq| (id, seq)),
+                }),
+                wants: &|session, seq| {
+                    let shown = shown.get_or_init(|| self.shown());
+                    shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
+                },
+            },
+        )?;
+        Ok((page, shown.into_inner().transpose()?))
     }
 
     /// Returns the messages that the context has already.

@@ -52,6 +52,7 @@ fn request(text: &str) -> ChatRequest {
         format: None,
         logprobs: None,
         keep_alive: Duration::ZERO,
+        affinity: None,
     }
 }
 

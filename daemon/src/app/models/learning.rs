@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{ContextMessage, Role};
 use serde_json::Value;
 
@@ -16,6 +17,7 @@ use crate::app::counts::{
     CountMismatch, CountedPrompts, LearnedVocabulary, LessonSubject, TemplateVariant,
 };
 use crate::app::error::Result;
+use crate::app::models::gate::backend_for;
 use crate::app::models::lessons::{Pace, calibrate_by_server, is_current, learn_later, subject_of};
 use crate::app::models::window::describe_again;
 use crate::fsutil;
@@ -138,6 +140,7 @@ pub(super) fn probe(
         format: None,
         logprobs: None,
         keep_alive: core.config().ollama.keep_alive,
+        affinity: None,
     }
 }
 
@@ -155,11 +158,14 @@ pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) ->
 /// server truncated it.
 pub(crate) async fn contradict(
     core: &Arc<Core>,
+    id: SessionId,
     request: &ChatRequest,
     read: u64,
 ) -> Option<CountMismatch> {
-    let rendered =
-        async { core.models.backend_for(&request.model).ok()?.render(request).await.ok()? };
+    let rendered = async {
+        let backend = backend_for(core, id, &request.model).await.ok()?;
+        backend.render(request).await.ok()?
+    };
     let (prompt, request) = (rendered.await, request.clone());
     let learned =
         blocking(core, move |core| Ok(core.counts.contradict(&request, read, prompt.as_deref())));

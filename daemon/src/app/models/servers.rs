@@ -53,6 +53,7 @@ pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<Miss
         match listed {
             Ok((Ok(models), running)) => {
                 is_any = true;
+                core.placements.note_answer(&name);
                 let summaries = models.into_iter();
                 data.extend(summaries.map(|model| summarized(core, &server, model, &running)));
             }
@@ -215,7 +216,11 @@ async fn test_models(
         let (server, name) = (settings.name.clone(), name.to_owned());
         core.models.names().shown(&ModelAddress { server, name })
     };
-    let mut names: Vec<String> = settings.models.keys().cloned().collect();
+    let own = |alias: &String| match core.models.names().equal_servers(alias).is_empty() {
+        true => alias.clone(),
+        false => format!("{alias}@{}", settings.name),
+    };
+    let mut names: Vec<String> = settings.models.keys().map(own).collect();
     if names.is_empty() {
         names = listed.iter().take(MAX_TESTED).map(|model| address(&model.model)).collect();
     }

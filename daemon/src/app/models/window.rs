@@ -148,7 +148,7 @@ pub(crate) async fn learn_limits(
         Some(model) => Some(model.to_owned()),
         None => session_model(core, id).await?,
     };
-    match core.model_or_default(own) {
+    match core.placed_or_default(id, own) {
         Some(model) => Ok(describe_soon(core, &model).await),
         None => Ok(None),
     }

@@ -11,10 +11,12 @@ use ollm_protocol::limits::MAX_PAGE_BYTES;
 use ollm_protocol::methods::session::{
     SessionCurrentParams, SessionCurrentResult, SessionListParams, SessionListResult,
     SessionSearchParams, SessionSearchResult, SessionSetCurrentParams,
+    SessionSetProjectServersParams, SessionSetProjectServersResult,
 };
 
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, limit_page, page_limit};
+use crate::app::models::gate::check_servers;
 use crate::app::other_branches::other_branches;
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
@@ -179,6 +181,22 @@ pub(crate) fn set_current(
     let session = params.session_id.map(|id| core.sessions.summary(id)).transpose()?;
     core.projects.set_current(&path, params.session_id)?;
     Ok(SessionCurrentResult { session })
+}
+
+/// Sets the model servers that may get texts of a project's sessions, or returns them (`session.setProjectServers`).
+/// Blocks on the disk.
+pub(crate) fn set_project_servers(
+    core: &Arc<Core>,
+    params: SessionSetProjectServersParams,
+) -> Result<SessionSetProjectServersResult> {
+    let SessionSetProjectServersParams { project_path, allowed_servers } = params;
+    let project_path = Projects::canonical(&project_path)?;
+    check_servers(core, allowed_servers.as_deref())?;
+    if let Some(servers) = allowed_servers {
+        core.projects.set_allowed_servers(&project_path, servers)?;
+    }
+    let allowed_servers = core.projects.allowed_servers(&project_path)?;
+    Ok(SessionSetProjectServersResult { project_path, allowed_servers })
 }
 
 #[cfg(test)]

@@ -18,31 +18,19 @@ use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, SessionSettings, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{AppError, Result, check_context_size, check_keep_alive};
+use crate::app::models::answer_options::{check_kept, check_size};
+use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
 use crate::session::{SessionError, SessionState};
 
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let mut patch = MetaPatch {
-        title: params.title,
-        description: params.description,
-        model: params.model,
-        provider: params.provider,
-        system_prompt: params.system_prompt,
-        context_size: params.context_size,
-        keep_alive_seconds: params.keep_alive_seconds,
-        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
-        pinned: params.pinned,
-        archived: None,
-        metadata: params.metadata.unwrap_or_default(),
-    };
-    if patch == MetaPatch::default() {
-        return Err(AppError::invalid("params", "name at least one field to change"));
+    let patch = checked_patch(&core, params)?;
+    if !patch.options.is_empty() {
+        let settings = blocking(&core, move |core| core.settings(id)).await?;
+        check_kept(&core, patch.model.clone().or(settings.model), &patch.options).await?;
     }
-    check_context_size(patch.context_size)?;
-    check_keep_alive(patch.keep_alive_seconds)?;
-    limits::check_patch(&mut patch)?;
     let mut checked = None;
     if patch.system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
         let patch = patch.clone();
@@ -60,10 +48,40 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
             all.extend(patch.metadata.clone());
             BoundedField::Metadata.check(limits::metadata_bytes(&all))?;
         }
+        let mut options = state.options();
+        options.extend(patch.options.clone());
+        check_size(&options)?;
         Ok(vec![uncounted(RecordBody::Meta(patch))])
     })
     .await?;
     result(&core, id).await
+}
+
+/// Returns the change that params name, without a check of what depends on the session or a server.
+fn checked_patch(core: &Core, params: SessionUpdateParams) -> Result<MetaPatch> {
+    let mut patch = MetaPatch {
+        title: params.title,
+        description: params.description,
+        model: params.model,
+        provider: params.provider,
+        system_prompt: params.system_prompt,
+        context_size: params.context_size,
+        keep_alive_seconds: params.keep_alive_seconds,
+        allowed_servers: params.allowed_servers,
+        options: params.options.unwrap_or_default(),
+        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
+        pinned: params.pinned,
+        archived: None,
+        metadata: params.metadata.unwrap_or_default(),
+    };
+    if patch == MetaPatch::default() {
+        return Err(AppError::invalid("params", "name at least one field to change"));
+    }
+    check_context_size(patch.context_size)?;
+    check_keep_alive(patch.keep_alive_seconds)?;
+    check_servers(core, patch.allowed_servers.as_deref())?;
+    limits::check_patch(&mut patch)?;
+    Ok(patch)
 }
 
 /// Refuses a change after which the system prompt would not fit. Returns the settings before it. Blocks on the disk.

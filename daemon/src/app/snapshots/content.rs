@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    GoalStack, GoalStatus, HeadItem, Part, ReasoningStorage, ReasoningTrace, Record, RecordBody,
-    RecordKind, Role, SnapshotDocument, SnapshotMessage, SnapshotMetadata, SnapshotToolCall,
+    Goal, GoalStack, GoalStatus, HeadItem, Part, ReasoningStorage, ReasoningTrace, Record,
+    RecordBody, RecordKind, Role, Session, SnapshotDocument, SnapshotMessage, SnapshotMetadata,
+    SnapshotToolCall,
 };
 use ollm_protocol::{Seq, SessionId, sanitize};
 
@@ -53,20 +54,36 @@ pub(super) fn document(
     document.mode = inputs.mode().map(str::to_owned);
     let whole: u64 = inputs.path.items.iter().map(|item| u64::from(item.tokens)).sum();
     document.token_count = tokens;
-    let is_completed = |goal: &&ollm_protocol::content::Goal| goal.status == GoalStatus::Completed;
     let thinking: u64 =
         traces.iter().map(|one| u64::from(inputs.counter.count_user_text(&one.text))).sum();
     document.metadata = SnapshotMetadata {
-        model: inputs.model.clone().unwrap_or_default(),
-        context_size: u64::from(inputs.window.size),
         compression_ratio: ratio(document.token_count, whole, inputs.checkpoints.is_empty()),
+        is_reasoning_model: !traces.is_empty(),
+        total_thinking_tokens: thinking,
+        ..metadata(core, &inputs, taken, session)
+    };
+    document.reasoning_storage = (!traces.is_empty()).then_some(ReasoningStorage { traces });
+    Ok(document)
+}
+
+/// Returns the metadata besides what the messages tell.
+fn metadata(
+    core: &Core,
+    inputs: &Inputs,
+    taken: &TakenSnapshot,
+    session: Session,
+) -> SnapshotMetadata {
+    let goals = inputs.goals();
+    let is_completed = |goal: &&Goal| goal.status == GoalStatus::Completed;
+    SnapshotMetadata {
+        // Not the server of an alias that the session uses now.
+        model: core.model_or_default(session.model).unwrap_or_default(),
+        context_size: u64::from(inputs.window.size),
         total_user_messages: inputs.path.items.iter().filter(|item| item.is_user_message()).count()
             as u64,
         active_goal_id: goals.active().map(|goal| goal.id),
         total_goals_completed: goals.goals().iter().filter(is_completed).count() as u64,
         total_checkpoints: inputs.checkpoints.len() as u64,
-        is_reasoning_model: !traces.is_empty(),
-        total_thinking_tokens: thinking,
         reason: taken.mark.reason.clone(),
         pinned: taken.mark.pinned,
         seq: Some(taken.seq),
@@ -74,9 +91,9 @@ pub(super) fn document(
         system_prompt: inputs.system_prompt().map(str::to_owned),
         title: session.title,
         project_path: session.project_path,
-    };
-    document.reasoning_storage = (!traces.is_empty()).then_some(ReasoningStorage { traces });
-    Ok(document)
+        allowed_servers: session.allowed_servers,
+        ..SnapshotMetadata::default()
+    }
 }
 
 fn empty(id: SessionId, taken: &TakenSnapshot) -> SnapshotDocument {

@@ -20,7 +20,7 @@ use crate::app::drafts::uncounted;
 use crate::app::error::{AppError, Result};
 use crate::goal::GoalState;
 use crate::session::import::SeqMap;
-use crate::session::{IdempotencyKey, NewRecord, NewSession};
+use crate::session::{IdempotencyKey, NO_SERVER, NewRecord, NewSession, SessionError};
 use crate::tokens::Counter;
 
 /// Creates a session from a snapshot file, or returns the one that the same key created. Blocks on the disk.
@@ -78,7 +78,15 @@ fn create(
     key: Option<IdempotencyKey>,
 ) -> Result<SessionId> {
     let id = core.clock.session_id();
-    let header = header(core, id, snapshot_id, &document);
+    let mut header = header(core, id, snapshot_id, &document);
+    let now = match core
+        .sessions
+        .with(document.session_id, |live| live.state().allowed_servers().to_vec())
+    {
+        Err(SessionError::NotFound { .. }) => Vec::new(),
+        now => now?,
+    };
+    header.allowed_servers = allowed_by_both(header.allowed_servers, now);
     let counter = core.counts.load(header.model.as_deref(), None, &[]);
     let records = records(document, &counter);
     if records.is_empty() {
@@ -87,6 +95,16 @@ fn create(
     core.sessions.create(NewSession { header, key })?;
     core.sessions.append(id, records, None)?.wait()?;
     Ok(id)
+}
+
+/// Returns the servers that two lists allow; an empty list allows all.
+fn allowed_by_both(mut one: Vec<String>, other: Vec<String>) -> Vec<String> {
+    if one.is_empty() || other.is_empty() {
+        one.extend(other);
+        return one;
+    }
+    one.retain(|server| other.contains(server));
+    if one.is_empty() { vec![NO_SERVER.to_owned()] } else { one }
 }
 
 fn header(
@@ -106,6 +124,7 @@ fn header(
         context_size: u32::try_from(metadata.context_size)
             .ok()
             .filter(|size| crate::app::error::check_context_size(Some(*size)).is_ok()),
+        allowed_servers: metadata.allowed_servers.clone(),
         mode: document.mode.clone(),
         imported_from: Some(format!("snapshot:{snapshot_id}")),
         ..SessionHeader::new(id, core.clock.now())

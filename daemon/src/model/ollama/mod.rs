@@ -158,7 +158,8 @@ impl Ollama {
         max_attempts: u32,
     ) -> Result<T, ModelError> {
         let to = self.target(None);
-        let call = HttpCall { method: Method::GET, path, body: None, max_attempts, to };
+        let call =
+            HttpCall { method: Method::GET, path, body: None, max_attempts, to, affinity: None };
         let body = self.call(&call, CallPhase::Response, after).await?;
         decode(&call.to, path, &body)
     }
@@ -267,11 +268,12 @@ impl Backend for Ollama {
         Box::pin(async move {
             let version = self.explained(self.cached_version().await).await?;
             let to = self.target(Some(&request.model));
-            let call = post(
+            let mut call = post(
                 "/api/chat",
                 wire::chat_body(self.names.of(&request.model), request, false),
                 to,
             )?;
+            call.affinity.clone_from(&request.affinity);
             let first_token = self.http.timeouts.first_token;
             let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
             let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;

@@ -131,7 +131,8 @@ impl OpenAi {
         model: Option<&str>,
     ) -> Result<T, ModelError> {
         let to = self.target(model);
-        let call = HttpCall { method: Method::GET, path, body: None, max_attempts, to };
+        let call =
+            HttpCall { method: Method::GET, path, body: None, max_attempts, to, affinity: None };
         decode(&call.to, path, &self.ask(&call).await?)
     }
 
@@ -278,7 +279,8 @@ impl OpenAi {
     async fn begin(&self, request: &ChatRequest) -> Result<Box<dyn AnswerStream>, ModelError> {
         let body = request::chat_body(self.names.of(&request.model), request, self.rules());
         let to = self.target(Some(&request.model));
-        let call = post(CHAT, serde_json::to_vec(&body), to)?;
+        let mut call = post(CHAT, serde_json::to_vec(&body), to)?;
+        call.affinity.clone_from(&request.affinity);
         let first_token = self.http.timeouts.first_token;
         let chunks = ChatChunks::new();
         let (response, first) = self.http.send(&call, CallPhase::FirstToken, first_token).await?;

@@ -157,6 +157,7 @@ mod tests {
             format: None,
             logprobs: None,
             keep_alive: Duration::from_secs(300),
+            affinity: None,
         }
     }
 

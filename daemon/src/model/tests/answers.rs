@@ -155,6 +155,7 @@ async fn request_contains_every_option_and_none_that_reloads_the_model() {
         think: Some(ThinkMode::Low),
         format: Some(json!("json")),
         keep_alive: Duration::from_millis(1500),
+        affinity: None,
         ..request()
     };
     let mut stream = ollama.stream(&request).await.expect("begins");

@@ -56,6 +56,7 @@ fn request() -> ChatRequest {
         format: None,
         logprobs: None,
         keep_alive: Duration::from_secs(300),
+        affinity: None,
     }
 }
 

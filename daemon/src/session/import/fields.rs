@@ -29,6 +29,11 @@ impl Fields {
         self.0.insert(name.to_owned(), value);
     }
 
+    /// Returns whether a field is there and not null.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// Takes a field of any type; a null counts as absent, and a value that is nested too deeply stays.
     pub(super) fn value(&mut self, name: &str) -> Option<Value> {
         self.take(name, |value| nesting::check(value).is_ok().then(|| value.take()))

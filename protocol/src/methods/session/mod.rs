@@ -35,6 +35,12 @@ pub struct SessionCreateParams {
     /// The time for which the model server keeps the model in memory after a request of the session, in seconds: at most
     /// 2,592,000, 0 to unload it at once; default `ollama.keepAlive`.
     pub keep_alive_seconds: Option<u32>,
+    /// The model servers that may get texts of the session, at most 64 names of the configuration; empty for all that its
+    /// project allows.
+    pub allowed_servers: Option<Vec<String>>,
+    /// The options of each answer that `chat.send` does not set otherwise: sampling options as in its `options`, and
+    /// `think`, `format` and `answerLimit` as there; at most 64 KiB of JSON.
+    pub options: Option<Meta>,
     /// The mode.
     pub mode: Option<String>,
     /// Data of clients, by name; at most 256 KiB of JSON.
@@ -87,6 +93,28 @@ pub struct SessionSetCurrentParams {
     pub session_id: Option<SessionId>,
 }
 
+/// The params of `session.setProjectServers`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionSetProjectServersParams {
+    /// The directory of the project; must exist.
+    pub project_path: String,
+    /// The model servers that may get texts of the project's sessions, at most 64 names of the configuration; empty for
+    /// all. Absent to change nothing.
+    pub allowed_servers: Option<Vec<String>>,
+}
+
+/// The result of `session.setProjectServers`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionSetProjectServersResult {
+    /// The canonical path of the project.
+    pub project_path: String,
+    /// The model servers that may get texts of its sessions; empty for all.
+    pub allowed_servers: Vec<String>,
+}
+
 /// The params of `session.setMode`.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -124,6 +152,12 @@ pub struct SessionUpdateParams {
     /// The time for which the model server keeps the model in memory after a request of the session, in seconds: at most
     /// 2,592,000, 0 to unload it at once; default `ollama.keepAlive`.
     pub keep_alive_seconds: Option<u32>,
+    /// The model servers that may get texts of the session, at most 64 names of the configuration; empty for all that its
+    /// project allows.
+    pub allowed_servers: Option<Vec<String>>,
+    /// The options of each answer to merge in: sampling options as in `options` of `chat.send`, and `think`, `format` and
+    /// `answerLimit` as there; in all at most 64 KiB of JSON; null removes one.
+    pub options: Option<Meta>,
     /// The directory of the project; must exist.
     pub project_path: Option<String>,
     /// Whether the session is exempt from retention and `session.cleanup`.
@@ -145,6 +179,8 @@ impl SessionUpdateParams {
             system_prompt: None,
             context_size: None,
             keep_alive_seconds: None,
+            allowed_servers: None,
+            options: None,
             project_path: None,
             pinned: None,
             metadata: None,

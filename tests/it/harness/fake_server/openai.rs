@@ -130,6 +130,11 @@ impl FakeOpenAi {
         self.state.lock().requests.iter().map(|request| request.path.clone()).collect()
     }
 
+    /// Returns all requests so far.
+    pub(crate) fn all_requests(&self) -> Vec<SentRequest> {
+        self.state.lock().requests.clone()
+    }
+
     /// Returns the chat requests so far.
     pub(crate) fn chats(&self) -> Vec<Value> {
         self.requests("/v1/chat/completions").into_iter().map(|request| request.body).collect()

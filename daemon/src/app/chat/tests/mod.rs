@@ -135,6 +135,7 @@ fn kind(event: &ChatEvent) -> &'static str {
         ChatEvent::ToolCalls { .. } => "toolCalls",
         ChatEvent::Usage { .. } => "usage",
         ChatEvent::Done { .. } => "done",
+        ChatEvent::Failover { .. } => "failover",
         ChatEvent::Error { .. } => "error",
     }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use ollm_protocol::content::BuiltContext;
+use ollm_protocol::content::{BuiltContext, MetaPatch, RecordBody};
 use serde_json::json;
 
 use super::*;
@@ -322,6 +322,18 @@ async fn context_is_not_read_ahead_of_a_chat_that_waits() {
     let both = async { tokio::join!(read_ahead(&session.core, session.id, 1000), chat) };
     tokio::time::timeout(Duration::from_secs(60), both).await.expect("the reading gives way");
     assert_eq!(session.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn context_is_not_read_ahead_by_a_server_that_must_not_read_it() {
+    let session = LongSession::new().await;
+    session.build_for_chat(None).await;
+    session.note_reading(SLOW);
+    let allowed_servers = Some(vec!["other".to_owned()]);
+    let patch = MetaPatch { allowed_servers, ..MetaPatch::default() };
+    session.test.append(RecordBody::Meta(patch)).await;
+    read_ahead(&session.core, session.id, 1000).await;
+    assert!(session.backend.requests().is_empty());
 }
 
 #[tokio::test]

@@ -14,12 +14,14 @@ use std::io::BufRead;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Meta, MetaPatch, RecordBody, SessionHeader};
+use serde_json::Value;
 
 use self::stream::{DocumentContent, ItemNote};
 use super::FileFacts;
 use super::fields::Fields;
 use super::imported::{ImportError, Imported, Losses, move_leaf};
 use super::spool::{ImportedRecord, RecordSpool};
+use crate::session::NO_SERVER;
 
 /// Reads a JSON object that has a list of messages; returns `None` for any other file.
 ///
@@ -208,6 +210,18 @@ fn header(
     header
 }
 
+/// Returns the model servers that may get texts of the session. A value that is no list of names allows none, rather than all.
+fn allowed_servers(metadata: &mut Fields) -> Vec<String> {
+    let none = || NO_SERVER.to_owned();
+    let name = |value: Value| value.as_str().map_or_else(none, str::to_owned);
+    let servers = metadata.list("allowedServers");
+    let servers = servers.map(|servers| servers.into_iter().map(name).collect());
+    servers.unwrap_or_else(|| match metadata.has("allowedServers") {
+        true => vec![none()],
+        false => Vec::new(),
+    })
+}
+
 /// Fills the header from the metadata. Returns the description, for which a header has no field.
 fn complete(
     header: &mut SessionHeader,
@@ -218,6 +232,7 @@ fn complete(
     header.project_path = metadata.text("projectPath");
     header.system_prompt = metadata.text("systemPrompt");
     header.context_size = metadata.count("contextWindow").and_then(|size| size.try_into().ok());
+    header.allowed_servers = allowed_servers(metadata);
     if let Some(client) = metadata.object("client") {
         header.metadata = client.into_remaining().into_iter().collect::<BTreeMap<_, _>>() as Meta;
     }

@@ -195,6 +195,7 @@ fn is_kept(name: &str, is_metadata: bool) -> bool {
             "description",
             "projectPath",
             "systemPrompt",
+            "allowedServers",
             "contextWindow",
             "client",
             "compressionCount",

@@ -109,6 +109,7 @@ fn header() -> impl Strategy<Value = SessionHeader> {
             start_time,
             project_path: title.as_ref().map(|name| format!("/home/{name}")),
             provider: model.clone(),
+            allowed_servers: model.iter().cloned().collect(),
             model,
             system_prompt: title.clone(),
             title,
@@ -117,6 +118,7 @@ fn header() -> impl Strategy<Value = SessionHeader> {
             mode: None,
             forked_from: None,
             imported_from: None,
+            options: [("extra".to_owned(), extra.clone())].into(),
             metadata: [("extra".to_owned(), extra)].into(),
         })
 }

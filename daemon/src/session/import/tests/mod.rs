@@ -259,6 +259,24 @@ fn incomplete_document_is_read_and_its_losses_are_reported() {
 }
 
 #[test]
+fn list_of_servers_that_is_none_allows_no_server() {
+    for (list, expect) in [
+        ("null", &[] as &[&str]),
+        ("[]", &[]),
+        (r#"["a","b"]"#, &["a", "b"]),
+        (r#"["a",7]"#, &["a", "(none)"]),
+        (r#""a""#, &["(none)"]),
+        (r#"{"a":true}"#, &["(none)"]),
+        ("false", &["(none)"]),
+    ] {
+        let text = format!(
+            r#"{{"messages":[{{"role":"user","content":"hi"}}],"metadata":{{"allowedServers":{list}}}}}"#
+        );
+        assert_eq!(parse(&text).unwrap().header.allowed_servers, expect, "{list}");
+    }
+}
+
+#[test]
 fn inactive_messages_of_a_document_stay_inactive() {
     let text = r#"{"sessionId":"550e8400-e29b-41d4-a716-446655440000","messages":[
       {"role":"user","content":"a","timestamp":"2026-01-01T00:00:00Z"},

@@ -1,0 +1,86 @@
+//! `ollmctl sessions options`: the options of each answer that a session keeps.
+
+use clap::Args;
+use ollm_protocol::content::{Meta, Session};
+use ollm_protocol::method::{SessionGet, SessionUpdate};
+use ollm_protocol::methods::session::{BranchFilter, SessionGetParams, SessionUpdateParams};
+use ollm_protocol::sanitize;
+use serde_json::Value;
+
+use crate::args::session::SessionArg;
+use crate::command_context::CommandContext;
+use crate::command_error::{CommandError, CommandResult};
+
+/// Show or set the options of each answer that a session keeps.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The options are the sampling options of the model server, and think, format and answerLimit. Every client of the \
+session has them, and a chat can set others for itself. A value is JSON, or else a text.
+
+Examples:
+  ollmctl sessions options last
+  ollmctl sessions options last temperature=0.2 seed=7 think=false
+  ollmctl sessions options last 'stop=[\"END\"]' temperature=")]
+pub(crate) struct OptionsArgs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// The options to set; an empty value removes one.
+    #[arg(value_name = "NAME=VALUE")]
+    options: Vec<String>,
+}
+
+pub(super) fn run(args: &OptionsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(&args.session.id)?;
+    if args.options.is_empty() {
+        let branch = BranchFilter::default();
+        let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
+        return ctx.show::<SessionGet>(&params, |result, _| shown(&result.session));
+    }
+    let options: CommandResult<Meta> = args.options.iter().map(|text| option(text)).collect();
+    let options = Some(options?);
+    let params = SessionUpdateParams { options, ..SessionUpdateParams::new(session_id) };
+    ctx.show::<SessionUpdate>(&params, |result, _| shown(&result.session))
+}
+
+/// Reads `NAME=VALUE`.
+fn option(text: &str) -> CommandResult<(String, Value)> {
+    let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+        let problem = format!("{} is not NAME=VALUE", sanitize::one_line(text));
+        return Err(CommandError::usage(problem, "ollmctl sessions options last temperature=0.2"));
+    };
+    let value = match value {
+        "" => Value::Null,
+        value => serde_json::from_str(value).unwrap_or_else(|_| Value::from(value)),
+    };
+    Ok((name.to_owned(), value))
+}
+
+fn shown(session: &Session) -> String {
+    if session.options.is_empty() {
+        return "no options\n".to_owned();
+    }
+    let line = |(name, value): (&String, &Value)| {
+        format!("{} = {}\n", sanitize::one_line(name), sanitize::one_line(&value.to_string()))
+    };
+    session.options.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn value_of_an_option_is_json_or_a_text() {
+        let check = |text: &str, expect: Value| {
+            let (name, value) = option(text).unwrap();
+            assert_eq!((name.as_str(), value), ("a", expect), "{text}");
+        };
+        check("a=0.5", json!(0.5));
+        check("a=json", json!("json"));
+        check("a=[\"x=y\"]", json!(["x=y"]));
+        check("a=", Value::Null);
+        assert!(option("a").is_err() && option("=1").is_err());
+    }
+}
