@@ -112,6 +112,10 @@ fn equal_server_that_is_not_allowed_is_never_used() {
 fn notes_are_written_by_the_own_model_if_another_one_may_not_read_the_session() {
     let servers = Servers::new();
     let mut chat = servers.start("compression:\n  model: other\n");
+    // The requests for notes have to fit, and the servers count bytes.
+    for model in ["own", "other"] {
+        chat.wire.ok("model.warm", json!({ "model": model }));
+    }
     for number in 0..6 {
         let _turn = chat.turn(&format!("{SECRET} {number} {}", "More words. ".repeat(60)));
     }

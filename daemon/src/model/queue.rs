@@ -260,7 +260,7 @@ mod tests {
         drop(second_chat);
         assert!(is_admitted(&second));
         drop(second);
-        assert!(queues.state.lock().waiters.keys().eq(["m@other:latest"]));
+        assert!(queues.state.lock().waiters.keys().eq(["m@other"]));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::app::core::Core;
 use crate::app::counts::CountedPrompts;
 use crate::app::error::{CompactError, Result};
 use crate::app::model_speed::SentPrompt;
-use crate::app::models::learning::counter_in_turn;
+use crate::app::models::learning::{counter_in_turn, learned_counter};
 use crate::app::models::window::describe;
 use crate::app::models::{choose_window, gate};
 use crate::context::compact::{
@@ -120,7 +120,12 @@ impl<'a> Summarizer<'a> {
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
-        let counter = counter_in_turn(core, &info, &prompts).await.map_err(CompactError::Model)?;
+        // A summary that no turn waits for may wait for counts: its prompt has to fit.
+        let counter = match in_turn {
+            true => counter_in_turn(core, &info, &prompts).await,
+            false => learned_counter(core, &info, &prompts).await,
+        };
+        let counter = counter.map_err(CompactError::Model)?;
         Ok(Self {
             core,
             id,
