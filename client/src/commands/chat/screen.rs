@@ -17,6 +17,7 @@ use crate::render::answer::AnswerRenderer;
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
+use crate::render::wrap::wrap;
 use crate::render::{Style, escaped_json};
 
 /// The longest wait for the rest of a word. A slow model writes a few tokens a second, and a word that is shown in parts may
@@ -195,7 +196,8 @@ impl TurnOutput for Screen {
             ChatEvent::Failover { from, to, message, .. } => {
                 self.spinner = None;
                 let [from, to, message] = [from, to, message].map(|text| sanitize::one_line(text));
-                terminal.eprintln(&format!("{from} does not answer, so {to} is asked: {message}"));
+                let text = format!("{from} does not answer, so {to} is asked: {message}");
+                terminal.eprintln(&wrap(&text, terminal.err_columns(), 0));
             }
             ChatEvent::Usage { usage } => self.usage = Some(usage.clone()),
             ChatEvent::Done { usage, finish_reason, .. } => {
