@@ -86,10 +86,13 @@ fn missing_facts<'f>(
     count: &dyn Fn(&str) -> u64,
 ) -> Vec<&'f KnownFact> {
     let notes = SaidText::new(shown.notes);
+    // Only the line of a fact in doubt says the fact before it.
+    let is_said = |fact: &KnownFact| {
+        !fact.is_in_doubt() && ((shown.has_record)(fact.seq) || notes.says(&fact.searched))
+    };
     let mut missing: Vec<(f32, &KnownFact)> = facts
         .iter()
-        .filter(|ranked| ranked.is_worth_showing())
-        .filter(|ranked| !(shown.has_record)(ranked.fact.seq) && !notes.says(&ranked.fact.searched))
+        .filter(|ranked| ranked.is_worth_showing() && !is_said(ranked.fact))
         .map(|ranked| (worth(ranked, count), ranked.fact))
         .collect();
     missing.sort_by(|(one_worth, one), (other_worth, other)| {

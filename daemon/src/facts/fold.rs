@@ -100,6 +100,11 @@ impl KnownFact {
         }
     }
 
+    /// Returns whether it goes on with the fact before it, which may still hold.
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// Returns the text, with that of the fact before it if that one may still hold.
     pub(crate) fn shown(&self) -> Cow<'_, str> {
         match &self.before {
@@ -317,7 +322,10 @@ impl FactFold {
                     fact.n_repeats = known.n_repeats.saturating_add(u32::from(says_something));
                     (fact.supersedes, fact.before) = (known.supersedes, known.before);
                 }
-                Relation::Replaced => fact.supersedes = Some(known.seq),
+                // What the known fact went on with may hold beside any correction of it.
+                Relation::Replaced => {
+                    (fact.supersedes, fact.before) = (Some(known.seq), known.before);
+                }
                 Relation::InDoubt => {
                     (fact.supersedes, fact.before) = (Some(known.seq), Some(known.text));
                 }
@@ -354,7 +362,9 @@ impl FactFold {
                 Some(Earlier { id, relation: Relation::Replaced })
             }
             (None, Some((score, id, features)))
-                if score >= MIN_DOUBT_SCORE && features.is_comparable() =>
+                if score >= MIN_DOUBT_SCORE
+                    && features.is_comparable()
+                    && self.facts[&id].before.is_none() =>
             {
                 Some(Earlier { id, relation: Relation::InDoubt })
             }
@@ -388,7 +398,6 @@ impl FactFold {
                 fact,
                 reading,
                 is_only: words.iter().any(is_only),
-                is_same_message: message == fact.message,
                 is_newest_alike: newest_alike == Some(id),
             };
             Some((id, PairFeatures::of(&pair)))
@@ -408,13 +417,15 @@ impl FactFold {
     fn retract(&mut self, reading: &SentenceReading, message: u32) -> Vec<KnownFact> {
         let n_words = reading.subject.len();
         let shared = self.sharing(&reading.subject);
-        let is_meant = |(id, n_common): &(u32, usize)| {
+        let is_meant = |(id, _): &(u32, usize)| {
             let fact = self.facts.get(id)?;
-            let n_all = fact.subject.len();
+            let (n_common, n_all) = (n_common(fact, reading), fact.subject.len());
             let is_named = names_one_of(&reading.values, &fact.values);
             let is_part =
-                *n_common == n_all || *n_common == n_words || 2 * n_common >= n_all.max(n_words);
-            (is_part && (is_named || reading.values.is_empty())).then_some(*id)
+                n_common == n_all || n_common == n_words || 2 * n_common >= n_all.max(n_words);
+            // A word of a value is not what a fact is about: `src/port.rs` is no port.
+            let is_meant = n_common > 0 && is_part && (is_named || reading.values.is_empty());
+            is_meant.then_some(*id)
         };
         let mut meant: Vec<u32> = shared.iter().filter_map(is_meant).collect();
         if n_words == 0 && !reading.values.is_empty() {
@@ -569,10 +580,15 @@ impl AskedQuestion {
     }
 }
 
+/// Returns the number of words that both a fact and a sentence are about.
+pub(super) fn n_common(fact: &KnownFact, reading: &SentenceReading) -> usize {
+    reading.subject.iter().filter(|word| fact.subject.binary_search(word).is_ok()).count()
+}
+
 /// Returns whether a sentence says a fact again: the same values of the same subject.
 fn is_repeated(fact: &KnownFact, reading: &SentenceReading) -> bool {
     let (one, other) = (&fact.subject, &reading.subject);
-    let n_common = other.iter().filter(|word| one.binary_search(word).is_ok()).count();
+    let n_common = n_common(fact, reading);
     let is_same_subject = n_common > 0 && n_common == one.len().min(other.len());
     has_same_values(&fact.values, &reading.values)
         && fact.is_rule == reading.is_rule
@@ -610,7 +626,7 @@ struct Earlier {
     relation: Relation,
 }
 
-/// What a sentence does with an earlier fact.
+/// The relation of a sentence to an earlier fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     /// Says the same again.

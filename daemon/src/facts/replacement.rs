@@ -1,4 +1,5 @@
-//! Whether a sentence takes the place of an earlier fact: it corrects the fact, takes it back, or says it again.
+//! The comparison of a fact and a later sentence: how likely the sentence takes the place of the fact, because it corrects the
+//! fact or takes it back.
 //!
 //! A pair of a fact and a later sentence has features, which decide nothing alone. Their points are in `replacement.txt`,
 //! with those of the sentence's words, fitted to labeled pairs by `cargo bench --bench facts`: the sum is ten times the
@@ -8,7 +9,7 @@ use std::sync::LazyLock;
 
 use super::candidate::{FactValue, SentenceReading, score_of};
 use super::features::{Feature, Points, features};
-use super::fold::KnownFact;
+use super::fold::{KnownFact, n_common};
 use super::lexicon::ClassSet;
 use super::values::FactValueKind;
 use crate::languages::WordClass;
@@ -18,13 +19,13 @@ features! {
     PairFeature
     // The later sentence.
     Change "change", Retract "retract", Denial "denial", Pointing "pointing", Asked "asked", Doubt "doubt",
-    Report "report", Episode "episode", Plan "plan", Rule "rule", NoValue "noValue", Short "short",
+    Report "report", Episode "episode", Plan "plan", Rule "rule", NoValue "noValue",
     // Their last values.
     SameKind "sameKind", OtherKind "otherKind", BothTimes "bothTimes", NoValues "noValues", Lost "lost", Gained "gained", SameForm "sameForm",
     SameStart "sameStart", NamesOld "namesOld", NamesOther "namesOther",
     // Their words.
     SharesNone "sharesNone", SharesOne "sharesOne", SharesTwo "sharesTwo", SharesMore "sharesMore",
-    CoversLater "coversLater", CoversEarlier "coversEarlier", MostOfLater "mostOfLater", MostOfEarlier "mostOfEarlier",
+    CoversLater "coversLater", CoversEarlier "coversEarlier", MostOfLater "mostOfLater",
     AddsOne "addsOne", AddsSome "addsSome", AddsMany "addsMany", LacksOne "lacksOne", LacksSome "lacksSome",
     LacksMany "lacksMany", BothDiffer "bothDiffer", OtherKey "otherKey", AddsKey "addsKey", OtherModifier "otherModifier",
     Only "only",
@@ -32,14 +33,14 @@ features! {
     // Their kind.
     BothRules "bothRules", AddsRule "addsRule", OneRule "oneRule", Turned "turned", SameTopic "sameTopic",
     // Their places.
-    SameMessage "sameMessage", NewestAlike "newestAlike",
+    NewestAlike "newestAlike",
     // Several at once. `moved`: change or retract.
     MovedAndOnly "moved+only", MovedAndSharesOne "moved+sharesOne",
     MovedAndSharesMore "moved+sharesTwoOrMore", MovedAndCoversEarlier "moved+coversEarlier",
-    MovedAndCoversLater "moved+coversLater", MovedAndNamesOld "moved+namesOld", MovedAndSameTopic "moved+sameTopic",
+    MovedAndCoversLater "moved+coversLater", MovedAndNamesOld "moved+namesOld",
     MovedAndSharedKind "moved+sharesOneOrMore+sameKind", MovedAndSharedOther "moved+sharesOneOrMore+otherKind",
     MovedAndPointing "moved+pointing+sameKind+newestAlike", MovedAndNewest "moved+sharesNone+newestAlike",
-    StillAndCovers "still+coversBoth+sameKind",
+
     StillAndBothTimes "still+bothTimes",
     StillAndSharedKind "still+sharesTwoOrMore+sameForm", DenialAndNamesOld "denial+namesOld",
 }
@@ -57,8 +58,6 @@ pub(super) struct Pair<'p> {
     pub(super) reading: &'p SentenceReading,
     /// Set if a word of both belongs to no other fact.
     pub(super) is_only: bool,
-    /// Set if one message has both.
-    pub(super) is_same_message: bool,
     /// Set if no newer fact has a last value of this kind.
     pub(super) is_newest_alike: bool,
 }
@@ -105,7 +104,6 @@ impl PairFeatures {
         self.add(has(WordClass::Plan), P::Plan);
         self.add(later.is_rule, P::Rule);
         self.add(later.values.is_empty(), P::NoValue);
-        self.add(later.n_words <= 6, P::Short);
     }
 
     fn add_values(&mut self, earlier: &[FactValue], reading: &SentenceReading) {
@@ -150,7 +148,6 @@ impl PairFeatures {
         self.add(n_in_earlier > 0 && n_in_earlier == n_later, P::CoversLater);
         self.add(n_in_later > 0 && n_in_later == n_earlier, P::CoversEarlier);
         self.add(n_in_earlier > 0 && n_in_earlier * 2 >= n_later, P::MostOfLater);
-        self.add(n_in_later > 0 && n_in_later * 2 >= n_earlier, P::MostOfEarlier);
         let (n_added, n_lacking) = (n_later - n_in_earlier, n_earlier - n_in_later);
         self.add(n_added == 1, P::AddsOne);
         self.add((2..=3).contains(&n_added), P::AddsSome);
@@ -169,13 +166,12 @@ impl PairFeatures {
 
     fn add_kind(&mut self, pair: &Pair<'_>) {
         use PairFeature as P;
-        let Pair { fact, reading, is_same_message, is_newest_alike, .. } = pair;
+        let Pair { fact, reading, is_newest_alike, .. } = pair;
         self.add(fact.is_rule && reading.is_rule, P::BothRules);
         self.add(fact.is_rule != reading.is_rule, P::OneRule);
         self.add(adds_to_rule(fact, reading), P::AddsRule);
         self.add(fact.is_denial != reading.is_denial, P::Turned);
         self.add(shares_topic(fact.classes, reading.classes), P::SameTopic);
-        self.add(*is_same_message, P::SameMessage);
         self.add(*is_newest_alike, P::NewestAlike);
     }
 
@@ -185,7 +181,6 @@ impl PairFeatures {
         let is_moved = has(P::Change) || has(P::Retract);
         let shares_more = has(P::SharesTwo) || has(P::SharesMore);
         let shares_any = shares_more || has(P::SharesOne);
-        let covers_both = has(P::CoversLater) && has(P::CoversEarlier);
         let is_kind = has(P::SameKind);
         let several = [
             (is_moved && has(P::Only), P::MovedAndOnly),
@@ -194,12 +189,10 @@ impl PairFeatures {
             (is_moved && has(P::CoversEarlier), P::MovedAndCoversEarlier),
             (is_moved && has(P::CoversLater), P::MovedAndCoversLater),
             (is_moved && has(P::NamesOld), P::MovedAndNamesOld),
-            (is_moved && has(P::SameTopic), P::MovedAndSameTopic),
             (is_moved && shares_any && is_kind, P::MovedAndSharedKind),
             (is_moved && shares_any && has(P::OtherKind), P::MovedAndSharedOther),
             (is_moved && has(P::Pointing) && is_kind && has(P::NewestAlike), P::MovedAndPointing),
             (is_moved && has(P::SharesNone) && has(P::NewestAlike), P::MovedAndNewest),
-            (!is_moved && covers_both && is_kind, P::StillAndCovers),
             (!is_moved && has(P::BothTimes), P::StillAndBothTimes),
             (!is_moved && shares_more && has(P::SameForm), P::StillAndSharedKind),
             (has(P::Denial) && has(P::NamesOld), P::DenialAndNamesOld),
@@ -250,7 +243,7 @@ fn is_same_slot(fact: &KnownFact, reading: &SentenceReading) -> bool {
         }
         _ => reading.is_change && reading.is_rule == fact.is_rule,
     };
-    let n_common = reading.subject.iter().filter(|word| fact.subject.contains(word)).count();
+    let n_common = n_common(fact, reading);
     let (n_all, n_words) = (fact.subject.len(), reading.subject.len());
     if !is_alike || n_common == 0 {
         return false;

@@ -113,6 +113,24 @@ fn correction_in_doubt_is_shown_with_the_fact_before_it() {
     assert_eq!((ranked.len(), ranked[0].fact.shown().as_ref()), (1, expected));
     assert_eq!(ranked[0].fact.supersedes, Some(Seq(0)));
     assert!(talk.block("", 100).text.ends_with(&format!("- {expected}")));
+    // Notes that say the correction alone do not say the fact before it.
+    assert!(talk.block("- Retention for refunds is 30 days.", 100).text.ends_with(expected));
+}
+
+#[test]
+fn fact_before_a_doubtful_correction_is_never_lost() {
+    for later in [
+        "Retention for refunds is now 45 days.",
+        "Retention for invoices is 60 days.",
+        "retention for refunds is 30 days",
+    ] {
+        let before = "Retention is 14 days.";
+        let talk = Talk::of(&[before, "Retention for refunds is 30 days.", later]);
+        let ranked = talk.fold.ranked(&[]);
+        let shown: Vec<_> = ranked.iter().map(|one| one.fact.shown()).collect();
+        assert!(shown.iter().any(|text| text.contains(before)), "{shown:?}");
+        assert!(shown.iter().any(|text| text.starts_with(later)), "{shown:?}");
+    }
 }
 
 #[test]
@@ -177,6 +195,9 @@ fn reminders_and_rules_against_ignoring_retract_nothing() {
     taken_back("Forget 48213.");
     taken_back("Forget it.");
     taken_back("The staging port no longer matters.");
+    // A word of a value is not what a fact is about.
+    let talk = Talk::of(&["The parser is in src/port.rs.", &port(""), "Forget the port."]);
+    assert_eq!(talk.texts(), ["The parser is in src/port.rs."]);
 }
 
 #[test]
