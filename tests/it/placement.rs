@@ -1,4 +1,4 @@
-//! One model on several equal servers: which one a session uses, and what happens when it fails.
+//! Equal servers of one model: the choice for a session, and the failover from one to another.
 
 use serde_json::{Value, json};
 

@@ -29,6 +29,7 @@ use crate::events::{EventDraft, EventRing};
 use crate::files::Files;
 use crate::model::{
     DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models, ServerSettings, Timeouts,
+    at_server,
 };
 use crate::projects::Projects;
 use crate::put_back::journal::Journals;
@@ -181,7 +182,7 @@ impl Core {
     /// the configuration.
     pub(crate) fn usable_servers(&self, id: SessionId, alias: &str) -> Vec<String> {
         let mut servers = self.models.names().equal_servers(alias);
-        servers.retain(|server| self.models.backend_for(&format!("{alias}@{server}")).is_ok());
+        servers.retain(|server| self.models.backend_for(&at_server(alias, server)).is_ok());
         if !servers.is_empty() {
             match self.allowed_servers(id) {
                 Ok(None) => {}
@@ -207,7 +208,7 @@ impl Core {
             self.placements.keep(id, model, &server);
             Some(server)
         });
-        server.map_or_else(|| model.to_owned(), |server| format!("{model}@{server}"))
+        server.map_or_else(|| model.to_owned(), |server| at_server(model, &server))
     }
 
     /// Returns a model, named or else the default one, at the server that a session uses as far as that is in memory, and
@@ -217,7 +218,7 @@ impl Core {
         let servers = self.models.names().equal_servers(&model);
         let own = self.placements.server_of(id, &model).filter(|server| servers.contains(server));
         let server = own.or_else(|| servers.into_iter().next());
-        Some(server.map_or_else(|| model.clone(), |server| format!("{model}@{server}")))
+        Some(server.map_or_else(|| model.clone(), |server| at_server(&model, &server)))
     }
 
     /// Returns the name of a model that is the same for all equal servers, as logs have it.
@@ -235,7 +236,7 @@ impl Core {
         let (placements, now) = (&self.placements, Instant::now());
         let own = placements.server_of(id, alias);
         let candidate = |server: &String| {
-            let (n_calls, n_slots) = self.models.queues().load(&format!("{alias}@{server}"));
+            let (n_calls, n_slots) = self.models.queues().load(&at_server(alias, server));
             Candidate {
                 is_own: own.as_ref() == Some(server),
                 is_avoided: placements.is_avoided(server, now),

@@ -22,9 +22,9 @@ const SHARE: usize = 1000;
 /// A server that could answer a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Candidate {
-    /// The session uses it.
+    /// Set if the session uses it.
     pub(crate) is_own: bool,
-    /// It failed a short time ago.
+    /// Set if it failed a short time ago.
     pub(crate) is_avoided: bool,
     /// The calls that are running or wait.
     pub(crate) n_calls: usize,

@@ -62,6 +62,11 @@ impl NameTable {
     }
 }
 
+/// Returns the name that means a model, or an alias, at one server.
+pub(crate) fn at_server(model: &str, server: &str) -> String {
+    format!("{model}@{server}")
+}
+
 /// Prints the name without an alias.
 impl fmt::Display for ModelAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -29,7 +29,7 @@ mod server;
 mod tests;
 mod window;
 
-pub(crate) use address::{DEFAULT_SERVER, ModelAddress, ModelNames};
+pub(crate) use address::{DEFAULT_SERVER, ModelAddress, ModelNames, at_server};
 #[cfg(test)]
 pub(crate) use backend::BackendFuture;
 pub(crate) use backend::{AnswerStream, Backend};

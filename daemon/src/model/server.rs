@@ -1,4 +1,4 @@
-//! One server: its backend, and cached reports of it.
+//! A model server of the configuration: its backend, and cached reports of it.
 //!
 //! Must not know HTTP. Changed settings make another [`Server`], so no report of an earlier one is ever returned.
 

@@ -15,7 +15,7 @@ use super::turn::Turn;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, NoServer, Result};
 use crate::app::models::window::{ContextWindow, describe, window_of};
-use crate::model::{ChatRequest, ModelError, ModelInfo, Sampling, Ticket};
+use crate::model::{ChatRequest, ModelError, ModelInfo, Sampling, Ticket, at_server};
 
 /// The longest time for which a turn waits because its server refuses requests: a user who reads that it waits for a
 /// minute still waits for it.
@@ -124,7 +124,7 @@ impl Turn {
             servers.retain(|server| *server != own && !failed.is_tried(server));
             servers.retain(|server| reason != AVOIDED || !is_avoided(server));
             let Some(server) = core.least_busy(id, &named, &servers) else { return Ok(false) };
-            let model = format!("{named}@{server}");
+            let model = at_server(&named, &server);
             match self.unless_ended(describe(&core, &model)).await? {
                 Ok(_) if is_in_force && self.window(&model).await?.size < window.size => {
                     failed.tried.push((server, SMALLER_WINDOW));

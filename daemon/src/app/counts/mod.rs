@@ -52,7 +52,7 @@ pub(crate) struct Counts {
     loading: Mutex<()>,
     /// Held while the list of models is written, so that an older list never replaces a newer one.
     storing: Mutex<()>,
-    /// What is to be learned in the background.
+    /// The requests to learn models in the background.
     lessons: DueLessons,
 }
 

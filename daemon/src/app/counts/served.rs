@@ -1,4 +1,5 @@
-//! What a model server counted itself: the texts of models without a vocabulary, and what is still to be asked.
+//! Counts of texts by the model server itself, for models without a vocabulary, and the lessons that wait: what the server is
+//! still to be asked.
 //!
 //! Must not know how the server is asked.
 
@@ -48,7 +49,7 @@ pub(crate) struct LessonSubject {
     pub(crate) info: Arc<ModelInfo>,
 }
 
-/// What is to be learned of a model in the background.
+/// A request to learn a model in the background.
 pub(crate) struct Lesson {
     pub(crate) subject: LessonSubject,
     pub(crate) prompts: CountedPrompts,
