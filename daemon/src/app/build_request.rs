@@ -25,6 +25,8 @@ pub(crate) struct BuildRequest {
     pub(crate) compact: CompactMode,
     /// Set for a build that brings back the earlier messages that its newest message asks for.
     pub(crate) recall: bool,
+    /// Set for a compaction that a client asks for: its head leaves as much room as any does.
+    pub(crate) deep: bool,
 }
 
 impl BuildRequest {
@@ -46,6 +48,16 @@ impl From<ContextBuildParams> for BuildRequest {
             compact,
             recall,
         } = params;
-        Self { session_id, context_size, model, strategy, tools, pending, compact, recall }
+        Self {
+            session_id,
+            context_size,
+            model,
+            strategy,
+            tools,
+            pending,
+            compact,
+            recall,
+            deep: false,
+        }
     }
 }

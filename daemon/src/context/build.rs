@@ -130,8 +130,13 @@ fn build_with(
 
 /// Returns the tokens that a planner aims at for a conversation that may have `available` tokens: they leave room for some
 /// turns as large as the newest ones of the path.
-pub(super) fn target_of(available: u64, path: &[PathItem]) -> u64 {
+///
+/// `deep`: the head leaves as much room as any does.
+pub(super) fn target_of(available: u64, path: &[PathItem], deep: bool) -> u64 {
     let part = |percent: &u64| available * percent / 100;
+    if deep {
+        return part(TARGET_PERCENTS.start());
+    }
     let grown = part(&GROWN_PERCENT).saturating_sub(newest_tokens(path, NEXT_TURNS));
     grown.clamp(part(TARGET_PERCENTS.start()), part(TARGET_PERCENTS.end()))
 }
@@ -267,8 +272,11 @@ fn is_outgrown(
     }
     let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
     let available = front.budget.available();
-    let fitting =
-        if history <= regained(available) { history } else { target_of(available, input.path) };
+    let fitting = if history <= regained(available) {
+        history
+    } else {
+        target_of(available, input.path, input.deep)
+    };
     conversation.recorded_tokens * 2 < fitting
 }
 
@@ -334,6 +342,8 @@ struct Room<'p> {
     /// Tokens that the newest unit may have.
     newest: u64,
     path: &'p [PathItem],
+    /// Set if a new head leaves as much room as any does.
+    deep: bool,
 }
 
 impl<'p> Room<'p> {
@@ -343,13 +353,14 @@ impl<'p> Room<'p> {
         let start = newest_start(input.path).filter(|_| input.pending.is_none());
         let others = start.map_or(0, |start| others_room(input.path, start, prompt_limit));
         let newest = available.saturating_sub(pending).saturating_sub(others);
-        Self { available, prompt_limit, pending, others, newest, path: input.path }
+        let (path, deep) = (input.path, input.deep);
+        Self { available, prompt_limit, pending, others, newest, path, deep }
     }
 
     /// Returns the tokens that a head aims at, given those of its checkpoints and of the newest unit.
     fn aim(&self, checkpoints: u64, newest: u64) -> u64 {
         let left = self.available.saturating_sub(checkpoints);
-        let mut aim = checkpoints + target_of(left, self.path);
+        let mut aim = checkpoints + target_of(left, self.path, self.deep);
         if newest > 0 {
             let beside =
                 |tokens: u64, percent| (newest + tokens).min(self.available * percent / 100);

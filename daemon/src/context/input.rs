@@ -67,6 +67,8 @@ pub(crate) struct BuildInput<'a> {
     /// The size that a prompt with a new head must stay below, in tokens, because a compaction has to gain; `None` if only the
     /// window limits it.
     pub below_tokens: Option<u64>,
+    /// Set if a new head leaves as much room as any does, because a client asked for it.
+    pub deep: bool,
     /// Whether the model reads images; those of a model that does not are left out.
     pub reads_images: bool,
     /// The window in tokens.

@@ -23,6 +23,9 @@ pub(crate) const PIN_PERCENT: u64 = 10;
 pub(crate) const RECALL_RESULT_PERCENT: u64 = 10;
 /// Percent of the prompt limit for the facts that the user stated.
 pub(super) const FACTS_PERCENT: u64 = 20;
+/// Percent of a small prompt limit for facts, up to [`BEST_FACTS_TOKENS`]: the best ones are worth more than the turns that
+/// would stand there.
+pub(super) const BEST_FACTS_PERCENT: u64 = 32;
 /// Percent of the prompt limit for file lists.
 pub(super) const FILE_PERCENT: u64 = 2;
 /// Percent of the prompt limit that is reserved for earlier messages at least.
@@ -37,28 +40,31 @@ pub(super) const CHECKPOINTS_PERCENT: u64 = 40;
 const _: () = assert!(ENTRIES_PERCENT + GOAL_PERCENT < 50);
 // A new summary and an aged one fill the whole; older ones shrink further as they age.
 const _: () = assert!(LEVEL_PERCENTS[3] + LEVEL_PERCENTS[2] <= CHECKPOINTS_PERCENT);
+const _: () = assert!(FACTS_PERCENT < BEST_FACTS_PERCENT);
 // The parts of an opening and all checkpoints leave some of the limit to the turns.
 const _: () = assert!(
-    PIN_PERCENT + FACTS_PERCENT + FILE_PERCENT + EARLIER_PERCENT + CHECKPOINTS_PERCENT < 100
+    PIN_PERCENT + BEST_FACTS_PERCENT + FILE_PERCENT + EARLIER_PERCENT + CHECKPOINTS_PERCENT < 100
 );
 
 // Percent of the room of the conversation: the prompt limit without system message, tools and checkpoints.
 
 /// Percent of the room that a planner aims at for a new head, at least and at most: a head that leaves much room shows less
 /// of the conversation, one that leaves little has to be replaced soon.
-pub(super) const TARGET_PERCENTS: RangeInclusive<u64> = 50..=60;
+pub(super) const TARGET_PERCENTS: RangeInclusive<u64> = 50..=72;
 /// Percent of the room that a new head and the next [`NEXT_TURNS`] fill.
-pub(super) const GROWN_PERCENT: u64 = 80;
+pub(super) const GROWN_PERCENT: u64 = 85;
 /// Turns for which a new head leaves room, each as large as the newest ones.
-pub(super) const NEXT_TURNS: usize = 8;
+pub(super) const NEXT_TURNS: usize = 6;
+/// Turns, each as large as the newest ones, before which a full conversation is compacted in a pause.
+pub(crate) const PAUSE_TURNS: usize = 3;
 /// Percent of the room that joins and markers may add to what a planner aimed at. So the next turns fit before another head
 /// is needed. What is being answered may have more.
 pub(super) const JOINS_PERCENT: u64 = 5;
 /// Percent of the room that the whole history may have where a larger window opens a new epoch: below the share from which
 /// it would be compacted in the next pause.
-pub(super) const REGAINED_PERCENT: u64 = 70;
+pub(super) const REGAINED_PERCENT: u64 = 80;
 /// Percent of the room below which a conversation stays if older records have [`BESIDE_PERCENT`] beside a large newest unit.
-pub(super) const CROWDED_PERCENT: u64 = 75;
+pub(super) const CROWDED_PERCENT: u64 = 84;
 /// Percent of the room below which a conversation stays if older records have [`LEAST_BESIDE`] beside a large newest unit.
 pub(super) const FULL_PERCENT: u64 = 90;
 /// Percent of the tokens of older records that checkpoints may have; larger ones are shortened.
@@ -73,18 +79,18 @@ const _: () = assert!(NOTES_PERCENT < 100 && FULL_PERCENT < 100);
 // Percent of the target of a head.
 
 /// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
-pub(super) const RECENT_PERCENT: u64 = 60;
+pub(super) const RECENT_PERCENT: u64 = 80;
 /// Percent of the target for the state in `minimal-state`.
 pub(super) const STATE_PERCENT: u64 = 40;
 
-const _: () = assert!(RECENT_PERCENT + STATE_PERCENT <= 100);
+const _: () = assert!(RECENT_PERCENT < 100 && STATE_PERCENT < 50);
 
 // Divisors of the tokens that are left.
 
 /// The divisor for the part of the room that the explanation of the notes may take.
 pub(super) const NOTICE_DIVISOR: u64 = 10;
 /// The divisor for the part of the tokens left that facts may have before the turns are chosen.
-pub(super) const FACTS_DIVISOR: u64 = 3;
+pub(super) const FACTS_DIVISOR: u64 = 2;
 /// The divisor for the part of the tokens left that [`EARLIER_PERCENT`] may take.
 pub(super) const EARLIER_REST_DIVISOR: u64 = 2;
 /// The divisor for the part of the user messages' tokens that is reserved for earlier ones.
@@ -104,6 +110,8 @@ pub(crate) const MIN_TURN_TOKENS: u64 = 384;
 /// Tokens that older records may have beside a large newest unit in the smallest windows: enough for the task, the pins, the
 /// newest file and the message before.
 pub(super) const LEAST_BESIDE: u64 = MIN_TURN_TOKENS;
+/// Tokens that the best facts of a session have.
+pub(super) const BEST_FACTS_TOKENS: u64 = 1000;
 /// Tokens of the smallest target of `floor`, below which nothing useful can be kept.
 pub(super) const FLOOR_TOKENS: u64 = 96;
 /// The fewest tokens that the newest unit leaves to the other layers: both ends of the original task, in the smallest

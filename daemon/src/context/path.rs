@@ -122,7 +122,7 @@ pub(super) fn n_turns(path: &[PathItem]) -> usize {
 }
 
 /// Returns the tokens of the newest turns of a path, `n` at most. A turn begins with a message of the user.
-pub(super) fn newest_tokens(path: &[PathItem], n: usize) -> u64 {
+pub(crate) fn newest_tokens(path: &[PathItem], n: usize) -> u64 {
     let mut starts = path.iter().enumerate().rev().filter(|(_, item)| item.is_user_message());
     let start = starts.nth(n - 1).map_or(0, |(at, _)| at);
     path[start..].iter().filter(|item| item.enters()).map(|item| u64::from(item.tokens)).sum()

@@ -9,7 +9,7 @@ use ollm_protocol::content::MIN_CONTEXT_SIZE;
 use tokio::task::JoinSet;
 
 use super::events;
-use super::policy::{CompactionNeed, Fullness, may_overflow};
+use super::policy::{CompactionNeed, Fullness, may_overflow, share_of};
 use super::read_ahead::read_ahead;
 use super::survey::{CompactionRequest, survey};
 use super::task::{CompactionOutcome, CompactionTask, need_of};
@@ -131,7 +131,9 @@ pub(crate) fn follow_turn(core: &Core, id: SessionId) {
 }
 
 fn fullness(core: &Core, fill: ContextFill) -> Fullness {
-    Fullness::of_fitting(core.config().compression.threshold, |share| fill.reaches(share))
+    let newest_turns = share_of(fill.newest_turns, fill.available);
+    let threshold = core.config().compression.threshold;
+    Fullness::of_fitting(threshold, newest_turns, |share| fill.reaches(share))
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.

@@ -38,7 +38,7 @@ pub(crate) async fn compact(
     let instructions = instructions.filter(|text| !text.trim().is_empty());
     let last = request_like_last(&core, id);
     let tools = if tools.is_empty() { last.tools.clone() } else { tools };
-    let params = BuildRequest { tools, ..last };
+    let params = BuildRequest { tools, deep: true, ..last };
     let default = CompactionRequest::configured(&core, params, None);
     let strategy = strategy.unwrap_or(default.strategy);
     let request = CompactionRequest { strategy, instructions, ..default };

@@ -154,7 +154,7 @@ impl<'a> SummaryRange<'a> {
     }
 
     /// Returns the form of one request behind the chat's own prompt. Returns `None` if that, the records that it does not show,
-    /// and half of the summary do not fit into the window.
+    /// and a quarter of the summary do not fit into the window.
     ///
     /// `missing`: these records, if they are one piece.
     fn form_of_one<'f>(
@@ -168,7 +168,7 @@ impl<'a> SummaryRange<'a> {
         let chat = Some(ChatPrompt { messages, shows });
         let request = SummaryRequest::of_piece(task.before.as_ref(), &NO_RECORDS);
         let options = SummaryOptions { chat, ..task.demands };
-        let least = MIN_TARGET.max(options.target.div_ceil(2));
+        let least = MIN_TARGET.max(options.target.div_ceil(4));
         let summarizer = task.summarizer.behind_chat(self.request.params.tools.clone());
         let target = summarizer.room(request, &options, least)?.target;
         Some(RequestForm { chat, target, room: u64::MAX, most: 1 })

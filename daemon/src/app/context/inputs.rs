@@ -224,6 +224,7 @@ impl Inputs {
             tools: &request.tools,
             pending: request.pending.as_deref(),
             below_tokens: None,
+            deep: request.deep,
             reads_images: self.reads_images,
             context_size: self.window.size,
             window: self.window.limits(),

@@ -91,8 +91,9 @@ fn facts_beside(input: &BuildInput<'_>, newest: &NewestUnit, notes: &str, most: 
 }
 
 /// Returns the tokens that facts may have.
-const fn fact_share(prompt_limit: u64) -> u64 {
-    prompt_limit * FACTS_PERCENT / 100
+fn fact_share(prompt_limit: u64) -> u64 {
+    let best = (prompt_limit * BEST_FACTS_PERCENT / 100).min(BEST_FACTS_TOKENS);
+    best.max(prompt_limit * FACTS_PERCENT / 100)
 }
 
 /// Returns the indices of the pinned records, the newest pin first.

@@ -111,6 +111,7 @@ impl Session {
             tools: &[],
             pending: None,
             below_tokens: None,
+            deep: false,
             reads_images: true,
             context_size,
             window: WindowLimits::default(),

@@ -179,7 +179,7 @@ fn shortened_history_is_explained_and_earlier_questions_are_marked() {
         session.say(Role::User, "go on with it");
         session.say(Role::Assistant, "done");
     }
-    history(&mut session, 4000);
+    history(&mut session, 5000);
     session.say(Role::User, "the newest question");
     let built = session.build_auto(4096);
     let messages = &built.result.messages;

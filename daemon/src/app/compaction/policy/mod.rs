@@ -3,13 +3,15 @@
 //! Pure functions of values: they call no model and no clock, take no lock, and read no session. Callers gather the values
 //! and carry out the decisions.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::app::running::{CompactionCause, CompactionTrigger};
 
-/// The share of the threshold from which a conversation is compacted in a pause: the next message would otherwise have to
-/// wait for it. Less would compact more often than needed.
-const PAUSE_SHARE: f64 = 0.9;
+/// The shares of the threshold from which a conversation is compacted in a pause, at least and at most: so long before it
+/// is full that a few more turns fit, because a message that comes meanwhile would have to wait. A conversation of short
+/// turns is compacted late, because its context shows the less the sooner it is.
+const PAUSE_SHARES: RangeInclusive<f64> = 0.9..=1.05;
 /// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
 /// fit would come before the context is shortened; with less, a model would have less time for its summary.
 const NEARLY_FULL_SHARE: f64 = 0.9;
@@ -46,16 +48,28 @@ pub(super) enum Fullness {
 impl Fullness {
     /// Returns the fullness of a context that fits.
     ///
-    /// `threshold`: the configured share. `reaches`: whether the conversation takes a share of its room.
-    pub(super) fn of_fitting(threshold: f64, reaches: impl Fn(f64) -> bool) -> Self {
+    /// `threshold`: the configured share. `newest_turns`: the share of its room that the newest turns take, a few of them.
+    /// `reaches`: whether the conversation takes a share of its room.
+    pub(super) fn of_fitting(
+        threshold: f64,
+        newest_turns: f64,
+        reaches: impl Fn(f64) -> bool,
+    ) -> Self {
+        let [least, most] = [PAUSE_SHARES.start(), PAUSE_SHARES.end()].map(|part| threshold * part);
         if reaches(threshold.max(NEARLY_FULL_SHARE)) {
             Self::NearlyFull
-        } else if reaches(threshold * PAUSE_SHARE) {
+        } else if reaches((most - newest_turns).max(least)) {
             Self::DueInPause
         } else {
             Self::Low
         }
     }
+}
+
+/// Returns the share that some tokens are of a conversation's room.
+#[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+pub(super) fn share_of(tokens: u64, available: u64) -> f64 {
+    tokens as f64 / available.max(1) as f64
 }
 
 /// The need of a session for a compaction, as far as it is known without reading its log.

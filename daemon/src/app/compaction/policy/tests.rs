@@ -113,18 +113,22 @@ fn sessions_are_due_when_the_background_may_find_something_to_do() {
 }
 
 #[test]
-fn fullness_follows_the_share_and_the_threshold() {
-    for (share, threshold, expected) in [
-        (0.71, 0.8, Low),
-        (0.72, 0.8, DueInPause),
-        (0.89, 0.8, DueInPause),
-        (0.9, 0.8, NearlyFull),
-        (0.94, 0.95, DueInPause),
-        (0.95, 0.95, NearlyFull),
+fn fullness_follows_the_share_the_threshold_and_the_size_of_turns() {
+    for (share, threshold, newest_turns, expected) in [
+        (0.71, 0.8, 0.3, Low),
+        (0.72, 0.8, 0.3, DueInPause),
+        (0.78, 0.8, 0.05, Low),
+        (0.79, 0.8, 0.05, DueInPause),
+        (0.83, 0.8, 0.0, Low),
+        (0.84, 0.8, 0.0, DueInPause),
+        (0.89, 0.8, 0.3, DueInPause),
+        (0.9, 0.8, 0.3, NearlyFull),
+        (0.94, 0.95, 0.3, DueInPause),
+        (0.95, 0.95, 0.3, NearlyFull),
     ] {
         // Shares are products of other shares.
-        let found = Fullness::of_fitting(threshold, |least| share >= least - 1e-9);
-        assert_eq!(found, expected, "{share} of {threshold}");
+        let found = Fullness::of_fitting(threshold, newest_turns, |least| share >= least - 1e-9);
+        assert_eq!(found, expected, "{share} of {threshold} with turns of {newest_turns}");
     }
 }
 

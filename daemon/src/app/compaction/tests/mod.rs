@@ -61,16 +61,28 @@ impl LongSession {
         }
     }
 
+    /// Fills the context so far that it is compacted in the next pause, also with a short turn more.
+    async fn fill_until_due(&self) {
+        while self.survey().await.before.fullness < Fullness::DueInPause {
+            self.record_exchanges(1).await;
+        }
+        self.record_exchanges(2).await;
+    }
+
     /// Returns a compaction that a client asks for and that needs no model.
     fn task(&self) -> CompactionTask<'_> {
         self.task_with(CompactStrategy::Truncate)
     }
 
     fn task_with(&self, strategy: CompactStrategy) -> CompactionTask<'_> {
-        let params = BuildRequest::new(self.id);
+        self.task_of(CompactionTrigger::Client, strategy)
+    }
+
+    fn task_of(&self, trigger: CompactionTrigger, strategy: CompactStrategy) -> CompactionTask<'_> {
+        let deep = trigger == CompactionTrigger::Client;
+        let params = BuildRequest { deep, ..BuildRequest::new(self.id) };
         let request = CompactionRequest::configured(&self.core, params, None);
         let request = CompactionRequest { strategy, ..request };
-        let trigger = CompactionTrigger::Client;
         CompactionTask { core: &self.core, request, trigger, ticket: None }
     }
 
@@ -80,15 +92,13 @@ impl LongSession {
     }
 
     async fn compact_in_turn_for(&self, cause: CompactionCause) -> Compacted {
-        let mut task = self.task_with(CompactStrategy::Summarize);
-        task.trigger = CompactionTrigger::ChatTurn(cause);
+        let task = self.task_of(CompactionTrigger::ChatTurn(cause), CompactStrategy::Summarize);
         done(task.run().await).expect("compacts")
     }
 
     /// Compacts as the background does.
     async fn compact_in_pause(&self) -> CompactionOutcome {
-        let mut task = self.task_with(CompactStrategy::Summarize);
-        task.trigger = CompactionTrigger::Background;
+        let task = self.task_of(CompactionTrigger::Background, CompactStrategy::Summarize);
         task.run().await.expect("no error")
     }
 
@@ -375,7 +385,7 @@ async fn failing_summaries_are_not_waited_for_again_by_turns() {
 #[tokio::test]
 async fn summary_in_the_pause_is_requested_behind_the_prompt_of_the_chat() {
     let session = LongSession::new().await;
-    session.record_exchanges(13).await;
+    session.fill_until_due().await;
     let params = BuildRequest { compact: CompactMode::Auto, ..BuildRequest::new(session.id) };
     session.test.record("user", "the last question").await;
     let built = build_with(&session.core, params, None).await.expect("fits");

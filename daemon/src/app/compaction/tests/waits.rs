@@ -57,7 +57,9 @@ impl LongSession {
     /// Fills the context so far that the next message probably does not fit, and builds it for a chat of a model that
     /// reads 100 tokens in some time.
     async fn fill_nearly(&self, reading: Duration) {
-        self.record_exchanges(27).await;
+        while self.survey().await.before.fullness < Fullness::NearlyFull {
+            self.record_exchanges(1).await;
+        }
         self.test.record("user", "the last question").await;
         self.build_for_chat(None).await;
         self.test.record("assistant", "the last answer").await;
@@ -195,7 +197,7 @@ async fn turn_waits_for_a_slow_summary_for_a_limited_time() {
 async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() {
     for step in [AnswerStep::Pause, AnswerStep::Reading] {
         let session = LongSession::new().await;
-        session.record_exchanges(20).await;
+        session.fill_until_due().await;
         session.backend.answer(&[step, AnswerStep::End(DoneReason::Stop)]);
         session.backend.answer_text(SUMMARY);
         session.compact_until_a_chat().await;
@@ -206,7 +208,7 @@ async fn background_summary_gives_way_to_a_chat_also_while_its_prompt_is_read() 
 #[tokio::test]
 async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads_it() {
     let session = LongSession::new().await;
-    session.record_exchanges(20).await;
+    session.fill_until_due().await;
     session.backend.answer_text(SUMMARY);
     let reading = Duration::from_millis(400);
     session.note_reading(reading);
@@ -223,7 +225,7 @@ async fn background_summary_with_its_own_prompt_waits_as_long_as_the_model_reads
 #[tokio::test]
 async fn background_summary_gives_up_when_chats_leave_no_pause() {
     let session = LongSession::new().await;
-    session.record_exchanges(20).await;
+    session.fill_until_due().await;
     session.backend.answer(&[AnswerStep::Reading, AnswerStep::End(DoneReason::Stop)]);
     let chat = async {
         session.backend.paused().await;
@@ -260,7 +262,7 @@ async fn second_compaction_of_a_turn_calls_no_model() {
 #[tokio::test]
 async fn turn_whose_prompt_fits_goes_before_its_compaction() {
     let session = LongSession::new().await;
-    session.record_exchanges(20).await;
+    session.fill_until_due().await;
     let params = BuildRequest::new(session.id);
     let is_due = async || {
         let due =
@@ -277,7 +279,7 @@ async fn turn_whose_prompt_fits_goes_before_its_compaction() {
 async fn new_context_is_read_in_the_pause_by_a_slow_model_only() {
     for (reading, n_requests) in [(10, 1), (200, 2)] {
         let session = LongSession::new().await;
-        session.record_exchanges(13).await;
+        session.fill_until_due().await;
         session.test.record("user", "the last question").await;
         let built = session.build_for_chat(Some(ThinkMode::High)).await;
         session.test.record("assistant", "the last answer").await;
@@ -581,12 +583,17 @@ async fn update_of_notes_that_the_context_does_not_show_has_them() {
     session.summarize().await.expect("compacts");
     let n_asked = session.backend.requests().len();
     // A larger window shows the whole history, without notes.
-    session.test.configure(&[("models.default", "m"), ("context.size", "8192")]);
-    let built = session.build_for_chat(None).await;
-    assert!(!built.messages.iter().any(|message| message.content.contains("<memory>")));
+    session.test.configure(&[
+        ("models.default", "m"),
+        ("context.size", "8192"),
+        ("compression.preserveRecent", "1024"),
+    ]);
+    let mut built = session.build_for_chat(None).await;
     while !matches!(session.compact_in_pause().await, CompactionOutcome::Done(_)) {
         session.record_exchanges(1).await;
+        built = session.build_for_chat(None).await;
     }
+    assert!(!built.messages.iter().any(|message| message.content.contains("<memory>")));
     let request = &session.backend.requests()[n_asked];
     assert!(request.messages.starts_with(&built.messages), "behind the chat");
     let task = &request.messages.last().expect("a task").content;
@@ -600,7 +607,7 @@ async fn notes_in_another_mode_of_thinking_than_the_chat_wait_for_a_pause() {
     for (think, reading) in [(ThinkMode::On, soon), (ThinkMode::Off, never)] {
         let session = LongSession::new().await;
         session.backend.set_capable("thinking");
-        session.record_exchanges(13).await;
+        session.fill_until_due().await;
         session.test.record("user", "the last question").await;
         session.build_for_chat(Some(think)).await;
         session.test.record("assistant", "the last answer").await;
@@ -673,7 +680,7 @@ async fn notes_behind_a_chat_wait_for_a_pause_if_they_take_its_place_or_are_read
         (LongSession::see_reading_on as Before, soon),
     ] {
         let session = LongSession::new().await;
-        session.record_exchanges(13).await;
+        session.fill_until_due().await;
         session.test.record("user", "the last question").await;
         session.build_for_chat(None).await;
         session.test.record("assistant", "the last answer").await;
