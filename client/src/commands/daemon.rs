@@ -173,9 +173,10 @@ pub(super) fn check_config(connector: &Connector) -> CommandResult {
         return Ok(());
     }
     let stderr = sanitize::text(String::from_utf8_lossy(&output.stderr).trim());
-    let reason = match stderr.trim_start_matches("error: ") {
-        "" => format!("ollmd ended with {}", output.status),
-        stderr => stderr.to_owned(),
+    let lines = stderr.lines().map(|line| line.trim_start_matches("error: "));
+    let reason = match lines.collect::<Vec<_>>().join("\n") {
+        empty if empty.is_empty() => format!("ollmd ended with {}", output.status),
+        reason => reason,
     };
     Err(CommandError::BadConfig { reason, exit: exit_of_daemon(output.status) })
 }

@@ -140,8 +140,10 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     match check_config(&connector) {
         Ok(()) => {}
         Err(CommandError::BadConfig { reason, .. }) => {
-            let text = format!("the configuration is wrong: {reason}");
-            findings.push(problem("configuration", text, Some("ollmctl config check".to_owned())));
+            findings.extend(reason.lines().map(|mistake| {
+                let text = format!("the configuration is wrong: {mistake}");
+                problem("configuration", text, Some("ollmctl config check".to_owned()))
+            }));
         }
         Err(error) => findings.push(problem("program", error.message(), None)),
     }

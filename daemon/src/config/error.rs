@@ -42,6 +42,31 @@ impl fmt::Display for ValueSource {
     }
 }
 
+/// What is wrong with the settings that were read so far.
+#[derive(Debug, Default)]
+pub(super) struct ConfigNotices {
+    pub(super) warnings: Vec<ConfigWarning>,
+    pub(super) mistakes: Vec<ConfigError>,
+}
+
+impl ConfigNotices {
+    /// Returns the value; notes the error if there is none.
+    pub(super) fn value_of<T>(&mut self, found: Result<T, ConfigError>) -> Option<T> {
+        found.map_err(|mistake| self.mistakes.push(mistake)).ok()
+    }
+
+    /// Returns the warnings.
+    ///
+    /// **Errors**: the mistakes, if there are any.
+    pub(super) fn into_warnings(mut self) -> Result<Vec<ConfigWarning>, ConfigError> {
+        match self.mistakes.len() {
+            0 => Ok(self.warnings),
+            1 => Err(self.mistakes.remove(0)),
+            _ => Err(ConfigError::Several(self.mistakes)),
+        }
+    }
+}
+
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
@@ -77,6 +102,14 @@ pub(crate) enum ConfigError {
         expected: String,
         found: String,
     },
+    /// More than one key is wrong.
+    #[error("{}", lines(_0))]
+    Several(Vec<ConfigError>),
+}
+
+/// Returns each mistake on a line.
+fn lines(mistakes: &[ConfigError]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A setting that is ignored, probably by mistake.

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use self::error::ValueSource;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
+use self::error::{ConfigNotices, ValueSource};
 use self::keys::ConfigKey;
 use self::raw::{ConfigFile, Settings};
 use self::sections::KEYS;
@@ -108,8 +108,8 @@ impl Config {
     ///
     /// `explicit_file` must exist; without it, `config.yaml` in the home is read if it exists.
     ///
-    /// **Errors**: `Read` if the file cannot be read, `Syntax` if it is not YAML, `UnknownKey` and `Value` for the
-    /// first key that is wrong.
+    /// **Errors**: `Read` if the file cannot be read, `Syntax` if it is not YAML, `UnknownKey` and `Value` for a key that
+    /// is wrong, `Several` for more than one.
     pub(crate) fn load(
         home: &Path,
         explicit_file: Option<&Path>,
@@ -128,8 +128,9 @@ impl Config {
             Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
         };
         let env: BTreeMap<String, String> = env.collect();
-        let mut warnings = Vec::new();
-        let (settings, servers) = Settings::read(file.as_ref(), &env, &flags.0, &mut warnings)?;
+        let mut notices = ConfigNotices::default();
+        let (settings, servers) = Settings::read(file.as_ref(), &env, &flags.0, &mut notices)?;
+        let warnings = notices.into_warnings()?;
         let config = Self::from_settings(home, settings, &env);
         Ok((Self { servers, ..config }, warnings))
     }

@@ -10,7 +10,7 @@ use figment::Figment;
 use figment::providers::Serialized;
 use serde_json::{Map, Value, json};
 
-use super::error::{ConfigError, ConfigWarning, ValueSource, nearest};
+use super::error::{ConfigError, ConfigNotices, ConfigWarning, ValueSource, nearest};
 use super::keys::{ConfigKey, KeyKind};
 use super::lines::{KeyLines, yaml_options};
 use super::sections::KEYS;
@@ -42,33 +42,34 @@ type Servers = BTreeMap<String, ServerConfig>;
 type LayerValues = Map<String, Value>;
 
 impl Settings {
-    /// Merges the layers, later ones over earlier ones, and checks every value.
+    /// Merges the layers, later ones over earlier ones, and checks every value. Of a wrong one there is the default.
+    ///
+    /// **Errors**: the file is no YAML.
     pub(super) fn read(
         file: Option<&ConfigFile<'_>>,
         env: &BTreeMap<String, String>,
         flags: &[(String, String)],
-        warnings: &mut Vec<ConfigWarning>,
+        notices: &mut ConfigNotices,
     ) -> Result<(Self, Servers), ConfigError> {
         let mut sources = KeySources::new();
         let mut figment = Figment::new();
-        let (file_values, servers) = file_values(file, env, &mut sources, warnings)?;
+        let (file_values, servers) = file_values(file, env, &mut sources, notices)?;
         for layer in [
             file_values,
-            env_values(env, &mut sources, warnings)?,
-            flag_values(flags, &mut sources)?,
+            env_values(env, &mut sources, notices),
+            flag_values(flags, &mut sources, notices),
         ] {
             figment = figment.merge(Serialized::defaults(layer));
         }
         let values = KEYS.iter().map(|key| {
             let name = (key.section, key.name);
             let source = sources.remove(&name);
-            let value = match &source {
-                Some(source) => checked_value(key, &figment, source)?,
-                None => key.kind.parse(key.default).unwrap_or_default(),
-            };
-            Ok((name, (value, source)))
+            let set = source.as_ref().map(|source| checked_value(key, &figment, source));
+            let value = set.and_then(|checked| notices.value_of(checked));
+            let default = || key.kind.parse(key.default).unwrap_or_default();
+            (name, (value.unwrap_or_else(default), source))
         });
-        Ok((Self(values.collect::<Result<_, _>>()?), servers))
+        Ok((Self(values.collect()), servers))
     }
 
     /// Returns a key's value and source.
@@ -140,12 +141,12 @@ fn check_yaml(kind: KeyKind, value: &Value) -> Option<Value> {
     }
 }
 
-/// Reads the file. Rejects unknown keys in known sections; warns of unknown sections.
+/// Reads the file. Unknown keys in known sections are mistakes; warns of unknown sections.
 fn file_values(
     file: Option<&ConfigFile<'_>>,
     env: &BTreeMap<String, String>,
     sources: &mut KeySources,
-    warnings: &mut Vec<ConfigWarning>,
+    notices: &mut ConfigNotices,
 ) -> Result<(LayerValues, Servers), ConfigError> {
     let Some(ConfigFile { path, text }) = file else { return Ok(Default::default()) };
     let fail = |error| syntax_error(path, &error);
@@ -157,15 +158,16 @@ fn file_values(
     let servers = match values.remove(servers::SECTION) {
         Some(section @ (Value::Object(_) | Value::Null)) => {
             let line_of = |name: &str| ValueSource::file(path, lines.key(servers::SECTION, name));
-            servers::read(&section, line_of, env, warnings)?
+            servers::read(&section, line_of, env, notices)
         }
         Some(other) => {
-            return Err(ConfigError::Value {
+            notices.mistakes.push(ConfigError::Value {
                 location: ValueSource::file(path, lines.section(servers::SECTION)),
                 key: servers::SECTION.to_owned(),
                 expected: "a section of servers".to_owned(),
                 found: servers::describe(&other),
             });
+            Servers::new()
         }
         None => Servers::new(),
     };
@@ -175,27 +177,28 @@ fn file_values(
             let known = KEYS.iter().map(|key| key.section);
             let hint = nearest(section, known.chain([servers::SECTION]));
             let section = section.clone();
-            warnings.push(ConfigWarning::UnknownSection { location, section, hint });
+            notices.warnings.push(ConfigWarning::UnknownSection { location, section, hint });
             continue;
         }
         let keys = match value {
             Value::Object(keys) => keys,
             Value::Null => continue,
             other => {
-                return Err(ConfigError::Value {
+                notices.mistakes.push(ConfigError::Value {
                     location,
                     key: section.clone(),
                     expected: "a section with keys".to_owned(),
                     found: describe(other),
                 });
+                continue;
             }
         };
         for name in keys.keys() {
             let location = ValueSource::file(path, lines.key(section, name));
-            let Some(key) = find_key(section, name) else {
-                return Err(unknown_key(location, section, name));
-            };
-            sources.insert((key.section, key.name), location);
+            match find_key(section, name) {
+                Some(key) => drop(sources.insert((key.section, key.name), location)),
+                None => notices.mistakes.push(unknown_key(location, section, name)),
+            }
         }
     }
     Ok((values, servers))
@@ -206,8 +209,8 @@ fn file_values(
 fn env_values(
     env: &BTreeMap<String, String>,
     sources: &mut KeySources,
-    warnings: &mut Vec<ConfigWarning>,
-) -> Result<LayerValues, ConfigError> {
+    notices: &mut ConfigNotices,
+) -> LayerValues {
     let mut values = LayerValues::new();
     for (variable, value) in env {
         let Some(suffix) = variable.strip_prefix("OLLM_") else { continue };
@@ -219,35 +222,38 @@ fn env_values(
         let Some(known) = KEYS.iter().find(is_in_section).filter(|_| !name.is_empty()) else {
             let hint = nearest(&normalize(section), KEYS.iter().map(|key| key.section));
             let variable = variable.clone();
-            warnings.push(ConfigWarning::UnknownVariable { variable, hint });
+            notices.warnings.push(ConfigWarning::UnknownVariable { variable, hint });
             continue;
         };
         let source = ValueSource::Variable(variable.clone());
         let mut keys = KEYS.iter().filter(is_in_section);
         let Some(key) = keys.find(|key| normalize(key.name) == normalize(name)) else {
-            return Err(unknown_key(source, known.section, &normalize(name)));
+            notices.mistakes.push(unknown_key(source, known.section, &normalize(name)));
+            continue;
         };
         insert(&mut values, key, value);
         sources.insert((key.section, key.name), source);
     }
-    Ok(values)
+    values
 }
 
 fn flag_values(
     flags: &[(String, String)],
     sources: &mut KeySources,
-) -> Result<LayerValues, ConfigError> {
+    notices: &mut ConfigNotices,
+) -> LayerValues {
     let mut values = LayerValues::new();
     for (path, value) in flags {
         let (section, name) = path.split_once('.').unwrap_or((path, ""));
         let source = ValueSource::Flag(path.clone());
         let Some(key) = find_key(section, name) else {
-            return Err(unknown_key(source, section, name));
+            notices.mistakes.push(unknown_key(source, section, name));
+            continue;
         };
         insert(&mut values, key, value);
         sources.insert((key.section, key.name), source);
     }
-    Ok(values)
+    values
 }
 
 fn insert(values: &mut LayerValues, key: &ConfigKey, value: &str) {

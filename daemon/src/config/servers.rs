@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use ollm_protocol::model_host::ModelHost;
 use serde_json::{Map, Value, json};
 
-use super::error::{ConfigError, ConfigWarning, ValueSource, nearest};
+use super::error::{ConfigError, ConfigNotices, ConfigWarning, ValueSource, nearest};
 use super::raw::describe as describe_openly;
 use super::sections::{ApiKey, MAX_WINDOW};
 use crate::fsutil;
@@ -181,31 +181,32 @@ pub(super) fn describe(value: &Value) -> String {
     }
 }
 
-/// Reads the section; `line_of` returns where a server is.
+/// Reads the section, without the servers that are wrong; `line_of` returns where a server is.
 pub(super) fn read(
     section: &Value,
     line_of: impl Fn(&str) -> ValueSource,
     env: &BTreeMap<String, String>,
-    warnings: &mut Vec<ConfigWarning>,
-) -> Result<BTreeMap<String, ServerConfig>, ConfigError> {
+    notices: &mut ConfigNotices,
+) -> BTreeMap<String, ServerConfig> {
     let mut servers = BTreeMap::new();
-    let Value::Object(all) = section else { return Ok(servers) };
+    let Value::Object(all) = section else { return servers };
     for (name, value) in all {
         let place = KeyPlace { location: line_of(name), key: format!("{SECTION}.{name}") };
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._".contains(char);
         if name.is_empty() || !name.chars().all(fits) {
             let expected = "named with letters, digits, dots, dashes and underscores";
-            return Err(place.wrong_text(expected, name));
+            notices.mistakes.push(place.wrong_text(expected, name));
+            continue;
         }
-        let server = place.server(name, value, env)?;
+        let Some(server) = notices.value_of(place.server(name, value, env)) else { continue };
         if let Some(problem) = &server.problem {
             let (location, name, problem) = (place.location, name.clone(), problem.clone());
-            warnings.push(ConfigWarning::UnusableServer { location, name, problem });
+            notices.warnings.push(ConfigWarning::UnusableServer { location, name, problem });
         }
         let position = servers.len() + 1;
         servers.insert(name.clone(), ServerConfig { position, ..server });
     }
-    Ok(servers)
+    servers
 }
 
 /// The place of a value, for errors.
@@ -501,12 +502,12 @@ mod tests {
     fn read_servers(
         section: &Value,
     ) -> Result<(BTreeMap<String, ServerConfig>, Vec<String>), String> {
-        let mut warnings = Vec::new();
+        let mut notices = ConfigNotices::default();
         let env = [("KEY".to_owned(), " sesame\n".to_owned()), ("NONE".to_owned(), String::new())];
         let line = |_: &str| ValueSource::Variable("X".to_owned());
-        let servers = read(section, line, &env.into(), &mut warnings);
-        let warnings = warnings.iter().map(ToString::to_string).collect();
-        servers.map(|servers| (servers, warnings)).map_err(|error| error.to_string())
+        let servers = read(section, line, &env.into(), &mut notices);
+        let warnings = notices.into_warnings().map_err(|error| error.to_string())?;
+        Ok((servers, warnings.iter().map(ToString::to_string).collect()))
     }
 
     #[test]

@@ -163,6 +163,25 @@ fn flags_override_variables_and_variables_override_the_file() {
 }
 
 #[test]
+fn every_mistake_is_named_on_a_line() {
+    let text =
+        "context:\n  size: -4\nlog:\n  colour: red\nservers:\n  a: { url: 5 }\n  b: { url: 6 }\n";
+    let error = load(text, &[("OLLM_LOG__KEEPDAY", "1")], &[("log.level", "loud")]);
+    let error = error.expect_err("is wrong");
+    for part in [
+        "config.yaml:6: servers.a.url",
+        "config.yaml:7: servers.b.url",
+        "config.yaml:4: unknown key log.colour",
+        "variable OLLM_LOG__KEEPDAY: unknown key",
+        "config.yaml:2: context.size",
+        "flag for log.level: log.level",
+    ] {
+        assert!(error.lines().any(|line| line.starts_with(part)), "{part}: {error}");
+    }
+    assert_eq!(error.lines().count(), 6, "{error}");
+}
+
+#[test]
 fn errors_name_file_line_and_key() {
     let check = |text: &str, expect: &str| {
         assert_eq!(load(text, &[], &[]).expect_err("is wrong"), expect, "{text}");

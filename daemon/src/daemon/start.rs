@@ -259,7 +259,7 @@ pub(super) fn report_config(flags: &Flags, home: Result<PathBuf, StartError>) ->
             if flags.json {
                 println!("{}", serde_json::json!({ "ok": false, "error": text }));
             } else {
-                eprintln!("error: {text}");
+                text.lines().for_each(|line| eprintln!("error: {line}"));
             }
             return error.exit_code();
         }
