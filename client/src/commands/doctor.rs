@@ -132,8 +132,10 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
             }
         }
         Err(ClientError::Unreachable { .. }) if !home.locked && address.socket().is_none() => {
-            let text = "ollmd is not running".to_owned();
-            findings.push(problem("daemon", text, Some("ollmctl daemon start".to_owned())));
+            let text = "ollmd is not running, so sessions and model servers were not examined; \
+                other commands start it when they need it";
+            let hint = Some("ollmctl daemon start".to_owned());
+            findings.push(warning("daemon", text.to_owned(), hint));
         }
         Err(error) => findings.push(problem("daemon", &error, error.hint())),
     }

@@ -51,7 +51,7 @@ fn doctor_names_what_is_wrong_and_the_command_that_helps() {
         let findings = report["findings"].as_array().unwrap();
         findings.iter().find(|one| one["topic"] == topic).cloned().unwrap_or_default()
     };
-    let found = report(6);
+    let found = report(0);
     assert_eq!(finding(&found, "daemon")["hint"], "ollmctl daemon start", "{found}");
     assert!(!sandbox.home().join("ollmd.lock").exists(), "no daemon was started");
 
@@ -66,7 +66,7 @@ fn doctor_names_what_is_wrong_and_the_command_that_helps() {
     assert!(found["socket"]["roundTripUs"].as_u64().unwrap() > 0, "{found}");
 
     daemon.kill();
-    let found = report(6);
+    let found = report(0);
     assert_eq!(found["home"]["leftFile"], true, "{found}");
     sandbox.write_config("ollama: { host: 7 }\n");
     let found = report(5);
