@@ -18,10 +18,8 @@ fn counts_are_exact_with_the_weights_on_this_disk() {
     let sandbox = Sandbox::new();
     write_weights(&sandbox, &fake);
     let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
-    assert_eq!(usage(&chat.turn("hi"))["countKind"], "estimated", "nothing is learned before");
-    wait_until_learned(&mut chat);
     let mut last = 0;
-    for text in ["hello there", "ringing\n  the  bell", "naïve 你好"] {
+    for text in ["hi", "hello there", "ringing\n  the  bell", "naïve 你好"] {
         let usage = usage(&chat.turn(text));
         assert_eq!(usage["countKind"], "exact", "{usage}");
         assert_eq!(usage["promptTokens"], usage["contextTokens"], "{usage}");
@@ -34,16 +32,12 @@ fn counts_are_exact_with_the_weights_on_this_disk() {
 #[test]
 fn first_answer_waits_for_no_count() {
     let sandbox = Sandbox::new();
-    let with_weights = FakeOpenAi::new(Face::LlamaServer);
+    let vllm = || FakeOpenAi::new(Face::Vllm);
+    let with_weights = vllm();
     write_weights(&sandbox, &with_weights);
     let tokenizer = format!(", tokenizer: {}", with_weights.state().weights);
-    let vllm = || FakeOpenAi::new(Face::Vllm);
-    let cases = [
-        (with_weights, ""),
-        (FakeOpenAi::new(Face::LlamaServer), ""),
-        (vllm(), ""),
-        (vllm(), &tokenizer),
-    ];
+    let cases =
+        [(FakeOpenAi::new(Face::LlamaServer), ""), (vllm(), ""), (with_weights, &tokenizer)];
     for (fake, model) in cases {
         fake.state().hangs_counting = true;
         let mut chat = ModelSession::with_config(&config_with(&fake, "auto", model));
@@ -60,6 +54,20 @@ fn first_answer_waits_for_no_count() {
         let _next = chat.turn("it does not wait either");
         assert!(fake.n_held() > 0, "is still being asked");
     }
+}
+
+#[test]
+fn first_answer_does_not_wait_long_for_a_server_on_this_machine() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    let sandbox = Sandbox::new();
+    write_weights(&sandbox, &fake);
+    fake.state().hangs_counting = true;
+    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
+    assert_eq!(usage(&chat.turn("hello there"))["countKind"], "estimated");
+    let paths = fake.paths();
+    let first = |wanted: &str| paths.iter().position(|path| path == wanted);
+    let asked = first("/apply-template").or(first("/tokenize"));
+    assert!(asked.is_some() && asked < first("/v1/chat/completions"), "{paths:?}");
 }
 
 #[test]

@@ -158,6 +158,20 @@ impl Core {
         named.or_else(|| self.config().models.default.clone())
     }
 
+    /// Returns whether anything but the defaults names the server `ollama`: an address, the default model or a section of
+    /// it, or that no other server is configured.
+    pub(crate) fn is_ollama_chosen(&self) -> bool {
+        let config = self.config();
+        let main = self.model_or_default(None).map(|model| self.models.server_for(&model));
+        let is_main = main.is_some_and(|server| {
+            server.is_ok_and(|server| server.settings().name == DEFAULT_SERVER)
+        });
+        !config.ollama.host.is_empty()
+            || config.servers.is_empty()
+            || config.servers.contains_key(DEFAULT_SERVER)
+            || is_main
+    }
+
     /// Returns the servers that may get texts of a session: those that it and its project allow; `None` for all. Blocks on
     /// the disk if the session is not open or has a project.
     ///

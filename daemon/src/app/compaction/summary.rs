@@ -133,7 +133,8 @@ impl<'a> SummaryRange<'a> {
                 {
                     form = match form.room {
                         u64::MAX => self.form_of_pieces(&task)?,
-                        room => RequestForm { room: room / 2, ..form },
+                        // The room can be larger than all records.
+                        room => RequestForm { room: room.min(cut.tokens) / 2, ..form },
                     }
                 }
                 made => return made,

@@ -29,6 +29,9 @@ use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 
 /// The longest wait for the list of models. A server on this machine needs a millisecond.
 const LIST_WAIT: Duration = Duration::from_millis(200);
+/// The longest wait of a turn for the lesson of a model whose weights are on this machine. Its server renders all probes
+/// in some 100 ms, also beside an answer; a hanging one delays a chat by this time.
+const LOCAL_LESSON_WAIT: Duration = Duration::from_secs(2);
 /// The time for rendering a further conversation, which takes milliseconds after the first one.
 pub(super) const RENDER_LIMIT: Duration = Duration::from_secs(10);
 /// The most bytes that are read of a file of weights; the largest known header has some 30 MB.
@@ -59,7 +62,8 @@ pub(crate) async fn check_description(core: &Arc<Core>, info: &Arc<ModelInfo>) -
 }
 
 /// Returns the counter for the prompts of a turn or a build. What only Ollama teaches is learned first, as its chat would
-/// wait for the model as long; what another server counts is learned in the pauses, and until then counts are estimates.
+/// wait for the model as long, and so is a model whose weights are on this machine, if that is done soon. What another
+/// server counts is learned in the pauses, and until then counts are estimates.
 ///
 /// **Errors**: as [`learned_counter`].
 pub(crate) async fn counter_in_turn(
@@ -70,9 +74,20 @@ pub(crate) async fn counter_in_turn(
     if info.counting == CountingSource::Ollama {
         return learned_counter(core, info, prompts).await;
     }
+    if has_weights_here(info) {
+        let learned = learned_counter(core, info, prompts);
+        // What is not learned by then is learned in the pauses; a server that fails fails the chat as well.
+        drop(tokio::time::timeout(LOCAL_LESSON_WAIT, learned).await);
+    }
     let known = known_counter(core, prompts).await;
     learn_later(core, info, prompts, Vec::new());
     Ok(known)
+}
+
+/// Returns whether the server of a model is on this machine and reads its weights from a file that is here.
+fn has_weights_here(info: &ModelInfo) -> bool {
+    let is_named_by_server = info.tokenizer_stamp.is_none();
+    matches!(&info.counting, CountingSource::Weights(path) if is_named_by_server && fsutil::file_len(path).is_some())
 }
 
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.

@@ -31,7 +31,8 @@ const TEST_LIMIT: Duration = Duration::from_secs(20);
 /// The most models of a server that are tested if the configuration describes none.
 const MAX_TESTED: usize = 3;
 
-/// Lists the models of all servers, and the servers that do not.
+/// Lists the models of all servers, and the servers that do not. A machine without Ollama misses nothing if nobody chose
+/// it.
 ///
 /// **Errors**: that of the only server, or of the default one if none lists its models.
 pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<MissingServer>)> {
@@ -56,6 +57,11 @@ pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<Miss
                 core.placements.note_answer(&name);
                 let summaries = models.into_iter();
                 data.extend(summaries.map(|model| summarized(core, &server, model, &running)));
+            }
+            Ok((Err(error @ ModelError::Unreachable { .. }), _))
+                if name == DEFAULT_SERVER && !core.is_ollama_chosen() =>
+            {
+                first_error.get_or_insert(error);
             }
             Ok((Err(error), _)) => {
                 let problem = error.to_string();
@@ -310,7 +316,7 @@ async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::testing::TestSession;
+    use crate::app::testing::{TestSession, configured_core};
     use crate::model::{
         ADVICE, AnswerStream, Backend, BackendFuture, ChatRequest, SAMPLING, SamplingNames,
         ServerAdvice, Version,
@@ -372,6 +378,26 @@ mod tests {
         fn release_idle(&self) -> bool {
             false
         }
+    }
+
+    #[test]
+    fn ollama_is_chosen_by_an_address_a_model_or_a_section() {
+        let check = |servers: &str, settings: &[(&str, &str)], expect: bool| {
+            let dir = tempfile::tempdir().expect("a scratch directory");
+            let text = format!("servers:\n{servers}");
+            let file = dir.path().join("config.yaml");
+            crate::fsutil::replace_atomically(&file, text.as_bytes()).expect("writes");
+            let settings = [&[("ollama.host", "")], settings].concat();
+            let core = configured_core(dir.path(), &settings);
+            assert_eq!(core.is_ollama_chosen(), expect, "{servers} {settings:?}");
+        };
+        let other = "  s: { url: 'http://h:1', models: { big: { name: m } } }\n";
+        check(other, &[], false);
+        check(other, &[("models.default", "big")], false);
+        check(other, &[("models.default", "qwen3:8b")], true);
+        check(other, &[("ollama.host", "h:2")], true);
+        check(&format!("{other}  ollama: {{ parallel: 2 }}\n"), &[], true);
+        check("  {}\n", &[], true);
     }
 
     #[tokio::test(start_paused = true)]

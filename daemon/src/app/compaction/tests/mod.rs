@@ -22,7 +22,7 @@ use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionCause, CompactionTrigger};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::context::compact::{RejectedSummary, tier};
-use crate::model::{DoneReason, Priority};
+use crate::model::{DoneReason, ModelError, Priority};
 
 /// A summary that passes the verification.
 const SUMMARY: &str = "## Goal\n- port the parser\n\n## Progress\n- the lexer is done";
@@ -241,6 +241,26 @@ async fn rejected_summary_is_asked_for_once_more() {
         messages.iter().any(|message| message.content.contains(reason))
     };
     assert_eq!((names_reason(0), names_reason(1), requests.len()), (false, true, 2));
+}
+
+#[tokio::test]
+async fn request_for_notes_that_a_server_finds_too_long_is_repeated_with_fewer_records() {
+    let session = LongSession::new().await;
+    for _ in 0..3 {
+        let to = ScriptedBackend::of_model();
+        session.backend.refuse(ModelError::Overflow { to, needed: None, window: None });
+    }
+    for _ in 0..16 {
+        session.backend.answer_text(SUMMARY);
+    }
+    let compacted = session.summarize().await.expect("a smaller one fits");
+    assert_eq!(compacted.head.method, CompactionMethod::Summarized);
+    let requests = session.backend.requests();
+    let length = |at: usize| -> usize {
+        requests[at].messages.iter().map(|message| message.content.len()).sum()
+    };
+    let lengths: Vec<usize> = (0..4).map(length).collect();
+    assert!(lengths.is_sorted_by(|longer, shorter| longer > shorter), "{lengths:?}");
 }
 
 #[tokio::test]
