@@ -1,4 +1,4 @@
-//! Splitting a message into sentences, in any language. Code, quoted lines and data are left out.
+//! Splitting a message into sentences, in any language. Code and its comments, quoted lines and data are left out.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -22,8 +22,8 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
             || trimmed.is_empty()
             || is_listed(trimmed)
             || has_log && is_stamped(trimmed)
-            || trimmed.starts_with("> ")
-            || trimmed == ">";
+            || trimmed == ">"
+            || ["> ", "//", "/*", "*/", "<!--"].into_iter().any(|mark| trimmed.starts_with(mark));
         let part = without_bullet(trimmed).trim_end();
         let continues = !is_outside
             && part.len() == trimmed.trim_end().len()
@@ -200,6 +200,7 @@ mod tests {
         check("- one\n- two\n1. three\n## Four", &["one", "two", "three", "Four"]);
         check("before\n```\nlet x = 5;\n```\nafter", &["before", "after"]);
         check("> quoted\nmine", &["mine"]);
+        check("/// The port is 4512.\n/* never change it */\n<!-- nor this -->\nmine", &["mine"]);
         check(
             "ci is red again. i was at lunch, e.g. with dr. weber. the port is 4512. ok?",
             &[
