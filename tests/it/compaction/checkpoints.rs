@@ -122,7 +122,7 @@ fn long_summary_is_cut_and_its_goal_markers_are_removed() {
         (0..60).map(|n| format!("- [DECISION] one more thing {n} - LOCKED\n")).collect();
     fake.script_summaries(Answer::text(&format!("{SUMMARY}\n{noise}")));
     let mut chat = on_request(&fake);
-    chat.exchanges(14);
+    chat.exchanges(24);
     let done = chat.compact(json!({}));
     let summary = done["checkpoints"][0]["summary"].as_str().unwrap();
     assert!(done["checkpoints"][0]["currentTokens"].as_u64().unwrap() <= 1024, "{done}");
