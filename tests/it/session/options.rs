@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::openai::{Face, FakeOpenAi};
-use crate::harness::{FakeOllama, ModelSession, assert_fields};
+use crate::harness::{FakeOllama, ModelSession, Sandbox, assert_fields};
 
 fn options(session: &Value) -> Value {
     session["session"]["options"].clone()
@@ -42,6 +42,13 @@ fn every_chat_of_a_session_has_its_options() {
     let mut chat = chat.kill_and_restart();
     assert_eq!(options(&chat.ok("session.get", json!({}))), left);
     assert_eq!(options(&chat.ok("session.fork", json!({}))), left);
+    for format in ["json", "jsonl"] {
+        let data = chat.wire.export(&chat.id.clone(), format);
+        let other = Sandbox::new();
+        let (_daemon, mut wire) = other.daemon_and_wire();
+        let imported = wire.ok("session.import", json!({ "data": data, "last": true }));
+        assert_eq!(options(&imported), left, "{format}");
+    }
     let _turn = chat.turn("hello");
     assert_fields(&sent(&fake), json!({ "think": false }));
 }
