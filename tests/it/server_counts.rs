@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::harness::openai::{Face, FakeOpenAi};
-use crate::harness::{ModelSession, Sandbox, assert_fields, count, until};
+use crate::harness::{ModelSession, Sandbox, assert_fields, count, tokenizer_json, until};
 use crate::servers::{config, config_with, usage, write_weights};
 
 /// Waits until the model is learned, which happens in the background.
@@ -185,6 +185,42 @@ fn configured_vocabulary_counts_for_a_server_elsewhere() {
     chat.turn("hello there");
     wait_until_learned(&mut chat);
     assert_eq!(self::usage(&chat.turn("hello again"))["countKind"], "exact");
+}
+
+#[test]
+fn texts_are_counted_by_a_tokenizer_json() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("tokenizer.json");
+    let tokenizer = format!(", window: 8192, tokenizer: {}", path.display());
+    std::fs::write(&path, tokenizer_json().to_string()).unwrap();
+    // Both kinds of servers: one that counts conversations, and one that counts nothing.
+    for (face, kind) in [(Face::Vllm, "vllm"), (Face::LmStudio, "openai")] {
+        let fake = FakeOpenAi::new(face);
+        let mut chat = ModelSession::with_config(&config_with(&fake, kind, &tokenizer));
+        chat.turn("hello there");
+        let text = "ringing\n  the  bell, naïve <|im_end|>";
+        let counted = chat.wire.ok("model.countTokens", json!({ "text": text }));
+        assert_fields(&counted, json!({ "tokens": count(text), "countKind": "exact" }));
+        let usage = usage(&chat.turn("hello again"));
+        assert_eq!(usage["countKind"], "calibrated", "its template is not known: {usage}");
+        let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
+        assert!(!reported.contains("is not used"), "{reported}");
+    }
+    let mut file = tokenizer_json();
+    file["normalizer"] = json!({ "type": "NFKC" });
+    std::fs::write(&path, file.to_string()).unwrap();
+    let fake = FakeOpenAi::new(Face::Vllm);
+    let mut chat = ModelSession::with_config(&config_with(&fake, "vllm", &tokenizer));
+    let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
+    let problem = format!(
+        "the tokenizer of big is not used: {}: the normalizer is not understood: \
+         {{\"type\":\"NFKC\"}}; try: ollmctl config check",
+        path.display()
+    );
+    assert!(reported.contains(&problem), "{reported}");
+    chat.turn("hello there");
+    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
+    assert_eq!(counted["countKind"], "estimated", "{counted}");
 }
 
 #[test]

@@ -68,8 +68,8 @@ impl Counts {
         if is_right && known.other_engines.is_empty() {
             return false;
         }
-        let engines =
-            known.other_engines.iter().chain(&Engine::ALL).filter(|other| *other != engine);
+        let same = engine.of_same_vocabularies();
+        let engines = known.other_engines.iter().chain(same).filter(|other| *other != engine);
         let others = engines.map(|other| (digest.clone(), *other));
         let found = if is_right {
             Some(current.clone())

@@ -12,8 +12,9 @@ use ollm_protocol::methods::model::{
 
 use tokio::time::Instant;
 
+use super::learning::read_configured;
 use super::{describe_again, summary};
-use crate::app::core::Core;
+use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
 use crate::model::{
     CallPhase, CountingSource, DEFAULT_SERVER, ListedModel, ModelAddress, ModelError, ModelInfo,
@@ -235,6 +236,7 @@ async fn test_models(
                 if let Some(slots) = info.slots.filter(|slots| settings.parallel != Some(*slots)) {
                     (report.parallel, report.parallel_from) = (slots, KnownFrom::Asked);
                 }
+                report.problems.extend(tokenizer_problem(core, &model, &info).await);
                 report.models.push(model_report(core, model, &info));
             }
             Ok(Err(error)) => report.problems.push(problem_of(&error, &settings.name)),
@@ -248,16 +250,30 @@ async fn test_models(
     }
 }
 
+/// Returns the problem of a model whose configured vocabulary cannot be used.
+async fn tokenizer_problem(
+    core: &Arc<Core>,
+    model: &str,
+    info: &ModelInfo,
+) -> Option<ServerProblem> {
+    let CountingSource::Configured(path) = info.counting.clone() else { return None };
+    let read = blocking(core, move |_| Ok(read_configured(&path).err())).await.ok()??;
+    let text = format!("the tokenizer of {model} is not used: {read}");
+    Some(ServerProblem { text, hint: "ollmctl config check".to_owned() })
+}
+
 fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelReport {
     let counts = match &info.counting {
         CountingSource::Ollama => CountsBy::Vocabulary,
-        CountingSource::Weights(path)
+        CountingSource::Weights(path) | CountingSource::Configured(path)
             if crate::fsutil::file_len(path).is_some()
                 && core.counts.may_try(&core.models.names().key(&model)) =>
         {
             CountsBy::Vocabulary
         }
-        CountingSource::Weights(_) | CountingSource::Server => CountsBy::Server,
+        CountingSource::Weights(_) | CountingSource::Configured(_) | CountingSource::Server => {
+            CountsBy::Server
+        }
         CountingSource::Answers => CountsBy::Answers,
     };
     let counts =

@@ -1,11 +1,11 @@
-//! The three readers agree, and untrusted bytes cause errors, never panics.
+//! The readers agree, and untrusted bytes cause errors, never panics.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::tokens::testing::{GgufBuilder, byte_level, vocabulary};
-use crate::tokens::{Engine, Tokenizer};
+use crate::tokens::{Engine, Tokenizer, TokenizerError};
 
 fn small() -> GgufBuilder {
     byte_level("llama-bpe", &["a b", "ab c", "Ġ a"], &["<|end|>"])
@@ -142,11 +142,91 @@ fn damaged_stored_vocabulary_is_an_error() {
     assert!(matches!(error, VocabularyError::Version { found: 9, supported: 1 }));
 }
 
+/// Returns a `tokenizer.json` with a token for each byte.
+fn byte_file() -> Value {
+    let vocabulary = byte_level("gpt-2", &["a b"], &[]).vocabulary();
+    let text = |id: u32| String::from_utf8(vocabulary.texts.of(id).to_vec()).unwrap();
+    let ids: serde_json::Map<_, _> =
+        (0..vocabulary.n_tokens).map(|id| (text(id), id.into())).collect();
+    json!({
+        "added_tokens": [{ "id": 257, "content": "<x>", "special": true }],
+        "normalizer": null,
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false },
+        "model": { "type": "BPE", "vocab": ids, "merges": ["a b", ["a", "b"]] },
+    })
+}
+
+#[test]
+fn tokenizer_json_that_is_not_understood_is_an_error_that_names_the_part() {
+    let file = byte_file();
+    let read = |file: &Value| Vocabulary::from_tokenizer_json(file.to_string().as_bytes());
+    let vocabulary = read(&file).unwrap();
+    assert_eq!((vocabulary.n_tokens, vocabulary.merges.len()), (258, 1));
+    let ids = |text| Tokenizer::new(&vocabulary, Engine::HuggingFace).unwrap().ids(text);
+    assert_eq!(ids("ab<x>"), [256, 257]);
+    let check = |at: &str, value: Value, expect: &str| {
+        let mut changed = file.clone();
+        *changed.pointer_mut(at).unwrap() = value;
+        let error = read(&changed).unwrap_err().to_string();
+        assert_eq!(error, expect);
+    };
+    check("/model/type", json!("Unigram"), "the model is not understood: Unigram");
+    check(
+        "/normalizer",
+        json!({ "type": "NFKC" }),
+        "the normalizer is not understood: {\"type\":\"NFKC\"}",
+    );
+    check(
+        "/pre_tokenizer",
+        json!({ "type": "Whitespace" }),
+        "the pre-tokenizer is not understood: [{\"type\":\"Whitespace\"}]",
+    );
+    let split = json!({ "type": "Split", "pattern": { "Regex": "x" }, "behavior": "Isolated",
+        "invert": false });
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "use_regex": false });
+    let sequence = json!({ "type": "Sequence", "pretokenizers": [split, bytes] });
+    let expect = format!("the pre-tokenizer is not understood: {split}");
+    check("/pre_tokenizer", sequence, &expect);
+    check(
+        "/pre_tokenizer/add_prefix_space",
+        json!(true),
+        "the pre-tokenizer with add_prefix_space is not understood: \
+         {\"type\":\"ByteLevel\",\"add_prefix_space\":true}",
+    );
+    let stripping = json!({ "id": 257, "content": "<x>", "rstrip": true });
+    let expect = "the added token is not understood: \"<x>\" with rstrip";
+    check("/added_tokens/0", stripping, expect);
+    check(
+        "/added_tokens/0/id",
+        json!(u32::MAX),
+        "the token id is not understood: 4294967295 of 258 tokens",
+    );
+    check(
+        "/added_tokens/0/id",
+        json!(7),
+        "the token with two ids, or id with two tokens is not understood: <x>",
+    );
+    let late = json!([
+        { "id": 257, "content": "<x>", "special": true },
+        { "id": 258, "content": "x><", "normalized": true },
+    ]);
+    let expect = "the added token is not understood: \"x><\" with normalized";
+    check("/added_tokens", late, expect);
+    let expect = "not a vocabulary: a merge is of texts that are no tokens";
+    check("/model/merges/0", json!("a c"), expect);
+    let mut missing = file.clone();
+    missing["model"]["vocab"].as_object_mut().unwrap().remove("a");
+    missing["model"]["merges"] = json!([]);
+    let without = Tokenizer::new(&read(&missing).unwrap(), Engine::HuggingFace);
+    assert_eq!(without.unwrap_err(), TokenizerError::MissingByte);
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         drop(Vocabulary::from_gguf(bytes.as_slice()));
         drop(Vocabulary::from_show(&bytes));
+        drop(Vocabulary::from_tokenizer_json(&bytes));
         drop(Vocabulary::from_bytes(&bytes));
     }
 
@@ -162,6 +242,21 @@ proptest! {
             && let Ok(tokenizer) = Tokenizer::new(&vocabulary, Engine::LlamaCpp)
         {
             tokenizer.count("a ab abc <|end|> é");
+        }
+    }
+
+    #[test]
+    fn modified_tokenizer_json_is_an_error_or_a_usable_vocabulary(
+        at in 0_usize..8000,
+        byte in any::<u8>(),
+    ) {
+        let mut bytes = byte_file().to_string().into_bytes();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(vocabulary) = Vocabulary::from_tokenizer_json(&bytes)
+            && let Ok(tokenizer) = Tokenizer::new(&vocabulary, Engine::HuggingFace)
+        {
+            tokenizer.count("a ab abc <x> é");
         }
     }
 
