@@ -222,12 +222,10 @@ fn allowed_servers(metadata: &mut Fields) -> Vec<String> {
     })
 }
 
-/// Returns the options of each answer; null stands for none.
+/// Returns the options of each answer.
 fn options(metadata: &mut Fields, losses: &mut Losses) -> Meta {
     match metadata.value("options") {
-        Some(Value::Object(options)) => {
-            options.into_iter().filter(|(_, value)| !value.is_null()).collect()
-        }
+        Some(Value::Object(options)) => options.into_iter().collect(),
         Some(_) => {
             losses.add("metadata.options", "not an object");
             Meta::new()

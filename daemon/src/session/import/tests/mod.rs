@@ -284,7 +284,7 @@ fn options_of_a_document_are_kept_or_reported() {
         );
         parse(&text).unwrap()
     };
-    let kept = import(r#"{"seed":7,"stop":null}"#);
+    let kept = import(r#"{"seed":7}"#);
     assert_eq!(serde_json::to_string(&kept.header.options).unwrap(), r#"{"seed":7}"#);
     assert!(!losses(&kept).iter().any(|loss| loss.contains("options")), "{:?}", losses(&kept));
     let deep = format!(r#"{{"format":{}7{}}}"#, "[".repeat(97), "]".repeat(97));
