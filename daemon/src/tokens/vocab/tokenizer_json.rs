@@ -221,7 +221,8 @@ fn append_tokens<'t>(
         if tokens.len() <= at {
             tokens.resize(at + 1, ("", TokenKind::Unused));
         }
-        if ids.get(text).is_some_and(|other| *other != id) || !["", text].contains(&tokens[at].0) {
+        let is_other = |text: &str| ids.get(text).is_some_and(|other| *other != id);
+        if text.is_empty() || is_other(text) || !["", text].contains(&tokens[at].0) {
             return Err(not_understood("token with two ids, or id with two tokens", text));
         }
         tokens[at] = (text, kind);
@@ -239,25 +240,26 @@ fn append_merges(
     ids: &FxHashMap<&str, u32>,
     builder: &mut VocabularyBuilder,
 ) -> Result<(), VocabularyError> {
-    let mut last = FxHashMap::default();
-    let mut halves = Vec::with_capacity(merges.len());
     let mut joined = String::new();
+    let mut last = FxHashMap::default();
+    let mut pairs = Vec::with_capacity(merges.len());
     for (at, PairOfTexts(left, right)) in merges.iter().enumerate() {
-        let (left, right) = (&**left, &**right);
         joined.clear();
-        joined.extend([left, right]);
-        if [left, right, &joined].into_iter().any(|text| !ids.contains_key(text)) {
+        joined.extend([&**left, &**right]);
+        let [Some(left), Some(right), Some(_)] =
+            [left, right, &*joined].map(|text| ids.get(text).copied())
+        else {
             return Err(VocabularyError::Malformed("a merge is of texts that are no tokens"));
-        }
+        };
         last.insert((left, right), at);
-        halves.push((left, right));
+        pairs.push((left, right));
     }
-    for (at, (left, right)) in halves.into_iter().enumerate() {
-        if last[&(left, right)] != at || left.contains(' ') || right.contains(' ') {
+    for (at, (PairOfTexts(left, right), pair)) in merges.iter().zip(pairs).enumerate() {
+        if last[&pair] != at || left.contains(' ') || right.contains(' ') {
             continue;
         }
         joined.clear();
-        joined.extend([left, " ", right]);
+        joined.extend([&**left, " ", &**right]);
         builder.append(MetadataKey::Merges, MetadataValue::Text(joined.as_bytes()))?;
     }
     Ok(())
