@@ -224,6 +224,44 @@ fn texts_are_counted_by_a_tokenizer_json() {
 }
 
 #[test]
+fn replicas_that_count_differently_are_reported_and_not_learned() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("tokenizer.json");
+    std::fs::write(&path, tokenizer_json().to_string()).unwrap();
+    let tokenizer = format!(", window: 8192, tokenizer: {}", path.display());
+    let fake = FakeOpenAi::new(Face::Plain);
+    fake.state().counts_more = 20;
+    let mut chat = ModelSession::with_config(&config_with(&fake, "openai", &tokenizer));
+    let mut events = chat.daemon.wire();
+    events.subscribe(json!({ "kinds": ["count-mismatch"] }));
+    wait_until_learned(&mut chat);
+    for _ in 0..5 {
+        chat.turn("hello there");
+    }
+    let reported = |chat: &ModelSession| chat.sandbox.ctl(["servers", "test", "s"]).ok();
+    let problem = "the counts of big jump by 20 tokens: replicas of the server count differently";
+    assert!(!reported(&chat).contains(problem), "a change for good looks like this too");
+    let last = usage(&chat.turn("hello there"));
+    let event = events.event();
+    assert_fields(&event["data"], json!({ "model": "big", "cause": "replicas", "shapes": [] }));
+    assert_eq!(event["data"]["promptTokens"], last["promptTokens"]);
+    let told = reported(&chat);
+    assert!(told.contains(problem) && told.contains("servers.s.affinity"), "{told}");
+    let list = chat.wire.ok("model.list", json!({}));
+    assert_eq!(list["data"][0]["countDifference"], 20, "{list}");
+    let list = chat.sandbox.ctl(["models", "list"]).ok();
+    let warning = "big: replicas of the server count it differently, by 20 tokens";
+    assert!(list.contains(warning), "{list}");
+    // The larger of the two counts is the one of the next prompt, and it stays.
+    for _ in 0..4 {
+        let usage = usage(&chat.turn("and now?"));
+        let read = usage["promptTokens"].as_u64().unwrap();
+        let less = usage["contextTokens"].as_u64().unwrap() - read;
+        assert!(less == 0 || less == 20, "{usage}");
+    }
+}
+
+#[test]
 fn server_is_asked_once_before_a_further_turn() {
     let fake = FakeOpenAi::new(Face::LlamaServer);
     let sandbox = Sandbox::new();

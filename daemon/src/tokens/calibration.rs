@@ -2,7 +2,8 @@
 //!
 //! With a known vocabulary texts are counted exactly, and only the tokens that the template adds are missing: a constant
 //! before the first message, and a constant per message of each kind. With an unknown vocabulary a share of the
-//! estimate is missing too. Both are linear, so the corrections are a least-squares fit over the newest counts.
+//! estimate is missing too. Both are linear, so the corrections are a least-squares fit over the newest counts. If the
+//! server has replicas that count differently (`replicas`), the counts of those that count more tokens are fitted.
 //! Must not know templates or vocabularies.
 //!
 //! **Invariant**: the fit depends only on the stored observations and their order.
@@ -10,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::estimate::{ESTIMATE_MARGIN_DIVISOR, MESSAGE_OVERHEAD_TOKENS};
+use super::replicas::lower_counts;
 
 /// Maximum number of stored observations; older ones may be outdated.
 const MAX_OBSERVATIONS: usize = 24;
@@ -84,14 +86,23 @@ impl InexactParts {
 
 /// A prompt that was counted here and by the server. Its serialized form is part of `vocab/models.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct PromptObservation {
+#[serde(rename_all = "camelCase")]
+pub(super) struct PromptObservation {
     parts: InexactParts,
     /// The count made here, without correction.
     counted: u64,
     /// The count of the server.
     read: u64,
     /// The error of the corrected count, if earlier observations covered such prompts.
-    missed: u64,
+    pub(super) missed: u64,
+    /// Set if a replica counted that counts fewer tokens than another one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    is_lower: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// The corrections for one model with one set of tools. Its serialized form is part of `vocab/models.json`.
@@ -104,7 +115,7 @@ pub(crate) struct Calibration {
 
 /// The weights that best explain the difference between the counts of the server and the counts made here.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct LinearFit {
+pub(super) struct LinearFit {
     /// The correction of one part of each kind, in tokens.
     weights: [f64; N_KINDS],
     /// The distance of each weight from its unrounded value.
@@ -116,8 +127,13 @@ struct LinearFit {
 impl From<Vec<PromptObservation>> for Calibration {
     fn from(mut observations: Vec<PromptObservation>) -> Self {
         observations.drain(..observations.len().saturating_sub(MAX_OBSERVATIONS));
-        let fit = LinearFit::new(&observations);
-        Self { observations, fit }
+        if !observations.iter().any(|one| one.is_lower)
+            && let Some(lower) = lower_counts(&observations)
+        {
+            observations.iter_mut().zip(lower).for_each(|(one, is_lower)| one.is_lower = is_lower);
+        }
+        let upper: Vec<_> = observations.iter().filter(|one| !one.is_lower).copied().collect();
+        Self { fit: LinearFit::new(&upper), observations }
     }
 }
 
@@ -132,10 +148,19 @@ impl Calibration {
     #[must_use]
     pub(crate) fn with(&self, parts: InexactParts, counted: u64, read: u64) -> Self {
         let is_covered = self.covers(&parts);
-        let missed = if is_covered { self.corrected(&parts, counted).abs_diff(read) } else { 0 };
+        let corrected = self.corrected(&parts, counted);
+        let missed = if is_covered { corrected.abs_diff(read) } else { 0 };
+        let is_lower =
+            corrected.checked_sub(read).is_some_and(|less| self.difference() == Some(less));
         let mut observations = self.observations.clone();
-        observations.push(PromptObservation { parts, counted, read, missed });
+        observations.push(PromptObservation { parts, counted, read, missed, is_lower });
         observations.into()
+    }
+
+    /// Returns the tokens by which the counts of two replicas of the server differ, if it has such replicas.
+    pub(crate) fn difference(&self) -> Option<u64> {
+        let lower = self.observations.iter().rfind(|one| one.is_lower)?;
+        self.corrected(&lower.parts, lower.counted).checked_sub(lower.read)
     }
 
     /// Returns whether there are enough observations to do without probes.
@@ -157,22 +182,9 @@ impl Calibration {
         self.observations.len() >= MIN_OBSERVATIONS && self.fit.covers(parts)
     }
 
-    /// Returns the correction of `n` parts of a kind, in tokens.
-    #[expect(clippy::cast_possible_truncation, reason = "weights and counts are bounded")]
-    fn correction(&self, kind: PartKind, n: u32) -> i64 {
-        let weight = self.fit.weights[kind as usize];
-        if kind == PartKind::Text {
-            return (weight * f64::from(n) / TEXT_UNIT).round() as i64;
-        }
-        (weight as i64).saturating_mul(i64::from(n))
-    }
-
     /// Returns a count with the corrections of its parts.
-    pub(super) fn corrected(&self, parts: &InexactParts, counted: u64) -> u64 {
-        use PartKind::{Assistant, Call, Head, Result, System, Text, User};
-        let kinds = [Head, User, Call, Result, Assistant, Text, System];
-        let corrections = kinds.map(|kind| self.correction(kind, parts.0[kind as usize]));
-        counted.saturating_add_signed(corrections.iter().sum())
+    pub(crate) fn corrected(&self, parts: &InexactParts, counted: u64) -> u64 {
+        self.fit.corrected(parts, counted)
     }
 
     /// Returns the maximum error of the corrected count of a prompt: the largest observed error, and at least a fixed
@@ -181,7 +193,7 @@ impl Calibration {
     /// `has_tools`: the prompt has tools, beside which a template may write instructions.
     pub(crate) fn margin(&self, parts: &InexactParts, tokens: u64, has_tools: bool) -> u64 {
         let errors = self.observations.iter().map(|observation| {
-            let PromptObservation { parts, counted, read, missed } = observation;
+            let PromptObservation { parts, counted, read, missed, .. } = observation;
             let error = self.corrected(parts, *counted).abs_diff(*read).max(*missed);
             // The error of an estimate grows with the text.
             match observation.is_estimated() {
@@ -248,6 +260,10 @@ pub(crate) const fn is_plausible(
 }
 
 impl PromptObservation {
+    pub(super) fn is_estimated(&self) -> bool {
+        self.parts.0[PartKind::Text as usize] > 0
+    }
+
     /// Returns what is the same for all observations of a prompt.
     const fn prompt(&self) -> (InexactParts, u64) {
         (self.parts, self.counted)
@@ -256,10 +272,6 @@ impl PromptObservation {
     /// Returns the tokens that the count lacks.
     fn missing(&self) -> i64 {
         self.read.cast_signed().saturating_sub(self.counted.cast_signed())
-    }
-
-    fn is_estimated(&self) -> bool {
-        self.parts.0[PartKind::Text as usize] > 0
     }
 }
 
@@ -283,7 +295,7 @@ impl LinearFit {
     /// The lowest weight of these is raised and kept, and the others are found again, so that they explain what it no
     /// longer does. Which kinds are dependent is a property of the observations: a kept weight makes the columns of the
     /// others independent, though the observations tell the kinds apart no better.
-    fn new(observations: &[PromptObservation]) -> Self {
+    pub(super) fn new(observations: &[PromptObservation]) -> Self {
         let least = -f64::from(MESSAGE_OVERHEAD_TOKENS);
         let mut kept = [None; N_KINDS];
         let mut fit = Self::with_kept(observations, &kept);
@@ -333,6 +345,36 @@ impl LinearFit {
                 .map(|at| (at, std::array::from_fn(|line| share(line, at))))
                 .collect(),
         }
+    }
+
+    /// Returns the correction of `n` parts of a kind, in tokens.
+    #[expect(clippy::cast_possible_truncation, reason = "weights and counts are bounded")]
+    fn correction(&self, kind: PartKind, n: u32) -> i64 {
+        let weight = self.weights[kind as usize];
+        if kind == PartKind::Text {
+            return (weight * f64::from(n) / TEXT_UNIT).round() as i64;
+        }
+        (weight as i64).saturating_mul(i64::from(n))
+    }
+
+    /// Returns a count with the corrections of its parts.
+    fn corrected(&self, parts: &InexactParts, counted: u64) -> u64 {
+        use PartKind::{Assistant, Call, Head, Result, System, Text, User};
+        let kinds = [Head, User, Call, Result, Assistant, Text, System];
+        let corrections = kinds.map(|kind| self.correction(kind, parts.0[kind as usize]));
+        counted.saturating_add_signed(corrections.iter().sum())
+    }
+
+    /// Returns the tokens by which the corrected count of each observation is too large; `None` for a prompt that other
+    /// observations do not cover.
+    pub(super) fn errors(
+        &self,
+        observations: &[PromptObservation],
+    ) -> impl Iterator<Item = Option<i64>> {
+        observations.iter().map(|PromptObservation { parts, counted, read, .. }| {
+            let corrected = self.corrected(parts, *counted).cast_signed();
+            self.covers(parts).then(|| corrected.saturating_sub(read.cast_signed()))
+        })
     }
 
     /// Returns whether the dependent kinds of a prompt have the same relation to the others as in the observations.
@@ -486,6 +528,61 @@ mod tests {
         let first = r#"[{"parts":[1,1,0,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
         assert!(stored.starts_with(first), "{stored}");
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), calibration);
+    }
+
+    /// Observes turns of a chat, each with the tokens that the server adds beyond 7 for the head and 5 for a message.
+    fn chat(more: &[u64]) -> Calibration {
+        let turns = (0_u64..).zip(more);
+        turns.fold(Calibration::default(), |calibration, (turn, more)| {
+            let n = u32::try_from(turn).unwrap();
+            let counted = 100 + 30 * turn;
+            let read = counted + 7 + 5 * (2 * turn + 1) + more;
+            calibration.with(parts([1, n + 1, 0, 0, n, 0]), counted, read)
+        })
+    }
+
+    #[test]
+    fn replicas_that_count_differently_are_found_by_counts_that_go_back() {
+        let check = |more: &[u64], expect: Option<u64>| {
+            assert_eq!(chat(more).difference(), expect, "{more:?}");
+        };
+        check(&[0, 20, 0, 20, 0, 20], Some(20));
+        check(&[0, 0, 20, 20, 0, 20, 20, 0], Some(20));
+        check(&[20, 0, 0, 0, 20, 0, 20, 20, 20, 20], Some(20));
+        check(&[0, 2, 0, 2, 0, 2], Some(2));
+        check(&[0; 24], None);
+        // Too few, a change for good, a change that was taken back, one more token, and counts of three values.
+        check(&[0, 20, 0, 20, 0], None);
+        check(&[0, 0, 0, 0, 20, 20, 20, 20], None);
+        check(&[0, 0, 0, 20, 20, 20, 0, 0], None);
+        check(&[0, 1, 0, 1, 0, 1, 0, 1], None);
+        check(&[0, 20, 9, 20, 0, 9, 20, 0], None);
+    }
+
+    #[test]
+    fn counts_of_replicas_are_no_drift() {
+        let turns: Vec<u64> = (0..40).map(|turn| if turn % 2 == 0 { 0 } else { 20 }).collect();
+        for n in 6..turns.len() {
+            let calibration = chat(&turns[..n]);
+            let next = u32::try_from(n).unwrap();
+            let parts = parts([1, next + 1, 0, 0, next, 0]);
+            let real = 1000 + 7 + 5 * (2 * n as u64 + 1);
+            assert_eq!(calibration.corrected(&parts, 1000), real + 20, "{n}");
+            // A prompt has at most the corrected count, and at least that of the other replica.
+            let margin = calibration.margin(&parts, 1000, false);
+            assert!((20..60).contains(&margin), "{n}: {margin}");
+        }
+        // A session that stays at one of the replicas changes nothing, and the pattern is known after a restart.
+        let stays = chat(&[&turns[..8], &[0; 12]].concat());
+        assert_eq!(stays.difference(), Some(20));
+        let stored = serde_json::to_string(&stays).unwrap();
+        assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), stays);
+        // Once all replicas are the same, it is forgotten.
+        assert_eq!(chat(&[&turns[..8], &[20; 24]].concat()).difference(), None);
+        // A server that changes is learned as before.
+        let changed = chat(&[&turns[..8], &[50; 24]].concat());
+        assert_eq!(changed.difference(), None);
+        assert_eq!(changed.corrected(&parts([1, 1, 0, 0, 0, 0]), 100), 162);
     }
 
     #[test]

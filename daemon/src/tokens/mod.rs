@@ -18,6 +18,7 @@ mod estimate;
 mod exact;
 mod go_heap;
 mod merge;
+mod replicas;
 mod served;
 mod special;
 mod split;

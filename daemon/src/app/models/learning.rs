@@ -173,16 +173,21 @@ pub(crate) async fn contradict(
     learned.await.ok()?
 }
 
-/// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it.
-pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64) {
+/// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it. Returns
+/// the difference if it shows that replicas of the server count differently.
+pub(crate) async fn calibrate(
+    core: &Arc<Core>,
+    request: &ChatRequest,
+    read: u64,
+) -> Option<CountMismatch> {
     let has_images = request.messages.iter().any(|message| !message.images.is_empty());
     // With a given format, a model that thinks answers in two passes, and the server reports only one of them.
     let has_passes = request.format.is_some() && request.think != Some(ThinkMode::Off);
     if has_images || has_passes {
-        return;
+        return None;
     }
     let request = request.clone();
-    in_background(core, move |core| core.counts.calibrate(&request, read)).await;
+    blocking(core, move |core| Ok(core.counts.calibrate(&request, read))).await.ok()?
 }
 
 /// Runs work that blocks on the disk and reports its errors itself.

@@ -99,8 +99,10 @@ fn summarized(
     let served = model.served_context;
     let window = found.flatten().and_then(|running| running.effective_context).or(served);
     let address = ModelAddress { server: settings.name.clone(), name: model.model.clone() };
+    let shown = core.models.names().shown(&address);
     ModelSummary {
-        model: core.models.names().shown(&address),
+        count_difference: core.counts.difference(&shown),
+        model: shown,
         server: Some(settings.name.clone()),
         loaded: found.map(|found| found.is_some()),
         window: window.into_iter().chain(configured).min(),
@@ -237,6 +239,7 @@ async fn test_models(
                     (report.parallel, report.parallel_from) = (slots, KnownFrom::Asked);
                 }
                 report.problems.extend(tokenizer_problem(core, &model, &info).await);
+                report.problems.extend(replicas_problem(core, &model, &settings.name).await);
                 report.models.push(model_report(core, model, &info));
             }
             Ok(Err(error)) => report.problems.push(problem_of(&error, &settings.name)),
@@ -260,6 +263,21 @@ async fn tokenizer_problem(
     let read = blocking(core, move |_| Ok(read_configured(&path).err())).await.ok()??;
     let text = format!("the tokenizer of {model} is not used: {read}");
     Some(ServerProblem { text, hint: "ollmctl config check".to_owned() })
+}
+
+/// Returns the problem of a model whose server has replicas that count differently.
+async fn replicas_problem(core: &Arc<Core>, model: &str, server: &str) -> Option<ServerProblem> {
+    let of_model = model.to_owned();
+    let difference = blocking(core, move |core| {
+        let _counter = core.counts.load(Some(&of_model), None, &[]);
+        Ok(core.counts.difference(&of_model))
+    });
+    let difference = difference.await.ok()??;
+    let text = format!(
+        "the counts of {model} jump by {difference} tokens: replicas of the server count differently; with \
+         servers.{server}.affinity a router can keep a session at one of them"
+    );
+    Some(ServerProblem { text, hint: "ollmctl config show".to_owned() })
 }
 
 fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelReport {
