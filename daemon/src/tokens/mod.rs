@@ -17,6 +17,7 @@ mod engine;
 mod estimate;
 mod exact;
 mod go_heap;
+mod linear_fit;
 mod merge;
 mod replicas;
 mod served;

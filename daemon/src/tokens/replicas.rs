@@ -5,7 +5,7 @@
 //! back.
 //! Must not know models or servers.
 
-use super::calibration::{LinearFit, PromptObservation};
+use super::linear_fit::{LinearFit, PromptObservation};
 
 /// The number of newest observations that are compared. More take longer: each division into two parts is tried.
 const WINDOW: usize = 8;
