@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::estimate::ESTIMATE_MARGIN_DIVISOR;
 use super::linear_fit::{InexactParts, LinearFit, N_KINDS, PartKind, PromptObservation};
-use super::replicas::lower_counts;
+use super::replicas::{MIN_DIFFERENCE, WINDOW, lower_counts};
 
 /// Maximum number of stored observations; older ones may be outdated.
 const MAX_OBSERVATIONS: usize = 24;
@@ -30,6 +30,7 @@ pub(crate) struct Calibration {
 impl From<Vec<PromptObservation>> for Calibration {
     fn from(mut observations: Vec<PromptObservation>) -> Self {
         observations.drain(..observations.len().saturating_sub(MAX_OBSERVATIONS));
+        forget_lost_replicas(&mut observations);
         if !observations.iter().any(|one| one.is_lower)
             && let Some(lower) = lower_counts(&observations)
         {
@@ -50,20 +51,33 @@ impl Calibration {
     /// Adds the observation of a prompt that was counted as `counted` tokens here and as `read` by the server.
     #[must_use]
     pub(crate) fn with(&self, parts: InexactParts, counted: u64, read: u64) -> Self {
+        self.with_turn(parts, counted, read, false)
+    }
+
+    /// The same for a prompt of which it is known whether it `continues` the conversation of the newest observation.
+    #[must_use]
+    pub(crate) fn with_turn(
+        &self,
+        parts: InexactParts,
+        counted: u64,
+        read: u64,
+        continues: bool,
+    ) -> Self {
         let is_covered = self.covers(&parts);
         let corrected = self.corrected(&parts, counted);
         let missed = if is_covered { corrected.abs_diff(read) } else { 0 };
         let is_lower =
             corrected.checked_sub(read).is_some_and(|less| self.difference() == Some(less));
         let mut observations = self.observations.clone();
-        observations.push(PromptObservation { parts, counted, read, missed, is_lower });
+        observations.push(PromptObservation { parts, counted, read, missed, is_lower, continues });
         observations.into()
     }
 
     /// Returns the tokens by which the counts of two replicas of the server differ, if it has such replicas.
     pub(crate) fn difference(&self) -> Option<u64> {
         let lower = self.observations.iter().rfind(|one| one.is_lower)?;
-        self.corrected(&lower.parts, lower.counted).checked_sub(lower.read)
+        let difference = self.corrected(&lower.parts, lower.counted).checked_sub(lower.read);
+        difference.filter(|difference| *difference >= MIN_DIFFERENCE)
     }
 
     /// Returns whether there are enough observations to do without probes.
@@ -76,6 +90,8 @@ impl Calibration {
     pub(crate) fn followed_by(mut self, later: &Self) -> Self {
         let prompts: Vec<_> = self.observations.iter().map(PromptObservation::prompt).collect();
         let others = later.observations.iter().filter(|other| !prompts.contains(&other.prompt()));
+        // The prompt before may be among those that are left out.
+        let others = others.map(|other| PromptObservation { continues: false, ..*other });
         self.observations.extend(others);
         self.observations.into()
     }
@@ -122,6 +138,23 @@ impl Calibration {
         };
         margin.max(least).max(1)
     }
+}
+
+/// Forgets that replicas count differently once the newest counts are all of the same kind, or too few are upper ones to
+/// be fitted. Then the older counts of the other kind are outdated.
+fn forget_lost_replicas(observations: &mut Vec<PromptObservation>) {
+    let Some(newest) = observations.last().copied() else { return };
+    if !observations.iter().any(|one| one.is_lower) {
+        return;
+    }
+    let same = observations.iter().rev().take_while(|one| one.is_lower == newest.is_lower);
+    if same.count() >= WINDOW {
+        observations.retain(|one| one.is_lower == newest.is_lower);
+    } else if observations.iter().filter(|one| !one.is_lower).count() >= MIN_OBSERVATIONS {
+        return;
+    }
+    // The neighbors may be others now.
+    observations.iter_mut().for_each(|one| (one.is_lower, one.continues) = (false, false));
 }
 
 /// Returns the most tokens that a template may add to parts beyond what is estimated for them.
@@ -272,15 +305,56 @@ mod tests {
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), calibration);
     }
 
-    /// Observes turns of a chat, each with the tokens that the server adds beyond 7 for the head and 5 for a message.
+    /// Adds a turn of a chat to which the server adds `more` tokens beyond 7 for the head and 5 for a message.
+    fn observed(calibration: &Calibration, turn: u64, more: u64, continues: bool) -> Calibration {
+        let n = u32::try_from(turn).unwrap();
+        let counted = 100 + 30 * turn;
+        let read = counted + 7 + 5 * (2 * turn + 1) + more;
+        calibration.with_turn(parts([1, n + 1, 0, 0, n, 0]), counted, read, continues)
+    }
+
+    /// Observes the turns of a chat, each with the tokens that the server adds.
     fn chat(more: &[u64]) -> Calibration {
         let turns = (0_u64..).zip(more);
-        turns.fold(Calibration::default(), |calibration, (turn, more)| {
-            let n = u32::try_from(turn).unwrap();
-            let counted = 100 + 30 * turn;
-            let read = counted + 7 + 5 * (2 * turn + 1) + more;
-            calibration.with(parts([1, n + 1, 0, 0, n, 0]), counted, read)
-        })
+        turns.fold(Calibration::default(), |sum, (turn, more)| observed(&sum, turn, *more, true))
+    }
+
+    #[test]
+    fn replicas_that_count_alike_again_are_forgotten() {
+        for last in [0, 20] {
+            let (mut calibration, mut n_found) = (Calibration::default(), 0);
+            for turn in 0..88 {
+                let more = if turn < 8 { turn % 2 * 20 } else { last };
+                let is_known = calibration.difference().is_some();
+                calibration = observed(&calibration, turn, more, true);
+                n_found += usize::from(!is_known && calibration.difference().is_some());
+                if turn >= 16 {
+                    let next = u32::try_from(turn).unwrap() + 1;
+                    let parts = parts([1, next + 1, 0, 0, next, 0]);
+                    let real = 1000 + 7 + 5 * (2 * u64::from(next) + 1) + last;
+                    assert_eq!(calibration.corrected(&parts, 1000), real, "{last} {turn}");
+                    assert_eq!(calibration.difference(), None, "{last} {turn}");
+                }
+            }
+            assert_eq!(n_found, 1, "{last}");
+        }
+    }
+
+    #[test]
+    fn sessions_in_turns_are_no_replicas() {
+        // The template removes 20 tokens of blanks from the system prompt of one of two sessions.
+        for n_in_a_row in [1, 2] {
+            let turns = 0..24_u64;
+            let both = turns.fold(Calibration::default(), |sum, at| {
+                let (session, place) = (at / n_in_a_row % 2, at % n_in_a_row);
+                let turn = at / (2 * n_in_a_row) * n_in_a_row + place;
+                let now = observed(&sum, turn, session * 20, place > 0);
+                assert_eq!(now.difference(), None, "{n_in_a_row} {at}");
+                now
+            });
+            // They stay in the margin.
+            assert!(both.margin(&parts([1, 9, 0, 0, 8, 0]), 1000, false) >= 10);
+        }
     }
 
     #[test]
@@ -314,8 +388,9 @@ mod tests {
             let margin = calibration.margin(&parts, 1000, false);
             assert!((20..60).contains(&margin), "{n}: {margin}");
         }
-        // A session that stays at one of the replicas changes nothing, and the pattern is known after a restart.
-        let stays = chat(&[&turns[..8], &[0; 12]].concat());
+        // A session that stays at one of the replicas for some turns changes nothing, and the pattern is known after a
+        // restart.
+        let stays = chat(&[&turns[..8], &[0; 7]].concat());
         assert_eq!(stays.difference(), Some(20));
         let stored = serde_json::to_string(&stays).unwrap();
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), stays);

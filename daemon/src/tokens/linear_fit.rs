@@ -89,6 +89,9 @@ pub(super) struct PromptObservation {
     /// Set if a replica counted that counts fewer tokens than another one.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) is_lower: bool,
+    /// Set if the prompt is the next one of the conversation that the observation before is of.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) continues: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

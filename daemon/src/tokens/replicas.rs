@@ -8,13 +8,14 @@
 use super::linear_fit::{LinearFit, PromptObservation};
 
 /// The number of newest observations that are compared. More take longer: each division into two parts is tried.
-const WINDOW: usize = 8;
+pub(super) const WINDOW: usize = 8;
 /// The least number of counts of each of two replicas. With fewer, two fits explain any counts.
 const MIN_OF_EACH: usize = 3;
-/// The least number of times that the counts go from one replica to the other.
+/// The least number of times that the counts go from one replica to the other within a conversation. Two conversations in
+/// turns may differ by the same tokens as well, for example by blanks of a system prompt that the template removes.
 const MIN_SWITCHES: usize = 3;
 /// The least difference in tokens. A single one can be that of texts that begin with a line feed.
-const MIN_DIFFERENCE: u64 = 2;
+pub(super) const MIN_DIFFERENCE: u64 = 2;
 
 /// Returns which of the observations were made by replicas that count fewer tokens, if the newest ones are those of two
 /// replicas that count differently.
@@ -26,8 +27,11 @@ pub(super) fn lower_counts(observations: &[PromptObservation]) -> Option<Vec<boo
     if !is_usable || LinearFit::new(newest).errors(newest).all(|error| error == Some(0)) {
         return None;
     }
-    let divisions =
-        (1..1_u32 << newest.len()).filter(|division| may_be_replicas(*division, newest.len()));
+    // The bit of each observation that the next one continues.
+    let continued = newest.iter().skip(1).enumerate();
+    let continued = continued.fold(0, |sum, (at, next)| sum | u32::from(next.continues) << at);
+    let divisions = (1..1_u32 << newest.len())
+        .filter(|division| may_be_replicas(*division, newest.len(), continued));
     let (fit, difference) = divisions.into_iter().find_map(|division| {
         let is_lower = |at: usize| division >> at & 1 == 1;
         let part = |lower: bool| -> Vec<PromptObservation> {
@@ -57,8 +61,8 @@ fn is_redundant(upper: &[PromptObservation], lower: &[PromptObservation]) -> boo
 }
 
 /// Returns whether a division of `n` observations, with a bit for each, has enough of both parts, in turns.
-const fn may_be_replicas(division: u32, n: usize) -> bool {
+const fn may_be_replicas(division: u32, n: usize, continued: u32) -> bool {
     let n_lower = division.count_ones() as usize;
-    let n_switches = ((division ^ division >> 1) & ((1 << (n - 1)) - 1)).count_ones() as usize;
+    let n_switches = ((division ^ division >> 1) & continued).count_ones() as usize;
     n_lower >= MIN_OF_EACH && n - n_lower >= MIN_OF_EACH && n_switches >= MIN_SWITCHES
 }

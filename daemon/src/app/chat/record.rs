@@ -193,7 +193,8 @@ impl Turn {
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
         let sent = built.context_tokens;
         if !self.is_counted_exactly(info, call).await {
-            if let Some(mismatch) = learning::calibrate(&self.core, request, read).await {
+            let id = self.request.id;
+            if let Some(mismatch) = learning::calibrate(&self.core, id, request, read).await {
                 self.report_mismatch(mismatch, read, partial);
             }
             return Ok(());

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::ContextMessage;
 use ollm_protocol::event::MismatchCause;
 use serde_json::Value;
@@ -101,9 +102,14 @@ impl Counts {
         Some((self.add_tokenizers(&renamed, vec![(engine, tokenizer)]), engine))
     }
 
-    /// Learns from the tokens that the server read of a request that was not counted exactly. Returns the difference if it
-    /// shows that replicas of the server count differently, which was not known. Blocks.
-    pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) -> Option<CountMismatch> {
+    /// Learns from the tokens that the server read of a request of a session that was not counted exactly. Returns the
+    /// difference if it shows that replicas of the server count differently, which was not known. Blocks.
+    pub(crate) fn calibrate(
+        &self,
+        id: SessionId,
+        request: &ChatRequest,
+        read: u64,
+    ) -> Option<CountMismatch> {
         let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
         let parts = counter.inexact_parts(messages, tools);
@@ -124,7 +130,9 @@ impl Counts {
                 return;
             }
             let before = known.calibrations.get(&key).cloned().unwrap_or_default();
-            let now = before.with(parts, counted, read);
+            let newest = Some((key.clone(), id));
+            let now = before.with_turn(parts, counted, read, known.observed == newest);
+            known.observed = newest;
             corrected = now.corrected(&parts, counted);
             known.set_calibration(key, now);
         });

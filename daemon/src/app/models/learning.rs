@@ -177,6 +177,7 @@ pub(crate) async fn contradict(
 /// the difference if it shows that replicas of the server count differently.
 pub(crate) async fn calibrate(
     core: &Arc<Core>,
+    id: SessionId,
     request: &ChatRequest,
     read: u64,
 ) -> Option<CountMismatch> {
@@ -187,7 +188,7 @@ pub(crate) async fn calibrate(
         return None;
     }
     let request = request.clone();
-    blocking(core, move |core| Ok(core.counts.calibrate(&request, read))).await.ok()?
+    blocking(core, move |core| Ok(core.counts.calibrate(id, &request, read))).await.ok()?
 }
 
 /// Runs work that blocks on the disk and reports its errors itself.
