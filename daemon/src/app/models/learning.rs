@@ -216,13 +216,22 @@ async fn learn_vocabulary(
     }
     let learned = match &info.counting {
         CountingSource::Ollama => vocabulary_of_ollama(core, subject, model).await,
-        CountingSource::Weights(path) | CountingSource::Configured(path) => {
+        CountingSource::Weights(path) => {
             let path = path.clone();
-            let is_configured = matches!(info.counting, CountingSource::Configured(_));
-            let read = blocking(core, move |_| match is_configured {
-                true => Ok(read_configured(&path)),
-                false => Ok(read_gguf(&path, &[Engine::LlamaCpp])),
-            });
+            let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp])));
+            match read.await.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok(learned) => compared(core, subject, prompts, learned, pace).await,
+                Err(problem) => {
+                    // The path is the server's own words.
+                    tracing::debug!("no vocabulary: {problem}");
+                    let fixed = "the file of the weights has no vocabulary that is understood";
+                    Err(LearningError::Unusable(fixed.to_owned()))
+                }
+            }
+        }
+        CountingSource::Configured(path) => {
+            let path = path.clone();
+            let read = blocking(core, move |_| Ok(read_configured(&path)));
             match read.await.unwrap_or_else(|error| Err(error.to_string())) {
                 Ok(learned) => compared(core, subject, prompts, learned, pace).await,
                 Err(problem) => Err(LearningError::Unusable(problem)),
