@@ -7,7 +7,9 @@
 //! **Invariant**: a vocabulary is returned only if every part of the pipeline is known, so nothing is guessed.
 //!
 //! **Source**: `tokenizers` 0.23: `AddedVocabulary`, the `serialization.rs` of the model `BPE`, and the normalizers
-//! `Prepend`, `Replace` and `NFC`.
+//! `Prepend`, `Replace` and `NFC`. The library composes characters (`NFC`) by an older Unicode than the engine here: where
+//! a text has two characters in a row that only a later Unicode composes (U+11935 U+11930, U+16D63 U+16D67, U+105D2
+//! U+0307), a model with `NFC` may be sent a few more tokens than are counted.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +17,7 @@ use std::fmt;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::builder::{MetadataKey, MetadataValue, VocabularyBuilder};
@@ -22,7 +25,7 @@ use super::vocabulary::{BYTE_LEVEL, CHAR_LEVEL, TokenKind, Vocabulary, Vocabular
 
 /// The expressions by which byte-level models split text, and the names of the rules that do the same.
 #[rustfmt::skip]
-const EXPRESSIONS: &[(&[&str], &str)] = &[
+pub(super) const EXPRESSIONS: &[(&[&str], &str)] = &[
     (&[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
      "llama3"),
     (&[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
@@ -42,15 +45,23 @@ const EXPRESSIONS: &[(&[&str], &str)] = &[
 const SPACE: &str = "▁";
 /// The most ids without a token. Real files have some hundreds at most, and a large id must not allocate memory.
 const MAX_GAPS: usize = 4096;
+/// The most bytes of the normalizer, and of the pre-tokenizer. The known ones have some hundreds, and a value in memory is
+/// many times larger than its text.
+const MAX_STEPS_BYTES: usize = 64 * 1024;
+/// The most bytes of an added token. Real ones have up to a hundred.
+const MAX_ADDED_BYTES: usize = 256;
+/// The most pairs of added tokens that are compared, which takes milliseconds. Real files have some thousand tokens, hardly
+/// any of them normalized.
+const MAX_ADDED_PAIRS: usize = 1 << 20;
 
 #[derive(Deserialize)]
 struct TokenizerFile<'f> {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
-    #[serde(default)]
-    normalizer: Value,
-    #[serde(default)]
-    pre_tokenizer: Value,
+    #[serde(borrow, default)]
+    normalizer: Option<&'f RawValue>,
+    #[serde(borrow, default)]
+    pre_tokenizer: Option<&'f RawValue>,
     #[serde(borrow)]
     model: PairModel<'f>,
 }
@@ -278,12 +289,20 @@ fn check_added(file: &TokenizerFile<'_>, pre: &str) -> Result<(), VocabularyErro
             let found = format_args!("{:?} with {option}", token.content);
             return Err(not_understood("added token", found));
         }
+        if token.content.len() > MAX_ADDED_BYTES {
+            let found = format_args!("{} bytes", token.content.len());
+            return Err(not_understood("added token", found));
+        }
     }
     // The library searches for those that are not normalized first, in the text as it is.
     let (later, first): (Vec<_>, Vec<_>) =
         file.added_tokens.iter().partition(|token| token.normalized);
     if later.is_empty() {
         return Ok(());
+    }
+    if later.len().saturating_mul(first.len()) > MAX_ADDED_PAIRS {
+        let found = format_args!("{} with normalized, {} without", later.len(), first.len());
+        return Err(not_understood("list of added tokens", found));
     }
     let is_normalized = file.model.byte_fallback || pre.contains("nfc");
     let overlap = later.iter().find(|token| {
@@ -312,8 +331,10 @@ fn family_of(file: &TokenizerFile<'_>) -> Result<(&'static str, String), Vocabul
     if model.dropout.is_some_and(|dropout| dropout != 0.0) {
         return Err(not_understood("model with dropout", model.dropout.unwrap_or_default()));
     }
-    let normalizers = steps_of(&file.normalizer, "normalizers");
-    let splits = steps_of(&file.pre_tokenizer, "pretokenizers");
+    let normalizer = value_of(file.normalizer, "normalizer")?;
+    let normalizers = steps_of(&normalizer, "normalizers");
+    let pre_tokenizer = value_of(file.pre_tokenizer, "pre-tokenizer")?;
+    let splits = steps_of(&pre_tokenizer, "pretokenizers");
     if !model.byte_fallback {
         let normalized = match normalizers.as_slice() {
             [] => "",
@@ -327,6 +348,15 @@ fn family_of(file: &TokenizerFile<'_>) -> Result<(&'static str, String), Vocabul
         return Err(not_understood("model with byte_fallback and", "ignore_merges"));
     }
     Ok((CHAR_LEVEL, space_prefix(&normalizers, &splits)?.to_owned()))
+}
+
+/// Parses a part of the pipeline, if it is no larger than the known ones may be.
+fn value_of(raw: Option<&RawValue>, part: &'static str) -> Result<Value, VocabularyError> {
+    let text = raw.map_or("null", RawValue::get);
+    if text.len() > MAX_STEPS_BYTES {
+        return Err(not_understood(part, format_args!("{} bytes", text.len())));
+    }
+    serde_json::from_str(text).map_err(VocabularyError::Json)
 }
 
 /// Returns the steps of a sequence, or of a single step.
@@ -361,7 +391,7 @@ fn byte_level_rule(splits: &[&Value]) -> Result<&'static str, VocabularyError> {
         [only] if is_split_again && **only == digits => Some("starcoder"),
         splits if !is_split_again => {
             let expressions: Option<Vec<&str>> =
-                splits.iter().map(|split| expression_of(split)).collect();
+                splits.iter().map(|split| expression_of(split, splits.len() == 1)).collect();
             let same = |(known, _): &&(&[&str], _)| expressions.as_deref() == Some(*known);
             EXPRESSIONS.iter().find(same).map(|(_, name)| *name)
         }
@@ -370,12 +400,12 @@ fn byte_level_rule(splits: &[&Value]) -> Result<&'static str, VocabularyError> {
     known.ok_or_else(|| not_understood("pre-tokenizer", before.first().unwrap_or(last)))
 }
 
-/// Returns the expression of a step that makes each match a word of its own. One that keeps matches only is the same,
-/// because the known expressions match every text.
-fn expression_of(split: &Value) -> Option<&str> {
+/// Returns the expression of a step that makes each match a word of its own. One that keeps matches only is the same if it
+/// is the only one, because the known expressions of one step match every text; the steps before another one do not.
+fn expression_of(split: &Value, is_only: bool) -> Option<&str> {
     let isolates = match split["behavior"].as_str()? {
         "Isolated" => split["invert"] == false,
-        "Removed" => split["invert"] == true,
+        "Removed" => is_only && split["invert"] == true,
         _ => false,
     };
     let is_split = kind_of(split) == "Split" && isolates;
