@@ -2,7 +2,8 @@
 //! load a vocabulary.
 //!
 //! Run with `cargo bench --bench tokens`; `OLLM_BENCH_VOCAB=DIR` adds every `.gguf` and `.json` file (a
-//! `tokenizer.json`) of a directory, and `OLLM_BENCH_TEXT=FILE` another text. The floor is one pass over the characters of the same text in the same run.
+//! `tokenizer.json`) of a directory, and `OLLM_BENCH_TEXT=FILE` another text. The floor is one pass over the characters of
+//! the same text in the same run.
 
 mod harness;
 
