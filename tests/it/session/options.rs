@@ -54,6 +54,23 @@ fn every_chat_of_a_session_has_its_options() {
 }
 
 #[test]
+fn options_that_no_chat_accepts_are_not_imported() {
+    let document = json!({
+        "messages": [{ "role": "user", "content": "hi" }],
+        "metadata": { "options": { "think": 7, "answerLimit": 0, "format": "json", "seed": 7 } },
+    });
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let data = document.to_string();
+    let imported = wire.ok("session.import", json!({ "data": data, "last": true }));
+    assert_eq!(options(&imported), json!({ "format": "json", "seed": 7 }));
+    let losses = imported["report"]["losses"].as_array().unwrap();
+    for name in ["options.think", "options.answerLimit"] {
+        assert!(losses.iter().any(|loss| loss["what"] == name), "{losses:?}");
+    }
+}
+
+#[test]
 fn unknown_options_are_refused_as_in_a_chat() {
     let fake = FakeOpenAi::new(Face::Vllm);
     let url = fake.url();
