@@ -214,10 +214,12 @@ fn texts_are_counted_by_a_tokenizer_json() {
     let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
     let problem = format!(
         "the tokenizer of big is not used: {}: the normalizer is not understood: \
-         {{\"type\":\"NFKC\"}}; try: ollmctl config check",
+         {{\"type\":\"NFKC\"}}; try: ollmctl servers test s",
         path.display()
     );
     assert!(reported.contains(&problem), "{reported}");
+    let tested = chat.wire.ok("model.servers", json!({ "server": "s", "test": true }));
+    assert_eq!(tested["data"][0]["models"][0]["counts"], "server", "{tested}");
     chat.turn("hello there");
     let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
     assert_eq!(counted["countKind"], "estimated", "{counted}");
@@ -252,6 +254,9 @@ fn replicas_that_count_differently_are_reported_and_not_learned() {
     let list = chat.sandbox.ctl(["models", "list"]).ok();
     let warning = "big: replicas of the server count it differently, by 20 tokens";
     assert!(list.contains(warning), "{list}");
+    let mut chat = chat.restart();
+    let list = chat.wire.ok("model.list", json!({}));
+    assert_eq!(list["data"][0]["countDifference"], 20, "after a restart: {list}");
     // The larger of the two counts is the one of the next prompt, and it stays.
     for _ in 0..4 {
         let usage = usage(&chat.turn("and now?"));

@@ -35,7 +35,7 @@ const MAX_TESTED: usize = 3;
 /// Lists the models of all servers, and the servers that do not.
 ///
 /// **Errors**: that of the only server, or of the default one if none lists its models.
-pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<MissingServer>)> {
+pub(super) async fn list_all(core: &Arc<Core>) -> Result<(Vec<ModelSummary>, Vec<MissingServer>)> {
     let mut all = core.models.servers();
     // The default server is first.
     let default = core.models.default_server().settings().name.clone();
@@ -47,9 +47,15 @@ pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<Miss
         let listed = tokio::time::timeout(limit, list).await;
         (server, listed)
     });
+    // The differences of replicas are among what was learned before the start.
+    let learned = blocking(core, |core| {
+        core.counts.read_models();
+        Ok(())
+    });
+    let (lists, _) = tokio::join!(join_all(lists), learned);
     let (mut data, mut missing, mut first_error) = (Vec::new(), Vec::new(), None);
     let mut is_any = false;
-    for (server, listed) in join_all(lists).await {
+    for (server, listed) in lists {
         let name = server.settings().name.clone();
         match listed {
             Ok((Ok(models), running)) => {
@@ -238,9 +244,10 @@ async fn test_models(
                 if let Some(slots) = info.slots.filter(|slots| settings.parallel != Some(*slots)) {
                     (report.parallel, report.parallel_from) = (slots, KnownFrom::Asked);
                 }
-                report.problems.extend(tokenizer_problem(core, &model, &info).await);
+                let unusable = tokenizer_problem(core, &model, &info, &settings.name).await;
                 report.problems.extend(replicas_problem(core, &model, &settings.name).await);
-                report.models.push(model_report(core, model, &info));
+                report.models.push(model_report(core, model, &info, unusable.is_some()));
+                report.problems.extend(unusable);
             }
             Ok(Err(error)) => report.problems.push(problem_of(&error, &settings.name)),
             Err(_) => {
@@ -258,11 +265,12 @@ async fn tokenizer_problem(
     core: &Arc<Core>,
     model: &str,
     info: &ModelInfo,
+    server: &str,
 ) -> Option<ServerProblem> {
     let CountingSource::Configured(path) = info.counting.clone() else { return None };
     let read = blocking(core, move |_| Ok(read_configured(&path).err())).await.ok()??;
     let text = format!("the tokenizer of {model} is not used: {read}");
-    Some(ServerProblem { text, hint: "ollmctl config check".to_owned() })
+    Some(ServerProblem { text, hint: format!("ollmctl servers test {server}") })
 }
 
 /// Returns the problem of a model whose server has replicas that count differently.
@@ -280,11 +288,18 @@ async fn replicas_problem(core: &Arc<Core>, model: &str, server: &str) -> Option
     Some(ServerProblem { text, hint: "ollmctl config show".to_owned() })
 }
 
-fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelReport {
+/// Describes a model; `is_unusable` is a configured vocabulary that cannot be used, whatever was learned before.
+fn model_report(
+    core: &Core,
+    model: String,
+    info: &ModelInfo,
+    is_unusable: bool,
+) -> ServedModelReport {
     let counts = match &info.counting {
         CountingSource::Ollama => CountsBy::Vocabulary,
         CountingSource::Weights(path) | CountingSource::Configured(path)
-            if crate::fsutil::file_len(path).is_some()
+            if !is_unusable
+                && crate::fsutil::file_len(path).is_some()
                 && core.counts.may_try(&core.models.names().key(&model)) =>
         {
             CountsBy::Vocabulary
@@ -294,8 +309,8 @@ fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelRepo
         }
         CountingSource::Answers => CountsBy::Answers,
     };
-    let counts =
-        if core.counts.has_tokenizer(info, &model) { CountsBy::Vocabulary } else { counts };
+    let is_learned = !is_unusable && core.counts.has_tokenizer(info, &model);
+    let counts = if is_learned { CountsBy::Vocabulary } else { counts };
     let window_from = info.served_context.map(|_| match info.is_window_configured {
         true => KnownFrom::Configured,
         false => KnownFrom::Asked,
