@@ -1,8 +1,9 @@
 //! Exact counting: the speed on prose and code for each vocabulary and on the worst texts for merging, and the time to
 //! load a vocabulary.
 //!
-//! Run with `cargo bench --bench tokens`; `OLLM_BENCH_VOCAB=DIR` adds every `.gguf` file of a directory, and
-//! `OLLM_BENCH_TEXT=FILE` another text. The floor is one pass over the characters of the same text in the same run.
+//! Run with `cargo bench --bench tokens`; `OLLM_BENCH_VOCAB=DIR` adds every `.gguf` and `.json` file (a
+//! `tokenizer.json`) of a directory, and `OLLM_BENCH_TEXT=FILE` another text. The floor is one pass over the characters of
+//! the same text in the same run.
 
 mod harness;
 
@@ -35,8 +36,8 @@ fn main() -> Result<()> {
     }
     let report = Report::new("tokens", &json!({ "textBytes": TEXT_BYTES }));
     let texts = texts()?;
-    for (name, vocabulary) in vocabularies()? {
-        let Some(tokenizer) = load(&report, &name, &vocabulary)? else { continue };
+    for (name, vocabulary, engine) in vocabularies()? {
+        let Some(tokenizer) = load(&report, &name, &vocabulary, engine)? else { continue };
         let mut ns_per_byte = f64::NAN;
         for (kind, text) in &texts {
             ns_per_byte = speed(&report, &name, kind, &tokenizer, text)?;
@@ -85,42 +86,56 @@ fn collect(dir: &Path, extension: &str, text: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Returns the vocabularies of the fixtures and of `OLLM_BENCH_VOCAB` with their names.
-fn vocabularies() -> Result<Vec<(String, Vocabulary)>> {
+/// Returns the vocabularies of the fixtures and of `OLLM_BENCH_VOCAB` with their names and engines.
+fn vocabularies() -> Result<Vec<(String, Vocabulary, Engine)>> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/vocab");
     let mut vocabularies = Vec::new();
     for name in ["gpt-2", "llama-spm"] {
         let packed = std::fs::read(fixtures.join(format!("{name}.gguf.zlib")))?;
         let file = miniz_oxide::inflate::decompress_to_vec_zlib(&packed)
             .map_err(|error| anyhow!("unpack the vocabulary {name}: {error:?}"))?;
-        vocabularies.push((name.to_owned(), Vocabulary::from_gguf(file.as_slice())?));
+        let vocabulary = Vocabulary::from_gguf(file.as_slice())?;
+        vocabularies.push((name.to_owned(), vocabulary, Engine::LlamaCpp));
     }
     let Ok(dir) = std::env::var("OLLM_BENCH_VOCAB") else { return Ok(vocabularies) };
     for entry in std::fs::read_dir(&dir).with_context(|| format!("list {dir}"))? {
         let path = entry?.path();
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let name = stem.trim_start_matches("ggml-vocab-").to_owned();
-        let is_known = vocabularies.iter().any(|(known, _)| *known == name);
-        if path.extension().is_some_and(|extension| extension == "gguf") && !is_known {
-            let file = std::fs::File::open(&path)?;
-            vocabularies.push((name, Vocabulary::from_gguf(file)?));
+        let is_known = vocabularies.iter().any(|(known, ..)| *known == name);
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gguf") if !is_known => {
+                let vocabulary = Vocabulary::from_gguf(std::fs::File::open(&path)?)?;
+                vocabularies.push((name, vocabulary, Engine::LlamaCpp));
+            }
+            Some("json") if !is_known => {
+                let vocabulary = Vocabulary::from_tokenizer_json(&std::fs::read(&path)?)?;
+                vocabularies.push((name, vocabulary, Engine::HuggingFace));
+            }
+            _ => {}
         }
     }
     Ok(vocabularies)
 }
 
 /// Measures the time to load a stored vocabulary, and its memory; returns `None` if its rules are unknown.
-fn load(report: &Report, name: &str, vocabulary: &Vocabulary) -> Result<Option<Tokenizer>> {
+fn load(
+    report: &Report,
+    name: &str,
+    vocabulary: &Vocabulary,
+    engine: Engine,
+) -> Result<Option<Tokenizer>> {
     let bytes = vocabulary.to_bytes();
     let start = Instant::now();
     let stored = Vocabulary::from_bytes(&bytes)?;
     let decoded = start.elapsed();
-    let tokenizer = match Tokenizer::new(&stored, Engine::LlamaCpp) {
+    let tokenizer = match Tokenizer::new(&stored, engine) {
         Ok(tokenizer) => tokenizer,
         Err(
             TokenizerError::UnknownModel(_)
             | TokenizerError::UnknownPreTokenizer(_)
-            | TokenizerError::MissingName,
+            | TokenizerError::MissingName
+            | TokenizerError::MissingByte,
         ) => {
             return Ok(None);
         }

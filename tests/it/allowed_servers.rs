@@ -256,6 +256,10 @@ fn damaged_record_may_have_the_list() {
     params["model"] = json!("other");
     let error = chat.wire.refused("chat.send", params, "config");
     assert_eq!(error["data"]["allowed"], json!(["(none)"]), "{error}");
+    let told = chat.sandbox.ctl(["chat", "--resume", &chat.id, "and now?"]).fails(5);
+    let problem = "allowed: none, because the list of servers may be lost";
+    let command = format!("try: ollmctl sessions servers {} --all", chat.id);
+    assert!(told.contains(problem) && told.contains(&command), "{told}");
     servers.check_secret();
     chat.ok("session.update", json!({ "allowedServers": ["near"] }));
     let _turn = chat.turn("hello again");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::harness::openai::{Face, FakeOpenAi};
-use crate::harness::{ModelSession, Sandbox, assert_fields, count, until};
+use crate::harness::{ModelSession, Sandbox, assert_fields, count, tokenizer_json, until};
 use crate::servers::{config, config_with, usage, write_weights};
 
 /// Waits until the model is learned, which happens in the background.
@@ -196,6 +196,85 @@ fn configured_vocabulary_counts_for_a_server_elsewhere() {
     chat.turn("hello there");
     wait_until_learned(&mut chat);
     assert_eq!(self::usage(&chat.turn("hello again"))["countKind"], "exact");
+}
+
+#[test]
+fn texts_are_counted_by_a_tokenizer_json() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("tokenizer.json");
+    let tokenizer = format!(", window: 8192, tokenizer: {}", path.display());
+    std::fs::write(&path, tokenizer_json().to_string()).unwrap();
+    // Both kinds of servers: one that counts conversations, and one that counts nothing.
+    for (face, kind) in [(Face::Vllm, "vllm"), (Face::LmStudio, "openai")] {
+        let fake = FakeOpenAi::new(face);
+        let mut chat = ModelSession::with_config(&config_with(&fake, kind, &tokenizer));
+        chat.turn("hello there");
+        let text = "ringing\n  the  bell, naïve <|im_end|>";
+        let counted = chat.wire.ok("model.countTokens", json!({ "text": text }));
+        assert_fields(&counted, json!({ "tokens": count(text), "countKind": "exact" }));
+        let usage = usage(&chat.turn("hello again"));
+        assert_eq!(usage["countKind"], "calibrated", "its template is not known: {usage}");
+        let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
+        assert!(!reported.contains("is not used"), "{reported}");
+    }
+    let mut file = tokenizer_json();
+    file["normalizer"] = json!({ "type": "NFKC" });
+    std::fs::write(&path, file.to_string()).unwrap();
+    let fake = FakeOpenAi::new(Face::Vllm);
+    let mut chat = ModelSession::with_config(&config_with(&fake, "vllm", &tokenizer));
+    let reported = chat.sandbox.ctl(["servers", "test", "s"]).ok();
+    let problem = format!(
+        "the tokenizer of big is not used: {}: the normalizer is not understood: \
+         {{\"type\":\"NFKC\"}}; try: ollmctl servers test s",
+        path.display()
+    );
+    assert!(reported.contains(&problem), "{reported}");
+    let tested = chat.wire.ok("model.servers", json!({ "server": "s", "test": true }));
+    assert_eq!(tested["data"][0]["models"][0]["counts"], "server", "{tested}");
+    chat.turn("hello there");
+    let counted = chat.wire.ok("model.countTokens", json!({ "text": "ringing" }));
+    assert_eq!(counted["countKind"], "estimated", "{counted}");
+}
+
+#[test]
+fn replicas_that_count_differently_are_reported_and_not_learned() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("tokenizer.json");
+    std::fs::write(&path, tokenizer_json().to_string()).unwrap();
+    let tokenizer = format!(", window: 8192, tokenizer: {}", path.display());
+    let fake = FakeOpenAi::new(Face::Plain);
+    fake.state().counts_more = 20;
+    let mut chat = ModelSession::with_config(&config_with(&fake, "openai", &tokenizer));
+    let mut events = chat.daemon.wire();
+    events.subscribe(json!({ "kinds": ["count-mismatch"] }));
+    wait_until_learned(&mut chat);
+    for _ in 0..5 {
+        chat.turn("hello there");
+    }
+    let reported = |chat: &ModelSession| chat.sandbox.ctl(["servers", "test", "s"]).ok();
+    let problem = "the counts of big jump by 20 tokens: replicas of the server count differently";
+    assert!(!reported(&chat).contains(problem), "a change for good looks like this too");
+    let last = usage(&chat.turn("hello there"));
+    let event = events.event();
+    assert_fields(&event["data"], json!({ "model": "big", "cause": "replicas", "shapes": [] }));
+    assert_eq!(event["data"]["promptTokens"], last["promptTokens"]);
+    let told = reported(&chat);
+    assert!(told.contains(problem) && told.contains("servers.s.affinity"), "{told}");
+    let list = chat.wire.ok("model.list", json!({}));
+    assert_eq!(list["data"][0]["countDifference"], 20, "{list}");
+    let list = chat.sandbox.ctl(["models", "list"]).ok();
+    let warning = "big: replicas of the server count it differently, by 20 tokens";
+    assert!(list.contains(warning), "{list}");
+    let mut chat = chat.restart();
+    let list = chat.wire.ok("model.list", json!({}));
+    assert_eq!(list["data"][0]["countDifference"], 20, "after a restart: {list}");
+    // The larger of the two counts is the one of the next prompt, and it stays.
+    for _ in 0..4 {
+        let usage = usage(&chat.turn("and now?"));
+        let read = usage["promptTokens"].as_u64().unwrap();
+        let less = usage["contextTokens"].as_u64().unwrap() - read;
+        assert!(less == 0 || less == 20, "{usage}");
+    }
 }
 
 #[test]

@@ -116,7 +116,13 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
         .missing
         .iter()
         .map(|missing| warning_line(&format!("{}: {}", missing.server, missing.problem)));
-    let missing: String = missing.collect();
+    let differing = result.data.iter().filter_map(|model| {
+        let tokens = counted(model.count_difference?, "token");
+        let text =
+            format!("{}: replicas of the server count it differently, by {tokens}", model.model);
+        Some(warning_line(&text))
+    });
+    let missing: String = missing.chain(differing).collect();
     if result.data.is_empty() && !missing.is_empty() {
         return format!("no server lists models\n{missing}");
     }

@@ -74,7 +74,8 @@ Further model servers, each under a name; only in the file. A model of one is na
   which requests belong together: its value is the same for a session, and says nothing else of it.
 - `models`: models by alias: `name` as the server knows it, by default the alias; `window` in tokens, where the server
   does not say it or has a larger one, and for Ollama that of sessions that name none; `maxOutput`, the longest answer
-  in tokens; `tokenizer`, a GGUF file on this machine with the model's vocabulary, by which texts are counted exactly.
+  in tokens; `tokenizer`, a file on this machine with the model's vocabulary, by which texts are counted exactly: a
+  `tokenizer.json` of Hugging Face, or a GGUF file. `ollmctl servers test` says if it is not understood.
   An alias of several servers declares them equal: a session uses one of them, and another one if that fails before
   it answers. `ALIAS@SERVER` names one.
 

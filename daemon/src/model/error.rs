@@ -107,12 +107,13 @@ pub(crate) enum ModelError {
     /// The configuration of a server cannot be used, or names no such server.
     #[error("the model server {server} {problem}")]
     Setup { server: String, problem: String },
-    /// The server must not get texts of the session. `change` is the command that changes the servers that may.
+    /// The server must not get texts of the session. `is_lost`: no server may until the list is set again, because its
+    /// record may be lost. `change` is the command that changes the servers that may.
     #[error(
         "the model server {server} must not get texts of this session; allowed: {}",
-        AllowedServers(allowed)
+        AllowedServers { allowed, is_lost: *is_lost }
     )]
-    NotAllowed { server: String, allowed: Vec<String>, change: String },
+    NotAllowed { server: String, allowed: Vec<String>, is_lost: bool, change: String },
     /// No connection could be established.
     #[error("cannot reach {to}: {reason}")]
     Unreachable { to: CallTarget, reason: String },
@@ -282,11 +283,18 @@ impl ModelError {
 }
 
 /// Prints the servers that may get a session's texts.
-struct AllowedServers<'a>(&'a [String]);
+struct AllowedServers<'a> {
+    allowed: &'a [String],
+    is_lost: bool,
+}
 
 impl fmt::Display for AllowedServers<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&if self.0.is_empty() { "none".to_owned() } else { self.0.join(", ") })
+        match (self.is_lost, self.allowed) {
+            (true, _) => out.write_str("none, because the list of servers may be lost"),
+            (false, []) => out.write_str("none"),
+            (false, allowed) => out.write_str(&allowed.join(", ")),
+        }
     }
 }
 

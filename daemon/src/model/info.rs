@@ -94,6 +94,8 @@ pub(crate) enum CountingSource {
     Ollama,
     /// The file of the weights on this machine, with the rules of llama.cpp.
     Weights(PathBuf),
+    /// A file that the configuration names: a GGUF file, or a `tokenizer.json` of Hugging Face.
+    Configured(PathBuf),
     /// The server itself, by [`super::backend::Backend::count`].
     Server,
     /// Nothing: the counts of answers calibrate estimates.

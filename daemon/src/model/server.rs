@@ -247,7 +247,7 @@ impl Server {
         if let Some(configured) = settings.configured(self.0.own.of(model)) {
             info.configure(configured.window, configured.max_output);
             if let Some(path) = &configured.tokenizer {
-                info.counting = CountingSource::Weights(path.clone());
+                info.counting = CountingSource::Configured(path.clone());
                 info.tokenizer_stamp = Some(stamp_of(path));
             }
         }

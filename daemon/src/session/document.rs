@@ -145,6 +145,7 @@ impl DocumentWriter {
             user_message_count: self.totals.user_messages,
             context_window: session.context_size,
             allowed_servers: session.allowed_servers.clone(),
+            options: session.options.clone(),
             client_metadata: session.metadata.clone(),
         };
         if let Ok(serde_json::Value::Object(mut fields)) = serde_json::to_value(metadata) {

@@ -509,6 +509,11 @@ impl SessionState {
         self.keep_alive_seconds().map(|seconds| Duration::from_secs(seconds.into()))
     }
 
+    /// Returns whether no server may get texts of the session until the list is set again: its record may be lost.
+    pub(crate) fn has_lost_servers(&self) -> bool {
+        self.allowed_servers() == [NO_SERVER]
+    }
+
     /// Returns the model servers that may get texts of the session; empty for all.
     pub(crate) fn allowed_servers(&self) -> &[String] {
         let carry = &self.carry;

@@ -8,11 +8,17 @@
 //! **Source**: `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`, and `BytePairEncoding` in Ollama 0.24's
 //! `tokenizer`.
 
+use std::borrow::Cow;
+
+use icu_normalizer::{ComposingNormalizer, ComposingNormalizerBorrowed};
+
 use super::engine::Engine;
 use super::merge::{Merger, PairTable, Symbol};
 use super::split::PreTokenizer;
 use super::vocab::{TextIndex, Texts, Vocabulary};
 use super::words::{TokenSink, WordBuffers, WordEncoder};
+
+const COMPOSER: ComposingNormalizerBorrowed<'static> = ComposingNormalizer::new_nfc();
 
 /// A byte-level vocabulary with its split rule.
 #[derive(Debug)]
@@ -66,7 +72,22 @@ impl ByteLevel {
         sink: &mut S,
     ) {
         let rule = self.pre.rule;
+        // A special token never divides a character.
+        if self.pre.composes
+            && !text.is_ascii()
+            && let Ok(given) = std::str::from_utf8(text)
+            && let Cow::Owned(composed) = COMPOSER.normalize(given)
+        {
+            let text = composed.as_bytes();
+            rule.split(text, &mut |start, end| buffers.encode(self, text, start, end, sink));
+            return;
+        }
         rule.split(text, &mut |start, end| buffers.encode(self, text, start, end, sink));
+    }
+
+    /// Returns whether each byte has a token.
+    pub(super) fn has_all_bytes(&self) -> bool {
+        self.bytes.iter().all(|id| self.token(*id).is_some())
     }
 
     /// Returns the token of a symbol, or `None` for a symbol that occurs only in merges.

@@ -2,97 +2,22 @@
 //!
 //! With a known vocabulary texts are counted exactly, and only the tokens that the template adds are missing: a constant
 //! before the first message, and a constant per message of each kind. With an unknown vocabulary a share of the
-//! estimate is missing too. Both are linear, so the corrections are a least-squares fit over the newest counts.
+//! estimate is missing too. Both are linear, so the corrections are a least-squares fit over the newest counts. If the
+//! server has replicas that count differently (`replicas`), the counts of those that count more tokens are fitted.
 //! Must not know templates or vocabularies.
 //!
 //! **Invariant**: the fit depends only on the stored observations and their order.
 
 use serde::{Deserialize, Serialize};
 
-use super::estimate::{ESTIMATE_MARGIN_DIVISOR, MESSAGE_OVERHEAD_TOKENS};
+use super::estimate::ESTIMATE_MARGIN_DIVISOR;
+use super::linear_fit::{InexactParts, LinearFit, N_KINDS, PartKind, PromptObservation};
+use super::replicas::{MIN_DIFFERENCE, WINDOW, lower_counts};
 
 /// Maximum number of stored observations; older ones may be outdated.
 const MAX_OBSERVATIONS: usize = 24;
 /// Minimum number of observations from which a margin of error is derived.
 const MIN_OBSERVATIONS: usize = 3;
-/// The largest correction of one message, in tokens.
-const MAX_WEIGHT: f64 = 4096.0;
-/// The largest correction of the head, in tokens.
-const MAX_HEAD_WEIGHT: f64 = 65_536.0;
-/// The kinds of messages that every template writes. A correction lowers their counts at most by the tokens that are counted
-/// for the template around them: more would be tokens of the text, and as no message counts less than nothing, the parts of
-/// a prompt would not add up to its count. Calls and results are left out by some templates.
-const ALWAYS_WRITTEN: [PartKind; 2] = [PartKind::User, PartKind::Assistant];
-/// The range of corrections of an estimated token. Estimates are low by a factor of up to seven, for some scripts.
-const TEXT_WEIGHTS: (f64, f64) = (-0.75, 8.0);
-/// The unit of estimated tokens in the fit, so that all columns have a similar magnitude.
-const TEXT_UNIT: f64 = 1000.0;
-/// A column gets no weight if the previous columns explain all but this share of it.
-const MIN_INDEPENDENT_SHARE: f64 = 1e-9;
-/// The importance of each of the two newest observations if they agree. With it, a constant of a template that earlier
-/// observations do not have, for example because the server rendered them without tools, is learned to the token.
-const AGREEING_IMPORTANCE: f64 = 1000.0;
-
-/// A kind of prompt part that cannot be counted exactly; one column of the fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PartKind {
-    /// The text before the first message, with the system message and the tools.
-    Head = 0,
-    /// A user message.
-    User = 1,
-    /// A tool call.
-    Call = 2,
-    /// A tool result.
-    Result = 3,
-    /// An assistant message.
-    Assistant = 4,
-    /// An estimated token.
-    Text = 5,
-    /// A system message in the head. Without one, templates write another one or none, and some write it elsewhere.
-    System = 6,
-}
-
-const N_KINDS: usize = 7;
-
-/// The number of parts of a prompt that are not counted exactly, by [`PartKind`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct InexactParts([u32; N_KINDS]);
-
-impl InexactParts {
-    /// Adds `n` parts of one kind.
-    pub(super) fn add(&mut self, kind: PartKind, n: u32) {
-        let part = &mut self.0[kind as usize];
-        *part = part.saturating_add(n);
-    }
-
-    /// Returns the number of parts of one kind.
-    pub(super) const fn of(&self, kind: PartKind) -> u32 {
-        self.0[kind as usize]
-    }
-
-    /// Returns whether the whole prompt is counted exactly.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0 == [0; N_KINDS]
-    }
-
-    fn row(&self) -> [f64; N_KINDS] {
-        let mut row = self.0.map(f64::from);
-        row[PartKind::Text as usize] /= TEXT_UNIT;
-        row
-    }
-}
-
-/// A prompt that was counted here and by the server. Its serialized form is part of `vocab/models.json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct PromptObservation {
-    parts: InexactParts,
-    /// The count made here, without correction.
-    counted: u64,
-    /// The count of the server.
-    read: u64,
-    /// The error of the corrected count, if earlier observations covered such prompts.
-    missed: u64,
-}
 
 /// The corrections for one model with one set of tools. Its serialized form is part of `vocab/models.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -102,22 +27,17 @@ pub(crate) struct Calibration {
     fit: LinearFit,
 }
 
-/// The weights that best explain the difference between the counts of the server and the counts made here.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct LinearFit {
-    /// The correction of one part of each kind, in tokens.
-    weights: [f64; N_KINDS],
-    /// The distance of each weight from its unrounded value.
-    rounding: [f64; N_KINDS],
-    /// The kinds without a weight of their own, each as a linear combination of the other kinds.
-    dependent: Vec<(usize, [f64; N_KINDS])>,
-}
-
 impl From<Vec<PromptObservation>> for Calibration {
     fn from(mut observations: Vec<PromptObservation>) -> Self {
         observations.drain(..observations.len().saturating_sub(MAX_OBSERVATIONS));
-        let fit = LinearFit::new(&observations);
-        Self { observations, fit }
+        forget_lost_replicas(&mut observations);
+        if !observations.iter().any(|one| one.is_lower)
+            && let Some(lower) = lower_counts(&observations)
+        {
+            observations.iter_mut().zip(lower).for_each(|(one, is_lower)| one.is_lower = is_lower);
+        }
+        let upper: Vec<_> = observations.iter().filter(|one| !one.is_lower).copied().collect();
+        Self { fit: LinearFit::new(&upper), observations }
     }
 }
 
@@ -131,11 +51,33 @@ impl Calibration {
     /// Adds the observation of a prompt that was counted as `counted` tokens here and as `read` by the server.
     #[must_use]
     pub(crate) fn with(&self, parts: InexactParts, counted: u64, read: u64) -> Self {
+        self.with_turn(parts, counted, read, false)
+    }
+
+    /// The same for a prompt of which it is known whether it `continues` the conversation of the newest observation.
+    #[must_use]
+    pub(crate) fn with_turn(
+        &self,
+        parts: InexactParts,
+        counted: u64,
+        read: u64,
+        continues: bool,
+    ) -> Self {
         let is_covered = self.covers(&parts);
-        let missed = if is_covered { self.corrected(&parts, counted).abs_diff(read) } else { 0 };
+        let corrected = self.corrected(&parts, counted);
+        let missed = if is_covered { corrected.abs_diff(read) } else { 0 };
+        let is_lower =
+            corrected.checked_sub(read).is_some_and(|less| self.difference() == Some(less));
         let mut observations = self.observations.clone();
-        observations.push(PromptObservation { parts, counted, read, missed });
+        observations.push(PromptObservation { parts, counted, read, missed, is_lower, continues });
         observations.into()
+    }
+
+    /// Returns the tokens by which the counts of two replicas of the server differ, if it has such replicas.
+    pub(crate) fn difference(&self) -> Option<u64> {
+        let lower = self.observations.iter().rfind(|one| one.is_lower)?;
+        let difference = self.corrected(&lower.parts, lower.counted).checked_sub(lower.read);
+        difference.filter(|difference| *difference >= MIN_DIFFERENCE)
     }
 
     /// Returns whether there are enough observations to do without probes.
@@ -148,6 +90,8 @@ impl Calibration {
     pub(crate) fn followed_by(mut self, later: &Self) -> Self {
         let prompts: Vec<_> = self.observations.iter().map(PromptObservation::prompt).collect();
         let others = later.observations.iter().filter(|other| !prompts.contains(&other.prompt()));
+        // The prompt before may be among those that are left out.
+        let others = others.map(|other| PromptObservation { continues: false, ..*other });
         self.observations.extend(others);
         self.observations.into()
     }
@@ -157,22 +101,9 @@ impl Calibration {
         self.observations.len() >= MIN_OBSERVATIONS && self.fit.covers(parts)
     }
 
-    /// Returns the correction of `n` parts of a kind, in tokens.
-    #[expect(clippy::cast_possible_truncation, reason = "weights and counts are bounded")]
-    fn correction(&self, kind: PartKind, n: u32) -> i64 {
-        let weight = self.fit.weights[kind as usize];
-        if kind == PartKind::Text {
-            return (weight * f64::from(n) / TEXT_UNIT).round() as i64;
-        }
-        (weight as i64).saturating_mul(i64::from(n))
-    }
-
     /// Returns a count with the corrections of its parts.
-    pub(super) fn corrected(&self, parts: &InexactParts, counted: u64) -> u64 {
-        use PartKind::{Assistant, Call, Head, Result, System, Text, User};
-        let kinds = [Head, User, Call, Result, Assistant, Text, System];
-        let corrections = kinds.map(|kind| self.correction(kind, parts.0[kind as usize]));
-        counted.saturating_add_signed(corrections.iter().sum())
+    pub(crate) fn corrected(&self, parts: &InexactParts, counted: u64) -> u64 {
+        self.fit.corrected(parts, counted)
     }
 
     /// Returns the maximum error of the corrected count of a prompt: the largest observed error, and at least a fixed
@@ -181,7 +112,7 @@ impl Calibration {
     /// `has_tools`: the prompt has tools, beside which a template may write instructions.
     pub(crate) fn margin(&self, parts: &InexactParts, tokens: u64, has_tools: bool) -> u64 {
         let errors = self.observations.iter().map(|observation| {
-            let PromptObservation { parts, counted, read, missed } = observation;
+            let PromptObservation { parts, counted, read, missed, .. } = observation;
             let error = self.corrected(parts, *counted).abs_diff(*read).max(*missed);
             // The error of an estimate grows with the text.
             match observation.is_estimated() {
@@ -207,6 +138,23 @@ impl Calibration {
         };
         margin.max(least).max(1)
     }
+}
+
+/// Forgets that replicas count differently once the newest counts are all of the same kind, or too few are upper ones to
+/// be fitted. Then the older counts of the other kind are outdated.
+fn forget_lost_replicas(observations: &mut Vec<PromptObservation>) {
+    let Some(newest) = observations.last().copied() else { return };
+    if !observations.iter().any(|one| one.is_lower) {
+        return;
+    }
+    let same = observations.iter().rev().take_while(|one| one.is_lower == newest.is_lower);
+    if same.count() >= WINDOW {
+        observations.retain(|one| one.is_lower == newest.is_lower);
+    } else if observations.iter().filter(|one| !one.is_lower).count() >= MIN_OBSERVATIONS {
+        return;
+    }
+    // The neighbors may be others now.
+    observations.iter_mut().for_each(|one| (one.is_lower, one.continues) = (false, false));
 }
 
 /// Returns the most tokens that a template may add to parts beyond what is estimated for them.
@@ -245,137 +193,6 @@ pub(crate) const fn is_plausible(
     let window = num_ctx as u64;
     let is_truncated = if has_vocabulary { read * 4 < counted * 3 } else { read * 8 < counted };
     read > 0 && !is_truncated && counted < window && read + 1 < window
-}
-
-impl PromptObservation {
-    /// Returns what is the same for all observations of a prompt.
-    const fn prompt(&self) -> (InexactParts, u64) {
-        (self.parts, self.counted)
-    }
-
-    /// Returns the tokens that the count lacks.
-    fn missing(&self) -> i64 {
-        self.read.cast_signed().saturating_sub(self.counted.cast_signed())
-    }
-
-    fn is_estimated(&self) -> bool {
-        self.parts.0[PartKind::Text as usize] > 0
-    }
-}
-
-/// Returns the importance of each observation.
-fn importances(observations: &[PromptObservation]) -> Vec<f64> {
-    let mut importances = vec![1.0; observations.len()];
-    if let [.., before, newest] = observations
-        && before.missing() == newest.missing()
-        && !before.is_estimated()
-        && !newest.is_estimated()
-    {
-        let n_older = importances.len() - 2;
-        importances[n_older..].fill(AGREEING_IMPORTANCE);
-    }
-    importances
-}
-
-impl LinearFit {
-    /// Finds the weights that best explain the observations, but lower no kind in [`ALWAYS_WRITTEN`] by too much.
-    ///
-    /// The lowest weight of these is raised and kept, and the others are found again, so that they explain what it no
-    /// longer does. Which kinds are dependent is a property of the observations: a kept weight makes the columns of the
-    /// others independent, though the observations tell the kinds apart no better.
-    fn new(observations: &[PromptObservation]) -> Self {
-        let least = -f64::from(MESSAGE_OVERHEAD_TOKENS);
-        let mut kept = [None; N_KINDS];
-        let mut fit = Self::with_kept(observations, &kept);
-        loop {
-            let weight = |kind: &PartKind| fit.weights[*kind as usize];
-            let too_low = ALWAYS_WRITTEN.into_iter().filter(|kind| weight(kind) < least);
-            let Some(kind) = too_low.min_by(|a, b| weight(a).total_cmp(&weight(b))) else {
-                return fit;
-            };
-            kept[kind as usize] = Some(least);
-            fit = Self { dependent: fit.dependent, ..Self::with_kept(observations, &kept) };
-        }
-    }
-
-    /// Solves the normal equations of the least squares beside the weights that are kept.
-    ///
-    /// A column that is a combination of the columns before it gets no weight, so that a difference that few prompts
-    /// cannot attribute goes to the kinds whose weights are whole tokens.
-    fn with_kept(observations: &[PromptObservation], kept: &[Option<f64>; N_KINDS]) -> Self {
-        let mut matrix = normal_equations(observations, kept);
-        let sizes: [f64; N_KINDS] = std::array::from_fn(|at| matrix[at][at]);
-        let mut is_used = [false; N_KINDS];
-        for at in 0..N_KINDS {
-            if matrix[at][at] <= sizes[at] * MIN_INDEPENDENT_SHARE {
-                continue;
-            }
-            is_used[at] = true;
-            let pivot = matrix[at];
-            for (other, line) in matrix.iter_mut().enumerate().filter(|(other, _)| *other != at) {
-                let factor = line[at] / pivot[at];
-                if factor != 0.0 && (other > at || is_used[other]) {
-                    line.iter_mut().zip(pivot).for_each(|(cell, pivot)| *cell -= factor * pivot);
-                }
-            }
-        }
-        let share = |line: usize, at: usize| {
-            if is_used[line] { matrix[line][at] / matrix[line][line] } else { 0.0 }
-        };
-        let dependent = (0..N_KINDS).filter(|at| !is_used[*at]);
-        let exact: [f64; N_KINDS] =
-            std::array::from_fn(|at| kept[at].unwrap_or_else(|| share(at, N_KINDS)));
-        let weights: [f64; N_KINDS] = std::array::from_fn(|at| bounded(at, exact[at]));
-        Self {
-            weights,
-            rounding: std::array::from_fn(|at| (exact[at] - weights[at]).abs().min(0.5)),
-            dependent: dependent
-                .map(|at| (at, std::array::from_fn(|line| share(line, at))))
-                .collect(),
-        }
-    }
-
-    /// Returns whether the dependent kinds of a prompt have the same relation to the others as in the observations.
-    fn covers(&self, parts: &InexactParts) -> bool {
-        let row = parts.row();
-        self.dependent.iter().all(|(at, shares)| {
-            let expected: f64 = row.iter().zip(shares).map(|(part, share)| part * share).sum();
-            (row[*at] - expected).abs() < 1e-3
-        })
-    }
-}
-
-/// Returns the normal equations of the least squares, without the columns of the kinds whose weights are kept. The last
-/// column is what the other kinds have to explain.
-fn normal_equations(
-    observations: &[PromptObservation],
-    kept: &[Option<f64>; N_KINDS],
-) -> [[f64; N_KINDS + 1]; N_KINDS] {
-    let mut matrix = [[0.0_f64; N_KINDS + 1]; N_KINDS];
-    for (observation, importance) in observations.iter().zip(importances(observations)) {
-        let all = observation.parts.row();
-        let explained: f64 =
-            all.iter().zip(kept).map(|(n, weight)| n * weight.unwrap_or_default()).sum();
-        let row: [f64; N_KINDS] =
-            std::array::from_fn(|at| if kept[at].is_none() { all[at] } else { 0.0 });
-        #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-        let missing = observation.missing() as f64 - explained;
-        for (left, line) in row.iter().zip(&mut matrix) {
-            for (right, cell) in row.iter().chain([&missing]).zip(line.iter_mut()) {
-                *cell += importance * left * right;
-            }
-        }
-    }
-    matrix
-}
-
-/// Limits a weight, and rounds it to whole tokens unless it is that of estimated text.
-fn bounded(kind: usize, weight: f64) -> f64 {
-    if kind == PartKind::Text as usize {
-        return weight.clamp(TEXT_WEIGHTS.0 * TEXT_UNIT, TEXT_WEIGHTS.1 * TEXT_UNIT);
-    }
-    let max = if kind == PartKind::Head as usize { MAX_HEAD_WEIGHT } else { MAX_WEIGHT };
-    weight.round().clamp(-max, max)
 }
 
 #[cfg(test)]
@@ -486,6 +303,103 @@ mod tests {
         let first = r#"[{"parts":[1,1,0,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
         assert!(stored.starts_with(first), "{stored}");
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), calibration);
+    }
+
+    /// Adds a turn of a chat to which the server adds `more` tokens beyond 7 for the head and 5 for a message.
+    fn observed(calibration: &Calibration, turn: u64, more: u64, continues: bool) -> Calibration {
+        let n = u32::try_from(turn).unwrap();
+        let counted = 100 + 30 * turn;
+        let read = counted + 7 + 5 * (2 * turn + 1) + more;
+        calibration.with_turn(parts([1, n + 1, 0, 0, n, 0]), counted, read, continues)
+    }
+
+    /// Observes the turns of a chat, each with the tokens that the server adds.
+    fn chat(more: &[u64]) -> Calibration {
+        let turns = (0_u64..).zip(more);
+        turns.fold(Calibration::default(), |sum, (turn, more)| observed(&sum, turn, *more, true))
+    }
+
+    #[test]
+    fn replicas_that_count_alike_again_are_forgotten() {
+        for last in [0, 20] {
+            let (mut calibration, mut n_found) = (Calibration::default(), 0);
+            for turn in 0..88 {
+                let more = if turn < 8 { turn % 2 * 20 } else { last };
+                let is_known = calibration.difference().is_some();
+                calibration = observed(&calibration, turn, more, true);
+                n_found += usize::from(!is_known && calibration.difference().is_some());
+                if turn >= 16 {
+                    let next = u32::try_from(turn).unwrap() + 1;
+                    let parts = parts([1, next + 1, 0, 0, next, 0]);
+                    let real = 1000 + 7 + 5 * (2 * u64::from(next) + 1) + last;
+                    assert_eq!(calibration.corrected(&parts, 1000), real, "{last} {turn}");
+                    assert_eq!(calibration.difference(), None, "{last} {turn}");
+                }
+            }
+            assert_eq!(n_found, 1, "{last}");
+        }
+    }
+
+    #[test]
+    fn sessions_in_turns_are_no_replicas() {
+        // The template removes 20 tokens of blanks from the system prompt of one of two sessions.
+        for n_in_a_row in [1, 2] {
+            let turns = 0..24_u64;
+            let both = turns.fold(Calibration::default(), |sum, at| {
+                let (session, place) = (at / n_in_a_row % 2, at % n_in_a_row);
+                let turn = at / (2 * n_in_a_row) * n_in_a_row + place;
+                let now = observed(&sum, turn, session * 20, place > 0);
+                assert_eq!(now.difference(), None, "{n_in_a_row} {at}");
+                now
+            });
+            // They stay in the margin.
+            assert!(both.margin(&parts([1, 9, 0, 0, 8, 0]), 1000, false) >= 10);
+        }
+    }
+
+    #[test]
+    fn replicas_that_count_differently_are_found_by_counts_that_go_back() {
+        let check = |more: &[u64], expect: Option<u64>| {
+            assert_eq!(chat(more).difference(), expect, "{more:?}");
+        };
+        check(&[0, 20, 0, 20, 0, 20], Some(20));
+        check(&[0, 0, 20, 20, 0, 20, 20, 0], Some(20));
+        check(&[20, 0, 0, 0, 20, 0, 20, 20, 20, 20], Some(20));
+        check(&[0, 2, 0, 2, 0, 2], Some(2));
+        check(&[0; 24], None);
+        // Too few, a change for good, a change that was taken back, one more token, and counts of three values.
+        check(&[0, 20, 0, 20, 0], None);
+        check(&[0, 0, 0, 0, 20, 20, 20, 20], None);
+        check(&[0, 0, 0, 20, 20, 20, 0, 0], None);
+        check(&[0, 1, 0, 1, 0, 1, 0, 1], None);
+        check(&[0, 20, 9, 20, 0, 9, 20, 0], None);
+    }
+
+    #[test]
+    fn counts_of_replicas_are_no_drift() {
+        let turns: Vec<u64> = (0..40).map(|turn| if turn % 2 == 0 { 0 } else { 20 }).collect();
+        for n in 6..turns.len() {
+            let calibration = chat(&turns[..n]);
+            let next = u32::try_from(n).unwrap();
+            let parts = parts([1, next + 1, 0, 0, next, 0]);
+            let real = 1000 + 7 + 5 * (2 * n as u64 + 1);
+            assert_eq!(calibration.corrected(&parts, 1000), real + 20, "{n}");
+            // A prompt has at most the corrected count, and at least that of the other replica.
+            let margin = calibration.margin(&parts, 1000, false);
+            assert!((20..60).contains(&margin), "{n}: {margin}");
+        }
+        // A session that stays at one of the replicas for some turns changes nothing, and the pattern is known after a
+        // restart.
+        let stays = chat(&[&turns[..8], &[0; 7]].concat());
+        assert_eq!(stays.difference(), Some(20));
+        let stored = serde_json::to_string(&stays).unwrap();
+        assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), stays);
+        // Once all replicas are the same, it is forgotten.
+        assert_eq!(chat(&[&turns[..8], &[20; 24]].concat()).difference(), None);
+        // A server that changes is learned as before.
+        let changed = chat(&[&turns[..8], &[50; 24]].concat());
+        assert_eq!(changed.difference(), None);
+        assert_eq!(changed.corrected(&parts([1, 1, 0, 0, 0, 0]), 100), 162);
     }
 
     #[test]

@@ -35,6 +35,37 @@ pub(super) struct CharLevel {
     rules: CharRules,
 }
 
+/// Where a text from a `tokenizer.json` gets a space before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpacePrefix {
+    /// At the beginning and behind each special token.
+    Always,
+    /// At the beginning, unless a space is there.
+    First,
+    Never,
+}
+
+impl SpacePrefix {
+    /// Returns the rule with a name.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        match name {
+            "always" => Some(Self::Always),
+            "first" => Some(Self::First),
+            "never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a text gets a space; `is_start`: the text is at the beginning, else behind a special token.
+    fn applies_to(self, text: &[u8], is_start: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::First => is_start && !text.starts_with(b" ") && !text.starts_with(SPACE),
+            Self::Never => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum CharRules {
     Gemma {
@@ -44,6 +75,8 @@ enum CharRules {
     },
     /// Gemma 4 in Ollama's engine in Go.
     GemmaInGo { pairs: PairTable },
+    /// A vocabulary from a `tokenizer.json`.
+    Pairs { pairs: PairTable, prefix: SpacePrefix },
     SentencePiece {
         /// The merge rank of each token; the highest score has the lowest rank.
         ranks: Vec<u32>,
@@ -64,6 +97,16 @@ impl CharLevel {
     /// The same for Ollama's engine in Go.
     pub(super) fn gemma_in_go(vocabulary: &Vocabulary) -> Self {
         Self::with_merges(vocabulary, |pairs| CharRules::GemmaInGo { pairs })
+    }
+
+    /// Builds the tables of a vocabulary from a `tokenizer.json`, whose merges see a text as a whole.
+    pub(super) fn of_pairs(vocabulary: &Vocabulary, prefix: SpacePrefix) -> Self {
+        Self::with_merges(vocabulary, |pairs| CharRules::Pairs { pairs, prefix })
+    }
+
+    /// Returns whether each byte has a token.
+    pub(super) fn has_all_bytes(&self) -> bool {
+        self.bytes.iter().all(Option::is_some)
     }
 
     fn with_merges(vocabulary: &Vocabulary, rules: impl FnOnce(PairTable) -> CharRules) -> Self {
@@ -100,11 +143,11 @@ impl CharLevel {
 
     /// Sends the tokens of a text to `sink`.
     ///
-    /// `is_first`: the text is at the beginning or follows a special token, so it may get a space prefix.
+    /// `is_start`: the text is at the beginning, else it follows a special token.
     pub(super) fn encode<S: TokenSink>(
         &self,
         text: &[u8],
-        is_first: bool,
+        is_start: bool,
         buffers: &mut WordBuffers,
         sink: &mut S,
     ) {
@@ -115,7 +158,7 @@ impl CharLevel {
                 buffers.encode(self, &escaped, 0, escaped.len(), sink);
             }
             CharRules::SentencePiece { adds_space_prefix, looks_up_texts, .. } => {
-                if adds_space_prefix && is_first {
+                if adds_space_prefix {
                     escaped.extend_from_slice(SPACE);
                 }
                 escape(text, &mut escaped);
@@ -124,6 +167,14 @@ impl CharLevel {
                     buffers.return_text(escaped);
                     return;
                 }
+                let mut encode = |start, end| buffers.encode(self, &escaped, start, end, sink);
+                self.cuts.split(&escaped, &mut encode);
+            }
+            CharRules::Pairs { prefix, .. } => {
+                if prefix.applies_to(text, is_start) {
+                    escaped.extend_from_slice(SPACE);
+                }
+                escape(text, &mut escaped);
                 let mut encode = |start, end| buffers.encode(self, &escaped, start, end, sink);
                 self.cuts.split(&escaped, &mut encode);
             }
@@ -169,7 +220,7 @@ impl WordEncoder for CharLevel {
             merger.push(Symbol { id, start: at(start), end: at(start + char.len()) });
         }
         match &self.rules {
-            CharRules::Gemma { pairs, .. } => merger.merge(pairs),
+            CharRules::Gemma { pairs, .. } | CharRules::Pairs { pairs, .. } => merger.merge(pairs),
             CharRules::GemmaInGo { pairs } => merger.merge_as_go(pairs, self.n_tokens),
             CharRules::SentencePiece { ranks, max_token_bytes, .. } => {
                 let max_token_bytes = *max_token_bytes;

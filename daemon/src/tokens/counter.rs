@@ -13,10 +13,11 @@ use ollm_protocol::content::{
 };
 use serde_json::Value;
 
-use super::calibration::{Calibration, InexactParts, PartKind};
+use super::calibration::Calibration;
 use super::doubt::MessageShape;
 use super::estimate::{self, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS};
 use super::exact::{ExactCounter, Fault};
+use super::linear_fit::{InexactParts, PartKind};
 use super::served::ServedTexts;
 use super::special;
 

@@ -20,6 +20,8 @@ pub enum Engine {
     /// The engine in Go of Ollama up to 0.24, for the architectures that require it, and for others if the server was
     /// started with `OLLAMA_NEW_ENGINE`.
     OllamaGo,
+    /// The library `tokenizers` of Hugging Face, which vLLM and SGLang use. Its vocabularies come from a `tokenizer.json`.
+    HuggingFace,
 }
 
 /// A release number: major, minor, patch.
@@ -52,7 +54,7 @@ const STEPWISE: [&str; 2] = ["deepseek2", "deepseekocr"];
 const FIRST_WITH_STEPS: Release = (0, 22, 0);
 
 impl Engine {
-    /// Every engine, the most common first.
+    /// Every engine that uses the vocabularies of GGUF files, the most common first.
     pub(crate) const ALL: [Self; 3] = [Self::LlamaCpp, Self::OldLlamaCpp, Self::OllamaGo];
 
     /// Returns the engines that an Ollama release may use for a model, the one without `OLLAMA_NEW_ENGINE` first; none if
@@ -82,12 +84,21 @@ impl Engine {
         is_known.then_some(Self::OllamaGo).into_iter().collect()
     }
 
+    /// Returns the engines that use the same vocabularies.
+    pub(crate) const fn of_same_vocabularies(self) -> &'static [Self] {
+        match self {
+            Self::HuggingFace => &[Self::HuggingFace],
+            Self::LlamaCpp | Self::OldLlamaCpp | Self::OllamaGo => &Self::ALL,
+        }
+    }
+
     /// Returns the mark of the engine in the identity of a tokenizer.
     pub(super) const fn mark(self) -> &'static str {
         match self {
             Self::LlamaCpp => "",
             Self::OldLlamaCpp => "o",
             Self::OllamaGo => "g",
+            Self::HuggingFace => "h",
         }
     }
 

@@ -114,6 +114,9 @@ pub struct DocumentMetadata {
     /// The model servers that may get texts of the session; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_servers: Vec<String>,
+    /// The options of each answer that `chat.send` does not set otherwise.
+    #[serde(skip_serializing_if = "Meta::is_empty")]
+    pub options: Meta,
     /// Data of clients, by name.
     #[serde(rename = "client", skip_serializing_if = "Meta::is_empty")]
     pub client_metadata: Meta,

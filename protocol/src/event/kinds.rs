@@ -106,7 +106,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// The reason for which an exact count was wrong.
+    /// The reason for which a count differs from the server's.
     pub enum MismatchCause {
         /// The server tokenizes with another engine than its version and the model suggest.
         Engine = "engine",
@@ -114,6 +114,8 @@ named_enum! {
         Template = "template",
         /// The server finds other tokens in the same prompt.
         Tokens = "tokens",
+        /// The counts of the server jump between two values: replicas behind its address count differently.
+        Replicas = "replicas",
     }
 }
 
@@ -260,11 +262,11 @@ event_kinds! {
         prompt_tokens: u64,
     }
     /// An exact count differed from the server's; only messages like those of `shapes` are not counted exactly, until
-    /// the server confirms their counts again.
+    /// the server confirms their counts again. Or replicas of the server count differently, which is reported once.
     CountMismatch(CountMismatchData) {
         /// the tokens of the prompt, as the daemon counted
         context_tokens: u64,
-        /// `engine`, `template` or `tokens`
+        /// `engine`, `template`, `tokens` or `replicas`
         cause: MismatchCause,
         /// the kinds of messages whose counts are in doubt, each with `message` and `traits`
         shapes: Vec<Value>,

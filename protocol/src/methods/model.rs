@@ -116,6 +116,8 @@ pub struct ModelSummary {
     pub loaded: Option<bool>,
     /// The window of requests to the model, in tokens: that with which it is loaded, or the only one of its server.
     pub window: Option<u32>,
+    /// The tokens by which the server's counts of equal prompts differ, if it has replicas that count differently.
+    pub count_difference: Option<u64>,
 }
 
 /// The params of `model.servers`.

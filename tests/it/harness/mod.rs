@@ -39,7 +39,7 @@ pub(crate) use daemon::Daemon;
 pub(crate) use fake_server::answer::Answer;
 pub(crate) use fake_server::http::{FakeServer, Step, response as http_response};
 pub(crate) use fake_server::ollama::{
-    FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render,
+    FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render, tokenizer_json,
 };
 pub(crate) use fake_server::openai;
 pub(crate) use model_session::ModelSession;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::openai::{Face, FakeOpenAi};
-use crate::harness::{FakeOllama, ModelSession, assert_fields};
+use crate::harness::{FakeOllama, ModelSession, Sandbox, assert_fields};
 
 fn options(session: &Value) -> Value {
     session["session"]["options"].clone()
@@ -42,8 +42,32 @@ fn every_chat_of_a_session_has_its_options() {
     let mut chat = chat.kill_and_restart();
     assert_eq!(options(&chat.ok("session.get", json!({}))), left);
     assert_eq!(options(&chat.ok("session.fork", json!({}))), left);
+    for format in ["json", "jsonl"] {
+        let data = chat.wire.export(&chat.id.clone(), format);
+        let other = Sandbox::new();
+        let (_daemon, mut wire) = other.daemon_and_wire();
+        let imported = wire.ok("session.import", json!({ "data": data, "last": true }));
+        assert_eq!(options(&imported), left, "{format}");
+    }
     let _turn = chat.turn("hello");
     assert_fields(&sent(&fake), json!({ "think": false }));
+}
+
+#[test]
+fn options_that_no_chat_accepts_are_not_imported() {
+    let document = json!({
+        "messages": [{ "role": "user", "content": "hi" }],
+        "metadata": { "options": { "think": 7, "answerLimit": 0, "format": "json", "seed": 7 } },
+    });
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let data = document.to_string();
+    let imported = wire.ok("session.import", json!({ "data": data, "last": true }));
+    assert_eq!(options(&imported), json!({ "format": "json", "seed": 7 }));
+    let losses = imported["report"]["losses"].as_array().unwrap();
+    for name in ["options.think", "options.answerLimit"] {
+        assert!(losses.iter().any(|loss| loss["what"] == name), "{losses:?}");
+    }
 }
 
 #[test]

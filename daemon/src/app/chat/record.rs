@@ -193,7 +193,10 @@ impl Turn {
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
         let sent = built.context_tokens;
         if !self.is_counted_exactly(info, call).await {
-            learning::calibrate(&self.core, request, read).await;
+            let id = self.request.id;
+            if let Some(mismatch) = learning::calibrate(&self.core, id, request, read).await {
+                self.report_mismatch(mismatch, read, partial);
+            }
             return Ok(());
         }
         // Some servers call the model twice for an answer in a given format.
@@ -204,18 +207,23 @@ impl Turn {
         if let Some(mismatch) =
             learning::contradict(&self.core, self.request.id, request, read).await
         {
-            tracing::warn!(model, sent, read, ?mismatch, "a count differs from the server's");
-            let CountMismatch { counted: context_tokens, cause, shapes } = mismatch;
-            let shapes = shapes.iter().map(|shape| json!(shape)).collect();
-            let data =
-                CountMismatchData { context_tokens, cause, shapes, model, prompt_tokens: read };
-            self.publish(partial, &data);
+            self.report_mismatch(mismatch, read, partial);
             return Ok(());
         }
         let data =
             ServerTruncatedData { model: model.clone(), context_tokens: sent, prompt_tokens: read };
         self.publish(partial, &data);
         Err(ChatError::Truncated { model, sent, read, partial }.into())
+    }
+
+    /// Publishes the difference between a count and the server's.
+    fn report_mismatch(&self, mismatch: CountMismatch, read: u64, partial: Option<Seq>) {
+        let model = self.request.model.clone();
+        tracing::warn!(model, read, ?mismatch, "a count differs from the server's");
+        let CountMismatch { counted: context_tokens, cause, shapes } = mismatch;
+        let shapes = shapes.iter().map(|shape| json!(shape)).collect();
+        let data = CountMismatchData { context_tokens, cause, shapes, model, prompt_tokens: read };
+        self.publish(partial, &data);
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::ContextMessage;
 use ollm_protocol::event::MismatchCause;
 use serde_json::Value;
@@ -68,8 +69,8 @@ impl Counts {
         if is_right && known.other_engines.is_empty() {
             return false;
         }
-        let engines =
-            known.other_engines.iter().chain(&Engine::ALL).filter(|other| *other != engine);
+        let same = engine.of_same_vocabularies();
+        let engines = known.other_engines.iter().chain(same).filter(|other| *other != engine);
         let others = engines.map(|other| (digest.clone(), *other));
         let found = if is_right {
             Some(current.clone())
@@ -101,19 +102,27 @@ impl Counts {
         Some((self.add_tokenizers(&renamed, vec![(engine, tokenizer)]), engine))
     }
 
-    /// Learns from the tokens that the server read of a request that was not counted exactly. Blocks.
-    pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) {
+    /// Learns from the tokens that the server read of a request of a session that was not counted exactly. Returns the
+    /// difference if it shows that replicas of the server count differently, which was not known. Blocks.
+    pub(crate) fn calibrate(
+        &self,
+        id: SessionId,
+        request: &ChatRequest,
+        read: u64,
+    ) -> Option<CountMismatch> {
         let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
         let parts = counter.inexact_parts(messages, tools);
         let counted = counter.count_prompt(messages, tools);
         if !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
-            return;
+            return None;
         }
         if parts.is_empty() {
             self.observe(request, &counter, counted, read);
-            return;
+            return None;
         }
+        let known_before = self.difference(model);
+        let mut corrected = counted;
         let key = TemplateVariant::new(*think, tools).key();
         self.change(model, |known| {
             // The vocabulary could not be read this time, and corrections of estimates do not apply to it.
@@ -121,8 +130,23 @@ impl Counts {
                 return;
             }
             let before = known.calibrations.get(&key).cloned().unwrap_or_default();
-            known.set_calibration(key, before.with(parts, counted, read));
+            let newest = Some((key.clone(), id));
+            let now = before.with_turn(parts, counted, read, known.observed == newest);
+            known.observed = newest;
+            corrected = now.corrected(&parts, counted);
+            known.set_calibration(key, now);
         });
+        let is_new = known_before.is_none() && self.difference(model).is_some();
+        let (cause, shapes) = (MismatchCause::Replicas, Vec::new());
+        is_new.then_some(CountMismatch { counted: corrected, cause, shapes })
+    }
+
+    /// Returns the tokens by which the counts of a model jump, if replicas of its server count differently, as far as the
+    /// list of models was read.
+    pub(crate) fn difference(&self, model: &str) -> Option<u64> {
+        let state = self.state.lock();
+        let known = state.known(&self.names.key(model))?;
+        known.calibrations.values().filter_map(|one| one.difference()).max()
     }
 
     /// Calibrates the prompts that no template covers by conversations as the server renders them, unless a count of the

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ollm_protocol::SessionId;
 use serde::{Deserialize, Serialize};
 
 use super::MAX_TEMPLATES;
@@ -61,6 +62,9 @@ pub(super) struct KnownModel {
     /// The corrections of prompts that no template covers, by variant.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) calibrations: BTreeMap<String, Arc<Calibration>>,
+    /// The variant and the session of the newest prompt that was observed; not stored.
+    #[serde(skip)]
+    pub(super) observed: Option<(String, SessionId)>,
 }
 
 fn is_empty(doubts: &Arc<Doubts>) -> bool {

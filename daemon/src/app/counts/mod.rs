@@ -278,7 +278,7 @@ impl Counts {
 
     /// Reads the list of models unless it was read before; returns false if the system cannot read it. What was learned
     /// in the meantime stays. Blocks.
-    fn read_models(&self) -> bool {
+    pub(crate) fn read_models(&self) -> bool {
         if self.state.lock().is_read {
             return true;
         }

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{ContextMessage, CountKind, Role};
 
 use super::*;
 use crate::model::{ADVICE, CallTarget, ChatRequest, Sampling};
 use crate::tokens::testing::{GgufBuilder, byte_level};
 use crate::tokens::{learn, probes};
+
+const SESSION: SessionId = SessionId::from_uuid(uuid::Uuid::nil());
 
 /// The template of Phi-3.
 fn render(messages: &[ContextMessage]) -> String {
@@ -84,7 +87,7 @@ fn guessed_name_is_settled_by_the_first_count_of_the_server() {
         let margin = counter.margin(&request.messages, &[], guessed);
         assert!(guessed != expect && guessed.abs_diff(expect) <= margin, "{guessed} {expect}");
         let read = if is_right { guessed } else { expect };
-        counts.calibrate(&request, read);
+        counts.calibrate(SESSION, &request, read);
         if !is_right {
             learn_template(&counts);
         }
@@ -156,15 +159,15 @@ fn count_on_which_possible_engines_differ_is_exact_once_the_server_excluded_all_
         };
         let (is_exact, tokens, _) = kind(&counts, &same);
         assert_eq!(is_exact, CountKind::Exact);
-        counts.calibrate(&same, tokens);
+        counts.calibrate(SESSION, &same, tokens);
         let (uncertain, tokens, margin) = kind(&counts, &differs);
         assert_eq!((uncertain, margin), (CountKind::Calibrated, 1), "both agreed on the other one");
-        counts.calibrate(&differs, tokens + 5);
+        counts.calibrate(SESSION, &differs, tokens + 5);
         assert_eq!(kind(&counts, &differs).0, CountKind::Calibrated, "no engine finds as many");
 
         let tokenizer = Tokenizer::new(&smollm(), used).unwrap();
         let read = u64::from(tokenizer.count_prompt(&render(&differs.messages)));
-        counts.calibrate(&differs, read);
+        counts.calibrate(SESSION, &differs, read);
         if used == Engine::OllamaGo {
             learn_template(&counts);
         }
@@ -279,7 +282,7 @@ fn system_message_that_a_template_moves_is_soon_counted_to_the_token() {
         let counted = counter.count_prompt(&messages, &[]);
         let read = u64::from(tokenizer.count_prompt(&render_late_system(&messages)));
         errors.push(counted.cast_signed() - read.cast_signed());
-        counts.calibrate(&ChatRequest { messages: messages.clone(), ..request("") }, read);
+        counts.calibrate(SESSION, &ChatRequest { messages: messages.clone(), ..request("") }, read);
         messages.push(ContextMessage::text(Role::Assistant, format!("answer {turn}")));
     }
     // The first message of the user is written differently, so the second and the third turn agree.

@@ -77,10 +77,7 @@ fn typed<T: serde::de::DeserializeOwned>(name: &str, value: &Value, expected: &s
 ///
 /// **Errors**: `Invalid`.
 pub(crate) async fn check_kept(core: &Core, model: Option<String>, options: &Meta) -> Result<()> {
-    let options = AnswerOptions::kept(options)?;
-    if options.answer_limit == Some(0) {
-        return Err(AppError::invalid("options", "answerLimit must be at least 1"));
-    }
+    let options = checked(options)?;
     let Some(model) = core.model_or_default(model).filter(|_| !options.sampling.is_empty()) else {
         return Ok(());
     };
@@ -93,6 +90,27 @@ pub(crate) async fn check_kept(core: &Core, model: Option<String>, options: &Met
         }
         _ => Ok(()),
     }
+}
+
+/// Reads the options that a session is to keep, and checks what is the same for all servers.
+fn checked(options: &Meta) -> Result<AnswerOptions> {
+    let options = AnswerOptions::kept(options)?;
+    if options.answer_limit == Some(0) {
+        return Err(AppError::invalid("options", "answerLimit must be at least 1"));
+    }
+    Ok(options)
+}
+
+/// Removes the options that no chat accepts, whatever its server is; returns their names, each with the problem.
+pub(crate) fn remove_invalid(options: &mut Meta) -> Vec<(String, AppError)> {
+    let mut removed = Vec::new();
+    options.retain(|name, value| {
+        let alone = Meta::from([(name.clone(), value.clone())]);
+        let problem = checked(&alone).err();
+        removed.extend(problem.map(|problem| (name.clone(), problem)));
+        removed.last().is_none_or(|(last, _)| last != name)
+    });
+    removed
 }
 
 /// Refuses options that are too large together.

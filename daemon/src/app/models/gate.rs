@@ -31,8 +31,13 @@ pub(crate) async fn backend_for(
             Err(ModelError::Setup { server: name, problem })
         }
         Ok(Some(allowed)) if !allowed.contains(&name) => {
-            let change = format!("ollmctl sessions servers {id}");
-            Err(ModelError::NotAllowed { server: name, allowed, change })
+            let is_lost = blocking(core, move |core| {
+                Ok(core.sessions.with(id, |live| live.state().has_lost_servers())?)
+            });
+            let is_lost = is_lost.await.unwrap_or(false);
+            let all = if is_lost { " --all" } else { "" };
+            let change = format!("ollmctl sessions servers {id}{all}");
+            Err(ModelError::NotAllowed { server: name, allowed, is_lost, change })
         }
         Ok(_) => server.backend(),
     }

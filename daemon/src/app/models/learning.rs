@@ -20,6 +20,7 @@ use crate::app::error::Result;
 use crate::app::models::gate::backend_for;
 use crate::app::models::lessons::{Pace, calibrate_by_server, is_current, learn_later, subject_of};
 use crate::app::models::window::describe_again;
+use crate::error_chain::with_sources;
 use crate::fsutil;
 use crate::model::{
     CallPhase, ChatRequest, CountingSource, ListedDigest, ModelError, ModelInfo, Sampling,
@@ -187,16 +188,22 @@ pub(crate) async fn contradict(
     learned.await.ok()?
 }
 
-/// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it.
-pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64) {
+/// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it. Returns
+/// the difference if it shows that replicas of the server count differently.
+pub(crate) async fn calibrate(
+    core: &Arc<Core>,
+    id: SessionId,
+    request: &ChatRequest,
+    read: u64,
+) -> Option<CountMismatch> {
     let has_images = request.messages.iter().any(|message| !message.images.is_empty());
     // With a given format, a model that thinks answers in two passes, and the server reports only one of them.
     let has_passes = request.format.is_some() && request.think != Some(ThinkMode::Off);
     if has_images || has_passes {
-        return;
+        return None;
     }
     let request = request.clone();
-    in_background(core, move |core| core.counts.calibrate(&request, read)).await;
+    blocking(core, move |core| Ok(core.counts.calibrate(id, &request, read))).await.ok()?
 }
 
 /// Runs work that blocks on the disk and reports its errors itself.
@@ -226,11 +233,23 @@ async fn learn_vocabulary(
         CountingSource::Ollama => vocabulary_of_ollama(core, subject, model).await,
         CountingSource::Weights(path) => {
             let path = path.clone();
-            let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp]))).await;
-            let unusable = "the file of the weights has no vocabulary that is understood";
-            match read.ok().flatten() {
-                Some(learned) => compared(core, subject, prompts, learned, pace).await,
-                None => Err(LearningError::Unusable(unusable.to_owned())),
+            let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp])));
+            match read.await.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok(learned) => compared(core, subject, prompts, learned, pace).await,
+                Err(problem) => {
+                    // The path is the server's own words.
+                    tracing::debug!("no vocabulary: {problem}");
+                    let fixed = "the file of the weights has no vocabulary that is understood";
+                    Err(LearningError::Unusable(fixed.to_owned()))
+                }
+            }
+        }
+        CountingSource::Configured(path) => {
+            let path = path.clone();
+            let read = blocking(core, move |_| Ok(read_configured(&path)));
+            match read.await.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok(learned) => compared(core, subject, prompts, learned, pace).await,
+                Err(problem) => Err(LearningError::Unusable(problem)),
             }
         }
         CountingSource::Server | CountingSource::Answers => return false,
@@ -444,7 +463,11 @@ fn read_weights(path: &str, dirs: &[PathBuf], engines: &[Engine]) -> Option<Lear
     let path = Path::new(path);
     let name = path.file_name()?.to_str().filter(|name| is_blob_name(name))?;
     let local = dirs.iter().map(|dir| dir.join("blobs").join(name));
-    std::iter::once(path.to_owned()).chain(local).find_map(|path| read_gguf(&path, engines))
+    let read = |path: PathBuf| {
+        let read = read_gguf(&path, engines);
+        read.inspect_err(|error| tracing::debug!("no vocabulary: {error}")).ok()
+    };
+    std::iter::once(path.to_owned()).chain(local).find_map(read)
 }
 
 fn is_blob_name(name: &str) -> bool {
@@ -453,18 +476,43 @@ fn is_blob_name(name: &str) -> bool {
     })
 }
 
-fn read_gguf(path: &Path, engines: &[Engine]) -> Option<LearnedVocabulary> {
-    if !path.is_absolute() {
-        return None;
+/// Reads the vocabulary in a file that the configuration names. Blocks.
+///
+/// **Errors**: a text that says what of the file is not understood.
+pub(super) fn read_configured(path: &Path) -> Result<LearnedVocabulary, String> {
+    let mut magic = [0; 4];
+    open(path)?.read_exact(&mut magic).map_err(|error| failed(path, &error))?;
+    if &magic == b"GGUF" {
+        return read_gguf(path, &[Engine::LlamaCpp]);
     }
-    let log = |error: &dyn std::fmt::Display| {
-        tracing::debug!("no vocabulary from {}: {error}", path.display());
-    };
-    let file = fsutil::open_regular(path).inspect_err(|error| log(error)).ok()?;
-    let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
-    let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
-    let learned = LearnedVocabulary::new(vocabulary, engines, false);
-    learned.inspect_err(|error| log(error)).ok()
+    let mut json = Vec::new();
+    let read = open(path)?.take(MAX_HEADER_BYTES + 1).read_to_end(&mut json);
+    read.map_err(|error| failed(path, &error))?;
+    if json.len() as u64 > MAX_HEADER_BYTES {
+        return Err(format!("{}: the file is too large", path.display()));
+    }
+    let vocabulary =
+        Vocabulary::from_tokenizer_json(&json).map_err(|error| failed(path, &error))?;
+    drop(json);
+    let learned = LearnedVocabulary::new(vocabulary, &[Engine::HuggingFace], false);
+    learned.map_err(|error| failed(path, &error))
+}
+
+fn read_gguf(path: &Path, engines: &[Engine]) -> Result<LearnedVocabulary, String> {
+    let vocabulary = Vocabulary::from_gguf(open(path)?.take(MAX_HEADER_BYTES));
+    let vocabulary = vocabulary.map_err(|error| failed(path, &error))?;
+    LearnedVocabulary::new(vocabulary, engines, false).map_err(|error| failed(path, &error))
+}
+
+fn open(path: &Path) -> Result<std::fs::File, String> {
+    if !path.is_absolute() {
+        return Err(format!("{}: the path is not absolute", path.display()));
+    }
+    fsutil::open_regular(path).map_err(|error| with_sources(&error))
+}
+
+fn failed(path: &Path, error: &dyn std::error::Error) -> String {
+    format!("{}: {}", path.display(), with_sources(error))
 }
 
 #[cfg(test)]

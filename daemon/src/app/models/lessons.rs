@@ -90,7 +90,7 @@ pub(super) fn is_current(core: &Core, subject: &LessonSubject, model: &str) -> b
 
 /// Returns whether the server of a model is asked to count.
 const fn is_asked(info: &ModelInfo) -> bool {
-    matches!(info.counting, CountingSource::Server | CountingSource::Weights(_))
+    !matches!(info.counting, CountingSource::Ollama | CountingSource::Answers)
 }
 
 /// Lets the server of a model count the texts of a prompt and its answer in the pauses, if that is all that is known of it.

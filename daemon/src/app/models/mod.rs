@@ -273,6 +273,7 @@ fn summary(listed: ListedModel) -> ModelSummary {
         trained_context: listed.details.trained_context,
         capabilities: listed.capabilities,
         remote_host: listed.remote_host,
+        count_difference: None,
     }
 }
 

@@ -12,8 +12,9 @@ use ollm_protocol::methods::model::{
 
 use tokio::time::Instant;
 
+use super::learning::read_configured;
 use super::{describe_again, summary};
-use crate::app::core::Core;
+use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
 use crate::model::{
     CallPhase, CountingSource, DEFAULT_SERVER, ListedModel, ModelAddress, ModelError, ModelInfo,
@@ -35,7 +36,7 @@ const MAX_TESTED: usize = 3;
 /// it.
 ///
 /// **Errors**: that of the only server, or of the default one if none lists its models.
-pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<MissingServer>)> {
+pub(super) async fn list_all(core: &Arc<Core>) -> Result<(Vec<ModelSummary>, Vec<MissingServer>)> {
     let mut all = core.models.servers();
     // The default server is first.
     let default = core.models.default_server().settings().name.clone();
@@ -47,9 +48,15 @@ pub(super) async fn list_all(core: &Core) -> Result<(Vec<ModelSummary>, Vec<Miss
         let listed = tokio::time::timeout(limit, list).await;
         (server, listed)
     });
+    // The differences of replicas are among what was learned before the start.
+    let learned = blocking(core, |core| {
+        core.counts.read_models();
+        Ok(())
+    });
+    let (lists, _) = tokio::join!(join_all(lists), learned);
     let (mut data, mut missing, mut first_error) = (Vec::new(), Vec::new(), None);
     let mut is_any = false;
-    for (server, listed) in join_all(lists).await {
+    for (server, listed) in lists {
         let name = server.settings().name.clone();
         match listed {
             Ok((Ok(models), running)) => {
@@ -104,8 +111,10 @@ fn summarized(
     let served = model.served_context;
     let window = found.flatten().and_then(|running| running.effective_context).or(served);
     let address = ModelAddress { server: settings.name.clone(), name: model.model.clone() };
+    let shown = core.models.names().shown(&address);
     ModelSummary {
-        model: core.models.names().shown(&address),
+        count_difference: core.counts.difference(&shown),
+        model: shown,
         server: Some(settings.name.clone()),
         loaded: found.map(|found| found.is_some()),
         window: window.into_iter().chain(configured).min(),
@@ -241,7 +250,10 @@ async fn test_models(
                 if let Some(slots) = info.slots.filter(|slots| settings.parallel != Some(*slots)) {
                     (report.parallel, report.parallel_from) = (slots, KnownFrom::Asked);
                 }
-                report.models.push(model_report(core, model, &info));
+                let unusable = tokenizer_problem(core, &model, &info, &settings.name).await;
+                report.problems.extend(replicas_problem(core, &model, &settings.name).await);
+                report.models.push(model_report(core, model, &info, unusable.is_some()));
+                report.problems.extend(unusable);
             }
             Ok(Err(error)) => report.problems.push(problem_of(&error, &settings.name)),
             Err(_) => {
@@ -254,20 +266,57 @@ async fn test_models(
     }
 }
 
-fn model_report(core: &Core, model: String, info: &ModelInfo) -> ServedModelReport {
+/// Returns the problem of a model whose configured vocabulary cannot be used.
+async fn tokenizer_problem(
+    core: &Arc<Core>,
+    model: &str,
+    info: &ModelInfo,
+    server: &str,
+) -> Option<ServerProblem> {
+    let CountingSource::Configured(path) = info.counting.clone() else { return None };
+    let read = blocking(core, move |_| Ok(read_configured(&path).err())).await.ok()??;
+    let text = format!("the tokenizer of {model} is not used: {read}");
+    Some(ServerProblem { text, hint: format!("ollmctl servers test {server}") })
+}
+
+/// Returns the problem of a model whose server has replicas that count differently.
+async fn replicas_problem(core: &Arc<Core>, model: &str, server: &str) -> Option<ServerProblem> {
+    let of_model = model.to_owned();
+    let difference = blocking(core, move |core| {
+        let _counter = core.counts.load(Some(&of_model), None, &[]);
+        Ok(core.counts.difference(&of_model))
+    });
+    let difference = difference.await.ok()??;
+    let text = format!(
+        "the counts of {model} jump by {difference} tokens: replicas of the server count differently; with \
+         servers.{server}.affinity a router can keep a session at one of them"
+    );
+    Some(ServerProblem { text, hint: "ollmctl config show".to_owned() })
+}
+
+/// Describes a model; `is_unusable` is a configured vocabulary that cannot be used, whatever was learned before.
+fn model_report(
+    core: &Core,
+    model: String,
+    info: &ModelInfo,
+    is_unusable: bool,
+) -> ServedModelReport {
     let counts = match &info.counting {
         CountingSource::Ollama => CountsBy::Vocabulary,
-        CountingSource::Weights(path)
-            if crate::fsutil::file_len(path).is_some()
+        CountingSource::Weights(path) | CountingSource::Configured(path)
+            if !is_unusable
+                && crate::fsutil::file_len(path).is_some()
                 && core.counts.may_try(&core.models.names().key(&model)) =>
         {
             CountsBy::Vocabulary
         }
-        CountingSource::Weights(_) | CountingSource::Server => CountsBy::Server,
+        CountingSource::Weights(_) | CountingSource::Configured(_) | CountingSource::Server => {
+            CountsBy::Server
+        }
         CountingSource::Answers => CountsBy::Answers,
     };
-    let counts =
-        if core.counts.has_tokenizer(info, &model) { CountsBy::Vocabulary } else { counts };
+    let is_learned = !is_unusable && core.counts.has_tokenizer(info, &model);
+    let counts = if is_learned { CountsBy::Vocabulary } else { counts };
     let window_from = info.served_context.map(|_| match info.is_window_configured {
         true => KnownFrom::Configured,
         false => KnownFrom::Asked,

@@ -14,6 +14,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use crate::app::core::Core;
 use crate::app::drafts::{MarkedChange, mark_before, session_counter, uncounted};
 use crate::app::error::{AppError, Result};
+use crate::app::models::answer_options::remove_invalid;
 use crate::app::schedule::TakenSnapshot;
 use crate::app::snapshots::publish_unrecorded;
 use crate::projects::Projects;
@@ -98,6 +99,12 @@ fn read_file(core: &Core, source: &mut dyn ImportSource) -> Result<Imported> {
     })?;
     // Retention exempts sessions with this field, which the header of the file may lack.
     imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
+    let refused = remove_invalid(&mut imported.header.options).into_iter();
+    imported.report.losses.extend(refused.map(|(name, problem)| ImportLoss {
+        line: None,
+        what: format!("options.{name}"),
+        reason: problem.to_string(),
+    }));
     Ok(imported)
 }
 

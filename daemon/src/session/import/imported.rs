@@ -6,7 +6,7 @@ use std::io;
 use hashlink::LinkedHashMap;
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, SessionHeader};
-use ollm_protocol::limits::{BoundedField, shorten_header};
+use ollm_protocol::limits::{BoundedField, MAX_OPTIONS_BYTES, json_bytes, shorten_header};
 
 use super::spool::{ImportedRecord, RecordSpool, seq_of};
 use crate::nesting::{self, MAX_LEVELS, MAX_PARSED_LEVELS};
@@ -95,6 +95,12 @@ impl Imported {
         }
         if let Some(error) = records.error() {
             return Err(ImportError::File(error));
+        }
+        if json_bytes(&header.options) > MAX_OPTIONS_BYTES {
+            header.options.clear();
+            losses.line = None;
+            let reason = format!("longer than {MAX_OPTIONS_BYTES} bytes, so it was dropped");
+            losses.add("options", &reason);
         }
         let of_header = shorten_header(&mut header).into_iter().map(|field| (field, 1)).collect();
         losses.add_shortened(of_header);

@@ -4,7 +4,8 @@
 //!
 //! **Invariant**: like llama.cpp, `split` searches the whole text for the longest special token first, then the
 //! remaining parts for the next longest. So a longer token wins over a shorter one that overlaps it from the left.
-//! Ollama's engine in Go searches for the token with the lowest id first.
+//! Ollama's engine in Go searches for the token with the lowest id first, and Hugging Face's library goes through the
+//! text from the left.
 //!
 //! **Source**: `tokenizer_st_partition` and `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`, and `Encode` and
 //! `SpecialVocabulary` in Ollama 0.24's `tokenizer`. For a role that several texts may have, llama.cpp takes the first
@@ -52,6 +53,8 @@ enum SearchOrder {
     Longest,
     /// The special tokens by id.
     Id,
+    /// The token that begins first in the text, and of those the longest.
+    Leftmost,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +78,8 @@ impl SpecialTokens {
             Engine::LlamaCpp | Engine::OldLlamaCpp => {
                 (special_tokens(vocabulary, engine), SearchOrder::Longest)
             }
-            Engine::OllamaGo => (special_tokens_in_go(vocabulary), SearchOrder::Id),
+            Engine::OllamaGo => (special_tokens_by_kind(vocabulary), SearchOrder::Id),
+            Engine::HuggingFace => (special_tokens_by_kind(vocabulary), SearchOrder::Leftmost),
         };
         // Other texts could match inside of a character.
         all.retain(|special| {
@@ -99,6 +103,9 @@ impl SpecialTokens {
 
     /// Splits a text at its special tokens.
     pub(super) fn split(&self, text: &[u8]) -> Vec<Fragment> {
+        if self.order == SearchOrder::Leftmost {
+            return self.split_from_left(text);
+        }
         let mut fragments = Vec::new();
         if !text.is_empty() {
             fragments.push(Fragment::Text(0..text.len()));
@@ -114,6 +121,25 @@ impl SpecialTokens {
                 }
             }
             fragments = split;
+        }
+        fragments
+    }
+
+    fn split_from_left(&self, text: &[u8]) -> Vec<Fragment> {
+        let (mut fragments, mut done) = (Vec::new(), 0);
+        for (start, at) in self.places(text) {
+            // Of the tokens at one place, the longest comes first.
+            if start < done {
+                continue;
+            }
+            if done < start {
+                fragments.push(Fragment::Text(done..start));
+            }
+            fragments.push(Fragment::Token(self.all[at].id));
+            done = start + self.all[at].text.len();
+        }
+        if done < text.len() {
+            fragments.push(Fragment::Text(done..text.len()));
         }
         fragments
     }
@@ -151,6 +177,7 @@ impl SpecialTokens {
             SearchOrder::Longest => found
                 .sort_unstable_by_key(|at| (Reverse(self.all[*at].text.len()), self.all[*at].id)),
             SearchOrder::Id => found.sort_unstable_by_key(|at| self.all[*at].id),
+            SearchOrder::Leftmost => {}
         }
         found
     }
@@ -385,8 +412,8 @@ fn listed_ids(vocabulary: &Vocabulary, engine: Engine) -> FxHashMap<&[u8], u32> 
     tokens.filter(|(text, _)| texts.contains(text)).collect()
 }
 
-/// Returns the special tokens that a vocabulary has in Ollama's engine in Go, by id.
-fn special_tokens_in_go(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
+/// Returns the special tokens that a vocabulary has in an engine without a list of its own, by id.
+fn special_tokens_by_kind(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
     let kinds = (0..).zip(&vocabulary.kinds);
     let special = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined);
     kinds.filter(|(_, kind)| special(kind)).map(|(id, _)| special_token(vocabulary, id)).collect()

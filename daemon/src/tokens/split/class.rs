@@ -6,8 +6,8 @@
 //! means the end of the text.
 //!
 //! **Source**: llama.cpp's `unicode-data.cpp`, which is Unicode 15.1. The general categories come from the crate
-//! `unicode-general-category` (Unicode 16), and [`ADDED_IN_16`] lists its additions. Compared over all code points,
-//! nothing else differs, and `char::is_whitespace` equals the engine's white space.
+//! `unicode-general-category` (Unicode 16, as Hugging Face's library), and [`ADDED_IN_16`] lists its additions. Compared
+//! over all code points, nothing else differs, and `char::is_whitespace` equals the engine's white space.
 
 use std::sync::LazyLock;
 
@@ -43,13 +43,15 @@ const ADDED_IN_16: &[(u32, u32)] = &[
     (0x1fbcb, 0x1fbef),
 ];
 
-/// The characters that white space consists of.
+/// The tables by which an engine knows characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WhiteSpace {
-    /// All white space of Unicode.
-    Unicode,
-    /// Space, tab, line feed, form feed and carriage return.
-    Ascii,
+pub(super) enum CharTables {
+    /// Unicode 15.1, as in llama.cpp.
+    LlamaCpp,
+    /// Unicode 15.0, where only space, tab, line feed, form feed and carriage return are white space, as in Go.
+    Go,
+    /// Unicode 16, where `ſ` is a small `S`, as in Hugging Face's library.
+    HuggingFace,
 }
 
 const ASCII: [u8; 128] = ascii_classes(b'\x0b');
@@ -85,7 +87,9 @@ struct ClassTable {
 }
 
 static TABLE: LazyLock<ClassTable> = LazyLock::new(|| ClassTable::new(class_of));
-/// The classes for [`WhiteSpace::Ascii`].
+/// The classes for [`CharTables::HuggingFace`].
+static TABLE_OF_16: LazyLock<ClassTable> = LazyLock::new(|| ClassTable::new(class_in_16));
+/// The classes for [`CharTables::Go`].
 static TABLE_OF_GO: LazyLock<ClassTable> = LazyLock::new(|| ClassTable::new(class_in_go));
 
 impl ClassTable {
@@ -114,8 +118,17 @@ const UNASSIGNED: std::ops::Range<u32> = 0x3_2400..0xe_0000;
 /// The last assigned code point before the private use planes. **Source**: Unicode 15.
 const LAST_ASSIGNED: u32 = 0xe_01ef;
 
-/// Returns the class of a code point, from the categories of the crate.
+/// Returns the class of a code point in Unicode 15.1.
 fn class_of(code: u32) -> u8 {
+    let near = ADDED_IN_16.partition_point(|(_, last)| *last < code);
+    if ADDED_IN_16.get(near).is_some_and(|(first, _)| *first <= code) {
+        return OTHER;
+    }
+    class_in_16(code)
+}
+
+/// Returns the class of a code point, from the categories of the crate.
+fn class_in_16(code: u32) -> u8 {
     // Most code points are unassigned, and a lookup in the crate's table is slow in unoptimized builds.
     if UNASSIGNED.contains(&code) || code > LAST_ASSIGNED {
         return OTHER;
@@ -123,10 +136,6 @@ fn class_of(code: u32) -> u8 {
     let Some(char) = char::from_u32(code) else { return OTHER };
     if char.is_whitespace() {
         return SPACE;
-    }
-    let near = ADDED_IN_16.partition_point(|(_, last)| *last < code);
-    if ADDED_IN_16.get(near).is_some_and(|(first, _)| *first <= code) {
-        return OTHER;
     }
     match get_general_category(char) {
         Category::UppercaseLetter
@@ -163,13 +172,13 @@ fn class_in_go(code: u32) -> u8 {
     }
 }
 
-/// Returns whether a letter or mark may be in the upper part and in the lower part of a cased word: `\p{Lu}`,
+/// Returns whether a letter or mark of a class may be in the upper part and in the lower part of a cased word: `\p{Lu}`,
 /// `\p{Lt}`, `\p{Lm}`, `\p{Lo}` and `\p{M}`, or `\p{Ll}` instead of `\p{Lu}` and `\p{Lt}`.
-pub(super) fn cases(code: u32) -> (bool, bool) {
+pub(super) fn cases(code: u32, class: u8) -> (bool, bool) {
     match char::from_u32(code).map(get_general_category) {
         Some(Category::UppercaseLetter | Category::TitlecaseLetter) => (true, false),
         Some(Category::LowercaseLetter) => (false, true),
-        Some(_) if class_in_go(code) & (LETTER | MARK) != 0 => (true, true),
+        Some(_) if class & (LETTER | MARK) != 0 => (true, true),
         _ => (false, false),
     }
 }
@@ -180,15 +189,19 @@ pub(super) struct CharReader<'t> {
     pub(super) text: &'t [u8],
     ascii: &'static [u8; 128],
     table: &'static ClassTable,
+    /// Whether `ſ` is a small `S` where case does not matter.
+    pub(super) folds_long_s: bool,
 }
 
 impl<'t> CharReader<'t> {
     /// Creates a reader of UTF-8 text. Invalid bytes have an arbitrary class, and never cause a panic.
-    pub(super) fn new(text: &'t [u8], white_space: WhiteSpace) -> Self {
-        match white_space {
-            WhiteSpace::Unicode => Self { text, ascii: &ASCII, table: &TABLE },
-            WhiteSpace::Ascii => Self { text, ascii: &ASCII_WITHOUT_VT, table: &TABLE_OF_GO },
-        }
+    pub(super) fn new(text: &'t [u8], tables: CharTables) -> Self {
+        let (ascii, table) = match tables {
+            CharTables::LlamaCpp => (&ASCII, &TABLE),
+            CharTables::Go => (&ASCII_WITHOUT_VT, &TABLE_OF_GO),
+            CharTables::HuggingFace => (&ASCII, &TABLE_OF_16),
+        };
+        Self { text, ascii, table, folds_long_s: tables == CharTables::HuggingFace }
     }
 
     /// Returns the class and the length in bytes of the character at a position; (0, 0) at the end.
@@ -306,7 +319,7 @@ mod tests {
 
     #[test]
     fn invalid_bytes_are_read_to_the_end() {
-        let reader = CharReader::new(&[0xf0, 0x9f], WhiteSpace::Unicode);
+        let reader = CharReader::new(&[0xf0, 0x9f], CharTables::LlamaCpp);
         assert_eq!(reader.class(0).1, 2);
         assert_eq!(reader.run(0, ANY), 2);
     }

@@ -11,7 +11,7 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
-use self::class::{LETTER, MARK, WhiteSpace};
+use self::class::{CharTables, LETTER, MARK};
 use self::rule::{CasedRule, Cl100kRule, SplitRule, SplitStep};
 use super::engine::Engine;
 
@@ -25,6 +25,8 @@ pub(super) struct PreTokenizer {
     pub(super) adds_bos: bool,
     /// Whether the model has a BOS token.
     pub(super) has_bos: bool,
+    /// Whether the characters of a text are composed (NFC) before it is split.
+    pub(super) composes: bool,
 }
 
 impl PreTokenizer {
@@ -85,11 +87,8 @@ impl PreTokenizer {
             | "nemotron_h_omni" => QWEN2,
             "lfm2" | "lfm2moe" if name == "default" => GPT2,
             "mllama" | "olmo3" | "glm4moelite" | "glmocr" | "lfm2" | "lfm2moe" => LLAMA3,
-            "llama4" | "gptoss" | "gpt-oss" => {
-                const RULE: CasedRule = CasedRule { max_digits: 3, contractions: true };
-                PreTokenizer::new(&[SplitStep::CasedInGo(RULE)])
-            }
-            "mistral3" => TEKKEN_IN_GO,
+            "llama4" | "gptoss" | "gpt-oss" => GPT4O_BY_CLASSES,
+            "mistral3" => TEKKEN_BY_CLASSES,
             "deepseek2" | "deepseekocr" => DEEPSEEK3,
             "laguna" => PreTokenizer::new(&[
                 SplitStep::LineBreaks,
@@ -100,18 +99,42 @@ impl PreTokenizer {
                 "default" => GPT2,
                 "qwen2" => QWEN2,
                 "refact" => STARCODER,
-                "tekken" => TEKKEN_IN_GO,
+                "tekken" => TEKKEN_BY_CLASSES,
                 _ => LLAMA3,
             },
             _ => return None,
         };
-        let rule = SplitRule { white_space: WhiteSpace::Ascii, ..pre.rule };
+        let rule = SplitRule { tables: CharTables::Go, ..pre.rule };
         Some(Self { rule, ignores_merges: true, ..pre })
     }
 
+    /// Returns the pre-tokenizer of a byte-level `tokenizer.json`: the name of a rule, and options behind it.
+    ///
+    /// **Source**: the expressions in `vocab/tokenizer_json.rs`, of which each name stands for one.
+    pub(super) fn in_hugging_face(pre: &str) -> Option<Self> {
+        let mut words = pre.split(' ');
+        let pre = match words.next()? {
+            "gpt-2" => GPT2,
+            "starcoder" => STARCODER,
+            "llama3" => LLAMA3,
+            "qwen2" => QWEN2,
+            "qwen35" => QWEN35,
+            "gpt-4o" => GPT4O_BY_CLASSES,
+            "tekken" => TEKKEN_BY_CLASSES,
+            "deepseek-v3" => DEEPSEEK3,
+            _ => return None,
+        };
+        let rule = SplitRule { tables: CharTables::HuggingFace, ..pre.rule };
+        words.try_fold(Self { rule, ..pre }, |pre, option| match option {
+            "nfc" => Some(Self { composes: true, ..pre }),
+            "whole-words" => Some(pre.ignoring_merges()),
+            _ => None,
+        })
+    }
+
     const fn new(steps: &'static [SplitStep]) -> Self {
-        let rule = SplitRule { steps, white_space: WhiteSpace::Unicode };
-        Self { rule, ignores_merges: false, adds_bos: false, has_bos: true }
+        let rule = SplitRule { steps, tables: CharTables::LlamaCpp };
+        Self { rule, ignores_merges: false, adds_bos: false, has_bos: true, composes: false }
     }
 
     const fn ignoring_merges(self) -> Self {
@@ -157,8 +180,15 @@ const GPT4O: PreTokenizer =
     PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 3, contractions: true })]);
 const TEKKEN: PreTokenizer =
     PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 1, contractions: false })]);
-const TEKKEN_IN_GO: PreTokenizer =
-    PreTokenizer::new(&[SplitStep::CasedInGo(CasedRule { max_digits: 1, contractions: false })]);
+const GPT4O_BY_CLASSES: PreTokenizer = PreTokenizer::new(&[SplitStep::CasedByClasses(CasedRule {
+    max_digits: 3,
+    contractions: true,
+})]);
+const TEKKEN_BY_CLASSES: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::CasedByClasses(CasedRule {
+        max_digits: 1,
+        contractions: false,
+    })]);
 const DEEPSEEK_LLM: PreTokenizer = PreTokenizer::new(&[
     SplitStep::Runs(rule::breaks, 1),
     SplitStep::RunsWithSpace(rule::deepseek_letters),

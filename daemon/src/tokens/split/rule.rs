@@ -11,14 +11,14 @@
 //! `unicode_regex_split_custom_*` functions in its `unicode.cpp`.
 
 use super::class::{
-    ANY, CharReader, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL, WhiteSpace, cases,
+    ANY, CharReader, CharTables, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL, cases,
 };
 
 /// The way in which a family of vocabularies splits text into words.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct SplitRule {
     pub(super) steps: &'static [SplitStep],
-    pub(super) white_space: WhiteSpace,
+    pub(super) tables: CharTables,
 }
 
 impl SplitRule {
@@ -27,8 +27,8 @@ impl SplitRule {
     pub(in super::super) fn split(self, text: &[u8], emit: &mut impl FnMut(usize, usize)) {
         match self.steps {
             // The common rules have one step, into which `emit` can be inlined.
-            [step] => step.split(CharReader::new(text, self.white_space), emit),
-            steps => split_by_steps(steps, self.white_space, text, 0, emit),
+            [step] => step.split(CharReader::new(text, self.tables), emit),
+            steps => split_by_steps(steps, self.tables, text, 0, emit),
         }
     }
 }
@@ -42,8 +42,8 @@ pub(super) enum SplitStep {
     Cl100k(Cl100kRule),
     /// Words in which a capital begins a new word.
     Cased(CasedRule),
-    /// The same by the expressions of Ollama's engine in Go, which know the case of all letters.
-    CasedInGo(CasedRule),
+    /// The same by the expressions that models come with, which know the case of all letters.
+    CasedByClasses(CasedRule),
     /// The last step of DeepSeek V3.
     DeepSeek3,
     /// Runs of line feeds, each with an optional carriage return before it.
@@ -120,7 +120,7 @@ fn split_by_matches(
 /// Splits a piece, which begins at `offset` of the text, by several steps.
 fn split_by_steps(
     steps: &[SplitStep],
-    white_space: WhiteSpace,
+    tables: CharTables,
     piece: &[u8],
     offset: usize,
     emit: &mut dyn FnMut(usize, usize),
@@ -128,12 +128,12 @@ fn split_by_steps(
     match steps {
         [] => emit(offset, offset + piece.len()),
         [last] => {
-            let reader = CharReader::new(piece, white_space);
+            let reader = CharReader::new(piece, tables);
             last.split(reader, &mut |start, end| emit(offset + start, offset + end));
         }
         [step, rest @ ..] => {
-            step.split(CharReader::new(piece, white_space), &mut |start, end| {
-                split_by_steps(rest, white_space, &piece[start..end], offset + start, emit);
+            step.split(CharReader::new(piece, tables), &mut |start, end| {
+                split_by_steps(rest, tables, &piece[start..end], offset + start, emit);
             });
         }
     }
@@ -149,8 +149,8 @@ impl SplitStep {
                 split_fully(reader, |at| cl100k_word(reader, at, rule), emit);
             }
             Self::Cased(rule) => split_fully(reader, |at| cased_word(reader, at, rule), emit),
-            Self::CasedInGo(rule) => {
-                split_by_matches(reader, |at| cased_word_in_go(reader, at, rule), emit);
+            Self::CasedByClasses(rule) => {
+                split_by_matches(reader, |at| cased_word_by_classes(reader, at, rule), emit);
             }
             Self::LineBreaks => split_by_matches(reader, |at| line_breaks(piece, at), emit),
             Self::DeepSeek3 => {
@@ -220,6 +220,9 @@ fn contraction(reader: CharReader<'_>, at: usize, any_case: bool) -> usize {
     };
     if reader.text.get(at) != Some(&b'\'') {
         return 0;
+    }
+    if any_case && reader.folds_long_s && reader.text[at + 1..].starts_with("ſ".as_bytes()) {
+        return "'ſ".len();
     }
     match (fold(1), fold(2)) {
         (b's' | b't' | b'm' | b'd', _) => 2,
@@ -331,11 +334,11 @@ fn cased_letters(reader: CharReader<'_>, start: usize) -> usize {
     }
 }
 
-/// Returns the end of the cased word at a position, as Ollama's engine in Go finds it:
+/// Returns the end of the cased word at a position, as Hugging Face's library and Ollama's engine in Go find it:
 /// `[^\r\n\p{L}\p{N}]?U*W+|[^\r\n\p{L}\p{N}]?U+W*|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 /// where `U` is `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]` and `W` is `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`, and a contraction may follow a
 /// word.
-fn cased_word_in_go(reader: CharReader<'_>, at: usize, rule: CasedRule) -> Option<usize> {
+fn cased_word_by_classes(reader: CharReader<'_>, at: usize, rule: CasedRule) -> Option<usize> {
     const OTHERS: u8 = ANY & !(LETTER | NUMBER | SPACE);
     let first = *reader.text.get(at)?;
     let (class, len) = reader.class(at);
@@ -367,7 +370,7 @@ fn cases_at(reader: CharReader<'_>, at: usize) -> (bool, bool, usize) {
         Some(byte) if byte.is_ascii() => (byte.is_ascii_uppercase(), byte.is_ascii_lowercase(), 1),
         Some(_) => {
             let (code, len) = reader.code(at);
-            let (is_upper, is_lower) = cases(code);
+            let (is_upper, is_lower) = cases(code, reader.class(at).0);
             (is_upper, is_lower, len)
         }
     }

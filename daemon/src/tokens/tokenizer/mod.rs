@@ -2,8 +2,8 @@
 //!
 //! Must not know messages, templates or windows.
 //!
-//! **Invariant**: the ids are those that the engine returns: llama.cpp's `llama_tokenize` with `parse_special`, or
-//! `Encode` of Ollama's engine in Go. A count is the number of these ids.
+//! **Invariant**: the ids are those that the engine returns: llama.cpp's `llama_tokenize` with `parse_special`, `Encode`
+//! of Ollama's engine in Go, or `encode` of Hugging Face's library without added tokens. A count is the number of these ids.
 
 #[cfg(test)]
 mod tests;
@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::byte_level::ByteLevel;
-use super::char_level::CharLevel;
+use super::char_level::{CharLevel, SpacePrefix};
 use super::engine::Engine;
 use super::special::{Fragment, SpecialTokens};
 use super::split::PreTokenizer;
-use super::vocab::{TokenRole, Vocabulary};
+use super::vocab::{BYTE_LEVEL, CHAR_LEVEL, TokenRole, Vocabulary};
 use super::words::{TokenCount, TokenSink, WordBuffers};
 
 /// A part of every identity. It must be raised when the code returns other tokens for the same vocabulary.
@@ -40,6 +40,9 @@ pub enum TokenizerError {
     /// space.
     #[error("the name of the model is missing, on which the special tokens of Phi-3 depend")]
     MissingName,
+    /// A byte has no token, so some texts have none either.
+    #[error("the vocabulary has no token for some bytes")]
+    MissingByte,
 }
 
 /// The tokenizer of one vocabulary; threads can share it.
@@ -85,7 +88,11 @@ impl Tokenizer {
                 // Ollama runs a vocabulary that its engine in Go refuses with llama.cpp.
                 None => return Self::new(vocabulary, Engine::OldLlamaCpp),
             },
-            _ => {
+            Engine::HuggingFace => {
+                let none = AddedTokens { adds_bos: false, default_bos: None, default_eos: None };
+                (TokenizerFamily::in_hugging_face(vocabulary)?, none, engine)
+            }
+            Engine::LlamaCpp | Engine::OldLlamaCpp => {
                 let (family, added) = TokenizerFamily::in_llama_cpp(vocabulary, engine)?;
                 (family, added, engine)
             }
@@ -169,15 +176,14 @@ impl Tokenizer {
         let added = |id: Option<u32>| id.filter(|_| add_special);
         sink.push_all(added(self.bos).as_slice());
         let text = text.as_bytes();
-        let mut is_first = true;
         for fragment in self.specials.split(text) {
             match fragment {
                 Fragment::Token(id) => sink.push_all(&[id]),
                 Fragment::Text(ref range) => {
-                    self.family.encode(&text[range.clone()], is_first, &mut buffers, sink);
+                    let is_start = range.start == 0;
+                    self.family.encode(&text[range.clone()], is_start, &mut buffers, sink);
                 }
             }
-            is_first = matches!(fragment, Fragment::Token(_));
         }
         sink.push_all(added(self.eos).as_slice());
         buffers.shrink();
@@ -287,17 +293,39 @@ impl TokenizerFamily {
         Ok((family, AddedTokens { adds_bos, default_bos, default_eos }))
     }
 
+    /// Builds the tables of a vocabulary from a `tokenizer.json`.
+    fn in_hugging_face(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
+        let pre = vocabulary.pre.as_str();
+        let unknown = || TokenizerError::UnknownPreTokenizer(pre.to_owned());
+        let (family, has_bytes) = match vocabulary.model.as_str() {
+            BYTE_LEVEL => {
+                let pre = PreTokenizer::in_hugging_face(pre).ok_or_else(unknown)?;
+                let family = ByteLevel::new(vocabulary, pre, Engine::HuggingFace);
+                let has_bytes = family.has_all_bytes();
+                (Self::ByteLevel(family), has_bytes)
+            }
+            CHAR_LEVEL => {
+                let prefix = SpacePrefix::by_name(pre).ok_or_else(unknown)?;
+                let family = CharLevel::of_pairs(vocabulary, prefix);
+                let has_bytes = family.has_all_bytes();
+                (Self::CharLevel(family), has_bytes)
+            }
+            model => return Err(TokenizerError::UnknownModel(model.to_owned())),
+        };
+        if has_bytes { Ok(family) } else { Err(TokenizerError::MissingByte) }
+    }
+
     #[inline]
     fn encode<S: TokenSink>(
         &self,
         text: &[u8],
-        is_first: bool,
+        is_start: bool,
         buffers: &mut WordBuffers,
         sink: &mut S,
     ) {
         match self {
             Self::ByteLevel(family) => family.encode(text, buffers, sink),
-            Self::CharLevel(family) => family.encode(text, is_first, buffers, sink),
+            Self::CharLevel(family) => family.encode(text, is_start, buffers, sink),
         }
     }
 }

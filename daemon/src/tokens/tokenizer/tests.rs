@@ -1,8 +1,10 @@
 //! The engine's own test cases, and the effect of special tokens.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 use super::{Tokenizer, TokenizerError};
 use crate::tokens::testing::{GgufBuilder, byte_level, byte_level_of, fixture, golden, vocabulary};
@@ -52,6 +54,67 @@ fn ids_in_go_equal_those_of_ollama() {
         let tokenizer = Tokenizer::new(&changed, Engine::OllamaGo).unwrap();
         for (text, ids) in cases {
             assert_eq!(tokenizer.ids(&text), ids, "{architecture}: {text:?}");
+        }
+    }
+}
+
+/// A `tokenizer.json` of a vocabulary of the fixtures, and the ids of all texts.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TokenizerCases {
+    vocabulary: String,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    ignore_merges: bool,
+    added_tokens: Value,
+    ids: Vec<Vec<u32>>,
+}
+
+impl TokenizerCases {
+    /// Returns the file, with the tokens and merges of the vocabulary.
+    fn file(&self, vocabulary: &Vocabulary) -> Value {
+        let text = |id: u32| std::str::from_utf8(vocabulary.texts.of(id)).unwrap_or("\u{fffd}");
+        let ids: HashMap<&str, u32> = (0..vocabulary.n_tokens).map(|id| (text(id), id)).collect();
+        let is_pair = |pair: &(&str, &str)| ids.contains_key(pair.0) && ids.contains_key(pair.1);
+        let mut merges = Vec::new();
+        for merge in &vocabulary.merges {
+            merges.push(text(merge.text).split_at(merge.left_bytes as usize));
+        }
+        for id in (0..vocabulary.n_tokens).filter(|_| vocabulary.merges.is_empty()) {
+            let text = text(id);
+            let splits = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
+            let mut pairs: Vec<_> = splits.filter(is_pair).collect();
+            pairs.sort_by_key(|(left, right)| (ids[left], ids[right]));
+            merges.extend(pairs);
+        }
+        let has_bytes = vocabulary.merges.is_empty();
+        json!({
+            "added_tokens": self.added_tokens,
+            "normalizer": self.normalizer,
+            "pre_tokenizer": self.pre_tokenizer,
+            "model": {
+                "type": "BPE", "vocab": ids, "merges": merges, "byte_fallback": has_bytes,
+                "ignore_merges": self.ignore_merges,
+            },
+        })
+    }
+}
+
+#[test]
+fn ids_of_a_tokenizer_json_equal_those_of_the_library() {
+    let fixture: Value = serde_json::from_slice(&fixture("tokenizers-0.23.json")).unwrap();
+    let texts: Vec<String> = serde_json::from_value(fixture["texts"].clone()).unwrap();
+    let files: Vec<TokenizerCases> = serde_json::from_value(fixture["files"].clone()).unwrap();
+    assert_eq!((texts.len(), files.len()), (23, 11));
+    let vocabularies = ["gpt-2", "llama-spm"].map(|name| (name, vocabulary(name)));
+    for cases in files {
+        let (_, known) = vocabularies.iter().find(|(name, _)| *name == cases.vocabulary).unwrap();
+        let file = cases.file(known).to_string();
+        let read = Vocabulary::from_tokenizer_json(file.as_bytes()).unwrap();
+        assert!(Vocabulary::from_bytes(&read.to_bytes()).unwrap() == read);
+        let tokenizer = Tokenizer::new(&read, Engine::HuggingFace).unwrap();
+        for (text, ids) in texts.iter().zip(&cases.ids) {
+            assert_eq!(tokenizer.ids(text), *ids, "{}: {text:?}", read.pre);
         }
     }
 }

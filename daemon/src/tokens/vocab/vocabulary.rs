@@ -9,10 +9,14 @@ use thiserror::Error;
 
 use super::texts::Texts;
 
+/// The families of a `tokenizer.json`, whose names no GGUF file has.
+pub(in super::super) const BYTE_LEVEL: &str = "byte-level";
+pub(in super::super) const CHAR_LEVEL: &str = "char-level";
+
 /// A model's vocabulary.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// `tokenizer.ggml.model`: the tokenizer family.
+    /// `tokenizer.ggml.model`: the tokenizer family; [`BYTE_LEVEL`] or [`CHAR_LEVEL`] if a `tokenizer.json` was read.
     pub(in super::super) model: String,
     /// `tokenizer.ggml.pre`: the name of the split rule; empty if the model names none.
     pub(in super::super) pre: String,
@@ -103,6 +107,14 @@ pub enum VocabularyError {
     /// The JSON could not be parsed.
     #[error("read the description of the model")]
     Json(#[source] serde_json::Error),
+    /// A part of a `tokenizer.json` has no counterpart here.
+    #[error("the {part} is not understood: {found}")]
+    NotUnderstood {
+        /// The part.
+        part: &'static str,
+        /// The beginning of its value.
+        found: String,
+    },
     /// The file could not be read, or ends too early.
     #[error("read the header of the model file")]
     Io(#[source] std::io::Error),

@@ -60,6 +60,9 @@ pub(crate) struct FaceState {
     pub(crate) n_params: u64,
     /// Set if vLLM counts with another vocabulary.
     pub(crate) counts_otherwise: bool,
+    /// The tokens that every other answer counts more, as that of a replica with another template.
+    pub(crate) counts_more: u64,
+    n_answers: u64,
     answers: VecDeque<Answer>,
     /// Replies to the next chats, instead of answers.
     replies: VecDeque<Vec<Step>>,
@@ -90,6 +93,8 @@ impl FakeOpenAi {
             lists_window: false,
             n_params: 108_096,
             counts_otherwise: false,
+            counts_more: 0,
+            n_answers: 0,
             answers: VecDeque::new(),
             replies: VecDeque::new(),
             requests: Vec::new(),
@@ -329,7 +334,9 @@ impl FaceState {
         let shared = common_prefix(&prompt, &self.last_prompt);
         let cached = count(&prompt[..shared]).min(tokens - 1);
         self.last_prompt = prompt;
-        self.answer(body, &answer, tokens, cached)
+        self.n_answers += 1;
+        let more = if self.n_answers.is_multiple_of(2) { self.counts_more } else { 0 };
+        self.answer(body, &answer, tokens + more, cached)
     }
 
     /// Returns the refusal of a prompt that is too long.

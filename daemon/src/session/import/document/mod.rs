@@ -222,6 +222,18 @@ fn allowed_servers(metadata: &mut Fields) -> Vec<String> {
     })
 }
 
+/// Returns the options of each answer.
+fn options(metadata: &mut Fields, losses: &mut Losses) -> Meta {
+    match metadata.value("options") {
+        Some(Value::Object(options)) => options.into_iter().collect(),
+        Some(_) => {
+            losses.add("metadata.options", "not an object");
+            Meta::new()
+        }
+        None => Meta::new(),
+    }
+}
+
 /// Fills the header from the metadata. Returns the description, for which a header has no field.
 fn complete(
     header: &mut SessionHeader,
@@ -233,6 +245,7 @@ fn complete(
     header.system_prompt = metadata.text("systemPrompt");
     header.context_size = metadata.count("contextWindow").and_then(|size| size.try_into().ok());
     header.allowed_servers = allowed_servers(metadata);
+    header.options = options(metadata, losses);
     if let Some(client) = metadata.object("client") {
         header.metadata = client.into_remaining().into_iter().collect::<BTreeMap<_, _>>() as Meta;
     }

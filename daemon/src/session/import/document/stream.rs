@@ -196,6 +196,7 @@ fn is_kept(name: &str, is_metadata: bool) -> bool {
             "projectPath",
             "systemPrompt",
             "allowedServers",
+            "options",
             "contextWindow",
             "client",
             "compressionCount",

@@ -277,6 +277,29 @@ fn list_of_servers_that_is_none_allows_no_server() {
 }
 
 #[test]
+fn options_of_a_document_are_kept_or_reported() {
+    let import = |options: &str| {
+        let text = format!(
+            r#"{{"messages":[{{"role":"user","content":"hi"}}],"metadata":{{"options":{options}}}}}"#
+        );
+        parse(&text).unwrap()
+    };
+    let kept = import(r#"{"seed":7}"#);
+    assert_eq!(serde_json::to_string(&kept.header.options).unwrap(), r#"{"seed":7}"#);
+    assert!(!losses(&kept).iter().any(|loss| loss.contains("options")), "{:?}", losses(&kept));
+    let deep = format!(r#"{{"format":{}7{}}}"#, "[".repeat(97), "]".repeat(97));
+    let large = format!(r#"{{"stop":["{}"]}}"#, "x".repeat(70_000));
+    for (wrong, what) in
+        [("[7]", "metadata.options"), (&deep, "metadata.options"), (&large, "options")]
+    {
+        let imported = import(wrong);
+        assert!(imported.header.options.is_empty());
+        let losses = losses(&imported);
+        assert!(losses.iter().any(|loss| loss.starts_with(what)), "{losses:?}");
+    }
+}
+
+#[test]
 fn inactive_messages_of_a_document_stay_inactive() {
     let text = r#"{"sessionId":"550e8400-e29b-41d4-a716-446655440000","messages":[
       {"role":"user","content":"a","timestamp":"2026-01-01T00:00:00Z"},

@@ -23,7 +23,7 @@ use state::State;
 pub(crate) use fault::Fault;
 pub(crate) use models::{SCRIPTED, render};
 pub(crate) use state::Request;
-pub(crate) use vocabulary::{count, gguf};
+pub(crate) use vocabulary::{count, gguf, tokenizer_json};
 
 /// The path name of requests that only render a prompt.
 pub(crate) const RENDER: &str = "/api/chat (render)";

@@ -116,6 +116,27 @@ fn byte_char(byte: u8) -> char {
     char::from_u32(0x100 + number as u32).unwrap_or_default()
 }
 
+/// Returns the `tokenizer.json` of the vocabulary.
+pub(crate) fn tokenizer_json() -> Value {
+    let n_normal = 256 + MERGES.len();
+    let mut ids = serde_json::Map::new();
+    for byte in 0..=u8::MAX {
+        ids.insert(byte_char(byte).to_string(), byte.into());
+    }
+    for (at, (left, right)) in MERGES.iter().enumerate() {
+        ids.insert(format!("{left}{right}"), (256 + at).into());
+    }
+    let added = SPECIALS
+        .iter()
+        .enumerate()
+        .map(|(at, special)| json!({ "id": n_normal + at, "content": special, "special": true }));
+    json!({
+        "added_tokens": added.collect::<Vec<_>>(),
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false },
+        "model": { "type": "BPE", "vocab": ids, "merges": MERGES },
+    })
+}
+
 /// Returns a GGUF file with the vocabulary and without weights.
 pub(crate) fn gguf() -> Vec<u8> {
     let text = |text: &str, out: &mut Vec<u8>| {
