@@ -262,6 +262,7 @@ mod tests {
                 is_own: true,
                 has_writer: false,
                 inode: (1, inode),
+                changed_at: (0, 0),
             })
         };
         let none = || PlaceState::Absent;

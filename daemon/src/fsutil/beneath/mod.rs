@@ -64,6 +64,8 @@ pub(crate) struct FoundFile {
     pub(crate) has_writer: bool,
     /// The device and the number of the file, which its other names have as well.
     pub(crate) inode: (u64, u64),
+    /// The time of the last change of the content, the attributes or the names of the file: seconds and nanoseconds.
+    pub(crate) changed_at: (i64, i64),
 }
 
 impl Dir {
@@ -143,23 +145,29 @@ impl Dir {
 
     /// Reads the file at a path, if there is any. Never waits for a pipe.
     pub(crate) fn find(&self, name: &str) -> io::Result<PlaceState> {
+        self.find_open(name).map(|(found, _)| found)
+    }
+
+    /// Reads the file at a path as [`Dir::find`] does, and returns a regular file open.
+    pub(crate) fn find_open(&self, name: &str) -> io::Result<(PlaceState, Option<File>)> {
+        let other = |what| Ok((PlaceState::Other(what), None));
         check_read(&self.path)?;
         let mut file = match self.open_file(name) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(PlaceState::Absent),
-            Err(Errno::LOOP | Errno::MLINK) => return Ok(PlaceState::Other("a symbolic link")),
-            Err(Errno::NXIO) => return Ok(PlaceState::Other("a special file")),
+            Err(Errno::NOENT) => return Ok((PlaceState::Absent, None)),
+            Err(Errno::LOOP | Errno::MLINK) => return other("a symbolic link"),
+            Err(Errno::NXIO) => return other("a special file"),
             Err(error) => return Err(error.into()),
         };
         let metadata = file.metadata()?;
         if metadata.is_dir() {
-            return Ok(PlaceState::Other("a directory"));
+            return other("a directory");
         }
         if !metadata.is_file() {
-            return Ok(PlaceState::Other("a special file"));
+            return other("a special file");
         }
         if metadata.len() > MAX_COMPARED_BYTES {
-            return Ok(PlaceState::Other("a file of more than 1 GiB"));
+            return other("a file of more than 1 GiB");
         }
         // First, so that nobody who is seen too late has written what is read.
         let has_writer = has_writer(&file);
@@ -167,7 +175,23 @@ impl Dir {
         let mode = mode_of(&metadata);
         let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
         let inode = (metadata.dev(), metadata.ino());
-        Ok(PlaceState::File(FoundFile { hash, size_bytes, mode, is_own, has_writer, inode }))
+        let changed_at = (metadata.ctime(), metadata.ctime_nsec());
+        let found = FoundFile { hash, size_bytes, mode, is_own, has_writer, inode, changed_at };
+        Ok((PlaceState::File(found), Some(file)))
+    }
+
+    /// Returns whether the system says that a name has the same file as before, without a change. Only a hint: the clock of
+    /// a file system has ticks of milliseconds, and a program may have the file open.
+    pub(crate) fn seems_unchanged(&self, name: &str, found: &FoundFile) -> io::Result<bool> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            now => {
+                let now = now?;
+                let changed_at = (now.st_ctime as i64, now.st_ctime_nsec as i64);
+                let inode = (now.st_dev as u64, now.st_ino as u64);
+                Ok((inode, changed_at) == (found.inode, found.changed_at))
+            }
+        }
     }
 
     /// Returns the names in this directory that are UTF-8.
@@ -350,10 +374,16 @@ fn hash_of(file: &mut File, len: u64) -> io::Result<([u8; 32], u64)> {
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok((*hasher.finalize().as_bytes(), hasher.count())),
-            Ok(n_read) => hasher.update(&buffer[..n_read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(n_read) => {
+                hasher.update(&buffer[..n_read]);
+                // The end of a file that has the size that the system says.
+                if n_read < buffer.len() && hasher.count() == len {
+                    return Ok((*hasher.finalize().as_bytes(), len));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
-        };
+        }
     }
 }
 
