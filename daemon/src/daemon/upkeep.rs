@@ -95,6 +95,9 @@ async fn release_idle(core: Arc<Core>) {
         core.models.release_idle();
         core.files.release_idle();
         core.counts.drop_idle();
+        let resting = Arc::clone(&core);
+        let remove = move || resting.journals.discarded.remove_rested();
+        drop(tokio::task::spawn_blocking(remove).await);
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");
         }

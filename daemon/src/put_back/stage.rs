@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use ollm_protocol::content::{FileHash, KeptFile};
 use serde::{Deserialize, Serialize};
 
+use super::discarded::DiscardedStages;
 use super::journal::{Journal, STAGE_PREFIX};
 use super::plan::{find_beneath, open_project, split};
 use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
@@ -53,6 +54,17 @@ pub(super) struct Ready {
     pub(super) dirs: Vec<String>,
 }
 
+/// The files of a stage.
+#[derive(Default)]
+struct StagedFiles {
+    /// Those whose content may be nowhere else.
+    kept: Vec<KeptFile>,
+    /// The names of the needless ones.
+    needless: Vec<String>,
+    /// Set if somebody else put something into the stage.
+    has_others: bool,
+}
+
 /// The project and the stage of a journal.
 pub(super) struct Stage<'a> {
     pub(super) journal: &'a Journal,
@@ -85,6 +97,13 @@ pub(crate) fn staged_path(journal: &Journal, at: usize) -> PathBuf {
     let stage = journal.root.join(journal.stage_name());
     let moved_out = stage.join(out_name(at));
     if moved_out.symlink_metadata().is_ok() { moved_out } else { stage.join(staged_name(at)) }
+}
+
+/// Returns whether a file of a stage has a name that only the daemon gives.
+pub(super) fn is_own_name(name: &str) -> bool {
+    let is_staged =
+        |at| [staged_name(at), out_name(at), back_name(at)].iter().any(|own| own == name);
+    change_of(name).is_some_and(is_staged) || [READY, NOT_READY, TAKEN_BACK, KEPT].contains(&name)
 }
 
 impl<'a> Stage<'a> {
@@ -172,13 +191,17 @@ impl<'a> Stage<'a> {
     }
 
     /// Removes everything, because no file of the project was moved: only new contents are there, perhaps in part.
-    pub(super) fn remove_unused(&self) -> io::Result<()> {
-        self.remove(&|_, _| Ok(true))
+    pub(super) fn remove_unused(&self, discarded: &DiscardedStages) -> io::Result<()> {
+        self.remove(discarded, &|_, _| Ok(true))
     }
 
     /// Removes each file whose content is certain elsewhere, and then the stage unless something stays.
-    pub(super) fn remove_needless(&self, contents: &dyn KeptContents) -> io::Result<()> {
-        self.remove(&|at, file| {
+    pub(super) fn remove_needless(
+        &self,
+        contents: &dyn KeptContents,
+        discarded: &DiscardedStages,
+    ) -> io::Result<()> {
+        self.remove(discarded, &|at, file| {
             let is_elsewhere = || -> io::Result<bool> {
                 Ok(contents.has(FileHash(file.hash)) || self.is_in_place(at, file)?)
             };
@@ -189,9 +212,16 @@ impl<'a> Stage<'a> {
     /// Removes needless files, the marks, which say what may be removed, and the stage; or lists the files that stay.
     fn remove(
         &self,
+        discarded: &DiscardedStages,
         is_needless: &dyn Fn(usize, &FoundFile) -> io::Result<bool>,
     ) -> io::Result<()> {
-        let kept = self.remove_files(is_needless)?;
+        let StagedFiles { kept, needless, has_others } = self.examine(is_needless)?;
+        let is_needless = kept.is_empty() && !has_others;
+        let name = self.journal.stage_name();
+        if is_needless && discarded.take(&self.root, &name, needless.len()) {
+            return self.root.sync();
+        }
+        self.dir.remove_all(&needless)?;
         self.remove_mark(KEPT)?;
         if !kept.is_empty() {
             self.dir.create(KEPT, &serde_json::to_vec(&kept)?, MARK_MODE, SyncMethod::Each)?;
@@ -203,7 +233,7 @@ impl<'a> Stage<'a> {
             self.remove_mark(mark)?;
         }
         if kept.is_empty() {
-            let _is_gone = self.root.remove_dir(&self.journal.stage_name())?;
+            let _is_gone = self.root.remove_dir(&name)?;
         } else {
             self.dir.sync()?;
         }
@@ -225,29 +255,32 @@ impl<'a> Stage<'a> {
         Ok(true)
     }
 
-    /// Removes needless files, and returns the others.
-    fn remove_files(
+    /// Finds out which files are needless.
+    fn examine(
         &self,
         is_needless: &dyn Fn(usize, &FoundFile) -> io::Result<bool>,
-    ) -> io::Result<Vec<KeptFile>> {
-        let (mut kept, mut needless) = (Vec::new(), Vec::new());
+    ) -> io::Result<StagedFiles> {
+        let mut files = StagedFiles::default();
         for name in self.dir.names()? {
+            if !is_own_name(&name) {
+                files.has_others = true;
+                continue;
+            }
             let Some(at) = change_of(&name) else { continue };
             match self.dir.find(&name)? {
                 PlaceState::Absent => continue,
                 PlaceState::File(file) if is_needless(at, &file)? => {
-                    needless.push(name);
+                    files.needless.push(name);
                     continue;
                 }
                 _ => {}
             }
             let path = self.journal.changes.get(at).map(|change| change.path.clone());
             let file = format!("{}/{name}", self.journal.stage_name());
-            kept.push(KeptFile { path: path.unwrap_or_default(), file });
+            files.kept.push(KeptFile { path: path.unwrap_or_default(), file });
         }
-        self.dir.remove_all(&needless)?;
-        kept.sort();
-        Ok(kept)
+        files.kept.sort();
+        Ok(files)
     }
 
     fn remove_mark(&self, mark: &str) -> io::Result<()> {

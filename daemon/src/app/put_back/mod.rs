@@ -30,7 +30,7 @@ use super::drafts::{counted_for, uncounted};
 use super::error::{AppError, Result, limit_page};
 pub(crate) use crate::app::previews::FileMove;
 use crate::app::previews::Preview;
-use crate::fsutil::FsError;
+use crate::fsutil::{FsError, is_full};
 use crate::put_back::apply::{self, ApplyError, FileOutcome};
 use crate::put_back::journal::{Journal, JournaledChange};
 use crate::put_back::plan::{FileFate, PlanItem, open_project};
@@ -175,6 +175,11 @@ fn move_files(
         ControlFlow::Break(()) => Err(ApplyError::Canceled),
         ControlFlow::Continue(()) => Ok(outcomes),
     });
+    if let Err(ApplyError::Failed(error)) = &applied
+        && is_full(&error.source)
+    {
+        core.journals.discarded.remove_all();
+    }
     applied.map_err(|error| match (error, take_back(core, journal)) {
         (ApplyError::Canceled, Ok(())) => AppError::PutBackCanceled { id },
         (ApplyError::Canceled, Err(error)) | (ApplyError::Failed(error), _) => error.into(),
@@ -378,7 +383,7 @@ fn settle_failed(core: &Core, journal: &Journal) {
 /// Takes back an application that failed before its record was written. What fails is repeated later.
 fn take_back(core: &Core, journal: &Journal) -> Result<(), FsError> {
     let id = journal.session_id;
-    take_back::take_back(journal, &SessionContents { core, id })
+    take_back::take_back(journal, &SessionContents { core, id }, &core.journals.discarded)
         .and_then(|()| core.journals.remove(id))
         .inspect_err(|error| report(journal, "files are taken back later", error))
 }
@@ -387,7 +392,8 @@ fn take_back(core: &Core, journal: &Journal) -> Result<(), FsError> {
 fn finish(core: &Core, journal: &Journal) {
     if !journal.changes.is_empty() {
         let id = journal.session_id;
-        let finished = take_back::finish(journal, &SessionContents { core, id })
+        let contents = SessionContents { core, id };
+        let finished = take_back::finish(journal, &contents, &core.journals.discarded)
             .and_then(|()| core.journals.remove(id));
         if let Err(error) = finished {
             report(journal, "staged files are removed later", &error);
@@ -424,9 +430,9 @@ fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
     core.sessions.sync_kept_files(id)?;
     let contents = SessionContents { core, id };
     if is_recorded(core, id, journal.plan_id)? {
-        take_back::finish(&journal, &contents)?;
+        take_back::finish(&journal, &contents, &core.journals.discarded)?;
     } else {
-        take_back::take_back(&journal, &contents)?;
+        take_back::take_back(&journal, &contents, &core.journals.discarded)?;
         tracing::info!(session = %id, "took back files that an interrupted call had put back");
     }
     Ok(core.journals.remove(id)?)
@@ -477,11 +483,13 @@ pub(crate) fn recover(core: &Core) {
             tracing::warn!(session = %id, "an interrupted change of files is left: {error}");
         }
     }
+    core.journals.discarded.remove_all();
 }
 
-/// Removes the journal of a session that is deleted. What [`settle`] could not finish or reverse stays as it is. Blocks on
-/// the disk.
+/// Removes the journal of a session that is deleted, and files that it may have written from discarded stages. What
+/// [`settle`] could not finish or reverse stays as it is. Blocks on the disk.
 pub(crate) fn forget(core: &Core, id: SessionId) -> Result<()> {
+    core.journals.discarded.remove_all();
     Ok(core.journals.remove(id)?)
 }
 

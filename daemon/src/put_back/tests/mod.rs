@@ -211,7 +211,7 @@ impl Writer {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 // The next start does it, if this fails as well.
-                let _kept = take_back::take_back(&journal, &self.blobs)
+                let _kept = take_back::take_back(&journal, &self.blobs, &self.journals.discarded)
                     .and_then(|()| self.journals.remove(self.id));
                 return Err(error);
             }
@@ -223,7 +223,7 @@ impl Writer {
         }
         self.record_put_back(plan, &journal, &outcomes);
         if end == End::Whole {
-            take_back::finish(&journal, &self.blobs)?;
+            take_back::finish(&journal, &self.blobs, &self.journals.discarded)?;
             self.journals.remove(self.id)?;
         }
         Ok(outcomes)
@@ -273,9 +273,9 @@ impl Writer {
             matches!(record, FileRecord::PutBack(put_back) if put_back.plan_id == journal.plan_id)
         });
         if is_recorded {
-            take_back::finish(&journal, &self.blobs)?;
+            take_back::finish(&journal, &self.blobs, &self.journals.discarded)?;
         } else {
-            take_back::take_back(&journal, &self.blobs)?;
+            take_back::take_back(&journal, &self.blobs, &self.journals.discarded)?;
         }
         self.journals.remove(self.id)
     }
