@@ -182,6 +182,7 @@ impl Dir {
 
     /// Returns whether the system says that a name has the same file as before, without a change. Only a hint: the clock of
     /// a file system has ticks of milliseconds, and a program may have the file open.
+    #[expect(clippy::unnecessary_cast, reason = "the types differ between systems")]
     pub(crate) fn seems_unchanged(&self, name: &str, found: &FoundFile) -> io::Result<bool> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(false),
