@@ -423,4 +423,20 @@ mod tests {
         assert_eq!(a.find("missing").expect("looks"), PlaceState::Absent);
         Dir::open(&root.join("link")).expect_err("is a link");
     }
+
+    #[test]
+    fn file_that_was_replaced_or_removed_seems_changed() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let dir = Dir::open(scratch.path()).expect("opens");
+        let write = |name: &str| fs::write(scratch.path().join(name), "same").expect("writes");
+        write("a");
+        write("b");
+        let PlaceState::File(found) = dir.find("a").expect("looks") else { panic!("is a file") };
+        let seems_unchanged = || dir.seems_unchanged("a", &found).expect("looks");
+        assert!(seems_unchanged());
+        fs::rename(scratch.path().join("b"), scratch.path().join("a")).expect("renames");
+        assert!(!seems_unchanged());
+        fs::remove_file(scratch.path().join("a")).expect("removes");
+        assert!(!seems_unchanged());
+    }
 }

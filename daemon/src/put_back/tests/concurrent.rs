@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ollm_protocol::content::FileStatus;
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::{End, Project, content, project_with_changes, put_back};
 use crate::fsutil::trace::{Ability, DiskFault, DiskStep, DiskTrace, FaultKind};
 use crate::put_back::apply::{ApplyError, FileOutcome};
+use crate::put_back::journal::STAGE_PREFIX;
 
 /// The file systems of the tests, by what they lack.
 const LACKS: [&[Ability]; 2] = [&[], &[Ability::RenameFlags]];
@@ -265,6 +266,34 @@ fn plan_that_is_applied_again_leaves_the_list_of_kept_files() {
         project.session.apply(&plan, End::Whole).expect_err("the stage is there");
         assert_eq!(project.kept(), kept);
         assert_eq!(project.text("dir/b").expect("stays"), "b2");
+    }
+}
+
+/// Returns the stages in a directory.
+fn stages(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).expect("lists").map(|file| file.expect("lists").path());
+    files.filter(|path| path.is_dir() && path.to_string_lossy().contains(STAGE_PREFIX)).collect()
+}
+
+#[test]
+fn large_stage_leaves_the_project_unless_somebody_put_something_into_it() {
+    for is_foreign in [false, true] {
+        let (mut project, call) = project_with_changes();
+        let plan = project.session.plan(&[call], &[]);
+        project.session.apply(&plan, End::BehindRecord).expect("applies");
+        let stage = stages(&project.session.root).pop().expect("is not removed yet");
+        if is_foreign {
+            fs::write(stage.join("1.txt"), "mine").expect("writes");
+        }
+        project.session.recover().expect("finishes");
+        let home = project.scratch.path().join("home/put-backs");
+        assert_eq!((stages(&home).len(), stage.exists()), (usize::from(!is_foreign), is_foreign));
+        if is_foreign {
+            assert_eq!(fs::read_dir(&stage).expect("lists").count(), 1);
+            assert_eq!(fs::read(stage.join("1.txt")).expect("stays"), b"mine");
+        }
+        project.session.journals.discarded.remove_all();
+        assert_eq!(stages(&home).len(), 0);
     }
 }
 
