@@ -1,7 +1,7 @@
 //! Background work: signals, changes of the configuration, documents, compactions, snapshots, retention, idle
 //! resources.
 //!
-//! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they
+//! The only timer is one a minute for idle sessions, vocabularies, connections and stages. All other tasks sleep until they
 //! are woken.
 
 use std::io;
