@@ -15,7 +15,7 @@ use crate::fsutil::{self, FsError};
 /// The version of the file.
 const VERSION: u32 = 1;
 /// The beginning of the names of stages.
-pub(super) const STAGE_PREFIX: &str = ".ollm-undo-";
+pub(crate) const STAGE_PREFIX: &str = ".ollm-undo-";
 /// The largest journal that is read, in bytes: more than any plan has.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
