@@ -12,6 +12,8 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{FileAction, FileHash, FileLoss, FileState, FileStatus, PlannedFile};
 
 use super::layers::{LayerChange, LayerProblem, PermissionChange, StateChange};
+use crate::error_chain::with_sources;
+use crate::fsutil::FsError;
 use crate::fsutil::beneath::{Attributes, Dir, FoundFile, PlaceState};
 
 /// A file of a plan.
@@ -45,7 +47,7 @@ pub(crate) struct FilePlanner<'a> {
     /// Returns whether the content of a hash is kept.
     pub(crate) is_kept: &'a dyn Fn(FileHash) -> bool,
     /// Returns the size of the further contents that can be kept, in bytes. Called only if one is not kept yet.
-    pub(crate) free_bytes: &'a dyn Fn() -> u64,
+    pub(crate) free_bytes: &'a dyn Fn() -> Result<u64, FsError>,
 }
 
 /// The contents that a plan takes out of files and that are not kept yet. Each is needed to undo the change.
@@ -124,10 +126,9 @@ impl FilePlanner<'_> {
         }
         if let PlaceState::File(file) = &found
             && change.wanted != change.expected
-            && !self.can_keep(file, to_keep)
+            && let Some(reason) = self.keep(file, to_keep)
         {
-            let reason = "its content is over snapshots.fileQuota, so this could not be undone";
-            return FileFate::Left(FileStatus::Failed, reason.to_owned());
+            return FileFate::Left(FileStatus::Failed, reason);
         }
         if action_of(&change) == FileAction::Replace
             && let Some(file) = file
@@ -143,17 +144,25 @@ impl FilePlanner<'_> {
         observed(&found, change)
     }
 
-    /// Returns whether the content of a file is kept or can be, beside those of the plan so far.
-    fn can_keep(&self, file: &FoundFile, to_keep: &mut ContentsToKeep) -> bool {
+    /// Adds the content of a file to those that the plan keeps, or returns the reason why it cannot be kept.
+    fn keep(&self, file: &FoundFile, to_keep: &mut ContentsToKeep) -> Option<String> {
         if to_keep.hashes.contains(&file.hash) || (self.is_kept)(FileHash(file.hash)) {
-            return true;
+            return None;
         }
-        let free_bytes = to_keep.free_bytes.get_or_insert_with(|| (self.free_bytes)());
-        let Some(still_free) = free_bytes.checked_sub(file.size_bytes) else {
-            return false;
+        let free_bytes = match to_keep.free_bytes.map_or_else(self.free_bytes, Ok) {
+            Ok(free_bytes) => free_bytes,
+            Err(error) => {
+                return Some(format!("cannot keep its content: {}", with_sources(&error)));
+            }
         };
-        *free_bytes = still_free;
-        to_keep.hashes.insert(file.hash)
+        let still_free = free_bytes.checked_sub(file.size_bytes);
+        to_keep.free_bytes = Some(still_free.unwrap_or(free_bytes));
+        if still_free.is_none() {
+            let reason = "its content is over snapshots.fileQuota, so this could not be undone";
+            return Some(reason.to_owned());
+        }
+        to_keep.hashes.insert(file.hash);
+        None
     }
 }
 

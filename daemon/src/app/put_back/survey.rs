@@ -139,8 +139,7 @@ fn plan(
         root: opened.as_ref().map_err(Clone::clone),
         private: &private,
         is_kept: &|hash| core.sessions.keeps_file(id, hash),
-        // Nothing more is kept in a directory that cannot be read.
-        free_bytes: &|| core.sessions.free_file_bytes(id, quota_bytes).unwrap_or_default(),
+        free_bytes: &|| core.sessions.free_file_bytes(id, quota_bytes),
     };
     Ok(planner.plan(changes))
 }

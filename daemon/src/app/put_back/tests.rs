@@ -323,6 +323,20 @@ async fn refused_record_leaves_no_content_of_its_files() {
 }
 
 #[tokio::test]
+async fn contents_that_cannot_be_listed_are_no_reason_to_think_that_the_quota_is_used() {
+    let scene = Scene::new().await;
+    let blobs = scene.scratch.path().join("home").join(format!("{}.blobs", scene.id));
+    fs::remove_dir_all(&blobs).expect("removes");
+    fs::write(&blobs, "").expect("writes");
+    let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+    let files = plan.files.expect("has files").files;
+    let new = files.iter().find(|file| file.path == "new").expect("is in the plan");
+    let reason = new.reason.clone().expect("has one");
+    assert_eq!(new.status, FileStatus::Failed);
+    assert!(reason.starts_with("cannot keep its content"), "{reason}");
+}
+
+#[tokio::test]
 async fn fifty_thousand_created_files_go_and_come_back() {
     let scene = Scene::new().await;
     let dirs: Vec<String> = (0..100).map(|n| format!("many/{n}")).collect();
