@@ -277,29 +277,25 @@ impl<'a> Run<'a> {
         Place { dir, name, stage: &self.stage.dir }
     }
 
-    /// Returns the directory, the name and the state of a file that moves to the stage, or the reason why it is not as expected.
-    /// It is read again only if the system says that it was changed since the first time: it is examined in the stage.
+    /// Returns what [`Run::file_of`] does for a file that moves to the stage, where its content is read again.
     fn file_to_move<'c>(
         &self,
         at: usize,
         change: &'c JournaledChange,
     ) -> io::Result<Result<(Dir, &'c str, FoundFile), String>> {
-        let (dir, name) = split(&change.path);
-        let dir = self.stage.root.open_beneath(dir)?;
-        match self.found[at] {
-            Some(found) if dir.seems_unchanged(name, &found)? => Ok(Ok((dir, name, found))),
-            _ => self.file_of(change),
-        }
+        self.file_of(change, self.found[at].as_ref())
     }
 
-    /// Returns the directory, the name and the state of the file of a change, or the reason why it is not as expected.
+    /// Returns the directory, the name and the state of the file of a change, or the reason why it is not as expected. If the
+    /// state from before is given, the content is read only if it seems to have changed since then.
     fn file_of<'c>(
         &self,
         change: &'c JournaledChange,
+        before: Option<&FoundFile>,
     ) -> io::Result<Result<(Dir, &'c str, FoundFile), String>> {
         let (dir, name) = split(&change.path);
         let dir = self.stage.root.open_beneath(dir)?;
-        let found = dir.find(name)?;
+        let found = dir.find_again(name, before)?;
         Ok(match (conflict_of(&found, change.expected), found) {
             (Some(reason), _) => Err(reason),
             (None, PlaceState::File(file)) => Ok((dir, name, file)),
@@ -350,7 +346,7 @@ impl<'a> Run<'a> {
     }
 
     fn set_mode(&self, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
-        let (dir, name, file) = match self.file_of(change)? {
+        let (dir, name, file) = match self.file_of(change, None)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };

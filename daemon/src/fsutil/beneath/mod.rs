@@ -86,6 +86,12 @@ impl Dir {
         Ok(is_same && self.path.canonicalize()? == self.path)
     }
 
+    /// Returns whether this is the same directory as another one.
+    pub(crate) fn is_same(&self, other: &Self) -> io::Result<bool> {
+        let (own, other) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstat(&other.fd)?);
+        Ok((own.st_dev, own.st_ino) == (other.st_dev, other.st_ino))
+    }
+
     /// Returns whether nothing is in the directory.
     pub(crate) fn is_empty(&self) -> io::Result<bool> {
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -150,6 +156,24 @@ impl Dir {
 
     /// Reads the file at a path as [`Dir::find`] does, and returns a regular file open.
     pub(crate) fn find_open(&self, name: &str) -> io::Result<(PlaceState, Option<File>)> {
+        self.examine(name, None)
+    }
+
+    /// Returns the state of a place again. The content is read only if the system says that it may differ from what was found
+    /// before. That is a hint: the clock of a file system has ticks of milliseconds.
+    pub(crate) fn find_again(
+        &self,
+        name: &str,
+        before: Option<&FoundFile>,
+    ) -> io::Result<PlaceState> {
+        self.examine(name, before).map(|(found, _)| found)
+    }
+
+    fn examine(
+        &self,
+        name: &str,
+        before: Option<&FoundFile>,
+    ) -> io::Result<(PlaceState, Option<File>)> {
         let other = |what| Ok((PlaceState::Other(what), None));
         check_read(&self.path)?;
         let mut file = match self.open_file(name) {
@@ -171,35 +195,28 @@ impl Dir {
         }
         // First, so that nobody who is seen too late has written what is read.
         let has_writer = has_writer(&file);
-        let (hash, size_bytes) = hash_of(&mut file, metadata.len())?;
-        let mode = mode_of(&metadata);
-        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
         let inode = (metadata.dev(), metadata.ino());
         let changed_at = (metadata.ctime(), metadata.ctime_nsec());
+        let is_same = |before: &&FoundFile| {
+            (before.inode, before.changed_at, before.size_bytes)
+                == (inode, changed_at, metadata.len())
+        };
+        let (hash, size_bytes) = match before.filter(is_same) {
+            Some(before) => (before.hash, before.size_bytes),
+            None => hash_of(&mut file, metadata.len())?,
+        };
+        let mode = mode_of(&metadata);
+        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
         let found = FoundFile { hash, size_bytes, mode, is_own, has_writer, inode, changed_at };
         Ok((PlaceState::File(found), Some(file)))
     }
 
-    /// Returns whether the system says that a name has the same file as before, without a change. Only a hint: the clock of
-    /// a file system has ticks of milliseconds, and a program may have the file open.
-    #[expect(clippy::unnecessary_cast, reason = "the types differ between systems")]
-    pub(crate) fn seems_unchanged(&self, name: &str, found: &FoundFile) -> io::Result<bool> {
-        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(false),
-            now => {
-                let now = now?;
-                let changed_at = (now.st_ctime as i64, now.st_ctime_nsec as i64);
-                let inode = (now.st_dev as u64, now.st_ino as u64);
-                Ok((inode, changed_at) == (found.inode, found.changed_at))
-            }
-        }
-    }
-
-    /// Returns the names in this directory that are UTF-8.
+    /// Returns the names in this directory. In a name that is not UTF-8, other characters take the place of wrong bytes, so it
+    /// leads to nothing.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
-            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+            names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.retain(|name| name != "." && name != "..");
         Ok(names)
@@ -425,18 +442,43 @@ mod tests {
     }
 
     #[test]
-    fn file_that_was_replaced_or_removed_seems_changed() {
+    fn file_is_read_again_only_if_it_seems_changed() {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let dir = Dir::open(scratch.path()).expect("opens");
-        let write = |name: &str| fs::write(scratch.path().join(name), "same").expect("writes");
-        write("a");
-        write("b");
+        let path = scratch.path().join("a");
+        fs::write(&path, "same").expect("writes");
         let PlaceState::File(found) = dir.find("a").expect("looks") else { panic!("is a file") };
-        let seems_unchanged = || dir.seems_unchanged("a", &found).expect("looks");
-        assert!(seems_unchanged());
-        fs::rename(scratch.path().join("b"), scratch.path().join("a")).expect("renames");
-        assert!(!seems_unchanged());
-        fs::remove_file(scratch.path().join("a")).expect("removes");
-        assert!(!seems_unchanged());
+        // A hash that no content has shows whether the file is read.
+        let before = FoundFile { hash: [0; 32], ..found };
+        let again = || dir.find_again("a", Some(&before)).expect("looks");
+        assert_eq!(again(), PlaceState::File(before));
+        #[cfg(target_os = "linux")]
+        {
+            let writer = fs::File::options().append(true).open(&path).expect("opens");
+            let is_seen =
+                |state| matches!(state, PlaceState::File(FoundFile { has_writer: true, .. }));
+            assert!(is_seen(again()), "a program can write it");
+            drop(writer);
+        }
+        fs::write(scratch.path().join("b"), "same").expect("writes");
+        fs::rename(scratch.path().join("b"), &path).expect("renames");
+        let PlaceState::File(replaced) = again() else { panic!("is a file") };
+        assert_eq!(replaced.hash, found.hash);
+        fs::remove_file(&path).expect("removes");
+        assert_eq!(again(), PlaceState::Absent);
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_listed_and_lead_to_nothing() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join(std::ffi::OsStr::from_bytes(b"0\xff"));
+        // Some file systems refuse such names.
+        if fs::write(path, "x").is_ok() {
+            let dir = Dir::open(scratch.path()).expect("opens");
+            assert_eq!(dir.names().expect("lists"), ["0\u{fffd}"]);
+            assert_eq!(dir.find("0\u{fffd}").expect("looks"), PlaceState::Absent);
+        }
     }
 }
