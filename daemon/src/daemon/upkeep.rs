@@ -215,6 +215,19 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::app::testing::configured_core;
+    use crate::fsutil;
+    use crate::put_back::journal::STAGE_PREFIX;
+
+    #[tokio::test(start_paused = true)]
+    async fn stages_of_an_earlier_process_are_removed_after_the_start() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let stage = home.path().join(format!("put-backs/{STAGE_PREFIX}1"));
+        fsutil::create_private_dir(&stage).expect("creates");
+        let core = configured_core(home.path(), &[]);
+        let twice = tokio::time::timeout(IDLE_CHECK * 2, release_idle(core)).await;
+        assert!(twice.is_err() && !stage.exists());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn stop_that_takes_too_long_ends_without_a_second_signal() {

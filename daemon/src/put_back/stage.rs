@@ -23,7 +23,7 @@ use crate::fsutil::{FsError, SyncMethod};
 const STAGE_MODE: u32 = 0o700;
 const MARK_MODE: u32 = 0o600;
 /// The mark that says that everything is staged, and its name until it is complete.
-const READY: &str = "ready";
+pub(super) const READY: &str = "ready";
 const NOT_READY: &str = "ready.new";
 /// The mark that says that everything was taken back.
 const TAKEN_BACK: &str = "taken-back";
@@ -54,6 +54,13 @@ pub(super) struct Ready {
     pub(super) dirs: Vec<String>,
 }
 
+/// The needless files of a stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StageSize {
+    pub(super) n_files: usize,
+    pub(super) n_bytes: u64,
+}
+
 /// The files of a stage.
 #[derive(Default)]
 struct StagedFiles {
@@ -61,6 +68,8 @@ struct StagedFiles {
     kept: Vec<KeptFile>,
     /// The names of the needless ones.
     needless: Vec<String>,
+    /// The bytes of the needless ones.
+    n_bytes: u64,
     /// Set if somebody else put something into the stage.
     has_others: bool,
 }
@@ -215,10 +224,11 @@ impl<'a> Stage<'a> {
         discarded: &DiscardedStages,
         is_needless: &dyn Fn(usize, &FoundFile) -> io::Result<bool>,
     ) -> io::Result<()> {
-        let StagedFiles { kept, needless, has_others } = self.examine(is_needless)?;
+        let StagedFiles { kept, needless, n_bytes, has_others } = self.examine(is_needless)?;
         let is_needless = kept.is_empty() && !has_others;
-        let name = self.journal.stage_name();
-        if is_needless && discarded.take(&self.root, &name, needless.len()) {
+        let (name, session) = (self.journal.stage_name(), self.journal.session_id);
+        let size = StageSize { n_files: needless.len(), n_bytes };
+        if is_needless && discarded.take(&self.root, &name, &self.dir, session, size) {
             return self.root.sync();
         }
         self.dir.remove_all(&needless)?;
@@ -227,13 +237,16 @@ impl<'a> Stage<'a> {
             self.dir.create(KEPT, &serde_json::to_vec(&kept)?, MARK_MODE, SyncMethod::Each)?;
             self.dir.sync()?;
             let path = self.dir.path().display();
-            tracing::warn!(session = %self.journal.session_id, "contents that are nowhere else stay in {path}");
+            tracing::warn!(%session, "contents that are nowhere else stay in {path}");
         }
         for mark in [NOT_READY, READY, TAKEN_BACK] {
             self.remove_mark(mark)?;
         }
         if kept.is_empty() {
-            let _is_gone = self.root.remove_dir(&name)?;
+            if !self.root.remove_dir(&name)? {
+                let path = self.dir.path().display();
+                tracing::warn!(%session, "files of others stay in {path}");
+            }
         } else {
             self.dir.sync()?;
         }
@@ -270,6 +283,7 @@ impl<'a> Stage<'a> {
             match self.dir.find(&name)? {
                 PlaceState::Absent => continue,
                 PlaceState::File(file) if is_needless(at, &file)? => {
+                    files.n_bytes = files.n_bytes.saturating_add(file.size_bytes);
                     files.needless.push(name);
                     continue;
                 }

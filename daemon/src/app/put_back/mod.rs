@@ -36,7 +36,7 @@ use crate::put_back::journal::{Journal, JournaledChange};
 use crate::put_back::plan::{FileFate, PlanItem, open_project};
 use crate::put_back::stage::{self, KeptContents};
 use crate::put_back::take_back;
-use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord};
+use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord, SessionError};
 
 /// The files of each kind that a delta names.
 const MAX_NAMED: usize = 20;
@@ -124,7 +124,19 @@ pub(crate) fn apply(
     let applied = move_files(core, file_move, &journal, canceled)
         .and_then(|outcomes| record(core, file_move, &survey, &journal, outcomes, moves, key));
     drop(claim);
-    applied
+    applied.inspect_err(|error| {
+        if is_disk_full(error) {
+            core.journals.discarded.remove_all();
+        }
+    })
+}
+
+fn is_disk_full(error: &AppError) -> bool {
+    match error {
+        AppError::Storage(error) => is_full(&error.source),
+        AppError::Session(SessionError::Storage { full, .. }) => *full,
+        _ => false,
+    }
 }
 
 /// Keeps the changes that a preview showed. Others stay out.
@@ -175,11 +187,6 @@ fn move_files(
         ControlFlow::Break(()) => Err(ApplyError::Canceled),
         ControlFlow::Continue(()) => Ok(outcomes),
     });
-    if let Err(ApplyError::Failed(error)) = &applied
-        && is_full(&error.source)
-    {
-        core.journals.discarded.remove_all();
-    }
     applied.map_err(|error| match (error, take_back(core, journal)) {
         (ApplyError::Canceled, Ok(())) => AppError::PutBackCanceled { id },
         (ApplyError::Canceled, Err(error)) | (ApplyError::Failed(error), _) => error.into(),
@@ -483,13 +490,12 @@ pub(crate) fn recover(core: &Core) {
             tracing::warn!(session = %id, "an interrupted change of files is left: {error}");
         }
     }
-    core.journals.discarded.remove_all();
 }
 
-/// Removes the journal of a session that is deleted, and files that it may have written from discarded stages. What
+/// Removes the journal of a session that is deleted, and its discarded stages, which have contents of its files. What
 /// [`settle`] could not finish or reverse stays as it is. Blocks on the disk.
 pub(crate) fn forget(core: &Core, id: SessionId) -> Result<()> {
-    core.journals.discarded.remove_all();
+    core.journals.discarded.forget(id)?;
     Ok(core.journals.remove(id)?)
 }
 

@@ -21,7 +21,8 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::apply::{self, ApplyError, FileOutcome, Watch};
-use super::journal::{Journal, JournaledChange, Journals};
+use super::discarded::MAX_STAGES;
+use super::journal::{Journal, JournaledChange, Journals, STAGE_PREFIX};
 use super::layers::WrittenFiles;
 use super::plan::{FileFate, FilePlanner, PlanItem};
 use super::stage::{self, KeptContents};
@@ -682,12 +683,29 @@ fn project_with_changes() -> (Project, Seq) {
     (project, call)
 }
 
+/// What the file system lacks, and whether the home has room for discarded stages, in the sweeps over all steps.
+const SWEEPS: [(&[Ability], bool); 4] =
+    [(&[], true), (&[Ability::RenameFlags], true), (&[], false), (&[Ability::RenameFlags], false)];
+
+impl Project {
+    /// Leaves no room for discarded stages in the home, so that their files are removed in the project.
+    fn fill_home(&self) {
+        for number in 0..MAX_STAGES {
+            let stage = format!("home/put-backs/{STAGE_PREFIX}{number}");
+            fs::create_dir_all(self.scratch.path().join(stage)).expect("creates");
+        }
+    }
+}
+
 #[test]
 fn crash_at_every_step_is_taken_back_or_finished() {
-    for lacks in [&[][..], &[Ability::RenameFlags]] {
+    for (lacks, has_room) in SWEEPS {
         let mut n_steps = 0;
         for at in 0.. {
             let (mut project, call) = project_with_changes();
+            if !has_room {
+                project.fill_home();
+            }
             let before = project.tree();
             let plan = project.session.plan(&[call], &[]);
             let trace = DiskTrace::new(project.scratch.path());
@@ -723,8 +741,11 @@ fn crash_at_every_step_is_taken_back_or_finished() {
 
 #[test]
 fn crash_at_every_step_of_taking_back_is_taken_back() {
-    for (at, lacks) in (0..).flat_map(|at| [(at, &[][..]), (at, &[Ability::RenameFlags])]) {
+    for (at, (lacks, has_room)) in (0..).flat_map(|at| SWEEPS.map(|sweep| (at, sweep))) {
         let (mut project, call) = project_with_changes();
+        if !has_room {
+            project.fill_home();
+        }
         let before = project.tree();
         let plan = project.session.plan(&[call], &[]);
         let trace = DiskTrace::new(project.scratch.path());
@@ -748,7 +769,8 @@ fn crash_at_every_step_of_taking_back_is_taken_back() {
             |step| matches!(step, DiskStep::Remove(path) if is_journal(path) && is_home(path)),
         );
         assert!(removed.is_none() || synced.is_some() && synced < removed, "step {at}: {steps:?}");
-        if recovered.is_ok() && !lacks.is_empty() {
+        // The last sweep has the most steps.
+        if recovered.is_ok() && !lacks.is_empty() && !has_room {
             break;
         }
     }
