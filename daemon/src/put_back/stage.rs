@@ -64,13 +64,13 @@ pub(super) struct StageSize {
 /// The files of a stage.
 #[derive(Default)]
 struct StagedFiles {
-    /// Those whose content may be nowhere else.
+    /// Those whose content may be nowhere else, files of others among them.
     kept: Vec<KeptFile>,
     /// The names of the needless ones.
     needless: Vec<String>,
     /// The bytes of the needless ones.
     n_bytes: u64,
-    /// Set if somebody else put something into the stage.
+    /// Set if somebody else put something into the stage that cannot be listed.
     has_others: bool,
 }
 
@@ -275,8 +275,14 @@ impl<'a> Stage<'a> {
     ) -> io::Result<StagedFiles> {
         let mut files = StagedFiles::default();
         for name in self.dir.names()? {
+            let file = format!("{}/{name}", self.journal.stage_name());
             if !is_own_name(&name) {
-                files.has_others = true;
+                match self.dir.find(&name) {
+                    Ok(PlaceState::File(_)) => {
+                        files.kept.push(KeptFile { path: String::new(), file });
+                    }
+                    _ => files.has_others = true,
+                }
                 continue;
             }
             let Some(at) = change_of(&name) else { continue };
@@ -290,7 +296,6 @@ impl<'a> Stage<'a> {
                 _ => {}
             }
             let path = self.journal.changes.get(at).map(|change| change.path.clone());
-            let file = format!("{}/{name}", self.journal.stage_name());
             files.kept.push(KeptFile { path: path.unwrap_or_default(), file });
         }
         files.kept.sort();

@@ -331,7 +331,7 @@ pub struct UnrecordedCall {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptFile {
-    /// The file that had the content.
+    /// The file that had the content; empty for a file that somebody else put into the directory of the plan.
     pub path: String,
     /// The file that has it now, relative to the project.
     pub file: String,
