@@ -187,6 +187,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::fsutil::trace::{DiskStep, DiskTrace};
 
     /// A home, and a project with stages.
     struct Scene {
@@ -264,6 +265,18 @@ mod tests {
         assert!(scene.take(1));
         DiscardedStages::new(scene.home.clone()).remove_rested();
         assert!(!scene.place(1).exists());
+    }
+
+    #[test]
+    fn mark_of_a_stage_is_removed_durably_before_its_files() {
+        let scene = Scene::new();
+        assert!(scene.take(1));
+        let trace = DiskTrace::new(scene.scratch.path());
+        scene.stages.remove_all();
+        let stage = scene.place(1);
+        let stage = stage.strip_prefix(scene.scratch.path()).expect("is in it");
+        let first = [DiskStep::Remove(stage.join("ready")), DiskStep::SyncDir(stage.to_owned())];
+        assert_eq!(trace.steps()[..2], first);
     }
 
     #[test]

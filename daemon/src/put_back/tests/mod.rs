@@ -308,6 +308,14 @@ impl Project {
         Self { scratch, session }
     }
 
+    /// Says whether the home has room for discarded stages. Otherwise their files are removed in the project.
+    fn set_room(&self, has_room: bool) {
+        for number in 0..(if has_room { 0 } else { MAX_STAGES }) {
+            let stage = format!("home/put-backs/{STAGE_PREFIX}{number}");
+            fs::create_dir_all(self.scratch.path().join(stage)).expect("creates");
+        }
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.session.root.join(name)
     }
@@ -687,25 +695,13 @@ fn project_with_changes() -> (Project, Seq) {
 const SWEEPS: [(&[Ability], bool); 4] =
     [(&[], true), (&[Ability::RenameFlags], true), (&[], false), (&[Ability::RenameFlags], false)];
 
-impl Project {
-    /// Leaves no room for discarded stages in the home, so that their files are removed in the project.
-    fn fill_home(&self) {
-        for number in 0..MAX_STAGES {
-            let stage = format!("home/put-backs/{STAGE_PREFIX}{number}");
-            fs::create_dir_all(self.scratch.path().join(stage)).expect("creates");
-        }
-    }
-}
-
 #[test]
 fn crash_at_every_step_is_taken_back_or_finished() {
     for (lacks, has_room) in SWEEPS {
         let mut n_steps = 0;
         for at in 0.. {
             let (mut project, call) = project_with_changes();
-            if !has_room {
-                project.fill_home();
-            }
+            project.set_room(has_room);
             let before = project.tree();
             let plan = project.session.plan(&[call], &[]);
             let trace = DiskTrace::new(project.scratch.path());
@@ -743,9 +739,7 @@ fn crash_at_every_step_is_taken_back_or_finished() {
 fn crash_at_every_step_of_taking_back_is_taken_back() {
     for (at, (lacks, has_room)) in (0..).flat_map(|at| SWEEPS.map(|sweep| (at, sweep))) {
         let (mut project, call) = project_with_changes();
-        if !has_room {
-            project.fill_home();
-        }
+        project.set_room(has_room);
         let before = project.tree();
         let plan = project.session.plan(&[call], &[]);
         let trace = DiskTrace::new(project.scratch.path());
