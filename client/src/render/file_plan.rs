@@ -37,9 +37,10 @@ pub(crate) fn plan_lines(plan: &FilePlan) -> String {
     }
     for kept in &plan.kept {
         let (path, file) = (sanitize::one_line(&kept.path), sanitize::one_line(&kept.file));
-        text.push_str(&format!(
-            "  kept        {path}: a content that is nowhere else is in {file}\n"
-        ));
+        text.push_str(&match path.is_empty() {
+            true => format!("  kept        {file}: the session did not write it\n"),
+            false => format!("  kept        {path}: a content that is nowhere else is in {file}\n"),
+        });
     }
     if plan.files.is_empty() && plan.unrecorded.is_empty() {
         text.push_str("  no files\n");

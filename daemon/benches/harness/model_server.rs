@@ -7,6 +7,7 @@ mod fake_server;
 pub(crate) use fake_server::answer::{Answer, Question};
 pub(crate) use fake_server::http::{FakeServer, Step};
 pub(crate) use fake_server::ollama::{FakeOllama, SCRIPTED as MODEL, wire};
+pub(crate) use fake_server::openai::{EVENTS, Face, FakeOpenAi, done, event, piece};
 
 /// The largest window of the model.
 pub(crate) const TRAINED_CONTEXT: u64 = 131_072;

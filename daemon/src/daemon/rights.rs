@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error_chain::with_sources;
 use crate::fsutil;
+use crate::put_back::journal::STAGE_PREFIX;
 
 /// The greatest depth of the walk. The daemon's own directories need one less; people may add a level.
 const MAX_DEPTH: usize = 4;
@@ -61,7 +62,10 @@ impl Walk {
                 }
             }
         }
-        if found.is_dir() && depth < MAX_DEPTH {
+        // A file of a discarded stage can have another name, in a project, whose owner chose its rights.
+        let name = path.file_name().unwrap_or_default();
+        let is_stage = name.as_encoded_bytes().starts_with(STAGE_PREFIX.as_bytes());
+        if found.is_dir() && depth < MAX_DEPTH && !is_stage {
             for file in fs::read_dir(path).into_iter().flatten().flatten() {
                 self.visit(&file.path(), user, depth + 1);
             }
@@ -90,9 +94,14 @@ mod tests {
         }
         open(&blobs, 0o755);
         symlink(&outside, home.join("link")).expect("links");
+        let stage = home.join(format!("put-backs/{STAGE_PREFIX}1"));
+        fsutil::create_private_dir(&stage).expect("creates");
+        fs::hard_link(&outside, stage.join("0")).expect("links");
+        open(&stage, 0o755);
         assert!(mend(std::slice::from_ref(&home)).is_empty());
         let mode = |path: &Path| fs::metadata(path).expect("exists").permissions().mode() & 0o777;
         assert_eq!((mode(&blobs), mode(&blobs.join("hash"))), (0o700, 0o600));
         assert_eq!((mode(&home.join("global.json")), mode(&outside)), (0o600, 0o644));
+        assert_eq!(mode(&stage), 0o700);
     }
 }

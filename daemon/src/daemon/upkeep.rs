@@ -1,7 +1,7 @@
 //! Background work: signals, changes of the configuration, documents, compactions, snapshots, retention, idle
 //! resources.
 //!
-//! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they
+//! The only timer is one a minute for idle sessions, vocabularies, connections and stages. All other tasks sleep until they
 //! are woken.
 
 use std::io;
@@ -95,6 +95,9 @@ async fn release_idle(core: Arc<Core>) {
         core.models.release_idle();
         core.files.release_idle();
         core.counts.drop_idle();
+        let resting = Arc::clone(&core);
+        let remove = move || resting.journals.discarded.remove_rested();
+        drop(tokio::task::spawn_blocking(remove).await);
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");
         }
@@ -212,6 +215,19 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::app::testing::configured_core;
+    use crate::fsutil;
+    use crate::put_back::journal::STAGE_PREFIX;
+
+    #[tokio::test(start_paused = true)]
+    async fn stages_of_an_earlier_process_are_removed_after_the_start() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let stage = home.path().join(format!("put-backs/{STAGE_PREFIX}1"));
+        fsutil::create_private_dir(&stage).expect("creates");
+        let core = configured_core(home.path(), &[]);
+        let twice = tokio::time::timeout(IDLE_CHECK * 2, release_idle(core)).await;
+        assert!(twice.is_err() && !stage.exists());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn stop_that_takes_too_long_ends_without_a_second_signal() {

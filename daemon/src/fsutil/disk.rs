@@ -41,7 +41,7 @@ pub(super) enum Change<'a> {
     SetLen(&'a Path, u64),
     Sync(&'a Path),
     Rename(&'a Path, &'a Path),
-    /// A file that moves to another directory.
+    /// A file or directory that moves to another directory.
     Move(&'a Path, &'a Path),
     /// Two files that take each other's place.
     Exchange(&'a Path, &'a Path),

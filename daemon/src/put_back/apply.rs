@@ -13,7 +13,7 @@ use ollm_protocol::event::PutBackStep;
 
 use super::journal::{Journal, JournaledChange};
 use super::places::Place;
-use super::plan::{conflict_of, find_beneath, split};
+use super::plan::{conflict_of, find_open_beneath, split};
 use super::stage::{KeptContents, Ready, Stage, out_name, staged_name};
 use super::take_back::{is_broken, sync_dirs};
 use crate::fsutil::beneath::{Attributes, Dir, FoundFile, PlaceState};
@@ -81,6 +81,8 @@ struct Run<'a> {
     watch: &'a Watch<'a>,
     sync: SyncMethod,
     outcomes: Vec<Option<FileOutcome>>,
+    /// The files that had their expected contents when the new ones were staged.
+    found: Vec<Option<FoundFile>>,
     /// The directories with changes, which are synced.
     touched: BTreeSet<&'a str>,
 }
@@ -90,8 +92,9 @@ impl<'a> Run<'a> {
         let fail = |source| FsError::new("change files in", &journal.root, source);
         let stage = Stage::create(journal).map_err(fail)?;
         let sync = SyncMethod::of(journal.changes.len(), &stage.root);
-        let outcomes = vec![None; journal.changes.len()];
-        Ok(Self { stage, watch, sync, outcomes, touched: BTreeSet::new() })
+        let (outcomes, found) =
+            (vec![None; journal.changes.len()], vec![None; journal.changes.len()]);
+        Ok(Self { stage, watch, sync, outcomes, found, touched: BTreeSet::new() })
     }
 
     fn carry_out(&mut self, contents: &dyn KeptContents) -> Result<Vec<FileOutcome>, ApplyError> {
@@ -132,47 +135,9 @@ impl<'a> Run<'a> {
         let mut ready = Ready::default();
         for (at, change) in self.stage.journal.changes.iter().enumerate() {
             self.pass(PutBackStep::Staging, at)?;
-            let found = find_beneath(&self.stage.root, &change.path);
-            let conflict = match &found {
-                Ok(found) => conflict_of(found, change.expected),
-                Err(error) => Some(format!("cannot read it: {error}")),
-            };
-            if let Some(reason) = conflict {
-                let status = if found.is_ok() { FileStatus::Conflict } else { FileStatus::Failed };
-                self.outcomes[at] = Some(FileOutcome::Left(status, reason));
+            if let Err(outcome) = self.stage_change(at, change, contents).map_err(fail)? {
+                self.outcomes[at] = Some(outcome);
                 continue;
-            }
-            if let FileState::Hash(hash) = change.wanted
-                && change.wanted != change.expected
-            {
-                let attributes = match (change.expected, self.attributes_of(change)) {
-                    (FileState::Absent, _) => None,
-                    (_, Ok(attributes)) => Some(attributes),
-                    (_, Err(error)) => {
-                        let reason = format!("cannot read its attributes: {error}");
-                        self.outcomes[at] = Some(FileOutcome::Left(FileStatus::Failed, reason));
-                        continue;
-                    }
-                };
-                let mode = match &found {
-                    Ok(PlaceState::File(file)) => mode_after(change, file.mode),
-                    _ => change.mode.unwrap_or(DEFAULT_MODE),
-                };
-                let bytes = match contents.read(hash) {
-                    Ok(bytes) => bytes,
-                    Err(error) => {
-                        self.outcomes[at] = Some(unreadable(&error.source));
-                        continue;
-                    }
-                };
-                let staged = self.stage_one(at, &bytes, mode, attributes.as_ref());
-                let losses = staged.map_err(fail)?;
-                if let Some(loss) = losses.into_iter().find(|loss| !change.loses.contains(loss)) {
-                    let reason =
-                        format!("it would lose {}, which the plan did not show", loss.as_str());
-                    self.outcomes[at] = Some(FileOutcome::Left(FileStatus::Failed, reason));
-                    continue;
-                }
             }
             if change.expected == FileState::Absent {
                 self.missing_dirs(&change.path, &mut ready.dirs);
@@ -186,9 +151,45 @@ impl<'a> Run<'a> {
         Ok(self.stage.set_ready(&ready).map_err(fail)?)
     }
 
-    fn attributes_of(&self, change: &JournaledChange) -> io::Result<Attributes> {
-        let (dir, name) = split(&change.path);
-        self.stage.root.open_beneath(dir)?.attributes(name)
+    /// Examines the file of a change and stages its new content; returns the outcome if the file stays as it is.
+    fn stage_change(
+        &mut self,
+        at: usize,
+        change: &JournaledChange,
+        contents: &dyn KeptContents,
+    ) -> io::Result<Result<(), FileOutcome>> {
+        let (found, file) = match find_open_beneath(&self.stage.root, &change.path) {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(failed(format!("cannot read it: {error}")))),
+        };
+        if let Some(reason) = conflict_of(&found, change.expected) {
+            return Ok(Err(conflict(&reason)));
+        }
+        if let PlaceState::File(file) = &found {
+            self.found[at] = Some(*file);
+        }
+        let hash = match change.wanted {
+            FileState::Hash(hash) if change.wanted != change.expected => hash,
+            _ => return Ok(Ok(())),
+        };
+        let attributes = match file.as_ref().map(Attributes::of).transpose() {
+            Ok(attributes) => attributes,
+            Err(error) => return Ok(Err(failed(format!("cannot read its attributes: {error}")))),
+        };
+        let mode = match &found {
+            PlaceState::File(file) => mode_after(change, file.mode),
+            _ => change.mode.unwrap_or(DEFAULT_MODE),
+        };
+        let bytes = match contents.read(hash) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(Err(unreadable(&error.source))),
+        };
+        let losses = self.stage_one(at, &bytes, mode, attributes.as_ref())?;
+        if let Some(loss) = losses.into_iter().find(|loss| !change.loses.contains(loss)) {
+            let reason = format!("it would lose {}, which the plan did not show", loss.as_str());
+            return Ok(Err(failed(reason)));
+        }
+        Ok(Ok(()))
     }
 
     /// Writes one content into the stage, with the attributes of the file that it replaces; returns those that are lost.
@@ -240,8 +241,7 @@ impl<'a> Run<'a> {
                 Err(FsError::new("put back", &self.stage.root.path().join(&change.path), error))
             }
             Err(ChangeError::Refused(error)) => {
-                let reason = format!("the system refused the change: {error}");
-                Ok(FileOutcome::Left(FileStatus::Failed, reason))
+                Ok(failed(format!("the system refused the change: {error}")))
             }
         }
     }
@@ -277,14 +277,25 @@ impl<'a> Run<'a> {
         Place { dir, name, stage: &self.stage.dir }
     }
 
-    /// Returns the directory, the name and the state of the file of a change, or the reason why it is not as expected.
+    /// Returns what [`Run::file_of`] does for a file that moves to the stage, where its content is read again.
+    fn file_to_move<'c>(
+        &self,
+        at: usize,
+        change: &'c JournaledChange,
+    ) -> io::Result<Result<(Dir, &'c str, FoundFile), String>> {
+        self.file_of(change, self.found[at].as_ref())
+    }
+
+    /// Returns the directory, the name and the state of the file of a change, or the reason why it is not as expected. If the
+    /// state from before is given, the content is read only if it seems to have changed since then.
     fn file_of<'c>(
         &self,
         change: &'c JournaledChange,
+        before: Option<&FoundFile>,
     ) -> io::Result<Result<(Dir, &'c str, FoundFile), String>> {
         let (dir, name) = split(&change.path);
         let dir = self.stage.root.open_beneath(dir)?;
-        let found = dir.find(name)?;
+        let found = dir.find_again(name, before)?;
         Ok(match (conflict_of(&found, change.expected), found) {
             (Some(reason), _) => Err(reason),
             (None, PlaceState::File(file)) => Ok((dir, name, file)),
@@ -293,7 +304,7 @@ impl<'a> Run<'a> {
     }
 
     fn replace(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
-        let (dir, name, file) = match self.file_of(change)? {
+        let (dir, name, file) = match self.file_to_move(at, change)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };
@@ -319,7 +330,7 @@ impl<'a> Run<'a> {
     }
 
     fn take_out(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
-        let (dir, name, file) = match self.file_of(change)? {
+        let (dir, name, file) = match self.file_to_move(at, change)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };
@@ -335,7 +346,7 @@ impl<'a> Run<'a> {
     }
 
     fn set_mode(&self, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
-        let (dir, name, file) = match self.file_of(change)? {
+        let (dir, name, file) = match self.file_of(change, None)? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };
@@ -385,6 +396,10 @@ fn unreadable(error: &io::Error) -> FileOutcome {
         _ => (FileStatus::Failed, format!("the kept content cannot be read: {error}")),
     };
     FileOutcome::Left(status, reason)
+}
+
+fn failed(reason: String) -> FileOutcome {
+    FileOutcome::Left(FileStatus::Failed, reason)
 }
 
 fn conflict(reason: &str) -> FileOutcome {

@@ -9,12 +9,13 @@ use ollm_protocol::content::{FileLoss, FileState};
 use ollm_protocol::{PlanId, SessionId};
 use serde::{Deserialize, Serialize};
 
+use super::discarded::DiscardedStages;
 use crate::fsutil::{self, FsError};
 
 /// The version of the file.
 const VERSION: u32 = 1;
 /// The beginning of the names of stages.
-pub(super) const STAGE_PREFIX: &str = ".ollm-undo-";
+pub(crate) const STAGE_PREFIX: &str = ".ollm-undo-";
 /// The largest journal that is read, in bytes: more than any plan has.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
@@ -79,15 +80,17 @@ impl Journal {
     }
 }
 
-/// The journals of a home.
+/// The journals of a home, and the stages that they do not need any more.
 pub(crate) struct Journals {
     dir: PathBuf,
+    pub(crate) discarded: DiscardedStages,
 }
 
 impl Journals {
     /// Returns the journals of a home, whose directory is created when it is needed.
     pub(crate) fn new(home: &Path) -> Self {
-        Self { dir: home.join("put-backs") }
+        let dir = home.join("put-backs");
+        Self { discarded: DiscardedStages::new(dir.clone()), dir }
     }
 
     /// Returns the home.

@@ -4,6 +4,7 @@
 //! [`find_beneath`], which reads files.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -11,7 +12,9 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{FileAction, FileHash, FileLoss, FileState, FileStatus, PlannedFile};
 
 use super::layers::{LayerChange, LayerProblem, PermissionChange, StateChange};
-use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
+use crate::error_chain::with_sources;
+use crate::fsutil::FsError;
+use crate::fsutil::beneath::{Attributes, Dir, FoundFile, PlaceState};
 
 /// A file of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,47 +46,37 @@ pub(crate) struct FilePlanner<'a> {
     pub(crate) private: &'a [&'a Path],
     /// Returns whether the content of a hash is kept.
     pub(crate) is_kept: &'a dyn Fn(FileHash) -> bool,
-    /// The size of the further contents that can be kept, in bytes.
-    pub(crate) free_bytes: u64,
+    /// Returns the size of the further contents that can be kept, in bytes. Called only if one is not kept yet.
+    pub(crate) free_bytes: &'a dyn Fn() -> Result<u64, FsError>,
 }
 
 /// The contents that a plan takes out of files and that are not kept yet. Each is needed to undo the change.
 struct ContentsToKeep {
-    free_bytes: u64,
+    /// The size of those that can be added, once it is known.
+    free_bytes: Option<u64>,
     hashes: HashSet<[u8; 32]>,
 }
 
 impl FilePlanner<'_> {
     /// Plans the changes that the log asks for.
     pub(crate) fn plan(&self, changes: Vec<LayerChange>) -> Vec<PlanItem> {
-        let mut to_keep = ContentsToKeep { free_bytes: self.free_bytes, hashes: HashSet::new() };
+        let mut to_keep = ContentsToKeep { free_bytes: None, hashes: HashSet::new() };
         let item = |change: LayerChange| {
-            let (mut fate, mut loses) = (self.fate(&change, &mut to_keep), Vec::new());
-            match self.losses(&change.path, &fate) {
-                Ok(found) => loses = found,
-                Err(error) => {
-                    let reason = format!("cannot read its attributes: {error}");
-                    fate = FileFate::Left(FileStatus::Failed, reason);
-                }
-            }
+            let mut loses = Vec::new();
+            let fate = self.fate(&change, &mut to_keep, &mut loses);
             let LayerChange { path, back, forward, .. } = change;
             PlanItem { path, back, forward, fate, loses }
         };
         changes.into_iter().map(item).collect()
     }
 
-    /// Returns what a file loses if it is replaced.
-    fn losses(&self, path: &str, fate: &FileFate) -> io::Result<Vec<FileLoss>> {
-        match (fate, &self.root) {
-            (FileFate::Change(change), Ok(root)) if action_of(change) == FileAction::Replace => {
-                let (dir, name) = split(path);
-                Ok(root.open_beneath(dir)?.attributes(name)?.losses())
-            }
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    fn fate(&self, change: &LayerChange, to_keep: &mut ContentsToKeep) -> FileFate {
+    /// Returns the fate of a file, and adds what it loses if it is replaced.
+    fn fate(
+        &self,
+        change: &LayerChange,
+        to_keep: &mut ContentsToKeep,
+        loses: &mut Vec<FileLoss>,
+    ) -> FileFate {
         let left = |status, reason: &str| FileFate::Left(status, reason.to_owned());
         let root = match &self.root {
             Ok(root) => *root,
@@ -104,7 +97,7 @@ impl FilePlanner<'_> {
             FileState::Hash(hash) if state.wanted != state.expected && !(self.is_kept)(hash) => {
                 left(FileStatus::Unknown, "the earlier content was not kept")
             }
-            _ => self.observe(root, &change.path, state, to_keep),
+            _ => self.observe(root, &change.path, state, to_keep, loses),
         }
     }
 
@@ -115,8 +108,9 @@ impl FilePlanner<'_> {
         path: &str,
         change: StateChange,
         to_keep: &mut ContentsToKeep,
+        loses: &mut Vec<FileLoss>,
     ) -> FileFate {
-        let found = match find_beneath(root, path) {
+        let (found, file) = match find_open_beneath(root, path) {
             Ok(found) => found,
             Err(error) => {
                 return FileFate::Left(FileStatus::Failed, format!("cannot read it: {error}"));
@@ -132,24 +126,43 @@ impl FilePlanner<'_> {
         }
         if let PlaceState::File(file) = &found
             && change.wanted != change.expected
-            && !self.can_keep(file, to_keep)
+            && let Some(reason) = self.keep(file, to_keep)
         {
-            let reason = "its content is over snapshots.fileQuota, so this could not be undone";
-            return FileFate::Left(FileStatus::Failed, reason.to_owned());
+            return FileFate::Left(FileStatus::Failed, reason);
+        }
+        if action_of(&change) == FileAction::Replace
+            && let Some(file) = file
+        {
+            match Attributes::of(&file) {
+                Ok(attributes) => *loses = attributes.losses(),
+                Err(error) => {
+                    let reason = format!("cannot read its attributes: {error}");
+                    return FileFate::Left(FileStatus::Failed, reason);
+                }
+            }
         }
         observed(&found, change)
     }
 
-    /// Returns whether the content of a file is kept or can be, beside those of the plan so far.
-    fn can_keep(&self, file: &FoundFile, to_keep: &mut ContentsToKeep) -> bool {
+    /// Adds the content of a file to those that the plan keeps, or returns the reason why it cannot be kept.
+    fn keep(&self, file: &FoundFile, to_keep: &mut ContentsToKeep) -> Option<String> {
         if to_keep.hashes.contains(&file.hash) || (self.is_kept)(FileHash(file.hash)) {
-            return true;
+            return None;
         }
-        let Some(free_bytes) = to_keep.free_bytes.checked_sub(file.size_bytes) else {
-            return false;
+        let free_bytes = match to_keep.free_bytes.map_or_else(self.free_bytes, Ok) {
+            Ok(free_bytes) => free_bytes,
+            Err(error) => {
+                return Some(format!("cannot keep its content: {}", with_sources(&error)));
+            }
         };
-        to_keep.free_bytes = free_bytes;
-        to_keep.hashes.insert(file.hash)
+        let still_free = free_bytes.checked_sub(file.size_bytes);
+        to_keep.free_bytes = Some(still_free.unwrap_or(free_bytes));
+        if still_free.is_none() {
+            let reason = "its content is over snapshots.fileQuota, so this could not be undone";
+            return Some(reason.to_owned());
+        }
+        to_keep.hashes.insert(file.hash);
+        None
     }
 }
 
@@ -205,12 +218,17 @@ pub(crate) fn open_project(root: &Path) -> io::Result<Dir> {
 
 /// Reads the file at a path; a missing directory on the way means an absent file.
 pub(super) fn find_beneath(root: &Dir, path: &str) -> io::Result<PlaceState> {
+    find_open_beneath(root, path).map(|(found, _)| found)
+}
+
+/// Reads the file at a path as [`find_beneath`] does, and returns a regular file open.
+pub(super) fn find_open_beneath(root: &Dir, path: &str) -> io::Result<(PlaceState, Option<File>)> {
     let (dir, name) = split(path);
     match root.open_beneath(dir) {
-        Ok(dir) => dir.find(name),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PlaceState::Absent),
+        Ok(dir) => dir.find_open(name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((PlaceState::Absent, None)),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Ok(PlaceState::Other("a link or a file in place of a directory"))
+            Ok((PlaceState::Other("a link or a file in place of a directory"), None))
         }
         Err(error) => Err(error),
     }

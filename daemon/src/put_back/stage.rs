@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use ollm_protocol::content::{FileHash, KeptFile};
 use serde::{Deserialize, Serialize};
 
+use super::discarded::DiscardedStages;
 use super::journal::{Journal, STAGE_PREFIX};
 use super::plan::{find_beneath, open_project, split};
 use crate::fsutil::beneath::{Dir, FoundFile, PlaceState};
@@ -22,7 +23,7 @@ use crate::fsutil::{FsError, SyncMethod};
 const STAGE_MODE: u32 = 0o700;
 const MARK_MODE: u32 = 0o600;
 /// The mark that says that everything is staged, and its name until it is complete.
-const READY: &str = "ready";
+pub(super) const READY: &str = "ready";
 const NOT_READY: &str = "ready.new";
 /// The mark that says that everything was taken back.
 const TAKEN_BACK: &str = "taken-back";
@@ -51,6 +52,26 @@ pub(super) struct Ready {
     pub(super) changes: Vec<usize>,
     /// The directories that are created, the outer ones first.
     pub(super) dirs: Vec<String>,
+}
+
+/// The needless files of a stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StageSize {
+    pub(super) n_files: usize,
+    pub(super) n_bytes: u64,
+}
+
+/// The files of a stage.
+#[derive(Default)]
+struct StagedFiles {
+    /// Those whose content may be nowhere else, files of others among them.
+    kept: Vec<KeptFile>,
+    /// The names of the needless ones.
+    needless: Vec<String>,
+    /// The bytes of the needless ones.
+    n_bytes: u64,
+    /// Set if somebody else put something into the stage that cannot be listed.
+    has_others: bool,
 }
 
 /// The project and the stage of a journal.
@@ -85,6 +106,13 @@ pub(crate) fn staged_path(journal: &Journal, at: usize) -> PathBuf {
     let stage = journal.root.join(journal.stage_name());
     let moved_out = stage.join(out_name(at));
     if moved_out.symlink_metadata().is_ok() { moved_out } else { stage.join(staged_name(at)) }
+}
+
+/// Returns whether a file of a stage has a name that only the daemon gives.
+pub(super) fn is_own_name(name: &str) -> bool {
+    let is_staged =
+        |at| [staged_name(at), out_name(at), back_name(at)].iter().any(|own| own == name);
+    change_of(name).is_some_and(is_staged) || [READY, NOT_READY, TAKEN_BACK, KEPT].contains(&name)
 }
 
 impl<'a> Stage<'a> {
@@ -172,13 +200,17 @@ impl<'a> Stage<'a> {
     }
 
     /// Removes everything, because no file of the project was moved: only new contents are there, perhaps in part.
-    pub(super) fn remove_unused(&self) -> io::Result<()> {
-        self.remove(&|_, _| Ok(true))
+    pub(super) fn remove_unused(&self, discarded: &DiscardedStages) -> io::Result<()> {
+        self.remove(discarded, &|_, _| Ok(true))
     }
 
     /// Removes each file whose content is certain elsewhere, and then the stage unless something stays.
-    pub(super) fn remove_needless(&self, contents: &dyn KeptContents) -> io::Result<()> {
-        self.remove(&|at, file| {
+    pub(super) fn remove_needless(
+        &self,
+        contents: &dyn KeptContents,
+        discarded: &DiscardedStages,
+    ) -> io::Result<()> {
+        self.remove(discarded, &|at, file| {
             let is_elsewhere = || -> io::Result<bool> {
                 Ok(contents.has(FileHash(file.hash)) || self.is_in_place(at, file)?)
             };
@@ -189,21 +221,32 @@ impl<'a> Stage<'a> {
     /// Removes needless files, the marks, which say what may be removed, and the stage; or lists the files that stay.
     fn remove(
         &self,
+        discarded: &DiscardedStages,
         is_needless: &dyn Fn(usize, &FoundFile) -> io::Result<bool>,
     ) -> io::Result<()> {
-        let kept = self.remove_files(is_needless)?;
+        let StagedFiles { kept, needless, n_bytes, has_others } = self.examine(is_needless)?;
+        let is_needless = kept.is_empty() && !has_others;
+        let (name, session) = (self.journal.stage_name(), self.journal.session_id);
+        let size = StageSize { n_files: needless.len(), n_bytes };
+        if is_needless && discarded.take(&self.root, &name, &self.dir, session, size) {
+            return self.root.sync();
+        }
+        self.dir.remove_all(&needless)?;
         self.remove_mark(KEPT)?;
         if !kept.is_empty() {
             self.dir.create(KEPT, &serde_json::to_vec(&kept)?, MARK_MODE, SyncMethod::Each)?;
             self.dir.sync()?;
             let path = self.dir.path().display();
-            tracing::warn!(session = %self.journal.session_id, "contents that are nowhere else stay in {path}");
+            tracing::warn!(%session, "contents that are nowhere else stay in {path}");
         }
         for mark in [NOT_READY, READY, TAKEN_BACK] {
             self.remove_mark(mark)?;
         }
         if kept.is_empty() {
-            let _is_gone = self.root.remove_dir(&self.journal.stage_name())?;
+            if !self.root.remove_dir(&name)? {
+                let path = self.dir.path().display();
+                tracing::warn!(%session, "files of others stay in {path}");
+            }
         } else {
             self.dir.sync()?;
         }
@@ -225,29 +268,38 @@ impl<'a> Stage<'a> {
         Ok(true)
     }
 
-    /// Removes needless files, and returns the others.
-    fn remove_files(
+    /// Finds out which files are needless.
+    fn examine(
         &self,
         is_needless: &dyn Fn(usize, &FoundFile) -> io::Result<bool>,
-    ) -> io::Result<Vec<KeptFile>> {
-        let (mut kept, mut needless) = (Vec::new(), Vec::new());
+    ) -> io::Result<StagedFiles> {
+        let mut files = StagedFiles::default();
         for name in self.dir.names()? {
+            let file = format!("{}/{name}", self.journal.stage_name());
+            if !is_own_name(&name) {
+                match self.dir.find(&name) {
+                    Ok(PlaceState::File(_)) => {
+                        files.kept.push(KeptFile { path: String::new(), file });
+                    }
+                    _ => files.has_others = true,
+                }
+                continue;
+            }
             let Some(at) = change_of(&name) else { continue };
             match self.dir.find(&name)? {
                 PlaceState::Absent => continue,
                 PlaceState::File(file) if is_needless(at, &file)? => {
-                    needless.push(name);
+                    files.n_bytes = files.n_bytes.saturating_add(file.size_bytes);
+                    files.needless.push(name);
                     continue;
                 }
                 _ => {}
             }
             let path = self.journal.changes.get(at).map(|change| change.path.clone());
-            let file = format!("{}/{name}", self.journal.stage_name());
-            kept.push(KeptFile { path: path.unwrap_or_default(), file });
+            files.kept.push(KeptFile { path: path.unwrap_or_default(), file });
         }
-        self.dir.remove_all(&needless)?;
-        kept.sort();
-        Ok(kept)
+        files.kept.sort();
+        Ok(files)
     }
 
     fn remove_mark(&self, mark: &str) -> io::Result<()> {

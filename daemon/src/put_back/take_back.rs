@@ -6,6 +6,7 @@ use std::io;
 
 use ollm_protocol::content::FileState;
 
+use super::discarded::DiscardedStages;
 use super::journal::{Journal, JournaledChange};
 use super::places::Place;
 use super::plan::{conflict_of, split};
@@ -14,24 +15,33 @@ use crate::fsutil::beneath::{Dir, PlaceState};
 use crate::fsutil::{FsError, SyncMethod, is_full};
 
 /// Removes the stage after the record of the plan is durable. Blocks on the disk.
-pub(crate) fn finish(journal: &Journal, contents: &dyn KeptContents) -> Result<(), FsError> {
+pub(crate) fn finish(
+    journal: &Journal,
+    contents: &dyn KeptContents,
+    discarded: &DiscardedStages,
+) -> Result<(), FsError> {
     with_stage(journal, |stage| {
         remove_dirs(stage)?;
-        stage.remove_needless(contents)
+        stage.remove_needless(contents, discarded)
     })
 }
 
 /// Reverses the changes of files that nobody wrote since, and removes the stage. Blocks on the disk.
-pub(crate) fn take_back(journal: &Journal, contents: &dyn KeptContents) -> Result<(), FsError> {
+pub(crate) fn take_back(
+    journal: &Journal,
+    contents: &dyn KeptContents,
+    discarded: &DiscardedStages,
+) -> Result<(), FsError> {
     with_stage(journal, |stage| {
         let Some(ready) = stage.ready()? else {
-            return if stage.is_settled()? { stage.dir.sync() } else { stage.remove_unused() };
+            let is_settled = stage.is_settled()?;
+            return if is_settled { stage.dir.sync() } else { stage.remove_unused(discarded) };
         };
         if !stage.is_taken_back()? {
             reverse(stage, &ready)?;
             stage.set_taken_back()?;
         }
-        stage.remove_needless(contents)
+        stage.remove_needless(contents, discarded)
     })
 }
 
@@ -262,6 +272,7 @@ mod tests {
                 is_own: true,
                 has_writer: false,
                 inode: (1, inode),
+                changed_at: (0, 0),
             })
         };
         let none = || PlaceState::Absent;

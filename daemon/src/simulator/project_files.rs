@@ -29,6 +29,7 @@ use crate::app::sessions::{create, input};
 use crate::app::snapshots;
 use crate::fsutil;
 use crate::fsutil::trace::DiskStep;
+use crate::put_back::journal::STAGE_PREFIX;
 
 /// The calls of a workload, and those after each crash.
 const N_CALLS: usize = 14;
@@ -94,14 +95,15 @@ impl Files {
 
     fn run(&mut self, n_calls: usize) -> Result<(), String> {
         for _ in 0..n_calls {
-            match self.dice.below(10) {
+            match self.dice.below(11) {
                 0..3 => self.tool_call()?,
                 3 => self.edit(),
                 4 => self.take_snapshot()?,
                 5 => self.restore()?,
                 6 | 7 => self.step(true)?,
                 8 => self.step(false)?,
-                _ => self.move_without_files()?,
+                9 => self.move_without_files()?,
+                _ => self.rest()?,
             }
             let found = self.found()?;
             if found != self.states.newest() {
@@ -287,6 +289,17 @@ impl Files {
         }
     }
 
+    /// Removes the discarded stages, as the daemon does in a pause.
+    fn rest(&mut self) -> Result<(), String> {
+        self.begin("rest".to_owned());
+        let journals = &self.home.core.journals;
+        journals.discarded.remove_all();
+        let entries = std::fs::read_dir(journals.home().join("put-backs"));
+        let mut names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let left = names.find(|name| name.to_string_lossy().starts_with(STAGE_PREFIX));
+        left.map_or(Ok(()), |name| Err(format!("law 44: {} is left in the home", name.display())))
+    }
+
     /// Reads the files of the project, and what the log says.
     fn found(&self) -> Result<ProjectState, String> {
         let mut files = BTreeMap::new();
@@ -306,7 +319,7 @@ fn read_files(
 ) -> Result<(), String> {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        if name.starts_with(".ollm-undo-") {
+        if name.starts_with(STAGE_PREFIX) {
             return Err(format!("law 44: {name} is left in the project"));
         }
         if path.is_dir() {
@@ -395,6 +408,7 @@ fn crash(
     if !is_left {
         return Err(explain("law 44: a journal is left".to_owned()));
     }
+    files.rest().map_err(explain)?;
     // The writes of a killed tool may be in the system's cache only, and a power cut would lose them.
     let span = files.begin("sync the project".to_owned());
     sync_dirs(scratch.path());

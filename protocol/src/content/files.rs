@@ -26,19 +26,27 @@ impl FromStr for FileHash {
     type Err = InvalidFileHash;
 
     fn from_str(text: &str) -> Result<Self, InvalidFileHash> {
-        let is_hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let mut bytes = [0; 32];
-        for (at, byte) in bytes.iter_mut().enumerate().filter(|_| is_hex) {
-            *byte =
-                u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).map_err(|_| InvalidFileHash)?;
+        if text.len() != 2 * bytes.len() {
+            return Err(InvalidFileHash);
         }
-        if is_hex { Ok(Self(bytes)) } else { Err(InvalidFileHash) }
+        // A record of put-back files has tens of thousands, so this is not a call of the library for each byte.
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            for digit in digits {
+                let digit = char::from(*digit).to_digit(16).ok_or(InvalidFileHash)?;
+                *byte = *byte << 4 | digit as u8;
+            }
+        }
+        Ok(Self(bytes))
     }
 }
 
 impl fmt::Display for FileHash {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let text: String = digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect();
+        out.write_str(&text)
     }
 }
 
@@ -323,7 +331,7 @@ pub struct UnrecordedCall {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptFile {
-    /// The file that had the content.
+    /// The file that had the content; empty for a file that somebody else put into the directory of the plan.
     pub path: String,
     /// The file that has it now, relative to the project.
     pub file: String,
@@ -445,6 +453,10 @@ mod tests {
         check(FileState::Absent, json!("absent"));
         check(FileState::Unknown, json!("unknown"));
         check(FileState::Hash(hash), json!({ "hash": "ab".repeat(32) }));
+        let hash = FileHash(std::array::from_fn(|at| at as u8 * 8 + 7));
+        assert!(hash.to_string().starts_with("070f171f"), "{hash}");
+        assert_eq!(hash.to_string().parse(), Ok(hash));
+        assert_eq!(hash.to_string().to_uppercase().parse(), Ok(hash));
         for wrong in ["", "ab", &"g".repeat(64), &"é".repeat(32)] {
             assert_eq!(wrong.parse::<FileHash>(), Err(InvalidFileHash), "{wrong}");
         }

@@ -30,13 +30,13 @@ use super::drafts::{counted_for, uncounted};
 use super::error::{AppError, Result, limit_page};
 pub(crate) use crate::app::previews::FileMove;
 use crate::app::previews::Preview;
-use crate::fsutil::FsError;
+use crate::fsutil::{FsError, is_full};
 use crate::put_back::apply::{self, ApplyError, FileOutcome};
 use crate::put_back::journal::{Journal, JournaledChange};
 use crate::put_back::plan::{FileFate, PlanItem, open_project};
 use crate::put_back::stage::{self, KeptContents};
 use crate::put_back::take_back;
-use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord};
+use crate::session::{Appended, IdempotencyKey, KeptContent, KeptFiles, NewRecord, SessionError};
 
 /// The files of each kind that a delta names.
 const MAX_NAMED: usize = 20;
@@ -124,7 +124,19 @@ pub(crate) fn apply(
     let applied = move_files(core, file_move, &journal, canceled)
         .and_then(|outcomes| record(core, file_move, &survey, &journal, outcomes, moves, key));
     drop(claim);
-    applied
+    applied.inspect_err(|error| {
+        if is_disk_full(error) {
+            core.journals.discarded.remove_all();
+        }
+    })
+}
+
+fn is_disk_full(error: &AppError) -> bool {
+    match error {
+        AppError::Storage(error) => is_full(&error.source),
+        AppError::Session(SessionError::Storage { full, .. }) => *full,
+        _ => false,
+    }
 }
 
 /// Keeps the changes that a preview showed. Others stay out.
@@ -378,7 +390,7 @@ fn settle_failed(core: &Core, journal: &Journal) {
 /// Takes back an application that failed before its record was written. What fails is repeated later.
 fn take_back(core: &Core, journal: &Journal) -> Result<(), FsError> {
     let id = journal.session_id;
-    take_back::take_back(journal, &SessionContents { core, id })
+    take_back::take_back(journal, &SessionContents { core, id }, &core.journals.discarded)
         .and_then(|()| core.journals.remove(id))
         .inspect_err(|error| report(journal, "files are taken back later", error))
 }
@@ -387,7 +399,8 @@ fn take_back(core: &Core, journal: &Journal) -> Result<(), FsError> {
 fn finish(core: &Core, journal: &Journal) {
     if !journal.changes.is_empty() {
         let id = journal.session_id;
-        let finished = take_back::finish(journal, &SessionContents { core, id })
+        let contents = SessionContents { core, id };
+        let finished = take_back::finish(journal, &contents, &core.journals.discarded)
             .and_then(|()| core.journals.remove(id));
         if let Err(error) = finished {
             report(journal, "staged files are removed later", &error);
@@ -424,9 +437,9 @@ fn settle_claimed(core: &Core, id: SessionId) -> Result<()> {
     core.sessions.sync_kept_files(id)?;
     let contents = SessionContents { core, id };
     if is_recorded(core, id, journal.plan_id)? {
-        take_back::finish(&journal, &contents)?;
+        take_back::finish(&journal, &contents, &core.journals.discarded)?;
     } else {
-        take_back::take_back(&journal, &contents)?;
+        take_back::take_back(&journal, &contents, &core.journals.discarded)?;
         tracing::info!(session = %id, "took back files that an interrupted call had put back");
     }
     Ok(core.journals.remove(id)?)
@@ -479,9 +492,10 @@ pub(crate) fn recover(core: &Core) {
     }
 }
 
-/// Removes the journal of a session that is deleted. What [`settle`] could not finish or reverse stays as it is. Blocks on
-/// the disk.
+/// Removes the journal of a session that is deleted, and its discarded stages, which have contents of its files. What
+/// [`settle`] could not finish or reverse stays as it is. Blocks on the disk.
 pub(crate) fn forget(core: &Core, id: SessionId) -> Result<()> {
+    core.journals.discarded.forget(id)?;
     Ok(core.journals.remove(id)?)
 }
 

@@ -134,11 +134,12 @@ fn plan(
     };
     let private = private_dirs(core);
     let private: Vec<&Path> = private.iter().map(std::path::PathBuf::as_path).collect();
+    let quota_bytes = core.config().snapshots.file_quota_bytes;
     let planner = FilePlanner {
         root: opened.as_ref().map_err(Clone::clone),
         private: &private,
         is_kept: &|hash| core.sessions.keeps_file(id, hash),
-        free_bytes: core.sessions.free_file_bytes(id, core.config().snapshots.file_quota_bytes)?,
+        free_bytes: &|| core.sessions.free_file_bytes(id, quota_bytes),
     };
     Ok(planner.plan(changes))
 }

@@ -16,11 +16,11 @@ use super::{recover, settle};
 use crate::app::branches::undo;
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
-use crate::app::sessions::{create, input};
+use crate::app::sessions::{create, delete, input};
 use crate::app::testing::configured_core;
 use crate::events::EventFilter;
 use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
-use crate::put_back::journal::Journal;
+use crate::put_back::journal::{Journal, STAGE_PREFIX};
 
 /// More changes than any run makes.
 const ALL: usize = usize::MAX / 2;
@@ -85,6 +85,19 @@ impl Scene {
         let trace = DiskTrace::new(self.scratch.path());
         trace.set_fault(Some(fault));
         (trace, self.undo(json!({ "files": "apply", "planId": plan_id })).await)
+    }
+
+    fn put_backs(&self) -> PathBuf {
+        self.scratch.path().join("home/put-backs")
+    }
+
+    /// Creates a stage that another session discarded, and returns its path.
+    fn discard_other(&self) -> PathBuf {
+        let other = SessionId::from_uuid(uuid::Uuid::from_u128(7));
+        let stage = self.put_backs().join(format!("{STAGE_PREFIX}1.{other}"));
+        fs::create_dir_all(&stage).expect("creates");
+        fs::write(stage.join("0"), "old").expect("writes");
+        stage
     }
 
     /// Opens the home as the next start does.
@@ -155,8 +168,10 @@ async fn full_disk_at_any_change_fails_the_call_or_not_and_works_again() {
     let kind = FaultKind::Error(Errno::NOSPC.raw_os_error());
     for at in 0.. {
         let scene = Scene::new().await;
+        let discarded = scene.discard_other();
         let (trace, undone) = scene.undo_with(DiskFault { at, count: 1, kind }).await;
         trace.set_fault(None);
+        assert_eq!(discarded.exists(), undone.is_ok(), "change {at}");
         settle(&scene.core, scene.id).expect("settles");
         let is_undone = scene.check(at);
         assert_eq!(is_undone, undone.is_ok(), "change {at}");
@@ -320,6 +335,33 @@ async fn refused_record_leaves_no_content_of_its_files() {
         }
     }
     assert!(n_refused > 3, "{n_refused}");
+}
+
+#[tokio::test]
+async fn deleted_session_takes_its_discarded_stages_along_and_no_others() {
+    let scene = Scene::new().await;
+    let other = scene.discard_other();
+    let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+    let plan_id = plan.files.expect("has files").plan_id;
+    scene.undo(json!({ "files": "apply", "planId": plan_id })).await.expect("applies");
+    let stage = scene.put_backs().join(format!("{STAGE_PREFIX}{plan_id}.{}", scene.id));
+    assert!(stage.exists());
+    delete::delete(&scene.core, params(json!({ "sessionId": scene.id }))).expect("deletes");
+    assert!(!stage.exists() && other.exists());
+}
+
+#[tokio::test]
+async fn contents_that_cannot_be_listed_are_no_reason_to_think_that_the_quota_is_used() {
+    let scene = Scene::new().await;
+    let blobs = scene.scratch.path().join("home").join(format!("{}.blobs", scene.id));
+    fs::remove_dir_all(&blobs).expect("removes");
+    fs::write(&blobs, "").expect("writes");
+    let plan = scene.undo(json!({ "files": "preview" })).await.expect("plans");
+    let files = plan.files.expect("has files").files;
+    let new = files.iter().find(|file| file.path == "new").expect("is in the plan");
+    let reason = new.reason.clone().expect("has one");
+    assert_eq!(new.status, FileStatus::Failed);
+    assert!(reason.starts_with("cannot keep its content"), "{reason}");
 }
 
 #[tokio::test]

@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use ollm_protocol::content::FileLoss;
 use rustix::fs::{Gid, Mode, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Dir, MODE_BITS};
+use super::MODE_BITS;
 use crate::fsutil::disk::{Change, carry_out};
 
 /// The bits of a mode that run a program for its owner or its group, and the sticky bit.
@@ -54,10 +55,29 @@ impl Rights {
 }
 
 impl Attributes {
+    /// Reads the attributes of an open file.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        let mut all = Vec::new();
+        for name in extended_names(file)? {
+            if let Some(value) = extended(file, &name)? {
+                all.push((name, value));
+            }
+        }
+        Ok(Self {
+            group: found.gid(),
+            special_bits: found.mode() & SPECIAL_BITS,
+            has_other_names: found.nlink() > 1,
+            extended: all,
+        })
+    }
+
     /// Returns the attributes that a file which takes the place of this one will not have, because the system does not let this
     /// process set them.
     pub(crate) fn losses(&self) -> Vec<FileLoss> {
-        self.losses_with(&Rights::of_process())
+        // They do not change while the daemon runs.
+        static RIGHTS: LazyLock<Rights> = LazyLock::new(Rights::of_process);
+        self.losses_with(&RIGHTS)
     }
 
     fn losses_with(&self, rights: &Rights) -> Vec<FileLoss> {
@@ -117,26 +137,6 @@ impl Attributes {
 fn is_settable(name: &[u8]) -> bool {
     let is_of_system = [&b"system."[..], b"security.", b"trusted."];
     [ACL, LABEL].contains(&name) || !is_of_system.iter().any(|prefix| name.starts_with(prefix))
-}
-
-impl Dir {
-    /// Returns the attributes of a regular file.
-    pub(crate) fn attributes(&self, name: &str) -> io::Result<Attributes> {
-        let file = self.open_file(name)?;
-        let found = file.metadata()?;
-        let mut all = Vec::new();
-        for name in extended_names(&file)? {
-            if let Some(value) = extended(&file, &name)? {
-                all.push((name, value));
-            }
-        }
-        Ok(Attributes {
-            group: found.gid(),
-            special_bits: found.mode() & SPECIAL_BITS,
-            has_other_names: found.nlink() > 1,
-            extended: all,
-        })
-    }
 }
 
 /// Returns the names of the extended attributes of a file; none if the file system has none.

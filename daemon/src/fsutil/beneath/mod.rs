@@ -64,6 +64,8 @@ pub(crate) struct FoundFile {
     pub(crate) has_writer: bool,
     /// The device and the number of the file, which its other names have as well.
     pub(crate) inode: (u64, u64),
+    /// The time of the last change of the content, the attributes or the names of the file: seconds and nanoseconds.
+    pub(crate) changed_at: (i64, i64),
 }
 
 impl Dir {
@@ -82,6 +84,12 @@ impl Dir {
         let (own, found) = (rustix::fs::fstat(&self.fd)?, rustix::fs::lstat(&self.path)?);
         let is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino);
         Ok(is_same && self.path.canonicalize()? == self.path)
+    }
+
+    /// Returns whether this is the same directory as another one.
+    pub(crate) fn is_same(&self, other: &Self) -> io::Result<bool> {
+        let (own, other) = (rustix::fs::fstat(&self.fd)?, rustix::fs::fstat(&other.fd)?);
+        Ok((own.st_dev, own.st_ino) == (other.st_dev, other.st_ino))
     }
 
     /// Returns whether nothing is in the directory.
@@ -143,38 +151,72 @@ impl Dir {
 
     /// Reads the file at a path, if there is any. Never waits for a pipe.
     pub(crate) fn find(&self, name: &str) -> io::Result<PlaceState> {
+        self.find_open(name).map(|(found, _)| found)
+    }
+
+    /// Reads the file at a path as [`Dir::find`] does, and returns a regular file open.
+    pub(crate) fn find_open(&self, name: &str) -> io::Result<(PlaceState, Option<File>)> {
+        self.examine(name, None)
+    }
+
+    /// Returns the state of a place again. The content is read only if the system says that it may differ from what was found
+    /// before. That is a hint: the clock of a file system has ticks of milliseconds.
+    pub(crate) fn find_again(
+        &self,
+        name: &str,
+        before: Option<&FoundFile>,
+    ) -> io::Result<PlaceState> {
+        self.examine(name, before).map(|(found, _)| found)
+    }
+
+    fn examine(
+        &self,
+        name: &str,
+        before: Option<&FoundFile>,
+    ) -> io::Result<(PlaceState, Option<File>)> {
+        let other = |what| Ok((PlaceState::Other(what), None));
         check_read(&self.path)?;
         let mut file = match self.open_file(name) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(PlaceState::Absent),
-            Err(Errno::LOOP | Errno::MLINK) => return Ok(PlaceState::Other("a symbolic link")),
-            Err(Errno::NXIO) => return Ok(PlaceState::Other("a special file")),
+            Err(Errno::NOENT) => return Ok((PlaceState::Absent, None)),
+            Err(Errno::LOOP | Errno::MLINK) => return other("a symbolic link"),
+            Err(Errno::NXIO) => return other("a special file"),
             Err(error) => return Err(error.into()),
         };
         let metadata = file.metadata()?;
         if metadata.is_dir() {
-            return Ok(PlaceState::Other("a directory"));
+            return other("a directory");
         }
         if !metadata.is_file() {
-            return Ok(PlaceState::Other("a special file"));
+            return other("a special file");
         }
         if metadata.len() > MAX_COMPARED_BYTES {
-            return Ok(PlaceState::Other("a file of more than 1 GiB"));
+            return other("a file of more than 1 GiB");
         }
         // First, so that nobody who is seen too late has written what is read.
         let has_writer = has_writer(&file);
-        let (hash, size_bytes) = hash_of(&mut file, metadata.len())?;
+        let inode = (metadata.dev(), metadata.ino());
+        let changed_at = (metadata.ctime(), metadata.ctime_nsec());
+        let is_same = |before: &&FoundFile| {
+            (before.inode, before.changed_at, before.size_bytes)
+                == (inode, changed_at, metadata.len())
+        };
+        let (hash, size_bytes) = match before.filter(is_same) {
+            Some(before) => (before.hash, before.size_bytes),
+            None => hash_of(&mut file, metadata.len())?,
+        };
         let mode = mode_of(&metadata);
         let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
-        let inode = (metadata.dev(), metadata.ino());
-        Ok(PlaceState::File(FoundFile { hash, size_bytes, mode, is_own, has_writer, inode }))
+        let found = FoundFile { hash, size_bytes, mode, is_own, has_writer, inode, changed_at };
+        Ok((PlaceState::File(found), Some(file)))
     }
 
-    /// Returns the names in this directory that are UTF-8.
+    /// Returns the names in this directory. In a name that is not UTF-8, other characters take the place of wrong bytes, so it
+    /// leads to nothing.
     pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
-            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+            names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.retain(|name| name != "." && name != "..");
         Ok(names)
@@ -350,10 +392,16 @@ fn hash_of(file: &mut File, len: u64) -> io::Result<([u8; 32], u64)> {
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok((*hasher.finalize().as_bytes(), hasher.count())),
-            Ok(n_read) => hasher.update(&buffer[..n_read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(n_read) => {
+                hasher.update(&buffer[..n_read]);
+                // The end of a file that has the size that the system says.
+                if n_read < buffer.len() && hasher.count() == len {
+                    return Ok((*hasher.finalize().as_bytes(), len));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
-        };
+        }
     }
 }
 
@@ -391,5 +439,46 @@ mod tests {
         assert_eq!(a.find("b").expect("looks"), PlaceState::Other("a directory"));
         assert_eq!(a.find("missing").expect("looks"), PlaceState::Absent);
         Dir::open(&root.join("link")).expect_err("is a link");
+    }
+
+    #[test]
+    fn file_is_read_again_only_if_it_seems_changed() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let dir = Dir::open(scratch.path()).expect("opens");
+        let path = scratch.path().join("a");
+        fs::write(&path, "same").expect("writes");
+        let PlaceState::File(found) = dir.find("a").expect("looks") else { panic!("is a file") };
+        // A hash that no content has shows whether the file is read.
+        let before = FoundFile { hash: [0; 32], ..found };
+        let again = || dir.find_again("a", Some(&before)).expect("looks");
+        assert_eq!(again(), PlaceState::File(before));
+        #[cfg(target_os = "linux")]
+        {
+            let writer = fs::File::options().append(true).open(&path).expect("opens");
+            let is_seen =
+                |state| matches!(state, PlaceState::File(FoundFile { has_writer: true, .. }));
+            assert!(is_seen(again()), "a program can write it");
+            drop(writer);
+        }
+        fs::write(scratch.path().join("b"), "same").expect("writes");
+        fs::rename(scratch.path().join("b"), &path).expect("renames");
+        let PlaceState::File(replaced) = again() else { panic!("is a file") };
+        assert_eq!(replaced.hash, found.hash);
+        fs::remove_file(&path).expect("removes");
+        assert_eq!(again(), PlaceState::Absent);
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_listed_and_lead_to_nothing() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join(std::ffi::OsStr::from_bytes(b"0\xff"));
+        // Some file systems refuse such names.
+        if fs::write(path, "x").is_ok() {
+            let dir = Dir::open(scratch.path()).expect("opens");
+            assert_eq!(dir.names().expect("lists"), ["0\u{fffd}"]);
+            assert_eq!(dir.find("0\u{fffd}").expect("looks"), PlaceState::Absent);
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Programs that save files while others are put back or taken back, and after a crash: nothing that anybody wrote is lost.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ollm_protocol::content::FileStatus;
@@ -15,6 +17,7 @@ use rustix::io::Errno;
 use super::{End, Project, content, project_with_changes, put_back};
 use crate::fsutil::trace::{Ability, DiskFault, DiskStep, DiskTrace, FaultKind};
 use crate::put_back::apply::{ApplyError, FileOutcome};
+use crate::put_back::journal::STAGE_PREFIX;
 
 /// The file systems of the tests, by what they lack.
 const LACKS: [&[Ability]; 2] = [&[], &[Ability::RenameFlags]];
@@ -265,6 +268,40 @@ fn plan_that_is_applied_again_leaves_the_list_of_kept_files() {
         project.session.apply(&plan, End::Whole).expect_err("the stage is there");
         assert_eq!(project.kept(), kept);
         assert_eq!(project.text("dir/b").expect("stays"), "b2");
+    }
+}
+
+/// Returns the stages in a directory.
+fn stages(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).expect("lists").map(|file| file.expect("lists").path());
+    files.filter(|path| path.is_dir() && path.to_string_lossy().contains(STAGE_PREFIX)).collect()
+}
+
+#[test]
+fn large_stage_leaves_the_project_unless_somebody_put_something_into_it() {
+    let names: [Option<&[u8]>; 3] = [None, Some(b"1.txt"), Some(b"1\xff")];
+    for name in names {
+        let (mut project, call) = project_with_changes();
+        let plan = project.session.plan(&[call], &[]);
+        project.session.apply(&plan, End::BehindRecord).expect("applies");
+        let stage = stages(&project.session.root).pop().expect("is not removed yet");
+        let foreign = name.map(|name| stage.join(OsStr::from_bytes(name)));
+        // Some file systems refuse names that are not UTF-8.
+        let foreign = foreign.filter(|path| fs::write(path, "mine").is_ok());
+        project.session.recover().expect("finishes");
+        let home = project.scratch.path().join("home/put-backs");
+        let is_foreign = foreign.is_some();
+        assert_eq!((stages(&home).len(), stage.exists()), (usize::from(!is_foreign), is_foreign));
+        if let Some(path) = foreign {
+            // A name that is not UTF-8 cannot be listed.
+            let kept = path.to_str().map(|_| (String::new(), "mine".to_owned()));
+            assert_eq!(project.kept(), Vec::from_iter(kept.clone()));
+            let n_files = 1 + usize::from(kept.is_some());
+            assert_eq!(fs::read_dir(&stage).expect("lists").count(), n_files);
+            assert_eq!(fs::read(path).expect("stays"), b"mine");
+        }
+        project.session.journals.discarded.remove_all();
+        assert_eq!(stages(&home).len(), 0);
     }
 }
 

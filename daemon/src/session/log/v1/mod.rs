@@ -9,7 +9,9 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::content::{Custom, Message, Record, RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{
+    Custom, Message, PutBack, Record, RecordBody, RecordKind, Role, ToolCall,
+};
 use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
@@ -417,7 +419,7 @@ fn decode(json: &[u8], blobs: &Path) -> Result<Option<Record>, FsError> {
     }
 }
 
-/// A line without blobs of one of the three kinds that most lines have.
+/// A line without blobs of one of the three kinds that most lines have, or of the kind with the longest lines.
 ///
 /// It is read into its types directly, in a third of the time that [`decode_any`] takes.
 #[derive(Deserialize)]
@@ -441,16 +443,18 @@ struct CommonLine {
     message: Option<Message>,
     tool_call: Option<ToolCall>,
     custom: Option<Custom>,
+    put_back: Option<PutBack>,
     #[serde(rename = "crc")]
     _crc: IgnoredAny,
 }
 
 impl CommonLine {
     fn into_record(self) -> Option<Record> {
-        let body = match (self.kind, self.message, self.tool_call, self.custom) {
-            (RecordKind::Message, Some(message), None, None) => RecordBody::Message(message),
-            (RecordKind::ToolCall, None, Some(call), None) => RecordBody::ToolCall(call),
-            (RecordKind::Custom, None, None, Some(custom)) => RecordBody::Custom(custom),
+        let body = match (self.kind, self.message, self.tool_call, self.custom, self.put_back) {
+            (RecordKind::Message, Some(message), None, None, None) => RecordBody::Message(message),
+            (RecordKind::ToolCall, None, Some(call), None, None) => RecordBody::ToolCall(call),
+            (RecordKind::Custom, None, None, Some(custom), None) => RecordBody::Custom(custom),
+            (RecordKind::PutBack, None, None, None, Some(files)) => RecordBody::PutBack(files),
             _ => return None,
         };
         let record = Record::new(self.seq, self.parent, self.at, body);

@@ -58,8 +58,18 @@ fn common_line_decodes_like_any_line() {
     let call = serde_json::from_value(call).expect("a tool call");
     let mut message = Message::text(Role::Assistant, "a\"b\n", Timestamp::from_unix_ms(1));
     message.parts.push(Part::Thinking { text: "hm".to_owned() });
-    let bodies =
-        [RecordBody::Message(message), RecordBody::ToolCall(call), RecordBody::Custom(custom)];
+    let files = serde_json::json!({
+        "planId": uuid::Uuid::nil(), "cause": "undo", "root": "/p",
+        "files": [{ "path": "a", "before": { "hash": "0f".repeat(32) }, "after": "absent", "back": [1] }],
+        "left": [{ "path": "b", "status": "conflict", "reason": "the file was changed" }],
+    });
+    let files = serde_json::from_value(files).expect("files that were put back");
+    let bodies = [
+        RecordBody::Message(message),
+        RecordBody::ToolCall(call),
+        RecordBody::Custom(custom),
+        RecordBody::PutBack(files),
+    ];
     for body in &bodies {
         let line = line_of(body, dir.path());
         let (json, _) = checked(&line).expect("intact");
