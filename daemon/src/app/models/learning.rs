@@ -233,24 +233,13 @@ async fn learn_vocabulary(
         CountingSource::Ollama => vocabulary_of_ollama(core, subject, model).await,
         CountingSource::Weights(path) => {
             let path = path.clone();
-            let read = blocking(core, move |_| Ok(read_gguf(&path, &[Engine::LlamaCpp])));
-            match read.await.unwrap_or_else(|error| Err(error.to_string())) {
-                Ok(learned) => compared(core, subject, prompts, learned, pace).await,
-                Err(problem) => {
-                    // The path is the server's own words.
-                    tracing::debug!("no vocabulary: {problem}");
-                    let fixed = "the file of the weights has no vocabulary that is understood";
-                    Err(LearningError::Unusable(fixed.to_owned()))
-                }
-            }
+            let read = blocking(core, move |_| Ok(read_served_weights(&path))).await;
+            compared(core, subject, prompts, read, pace).await
         }
         CountingSource::Configured(path) => {
             let path = path.clone();
-            let read = blocking(core, move |_| Ok(read_configured(&path)));
-            match read.await.unwrap_or_else(|error| Err(error.to_string())) {
-                Ok(learned) => compared(core, subject, prompts, learned, pace).await,
-                Err(problem) => Err(LearningError::Unusable(problem)),
-            }
+            let read = blocking(core, move |_| Ok(read_configured(&path))).await;
+            compared(core, subject, prompts, read, pace).await
         }
         CountingSource::Server | CountingSource::Answers => return false,
     };
@@ -285,9 +274,11 @@ async fn compared(
     core: &Arc<Core>,
     subject: &LessonSubject,
     prompts: &CountedPrompts,
-    learned: LearnedVocabulary,
+    read: Result<Result<LearnedVocabulary, String>>,
     pace: Pace,
 ) -> Result<LearnedVocabulary, LearningError> {
+    let learned = read.unwrap_or_else(|error| Err(error.to_string()));
+    let learned = learned.map_err(LearningError::Unusable)?;
     let long = format!("{SHORT_TEXT}{DIFFICULT_TEXT}{SHORT_TEXT}");
     let mut read = Vec::new();
     for text in [SHORT_TEXT, &long] {
@@ -473,6 +464,16 @@ fn read_weights(path: &str, dirs: &[PathBuf], engines: &[Engine]) -> Option<Lear
 fn is_blob_name(name: &str) -> bool {
     name.strip_prefix(BLOB_PREFIX).is_some_and(|digest| {
         digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+/// Reads the vocabulary in the weights of a server on this machine. Blocks.
+///
+/// **Errors**: a fixed text, because the path is the server's own words.
+fn read_served_weights(path: &Path) -> Result<LearnedVocabulary, String> {
+    read_gguf(path, &[Engine::LlamaCpp]).map_err(|problem| {
+        tracing::debug!("no vocabulary: {problem}");
+        "the file of the weights has no vocabulary that is understood".to_owned()
     })
 }
 
