@@ -122,7 +122,8 @@ fn summarized(
     }
 }
 
-/// Reports the state of the model servers (`model.servers`).
+/// Reports the state of the model servers (`model.servers`). An Ollama that nobody chose and that does not run is none of
+/// them.
 pub(crate) async fn report(
     core: Arc<Core>,
     params: ModelServersParams,
@@ -139,7 +140,11 @@ pub(crate) async fn report(
     }
     let core = &core;
     let reports = all.into_iter().map(|server| async move { report_of(core, &server, test).await });
-    Ok(ModelServersResult { data: join_all(reports).await })
+    let mut data = join_all(reports).await;
+    if wanted.is_none() && !core.is_ollama_chosen() {
+        data.retain(|report| report.ready || report.server != DEFAULT_SERVER);
+    }
+    Ok(ModelServersResult { data })
 }
 
 /// Returns the report of a server that was not asked yet.
