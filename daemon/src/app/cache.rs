@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashlink::LruCache;
-use ollm_protocol::content::{BuiltContext, Compaction, Delta, Epoch, LoopPattern, Role};
+use ollm_protocol::content::{BuiltContext, Compaction, Delta, Epoch, LoopPattern};
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::Mutex;
 
@@ -34,8 +34,6 @@ const MAX_PATH_RECORDS: usize = 1 << 20;
 const MAX_FOLDED_ITEMS: usize = 1 << 16;
 /// The most recent builds of a session that `context.inspect` can repeat: a turn with tools makes a few.
 const MAX_RECIPES: usize = 16;
-/// Maximum number of records that are looked at for the size of the newest turns.
-const MAX_TURN_RECORDS: usize = 64;
 
 /// The cache of all sessions.
 pub(crate) struct SessionCache(Mutex<LruCache<SessionId, CachedSession>>);
@@ -253,8 +251,6 @@ pub(crate) struct ContextFill {
     pub(crate) available: u64,
     /// The most that a prompt may have.
     pub(crate) prompt_limit: u64,
-    /// The newest turns, as many as [`context::PAUSE_TURNS`].
-    pub(crate) newest_turns: u64,
 }
 
 impl ContextFill {
@@ -272,23 +268,6 @@ struct FillGauge {
     /// Every record up to this one is counted in `since_build`.
     counted_to: Option<Seq>,
     since_build: u64,
-}
-
-/// Returns the tokens of the newest turns, at most [`context::PAUSE_TURNS`], and of no more than [`MAX_TURN_RECORDS`].
-fn newest_turns(state: &SessionState) -> u64 {
-    let mut next = state.leaf();
-    let (mut tokens, mut n_turns) = (0, 0);
-    for _ in 0..MAX_TURN_RECORDS {
-        let Some((seq, entry)) = next.and_then(|seq| Some((seq, state.entry(seq)?))) else { break };
-        tokens += u64::from(entry.tokens);
-        let is_user = entry.role() == Some(Role::User);
-        n_turns += usize::from(is_user);
-        if n_turns == context::PAUSE_TURNS {
-            break;
-        }
-        next = entry.parent().filter(|parent| *parent < seq);
-    }
-    tokens
 }
 
 impl RecentBuilds {
@@ -337,7 +316,6 @@ impl RecentBuilds {
             used: budget.conversation_tokens,
             available: budget.available_tokens,
             prompt_limit: budget.prompt_limit,
-            newest_turns: 0,
         };
         self.gauge = Some(FillGauge { built_at: leaf, fill, counted_to: leaf, since_build: 0 });
     }
@@ -358,8 +336,7 @@ impl RecentBuilds {
             None => tokens(records_between(state, gauge.built_at, leaf)?),
         };
         gauge.counted_to = leaf;
-        let (used, newest_turns) = (gauge.fill.used + gauge.since_build, newest_turns(state));
-        Some(ContextFill { used, newest_turns, ..gauge.fill })
+        Some(ContextFill { used: gauge.fill.used + gauge.since_build, ..gauge.fill })
     }
 
     /// Replaces the share of the prompt limit that was last compared with the thresholds, and returns the previous

@@ -138,7 +138,8 @@ settings! {
         /// (`truncate`), or old tool results are shortened first (`hybrid`).
         strategy: CompressionStrategy =
             ("strategy", Kind::Choice(&["summarize", "truncate", "hybrid"]), "hybrid");
-        /// The share of its room at which a conversation is compacted.
+        /// The share of its room at which a conversation is compacted: in a pause at 90 to 105 % of it, the later the shorter
+        /// its turns are.
         threshold: f64 = ("threshold", Kind::Share, "0.8");
         /// The newest tokens that stay verbatim, as far as the window allows.
         preserve_recent_tokens: u32 = ("preserveRecent", Kind::Count(0, MAX_WINDOW), "4096");

@@ -38,7 +38,7 @@ pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild
 pub(crate) use self::ledger::{FileUses, Ledger, UsedFile};
 pub(crate) use self::newest::newest_start;
 pub(crate) use self::numbers::{
-    ENTRIES_PERCENT, GOAL_PERCENT, MIN_TURN_TOKENS, PAUSE_TURNS, PIN_PERCENT, RECALL_RESULT_PERCENT,
+    ENTRIES_PERCENT, GOAL_PERCENT, MIN_TURN_TOKENS, PIN_PERCENT, RECALL_RESULT_PERCENT,
 };
 pub(crate) use self::omitted::OmitReason;
 pub(crate) use self::path::{Contents, ContentsError, PathItem, newest_tokens};

@@ -55,8 +55,6 @@ pub(super) const TARGET_PERCENTS: RangeInclusive<u64> = 50..=72;
 pub(super) const GROWN_PERCENT: u64 = 85;
 /// Turns for which a new head leaves room, each as large as the newest ones.
 pub(super) const NEXT_TURNS: usize = 6;
-/// Turns, each as large as the newest ones, before which a full conversation is compacted in a pause.
-pub(crate) const PAUSE_TURNS: usize = 3;
 /// Percent of the room that joins and markers may add to what a planner aimed at. So the next turns fit before another head
 /// is needed. What is being answered may have more.
 pub(super) const JOINS_PERCENT: u64 = 5;

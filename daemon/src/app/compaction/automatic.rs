@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::MIN_CONTEXT_SIZE;
+use ollm_protocol::content::{MIN_CONTEXT_SIZE, Role};
 use tokio::task::JoinSet;
 
 use super::events;
-use super::policy::{CompactionNeed, Fullness, may_overflow, share_of};
+use super::policy::{CompactionNeed, Fullness, PAUSE_TURNS, may_overflow, share_of};
 use super::read_ahead::read_ahead;
 use super::survey::{CompactionRequest, survey};
 use super::task::{CompactionOutcome, CompactionTask, need_of};
@@ -21,7 +21,11 @@ use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{CompactionCause, CompactionTrigger};
 use crate::app::schedule::CompactionHistory;
 use crate::model::Ticket;
+use crate::session::SessionState;
 use crate::tokens::Counter;
+
+/// Maximum number of records that are looked at for the size of the newest turns.
+const MAX_TURN_RECORDS: usize = 64;
 
 /// A compaction that is due before a chat turn calls its model.
 pub(in crate::app) struct CompactionInTurn {
@@ -104,7 +108,7 @@ fn mark_if_due(core: &Core, id: SessionId) -> CompactionNeed {
     let recorded = || core.sessions.peek(id, |live| live.state().usage().token_count);
     let is_half_recorded = || recorded().unwrap_or_default() >= u64::from(MIN_CONTEXT_SIZE) / 2;
     let fullness = match fill {
-        Some(fill) => fullness(core, fill),
+        Some(fill) => fullness(core, id, fill),
         // No context was built since the start: the stored counts show whether one could be too large.
         None if is_half_recorded() => Fullness::DueInPause,
         None => Fullness::Low,
@@ -130,10 +134,29 @@ pub(crate) fn follow_turn(core: &Core, id: SessionId) {
     }
 }
 
-fn fullness(core: &Core, fill: ContextFill) -> Fullness {
-    let newest_turns = share_of(fill.newest_turns, fill.available);
+fn fullness(core: &Core, id: SessionId, fill: ContextFill) -> Fullness {
+    let newest_turns = || {
+        let tokens = core.sessions.peek(id, |live| newest_tokens(live.state()));
+        share_of(tokens.unwrap_or_default(), fill.available)
+    };
     let threshold = core.config().compression.threshold;
     Fullness::of_fitting(threshold, newest_turns, |share| fill.reaches(share))
+}
+
+/// Returns the tokens of the newest [`PAUSE_TURNS`] turns of the active path, and of no more than [`MAX_TURN_RECORDS`].
+pub(super) fn newest_tokens(state: &SessionState) -> u64 {
+    let mut next = state.leaf();
+    let (mut tokens, mut n_turns) = (0, 0);
+    for _ in 0..MAX_TURN_RECORDS {
+        let Some((seq, entry)) = next.and_then(|seq| Some((seq, state.entry(seq)?))) else { break };
+        tokens += u64::from(entry.tokens);
+        n_turns += usize::from(entry.role() == Some(Role::User));
+        if n_turns == PAUSE_TURNS {
+            break;
+        }
+        next = entry.parent().filter(|parent| *parent < seq);
+    }
+    tokens
 }
 
 /// Returns whether a checkpoint in force waits for the summary of a model.

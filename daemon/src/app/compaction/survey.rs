@@ -9,7 +9,7 @@ use ollm_protocol::content::{
     CompactStrategy, CompactionMethod, ContextMessage, CountKind, OmittedItem, RecordKind,
 };
 
-use super::policy::{Fullness, share_of};
+use super::policy::{Fullness, PAUSE_TURNS, share_of};
 use super::summarizer::notes_model;
 use crate::app::build_request::BuildRequest;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
@@ -227,8 +227,8 @@ fn context_before(
         let fixed = budget.system_prompt_tokens + budget.tool_definition_tokens;
         (fixed + head + rest + pending).max(budget.prompt_limit + 1)
     };
-    let newest_turns = context::newest_tokens(input.path, context::PAUSE_TURNS);
-    let newest_turns = share_of(newest_turns, budget.available_tokens);
+    let newest_turns =
+        || share_of(context::newest_tokens(input.path, PAUSE_TURNS), budget.available_tokens);
     let reaches = |share| context::needs_compaction(built, share);
     let fullness = match fits {
         true => Fullness::of_fitting(threshold, newest_turns, reaches),

@@ -12,6 +12,8 @@ use crate::app::running::{CompactionCause, CompactionTrigger};
 /// is full that a few more turns fit, because a message that comes meanwhile would have to wait. A conversation of short
 /// turns is compacted late, because its context shows the less the sooner it is.
 const PAUSE_SHARES: RangeInclusive<f64> = 0.9..=1.05;
+/// Turns, each as large as the newest ones, that fit when a conversation is compacted in a pause.
+pub(super) const PAUSE_TURNS: usize = 3;
 /// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
 /// fit would come before the context is shortened; with less, a model would have less time for its summary.
 const NEARLY_FULL_SHARE: f64 = 0.9;
@@ -48,17 +50,17 @@ pub(super) enum Fullness {
 impl Fullness {
     /// Returns the fullness of a context that fits.
     ///
-    /// `threshold`: the configured share. `newest_turns`: the share of its room that the newest turns take, a few of them.
-    /// `reaches`: whether the conversation takes a share of its room.
+    /// `threshold`: the configured share. `newest_turns`: returns the share of its room that the newest [`PAUSE_TURNS`] turns
+    /// take; called only if that decides. `reaches`: whether the conversation takes a share of its room.
     pub(super) fn of_fitting(
         threshold: f64,
-        newest_turns: f64,
+        newest_turns: impl FnOnce() -> f64,
         reaches: impl Fn(f64) -> bool,
     ) -> Self {
         let [least, most] = [PAUSE_SHARES.start(), PAUSE_SHARES.end()].map(|part| threshold * part);
         if reaches(threshold.max(NEARLY_FULL_SHARE)) {
             Self::NearlyFull
-        } else if reaches((most - newest_turns).max(least)) {
+        } else if reaches(least) && reaches(most - newest_turns()) {
             Self::DueInPause
         } else {
             Self::Low

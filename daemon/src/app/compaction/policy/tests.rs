@@ -127,7 +127,7 @@ fn fullness_follows_the_share_the_threshold_and_the_size_of_turns() {
         (0.95, 0.95, 0.3, NearlyFull),
     ] {
         // Shares are products of other shares.
-        let found = Fullness::of_fitting(threshold, newest_turns, |least| share >= least - 1e-9);
+        let found = Fullness::of_fitting(threshold, || newest_turns, |least| share >= least - 1e-9);
         assert_eq!(found, expected, "{share} of {threshold} with turns of {newest_turns}");
     }
 }

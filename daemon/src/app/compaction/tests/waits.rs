@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::*;
 use crate::app::cache::LastChat;
-use crate::app::compaction::automatic::{CompactionInTurn, compact, follow_turn};
-use crate::app::compaction::policy::LONGEST_PAUSE;
+use crate::app::compaction::automatic::{CompactionInTurn, compact, follow_turn, newest_tokens};
+use crate::app::compaction::policy::{LONGEST_PAUSE, PAUSE_TURNS};
 use crate::app::compaction::read_ahead::read_ahead;
 use crate::app::compaction::summarizer::{ANSWER_LIMIT, TURN_LIMIT};
 use crate::app::compaction::summary::MAX_PIECES;
@@ -102,6 +102,20 @@ const SLOW: Duration = Duration::from_millis(200);
 fn end_turn(core: &Core, id: SessionId) {
     core.due_compactions.end_turn(id);
     follow_turn(core, id);
+}
+
+#[tokio::test]
+async fn newest_turns_are_measured_by_the_stored_counts() {
+    let session = LongSession::new().await;
+    let counted = session.core.sessions.peek(session.id, |live| {
+        let (state, path) = (live.state(), live.state().path());
+        let newest = path[path.len() - 2 * PAUSE_TURNS..].iter();
+        let tokens = newest.filter_map(|seq| Some(u64::from(state.entry(*seq)?.tokens)));
+        (newest_tokens(state), tokens.sum::<u64>())
+    });
+    let (found, expected) = counted.expect("is open");
+    assert!(expected > 0);
+    assert_eq!(found, expected);
 }
 
 #[tokio::test]
