@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::openai::{EVENTS, Face, FakeOpenAi, done, error, event, piece};
 use crate::harness::{
     Answer, FakeOllama, FakeServer, ModelSession, Sandbox, Step, array, assert_fields, gguf,
-    http_response, text_message, until,
+    http_response, run, text_message, until,
 };
 
 /// Returns a configuration with a server `s`, whose model `m` has the alias `big` and is the default.
@@ -463,6 +463,25 @@ fn servers_are_reported_with_a_command_for_each_problem() {
     let listed = sandbox.ctl(["servers", "list", "--json"]).json();
     assert_eq!(array(&listed["data"]).len(), 5, "{listed}");
     sandbox.ctl(["servers", "test", "nowhere"]).fails(2);
+}
+
+#[test]
+fn ollama_that_nobody_chose_is_named_only_if_it_runs() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    let sandbox = Sandbox::new();
+    sandbox.write_config(&config(&fake, "auto").replace("ollama:\n  host: 127.0.0.1:9\n", ""));
+    let ctl = |args: &[&str]| {
+        let mut command = sandbox.command("ollmctl");
+        command.env_remove("OLLAMA_HOST").args(args);
+        run(command, "").json()
+    };
+    let servers = ctl(&["servers", "list", "--json"]);
+    let has_idle = |server: &Value| server["server"] == "ollama" && server["ready"] != true;
+    assert!(!array(&servers["data"]).iter().any(has_idle), "{servers}");
+    let models = ctl(&["models", "list", "--json"]);
+    assert!(models.get("missing").is_none_or(|missing| array(missing).is_empty()), "{models}");
+    let asked = ctl(&["call", "model.servers", r#"{"server": "ollama"}"#]);
+    assert_eq!(array(&asked["data"]).len(), 1, "{asked}");
 }
 
 #[test]

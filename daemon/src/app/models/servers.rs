@@ -65,9 +65,7 @@ pub(super) async fn list_all(core: &Arc<Core>) -> Result<(Vec<ModelSummary>, Vec
                 let summaries = models.into_iter();
                 data.extend(summaries.map(|model| summarized(core, &server, model, &running)));
             }
-            Ok((Err(error @ ModelError::Unreachable { .. }), _))
-                if name == DEFAULT_SERVER && !core.is_ollama_chosen() =>
-            {
+            Ok((Err(error @ ModelError::Unreachable { .. }), _)) if !is_missed(core, &name) => {
                 first_error.get_or_insert(error);
             }
             Ok((Err(error), _)) => {
@@ -122,6 +120,11 @@ fn summarized(
     }
 }
 
+/// Returns whether a user misses a server that does not run: every one but an Ollama that nobody chose.
+fn is_missed(core: &Core, server: &str) -> bool {
+    server != DEFAULT_SERVER || core.is_ollama_chosen()
+}
+
 /// Reports the state of the model servers (`model.servers`). An Ollama that nobody chose and that does not run is none of
 /// them.
 pub(crate) async fn report(
@@ -141,9 +144,7 @@ pub(crate) async fn report(
     let core = &core;
     let reports = all.into_iter().map(|server| async move { report_of(core, &server, test).await });
     let mut data = join_all(reports).await;
-    if wanted.is_none() && !core.is_ollama_chosen() {
-        data.retain(|report| report.ready || report.server != DEFAULT_SERVER);
-    }
+    data.retain(|report| report.ready || wanted.is_some() || is_missed(core, &report.server));
     Ok(ModelServersResult { data })
 }
 
