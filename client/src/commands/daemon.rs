@@ -174,10 +174,10 @@ pub(super) fn check_config(connector: &Connector) -> CommandResult {
     }
     let stderr = sanitize::text(String::from_utf8_lossy(&output.stderr).trim());
     let lines = stderr.lines().map(|line| line.trim_start_matches("error: "));
-    let reason = match lines.collect::<Vec<_>>().join("\n") {
-        empty if empty.is_empty() => format!("ollmd ended with {}", output.status),
-        reason => reason,
-    };
+    let mut reason = lines.collect::<Vec<_>>().join("\n");
+    if reason.is_empty() {
+        reason = format!("ollmd ended with {}", output.status);
+    }
     Err(CommandError::BadConfig { reason, exit: exit_of_daemon(output.status) })
 }
 

@@ -294,7 +294,8 @@ fn start_failure(
     let kind = kind.as_deref().and_then(ErrorKind::from_name);
     let error = ClientError::StartFailed {
         kind,
-        message: sanitize::one_line(&message),
+        // Each mistake of a configuration is on a line.
+        message: sanitize::one_line(&message.trim_end().replace('\n', "; ")),
         hint: hint.map(|hint| sanitize::one_line(&hint)),
         log: log.to_owned(),
     };

@@ -75,6 +75,16 @@ fn reason_of_daemon_is_passed_on() {
 }
 
 #[test]
+fn reasons_on_several_lines_are_parts_of_one() {
+    let home = TestHome::new();
+    let line = r#"{"kind":"config","message":"config.yaml:3: bad\nconfig.yaml:4: worse\n"}"#;
+    let (environment, _lock) = script(&home, &format!("printf '%s\\n' '{line}' >$fd; exit 5"));
+    let error = connect_error(&home.connector_with(&environment));
+    let expect = "ollmd did not start: config.yaml:3: bad; config.yaml:4: worse";
+    assert_eq!(error.to_string(), expect);
+}
+
+#[test]
 fn daemon_without_reason_is_described_by_status_and_log() {
     let home = TestHome::new();
     let (environment, _lock) = script(&home, "echo 'cannot load library' >&2; exit 3");
