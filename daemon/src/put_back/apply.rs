@@ -277,17 +277,9 @@ impl<'a> Run<'a> {
         Place { dir, name, stage: &self.stage.dir }
     }
 
-    /// Returns what [`Run::file_of`] does for a file that moves to the stage, where its content is read again.
-    fn file_to_move<'c>(
-        &self,
-        at: usize,
-        change: &'c JournaledChange,
-    ) -> io::Result<Result<(Dir, &'c str, FoundFile), String>> {
-        self.file_of(change, self.found[at].as_ref())
-    }
-
     /// Returns the directory, the name and the state of the file of a change, or the reason why it is not as expected. If the
-    /// state from before is given, the content is read only if it seems to have changed since then.
+    /// state from before is given, the content is read only if it seems to have changed since then: a file that moves is read
+    /// again in the stage.
     fn file_of<'c>(
         &self,
         change: &'c JournaledChange,
@@ -304,7 +296,7 @@ impl<'a> Run<'a> {
     }
 
     fn replace(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
-        let (dir, name, file) = match self.file_to_move(at, change)? {
+        let (dir, name, file) = match self.file_of(change, self.found[at].as_ref())? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };
@@ -330,7 +322,7 @@ impl<'a> Run<'a> {
     }
 
     fn take_out(&self, at: usize, change: &JournaledChange) -> Result<FileOutcome, ChangeError> {
-        let (dir, name, file) = match self.file_to_move(at, change)? {
+        let (dir, name, file) = match self.file_of(change, self.found[at].as_ref())? {
             Ok(found) => found,
             Err(reason) => return Ok(conflict(&reason)),
         };
