@@ -42,7 +42,7 @@ impl fmt::Display for ValueSource {
     }
 }
 
-/// What is wrong with the settings that were read so far.
+/// The warnings and mistakes of the settings that were read so far.
 #[derive(Debug, Default)]
 pub(super) struct ConfigNotices {
     pub(super) warnings: Vec<ConfigWarning>,

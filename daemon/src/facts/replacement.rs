@@ -40,7 +40,6 @@ features! {
     MovedAndCoversLater "moved+coversLater", MovedAndNamesOld "moved+namesOld",
     MovedAndSharedKind "moved+sharesOneOrMore+sameKind", MovedAndSharedOther "moved+sharesOneOrMore+otherKind",
     MovedAndPointing "moved+pointing+sameKind+newestAlike", MovedAndNewest "moved+sharesNone+newestAlike",
-
     StillAndBothTimes "still+bothTimes",
     StillAndSharedKind "still+sharesTwoOrMore+sameForm", DenialAndNamesOld "denial+namesOld",
 }

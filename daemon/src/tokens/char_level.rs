@@ -35,7 +35,7 @@ pub(super) struct CharLevel {
     rules: CharRules,
 }
 
-/// Where a text from a `tokenizer.json` gets a space before it.
+/// The places in which a text gets a space before it, by its `tokenizer.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpacePrefix {
     /// At the beginning and behind each special token.

@@ -1,8 +1,7 @@
 //! Replicas behind one address that count differently, found by the counts of the server.
 //!
-//! Where texts are counted exactly, one fit explains all counts of a server. The templates of two replicas differ by the
-//! same number of tokens in each prompt, and their counts come in turns: the counts of a server that changed do not go
-//! back.
+//! One fit explains all counts of one server whose texts are counted exactly. The templates of two replicas differ by the
+//! same number of tokens in each prompt, and their counts come in turns; those of a server that changed do not go back.
 //! Must not know models or servers.
 
 use super::linear_fit::{LinearFit, PromptObservation};

@@ -691,7 +691,8 @@ fn project_with_changes() -> (Project, Seq) {
     (project, call)
 }
 
-/// What the file system lacks, and whether the home has room for discarded stages, in the sweeps over all steps.
+/// The scenes of the sweeps over all steps: the abilities that the file system lacks, and whether the home has room for
+/// discarded stages.
 const SWEEPS: [(&[Ability], bool); 4] =
     [(&[], true), (&[Ability::RenameFlags], true), (&[], false), (&[Ability::RenameFlags], false)];
 

@@ -189,7 +189,7 @@ pub(super) struct CharReader<'t> {
     pub(super) text: &'t [u8],
     ascii: &'static [u8; 128],
     table: &'static ClassTable,
-    /// Whether `ſ` is a small `S` where case does not matter.
+    /// Set if `ſ` is a small `S` where case does not matter.
     pub(super) folds_long_s: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct PreTokenizer {
     pub(super) adds_bos: bool,
     /// Whether the model has a BOS token.
     pub(super) has_bos: bool,
-    /// Whether the characters of a text are composed (NFC) before it is split.
+    /// Set if the characters of a text are composed (NFC) before it is split.
     pub(super) composes: bool,
 }
 
