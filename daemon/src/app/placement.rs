@@ -1,7 +1,9 @@
 //! Placement: which of the equal servers of a model a session uses.
 //!
 //! A session stays with its server, which has its prompt in the cache. A new session gets the least busy one. A server
-//! that failed is avoided for a while, or until it answers. All of it is in memory only.
+//! that failed is avoided for a while, or until it answers. All of it is in memory only:
+//! after a restart of the daemon, a session may have to be read once more, elsewhere. Of equally busy servers the first is
+//! used, which probably has the model loaded.
 //! Must not know sessions, servers or queues: the core gathers the values.
 
 use std::collections::HashMap;

@@ -198,6 +198,11 @@ impl ScriptedBackend {
         self.capabilities.lock().push(of.to_owned());
     }
 
+    /// Loads the model into memory, as another client can do.
+    pub(crate) fn load(&self) {
+        *self.is_loaded.lock() = true;
+    }
+
     /// Removes the model from memory, as another client can do.
     pub(crate) fn unload(&self) {
         *self.is_loaded.lock() = false;

@@ -14,6 +14,7 @@ mod recall_tools;
 mod record;
 mod retry;
 mod run;
+mod server_reports;
 mod turn;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::answer::is_final_answer;
 use self::retry::{RetryIntent, step_back};
+use self::server_reports::EarlyReports;
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
@@ -67,11 +69,12 @@ pub(crate) async fn start(
     let id = request.id;
     let claim = claim(core, id, &request.named)?;
     blocking(core, move |core| settle_now(core, id)).await?;
+    let reports = EarlyReports::request(core, tasks, id, &request.model);
     let accepted = record_message(core, id, message, key).await?;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let cancel = claim.value.cancel.clone();
-    let turn =
-        Turn { core: Arc::clone(core), tasks: tasks.clone(), claim, request, events: sender };
+    let (core, tasks) = (Arc::clone(core), tasks.clone());
+    let turn = Turn { core, tasks: tasks.clone(), claim, request, reports, events: sender };
     drop(tasks.spawn(turn.run(accepted)));
     Ok(StartedTurn { events, cancel })
 }

@@ -18,16 +18,12 @@ use crate::app::counts::CountedPrompts;
 use crate::app::error::{ChatError, Result};
 use crate::app::model_speed::{PromptReading, SentPrompt};
 use crate::app::models::gate;
-use crate::app::models::learning::{check_description, counter_in_turn};
+use crate::app::models::learning::{check_listed, counter_in_turn};
 use crate::app::models::window::window_of;
 use crate::model::{
     AnswerStream, ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict,
 };
 use crate::tokens::Counter;
-
-/// The longest wait for the list of models in memory, if the model was used recently. A server on this machine needs a
-/// millisecond.
-const RUNNING_WAIT: Duration = Duration::from_millis(200);
 
 /// A model call with its answer.
 pub(super) struct ModelCall {
@@ -192,9 +188,9 @@ impl Turn {
         let TurnRequest { id, model, tools, think, context_size, .. } = &self.request;
         let ticket = core.models.queues().enter(model, Priority::Chat);
         self.unless_ended(self.wait_in_queue(&ticket)).await?;
-        let asked = async { tokio::join!(self.loaded_window(), check_description(core, info)) };
-        let (loaded, current) = self.unless_ended(asked).await?;
-        *info = current;
+        let reports = self.unless_ended(self.reports.current(core, *id, model)).await?;
+        *info = self.unless_ended(check_listed(core, info, reports.listed)).await?;
+        let loaded = reports.loaded;
         let window = window_of(core, Some(model), *context_size).size;
         let num_ctx = core.models.windows().choose(model, window, loaded.flatten());
         if loaded.is_none() {
@@ -243,23 +239,6 @@ impl Turn {
         let (name, expected_ms) = (ChatPhase::Queued, expected.map(as_ms));
         let event = ChatEvent::Phase { name, tokens: None, expected_ms, ahead, waits_for };
         self.report(event).await;
-    }
-
-    /// Returns the window of the model in the server's memory, or `None` if it is not there.
-    ///
-    /// The server may have unloaded a model that was used a moment ago, for another one or on request. A server that
-    /// loads another model answers late; then a recent use counts.
-    async fn loaded_window(&self) -> Option<Option<u32>> {
-        let (core, model) = (&self.core, &self.request.model);
-        let last_used = core.speeds.get(model).last_used;
-        let is_recent =
-            last_used.is_some_and(|used| used.elapsed() < core.keep_alive(self.request.id) / 2);
-        if !is_recent {
-            let running = core.models.in_memory(model).await;
-            return running.map(|running| running.effective_context);
-        }
-        let is_loaded = core.models.is_in_memory(model, RUNNING_WAIT).await.unwrap_or(true);
-        is_loaded.then(|| core.models.windows().current(model))
     }
 
     /// Compacts before the call if that is due. Returns the place at the model, which may be a new one. A failure does not

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::recall_offer;
+use super::server_reports::EarlyReports;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::answer_options::AnswerOptions;
@@ -36,6 +37,7 @@ pub(super) struct Turn {
     pub(super) tasks: Tasks,
     pub(super) claim: Claim<RunningTurn>,
     pub(super) request: TurnRequest,
+    pub(super) reports: EarlyReports,
     pub(super) events: mpsc::Sender<Result<ChatEvent>>,
 }
 

@@ -29,7 +29,7 @@ use crate::model::{
 use crate::tokens::{Counter, Engine, Vocabulary, learn, probes};
 
 /// The longest wait for the list of models. A server on this machine needs a millisecond.
-const LIST_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const LIST_WAIT: Duration = Duration::from_millis(200);
 /// The longest wait of a turn for the lesson of a model whose weights are on this machine. Its server renders all probes
 /// in some 100 ms, also beside an answer; a hanging one delays a chat by this time.
 const LOCAL_LESSON_WAIT: Duration = Duration::from_secs(2);
@@ -50,9 +50,19 @@ const BLOB_PREFIX: &str = "sha256-";
 /// A server that does not respond at once leaves the description as it is, and no count is called exact. Without a
 /// server, its last list counts.
 pub(crate) async fn check_description(core: &Arc<Core>, info: &Arc<ModelInfo>) -> Arc<ModelInfo> {
-    let Some(listed) = core.models.listed_digest(&info.model, LIST_WAIT).await else {
-        return Arc::clone(info);
-    };
+    let listed = core.models.listed_digest(&info.model, LIST_WAIT).await;
+    check_listed(core, info, listed).await
+}
+
+/// Returns the description of the model that the server lists: the given one, or a new one if it is another model.
+///
+/// `listed`: the listed digest; `None` if the server cannot be reached.
+pub(crate) async fn check_listed(
+    core: &Arc<Core>,
+    info: &Arc<ModelInfo>,
+    listed: Option<ListedDigest>,
+) -> Arc<ModelInfo> {
+    let Some(listed) = listed else { return Arc::clone(info) };
     let is_same = listed == ListedDigest::Unknown || listed.is(info.digest.as_deref());
     core.counts.note_listed(&info.model, listed);
     if is_same {
