@@ -144,6 +144,7 @@ impl DocumentWriter {
             last_message_at: self.totals.last_message_at,
             user_message_count: self.totals.user_messages,
             context_window: session.context_size,
+            keep_alive_seconds: session.keep_alive_seconds,
             allowed_servers: session.allowed_servers.clone(),
             options: session.options.clone(),
             client_metadata: session.metadata.clone(),

@@ -111,6 +111,8 @@ pub struct DocumentMetadata {
     pub user_message_count: u64,
     /// The context window, in tokens.
     pub context_window: Option<u32>,
+    /// The time for which the model server keeps the model in memory after a request of the session, in seconds.
+    pub keep_alive_seconds: Option<u32>,
     /// The model servers that may get texts of the session; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_servers: Vec<String>,

@@ -14,7 +14,10 @@ fn every_chat_of_a_session_has_its_options() {
     let fake = FakeOllama::new();
     let kept = json!({ "temperature": 0.5, "seed": 7, "stop": ["END"], "think": false, "answerLimit": 50,
         "format": { "type": "object" } });
-    let mut chat = ModelSession::create(&fake.config("tiny"), json!({ "options": kept }));
+    let mut chat = ModelSession::create(
+        &fake.config("tiny"),
+        json!({ "options": kept, "keepAliveSeconds": 90 }),
+    );
     let _turn = chat.turn("hello");
     let sent = |fake: &FakeOllama| fake.requests("/api/chat").pop().unwrap().body;
     let body = sent(&fake);
@@ -48,6 +51,7 @@ fn every_chat_of_a_session_has_its_options() {
         let (_daemon, mut wire) = other.daemon_and_wire();
         let imported = wire.ok("session.import", json!({ "data": data, "last": true }));
         assert_eq!(options(&imported), left, "{format}");
+        assert_eq!(imported["session"]["keepAliveSeconds"], 90, "{format}");
     }
     let _turn = chat.turn("hello");
     assert_fields(&sent(&fake), json!({ "think": false }));

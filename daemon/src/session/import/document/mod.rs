@@ -244,6 +244,8 @@ fn complete(
     header.project_path = metadata.text("projectPath");
     header.system_prompt = metadata.text("systemPrompt");
     header.context_size = metadata.count("contextWindow").and_then(|size| size.try_into().ok());
+    header.keep_alive_seconds =
+        metadata.count("keepAliveSeconds").and_then(|seconds| seconds.try_into().ok());
     header.allowed_servers = allowed_servers(metadata);
     header.options = options(metadata, losses);
     if let Some(client) = metadata.object("client") {

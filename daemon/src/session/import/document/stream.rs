@@ -198,6 +198,7 @@ fn is_kept(name: &str, is_metadata: bool) -> bool {
             "allowedServers",
             "options",
             "contextWindow",
+            "keepAliveSeconds",
             "client",
             "compressionCount",
             "tokenCount",
