@@ -148,9 +148,20 @@ pub(crate) fn open_file(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
 /// **Errors**: as [`open_file`], but a link to a regular file is followed.
 pub(crate) fn read_linked_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let mut file = open_flagged(OpenOptions::new().read(true), path, OFlags::NONBLOCK)?;
-    file.read_to_string(&mut text)?;
+    open_linked(path)?.read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Opens a file that another program may have put elsewhere and linked to, like the weights of a model, for reading.
+///
+/// **Errors**: as [`open_file`], but a link to a regular file is followed.
+pub(crate) fn open_linked(path: &Path) -> io::Result<File> {
+    open_flagged(OpenOptions::new().read(true), path, OFlags::NONBLOCK)
+}
+
+/// Returns whether a path is that of a regular file, or of a link to one.
+pub(crate) fn is_linked_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file())
 }
 
 fn open_flagged(options: &mut OpenOptions, path: &Path, flags: OFlags) -> io::Result<File> {

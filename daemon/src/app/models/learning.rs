@@ -98,7 +98,7 @@ pub(crate) async fn counter_in_turn(
 /// Returns whether the server of a model is on this machine and reads its weights from a file that is here.
 fn has_weights_here(info: &ModelInfo) -> bool {
     let is_named_by_server = info.tokenizer_stamp.is_none();
-    matches!(&info.counting, CountingSource::Weights(path) if is_named_by_server && fsutil::file_len(path).is_some())
+    matches!(&info.counting, CountingSource::Weights(path) if is_named_by_server && fsutil::is_linked_file(path))
 }
 
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.
@@ -519,7 +519,7 @@ fn open(path: &Path) -> Result<std::fs::File, String> {
     if !path.is_absolute() {
         return Err(format!("{}: the path is not absolute", path.display()));
     }
-    fsutil::open_regular(path).map_err(|error| with_sources(&error))
+    fsutil::open_linked(path).map_err(|error| with_sources(&error))
 }
 
 fn failed(path: &Path, error: &dyn std::error::Error) -> String {

@@ -311,7 +311,7 @@ fn model_report(
         CountingSource::Ollama => CountsBy::Vocabulary,
         CountingSource::Weights(path) | CountingSource::Configured(path)
             if !is_unusable
-                && crate::fsutil::file_len(path).is_some()
+                && crate::fsutil::is_linked_file(path)
                 && core.counts.may_try(&core.models.names().key(&model)) =>
         {
             CountsBy::Vocabulary
