@@ -35,8 +35,10 @@ const KINDS: [(Face, &str); 5] = [
 
 /// Writes the vocabulary of the fake model into a file of weights.
 pub(crate) fn write_weights(sandbox: &Sandbox, fake: &FakeOpenAi) {
-    let path = sandbox.path("m.gguf");
-    std::fs::write(&path, gguf()).unwrap();
+    // Downloaded weights are often links into a cache.
+    let (path, weights) = (sandbox.path("m.gguf"), sandbox.path("blob"));
+    std::fs::write(&weights, gguf()).unwrap();
+    std::os::unix::fs::symlink(&weights, &path).unwrap();
     fake.state().weights = path.display().to_string();
 }
 
@@ -133,6 +135,28 @@ fn llama_server_behind_a_gateway_is_what_its_list_says() {
         assert_eq!(usage(&chat.turn("hello again"))["contextSize"], 4096, "{kind}");
         fake.state().lists_window = false;
     }
+}
+
+#[test]
+fn router_is_asked_for_the_window_of_a_model_once_it_has_loaded_it() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    fake.state().routed = Some(false);
+    let mut chat = ModelSession::with_config(&config(&fake, "llama-server"));
+    let _built = chat.ok("context.build", json!({}));
+    assert_eq!(fake.state().routed, Some(false), "only a turn loads a model");
+    let is_loading = |event: &Value| event["name"] == "loading";
+    for round in 0..2 {
+        let events = chat.turn("hello");
+        assert!(events.iter().any(is_loading), "{round}: {events:?}");
+        assert_fields(&usage(&events), json!({ "contextSize": 4096 }));
+        let events = chat.turn("and again");
+        assert!(!events.iter().any(is_loading), "{round}: {events:?}");
+        // The router unloads it for another model.
+        fake.state().routed = Some(false);
+    }
+    let all = fake.paths();
+    let n_asked = all.iter().filter(|path| *path == "/props?model=m&autoload=false").count();
+    assert_eq!(n_asked, 2, "once after each loading: {all:?}");
 }
 
 #[test]

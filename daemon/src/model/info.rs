@@ -48,6 +48,8 @@ pub(crate) struct ModelInfo {
     pub is_window_configured: bool,
     /// Set if the server alone decides about the window, so that the daemon must know it.
     pub needs_served_context: bool,
+    /// Set if the server says the window once it has loaded the model.
+    pub is_window_known_later: bool,
     /// The longest answer in tokens, if the configuration limits it.
     pub max_output: Option<u32>,
     /// The number of requests that are answered at the same time.

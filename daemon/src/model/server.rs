@@ -251,7 +251,8 @@ impl Server {
                 info.tokenizer_stamp = Some(stamp_of(path));
             }
         }
-        if info.needs_served_context && info.served_context.is_none() {
+        let is_known = info.served_context.is_some() || info.is_window_known_later;
+        if info.needs_served_context && !is_known {
             return Err(self.no_window(model));
         }
         info.slots = info.slots.or(settings.parallel);

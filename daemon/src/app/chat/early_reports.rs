@@ -23,7 +23,7 @@ const RUNNING_WAIT: Duration = Duration::from_millis(200);
 const MAX_AGE: Duration = Duration::from_millis(100);
 
 /// The reports of a server about one model.
-pub(super) struct ServerReports {
+pub(super) struct ModelReports {
     /// The window of the model in the server's memory; the outer `None` if it is not there.
     pub(super) loaded: Option<Option<u32>>,
     /// The listed digest; `None` if the server cannot be reached.
@@ -34,7 +34,7 @@ pub(super) struct ServerReports {
 /// Reports that were requested when the turn began.
 pub(super) struct EarlyReports {
     model: String,
-    reports: Mutex<Option<JoinHandle<ServerReports>>>,
+    reports: Mutex<Option<JoinHandle<ModelReports>>>,
 }
 
 impl EarlyReports {
@@ -47,7 +47,7 @@ impl EarlyReports {
     }
 
     /// Returns the reports about a model: once the early ones, if they are of this model and recent, else new ones.
-    pub(super) async fn current(&self, core: &Core, id: SessionId, model: &str) -> ServerReports {
+    pub(super) async fn current(&self, core: &Core, id: SessionId, model: &str) -> ModelReports {
         let early = self.reports.lock().take();
         if let Some(early) = early.filter(|_| self.model == model)
             && let Ok(reports) = early.await
@@ -59,10 +59,10 @@ impl EarlyReports {
     }
 }
 
-async fn ask(core: &Core, id: SessionId, model: &str) -> ServerReports {
+async fn ask(core: &Core, id: SessionId, model: &str) -> ModelReports {
     let listed = core.models.listed_digest(model, LIST_WAIT);
     let (loaded, listed) = tokio::join!(loaded_window(core, id, model), listed);
-    ServerReports { loaded, listed, at: Instant::now() }
+    ModelReports { loaded, listed, at: Instant::now() }
 }
 
 /// Returns the window of the model in the server's memory, or `None` if it is not there.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::BuiltContext;
-use ollm_protocol::methods::chat::{ChatEvent, WaitsFor};
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, WaitsFor};
 
 use super::model_call::SentCall;
-use super::turn::Turn;
+use super::turn::{Turn, phase};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, NoServer, Result};
-use crate::app::models::window::{ContextWindow, describe, window_of};
+use crate::app::models::window::{ContextWindow, describe, load_for_description, window_of};
 use crate::model::{ChatRequest, ModelError, ModelInfo, Sampling, Ticket, at_server};
 
 /// The longest time for which a turn waits because its server refuses requests: a user who reads that it waits for a
@@ -73,7 +73,11 @@ impl Turn {
     /// Describes the model at the server of the turn, and checks the options of the turn for it.
     async fn describe_own(&mut self) -> Result<Arc<ModelInfo>> {
         let described = describe(&self.core, &self.request.model);
-        let info = self.unless_ended(described).await??;
+        let mut info = self.unless_ended(described).await??;
+        if info.served_context.is_none() && info.is_window_known_later {
+            self.report(phase(ChatPhase::Loading)).await;
+            info = self.unless_ended(load_for_description(&self.core, &info)).await??;
+        }
         let checked = self.request.checked_sampling(&self.core);
         self.request.sampling = self.unless_ended(checked).await??;
         Ok(info)

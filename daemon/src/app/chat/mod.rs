@@ -7,6 +7,7 @@
 //! the answer so far is recorded however the turn ends; a tool's result enters the log once.
 
 mod answer;
+mod early_reports;
 mod failover;
 mod model_call;
 mod recall_offer;
@@ -14,7 +15,6 @@ mod recall_tools;
 mod record;
 mod retry;
 mod run;
-mod server_reports;
 mod turn;
 
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::answer::is_final_answer;
+use self::early_reports::EarlyReports;
 use self::retry::{RetryIntent, step_back};
-use self::server_reports::EarlyReports;
 use self::turn::{AcceptedMessage, Turn, TurnRequest};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};

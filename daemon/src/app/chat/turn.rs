@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::early_reports::EarlyReports;
 use super::recall_offer;
-use super::server_reports::EarlyReports;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::answer_options::AnswerOptions;

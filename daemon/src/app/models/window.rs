@@ -121,6 +121,16 @@ pub(super) async fn describe_again(
     Ok(info)
 }
 
+/// Loads a model whose server describes it only then, and describes it again.
+pub(crate) async fn load_for_description(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+) -> std::result::Result<Arc<ModelInfo>, ModelError> {
+    let supported = window_of(core, Some(&info.model), None).supported;
+    core.models.warm(info, supported, core.config().ollama.keep_alive).await?;
+    describe_again(core, &info.model).await
+}
+
 /// Remembers the limits of a new description, and that its digest is the one that the server lists.
 async fn remember(core: &Arc<Core>, info: &Arc<ModelInfo>) {
     core.counts.note_listed(&info.model, ListedDigest::of(info.digest.clone()));

@@ -192,6 +192,7 @@ impl ShowBody {
             served_context: None,
             is_window_configured: false,
             needs_served_context: false,
+            is_window_known_later: false,
             max_output: None,
             slots: None,
             counting: CountingSource::Ollama,

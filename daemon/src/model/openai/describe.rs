@@ -20,6 +20,9 @@ use crate::model::listed::{ListedModel, ModelVariant, RunningModel, absent_or_nu
 const WINDOW_FIELDS: &[&str] =
     &["max_model_len", "loaded_context_length", "context_length", "context_window", "n_ctx"];
 
+/// The states of a model that a router loaded; it loads a sleeping one again by itself.
+const LOADED: [&str; 2] = ["loaded", "sleeping"];
+
 /// `GET /v1/models`, and the list of LM Studio.
 #[derive(Deserialize)]
 pub(super) struct ModelList {
@@ -41,6 +44,14 @@ pub(super) struct Props {
     #[serde(deserialize_with = "absent_or_null")]
     modalities: Modalities,
     pub(super) build_info: Option<String>,
+    role: Option<String>,
+}
+
+impl Props {
+    /// Returns whether the server is a router, which starts a llama-server for each model that is used.
+    pub(super) fn is_router(&self) -> bool {
+        self.role.as_deref() == Some("router")
+    }
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -71,15 +82,19 @@ pub(super) struct FoundModel {
     /// The entry of the list.
     entry: Value,
     props: Option<Props>,
+    /// Set if a router did not load it.
+    is_unloaded: bool,
 }
 
 impl ModelList {
     /// Returns the models, each with the properties of the server if they are those of its one model.
     pub(super) fn into_models(self, props: Option<&Props>) -> Vec<FoundModel> {
-        let props = props.filter(|_| self.data.len() == 1);
+        let props = props.filter(|props| self.data.len() == 1 && !props.is_router());
         let found = self.data.into_iter().filter_map(|entry| {
             let id = entry["id"].as_str()?.to_owned();
-            Some(FoundModel { id, entry, props: props.cloned() })
+            let status = entry["status"]["value"].as_str();
+            let is_unloaded = status.is_some_and(|status| !LOADED.contains(&status));
+            Some(FoundModel { id, entry, props: props.cloned(), is_unloaded })
         });
         found.collect()
     }
@@ -112,6 +127,25 @@ pub(super) fn is_named(id: &str, name: &str) -> bool {
 }
 
 impl FoundModel {
+    /// Returns whether the model is in memory.
+    pub(super) const fn is_loaded(&self) -> bool {
+        !self.is_unloaded
+    }
+
+    /// Returns the model as a router lists it now, with what it said of itself the last time that it was loaded; `None` if
+    /// it was loaded again since.
+    ///
+    /// `known`: the model at that time.
+    pub(super) fn with_known(&self, known: &Self) -> Option<Self> {
+        let is_same = self.is_unloaded || self.entry["status"] == known.entry["status"];
+        is_same.then(|| Self { is_unloaded: self.is_unloaded, ..known.clone() })
+    }
+
+    /// Adds the properties of the server that a router started for the model.
+    pub(super) fn with_props(self, props: Props) -> Self {
+        Self { props: Some(props), ..self }
+    }
+
     /// Returns the window of every request.
     fn window(&self) -> Option<u32> {
         let of_slot = self.props.as_ref().and_then(|props| props.default_generation_settings.n_ctx);
@@ -201,6 +235,7 @@ impl FoundModel {
             template: props.and_then(|props| props.chat_template.clone()),
             served_context: listed.served_context,
             needs_served_context: true,
+            is_window_known_later: self.is_unloaded,
             slots: props
                 .and_then(|props| props.total_slots)
                 .and_then(|slots| u32::try_from(slots).ok()),

@@ -8,10 +8,11 @@ mod dialect;
 mod request;
 mod thinking;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use reqwest::Method;
+use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ pub(crate) use self::dialect::Dialect;
 use self::dialect::{CountingPath, DialectRules};
 use super::address::OwnNames;
 use super::backend::{AnswerStream, Backend, BackendFuture, MAX_ATTEMPTS};
-use super::chat::{ChatRequest, SamplingNames};
+use super::chat::{ChatRequest, SamplingNames, WarmRequest};
 use super::error::{CallPhase, ModelError, ServerAdvice};
 use super::http::{Http, HttpAddress, HttpCall, Timeouts, decode, post};
 use super::identify::{FoundServer, identify};
@@ -48,6 +49,8 @@ pub(super) struct OpenAi {
     kind: Mutex<KnownDialect>,
     /// The last properties that a llama-server sent.
     last_props: Mutex<Option<Props>>,
+    /// The models that a router loaded, as they were when they were described.
+    routed: tokio::sync::Mutex<HashMap<String, FoundModel>>,
 }
 
 /// The known kind of a server, and the source of that knowledge.
@@ -97,6 +100,15 @@ fn unless_hidden<T>(response: Result<T, ModelError>) -> Result<Option<T>, ModelE
     }
 }
 
+/// Returns the path of the properties of one model of a router. `loads`: loads the model first.
+fn props_path(model: &str, loads: bool) -> String {
+    let loads = if loads { "true" } else { "false" };
+    let url =
+        Url::parse_with_params("http://router/props", [("model", model), ("autoload", loads)]);
+    let query = url.ok().and_then(|url| url.query().map(str::to_owned)).unwrap_or_default();
+    format!("/props?{query}")
+}
+
 impl OpenAi {
     /// Creates the handle; the first request opens a connection. A server that is only known to have the API is asked what
     /// it is. `is_configured`: the configuration names the dialect, and not the server.
@@ -117,7 +129,14 @@ impl OpenAi {
             is_not_ollama: false,
             is_asked: false,
         };
-        Self { http, names, is_local, kind: Mutex::new(kind), last_props: Mutex::default() }
+        Self {
+            http,
+            names,
+            is_local,
+            kind: Mutex::new(kind),
+            last_props: Mutex::default(),
+            routed: tokio::sync::Mutex::default(),
+        }
     }
 
     fn rules(&self) -> &'static DialectRules {
@@ -149,6 +168,26 @@ impl OpenAi {
     }
 
     /// Sends a request to render or to count.
+    ///
+    /// **Errors**: `Busy` if a router has not loaded the model, which only a turn does.
+    async fn count_at<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+        model: &str,
+    ) -> Result<T, ModelError> {
+        if !self.is_router() {
+            return self.post(path, body, model).await;
+        }
+        let counted = self.post(&format!("{path}?autoload=false"), body, model).await;
+        counted.map_err(|error| match error {
+            ModelError::Refused { to, status: 400, message } => {
+                ModelError::Busy { to, message, retry_after: None }
+            }
+            error => error,
+        })
+    }
+
     async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -187,7 +226,35 @@ impl OpenAi {
             None => self.known_props(self.props(max_attempts).await?),
             Some(props) => self.known_props(props?),
         };
-        Ok(list.into_models(props.as_ref()))
+        let models = list.into_models(props.as_ref());
+        match props.is_some_and(|props| props.is_router()) {
+            true => Ok(self.described_by_router(models).await),
+            false => Ok(models),
+        }
+    }
+
+    /// Adds the properties of the models that a router has loaded. They are requested once after each loading, and one that
+    /// was unloaded is described as it was, so that its digest stays the same.
+    async fn described_by_router(&self, mut models: Vec<FoundModel>) -> Vec<FoundModel> {
+        let mut all = self.routed.lock().await;
+        for model in &mut models {
+            if let Some(known) = all.get(&model.id).and_then(|known| model.with_known(known)) {
+                *model = known;
+            } else if model.is_loaded() {
+                let path = props_path(&model.id, false);
+                // Without them, the list has the window.
+                if let Ok(props) = self.get(&path, 1, Some(&model.id)).await {
+                    *model = std::mem::take(model).with_props(props);
+                    all.insert(model.id.clone(), model.clone());
+                }
+            }
+        }
+        all.retain(|id, _| models.iter().any(|model| model.id == *id));
+        models
+    }
+
+    fn is_router(&self) -> bool {
+        self.last_props.lock().as_ref().is_some_and(Props::is_router)
     }
 
     /// Requests the properties of a llama-server; `None` behind a gateway that hides them.
@@ -295,7 +362,7 @@ impl OpenAi {
             return Ok(None);
         }
         let body = request::prompt_body(self.names.of(&request.model), request, self.rules());
-        let rendered = self.post::<Rendered>("/apply-template", &body, &request.model).await;
+        let rendered = self.count_at::<Rendered>("/apply-template", &body, &request.model).await;
         Ok(unless_hidden(rendered)?.map(|rendered| rendered.prompt))
     }
 
@@ -305,7 +372,7 @@ impl OpenAi {
             CountingPath::None => return Ok(None),
             CountingPath::Rendered => match self.rendered(request).await? {
                 Some(prompt) => {
-                    json!({ "content": prompt, "add_special": true, "parse_special": true })
+                    json!({ "model": name, "content": prompt, "add_special": true, "parse_special": true })
                 }
                 None => return Ok(None),
             },
@@ -319,13 +386,14 @@ impl OpenAi {
     }
 
     async fn counted_text(&self, model: &str, text: &str) -> Result<Option<u64>, ModelError> {
+        let name = self.names.of(model);
         let body = match self.rules().counting {
             CountingPath::None => return Ok(None),
             CountingPath::Rendered => {
-                json!({ "content": text, "add_special": false, "parse_special": true })
+                json!({ "model": name, "content": text, "add_special": false, "parse_special": true })
             }
             CountingPath::Conversation => {
-                json!({ "model": self.names.of(model), "prompt": text, "add_special_tokens": false })
+                json!({ "model": name, "prompt": text, "add_special_tokens": false })
             }
         };
         self.tokenized(&body, model, text.is_empty()).await
@@ -340,7 +408,7 @@ impl OpenAi {
         model: &str,
         is_empty: bool,
     ) -> Result<Option<u64>, ModelError> {
-        let counted = self.post::<Counted>("/tokenize", body, model).await;
+        let counted = self.count_at::<Counted>("/tokenize", body, model).await;
         let Some(counted) = unless_hidden(counted)? else { return Ok(None) };
         match counted.count().filter(|count| *count > 0 || is_empty) {
             Some(count) => Ok(Some(count)),
@@ -420,17 +488,39 @@ impl Backend for OpenAi {
     }
 
     fn holds_models(&self) -> bool {
-        !self.rules().loads_on_demand
+        !self.rules().loads_on_demand && !self.is_router()
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
         Box::pin(async {
             let models = self.models(1).await?;
-            let running = models.iter().map(|model| {
+            let running = models.iter().filter(|model| model.is_loaded()).map(|model| {
                 let name = self.own_name(model);
                 RunningModel { model: name, ..model.running() }
             });
             Ok(running.collect())
+        })
+    }
+
+    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
+        Box::pin(async {
+            if !self.is_router() {
+                return Ok(());
+            }
+            let (model, name) = (request.model.as_str(), self.names.of(&request.model));
+            if request.keep_alive.is_zero() {
+                return self
+                    .post("/models/unload", &json!({ "model": name }), model)
+                    .await
+                    .map(drop::<Value>);
+            }
+            let (path, to) = (props_path(name, true), self.target(Some(model)));
+            let (method, path) = (Method::GET, path.as_str());
+            let call = HttpCall { method, path, body: None, max_attempts: 1, to, affinity: None };
+            self.http
+                .call(&call, CallPhase::FirstToken, self.http.timeouts.first_token)
+                .await
+                .map(drop)
         })
     }
 

@@ -56,6 +56,10 @@ pub(crate) struct FaceState {
     pub(crate) hides_props: bool,
     /// Set if the list of llama-server has the window.
     pub(crate) lists_window: bool,
+    /// Set if llama-server is a router: whether it has loaded the model.
+    pub(crate) routed: Option<bool>,
+    /// The number of times that a router loaded the model.
+    n_loads: u64,
     /// The number of parameters that llama-server reports.
     pub(crate) n_params: u64,
     /// Set if vLLM counts with another vocabulary.
@@ -91,6 +95,8 @@ impl FakeOpenAi {
             hangs_counting: false,
             hides_props: false,
             lists_window: false,
+            routed: None,
+            n_loads: 0,
             n_params: 108_096,
             counts_otherwise: false,
             counts_more: 0,
@@ -197,7 +203,11 @@ fn reply(state: &Mutex<FaceState>, request: &HttpRequest) -> Vec<Step> {
     let (path, body, head) = (path.to_owned(), request.body.clone(), request.head.clone());
     state.requests.push(SentRequest { path: path.clone(), body, head });
     let is_llama = state.face == Face::LlamaServer && !state.hides_props;
-    match path.as_str() {
+    if let Some(steps) = state.route(&path, &request.body) {
+        return steps;
+    }
+    let (path, _) = path.split_once('?').unwrap_or((&path, ""));
+    match path {
         "/apply-template" | "/tokenize" if state.hangs_counting => vec![Step::Hang],
         "/apply-template" | "/tokenize" if state.n_closing > 0 => {
             state.n_closing -= 1;
@@ -284,6 +294,59 @@ impl FaceState {
             Face::Plain => json!({ "id": model, "object": "model", "owned_by": "somebody" }),
         };
         json!({ "object": "list", "data": [entry] })
+    }
+
+    /// Returns the reply of a router to what the server of a model does not answer, and loads the model as it does.
+    ///
+    /// **Source**: `server_models_routes` in `tools/server/server-models.cpp` of llama.cpp, and replies of b1-0c1e570.
+    fn route(&mut self, path: &str, body: &Value) -> Option<Vec<Step>> {
+        let is_loaded = self.routed?;
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let named = format!("model={}&", self.model);
+        match path {
+            "/v1/models" if is_loaded => {
+                self.lists_window = true;
+                let mut list = self.models();
+                let port = (40_000 + self.n_loads).to_string();
+                list["data"][0]["status"] = json!({ "value": "loaded", "args": ["--port", port] });
+                Some(json_reply(200, &list))
+            }
+            "/v1/models" => {
+                let entry = json!({ "id": self.model, "object": "model", "owned_by": "llamacpp" });
+                let mut list = json!({ "object": "list", "data": [entry] });
+                list["data"][0]["status"] = json!({ "value": "unloaded", "args": ["--port", "0"] });
+                Some(json_reply(200, &list))
+            }
+            "/props" if query.is_empty() => Some(json_reply(
+                200,
+                &json!({ "role": "router", "model_path": "none",
+                    "default_generation_settings": { "params": null, "n_ctx": 0 },
+                    "build_info": "b1-0c1e570" }),
+            )),
+            "/props" if query.starts_with(&named) => {
+                if !is_loaded && query.ends_with("autoload=false") {
+                    return Some(error(400, "invalid_request_error", "model is not loaded"));
+                }
+                self.load();
+                Some(json_reply(200, &self.props()))
+            }
+            _ if body["model"] != self.model => {
+                Some(error(400, "invalid_request_error", "model name is missing from the request"))
+            }
+            _ if !is_loaded && query == "autoload=false" => {
+                Some(error(400, "invalid_request_error", "model is not loaded"))
+            }
+            _ => {
+                self.load();
+                None
+            }
+        }
+    }
+
+    /// Starts a server for the model, at a new port, unless one runs.
+    fn load(&mut self) {
+        self.n_loads += u64::from(self.routed == Some(false));
+        self.routed = Some(true);
     }
 
     /// Returns the properties of llama-server.
