@@ -57,6 +57,9 @@ pub(crate) enum CommandError {
     /// The daemon was asked to shut down and did not end in time.
     #[error("ollmd was asked to shut down and still runs after {seconds} s")]
     StillRunning { seconds: u64 },
+    /// The daemon was not stopped, because it works for a client.
+    #[error("ollmd was not stopped: after {seconds} s it still works on {work}")]
+    StillWorking { work: String, seconds: u64 },
     /// The daemon ended the stream of events, which a script must not take for success.
     #[error("ollmd ended the stream of events")]
     StreamEnded,
@@ -66,7 +69,9 @@ pub(crate) enum CommandError {
     #[error("something does not work")]
     Unwell { exit: Exit },
     /// The daemon was not stopped, because it would not start again with its configuration.
-    #[error("ollmd was not restarted, because its configuration is wrong: {reason}")]
+    #[error(
+        "ollmd was not stopped, because its configuration is wrong and it would not start again: {reason}"
+    )]
     BadConfig { reason: String, exit: Exit },
     /// The directory of an output file does not exist.
     #[error("there is no directory {}", path.display())]
@@ -189,7 +194,7 @@ impl CommandError {
             Self::StreamEnded => ("disconnected", Exit::Unreachable),
             Self::NotRunning => ("unreachable", Exit::Unreachable),
             Self::Unwell { exit } => ("unwell", *exit),
-            Self::StillRunning { .. } => ("busy", Exit::Busy),
+            Self::StillRunning { .. } | Self::StillWorking { .. } => ("busy", Exit::Busy),
             Self::UnfinishedCall { .. } => ("unfinishedCall", Exit::Busy),
             Self::Interrupted => ("interrupted", Exit::Interrupted),
             Self::Canceled { .. } => ("canceled", Exit::Interrupted),
@@ -218,6 +223,7 @@ impl CommandError {
             Self::StillRunning { .. } | Self::StreamEnded => {
                 Some("ollmctl daemon status".to_owned())
             }
+            Self::StillWorking { .. } => Some("ollmctl daemon restart --now".to_owned()),
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
             Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),

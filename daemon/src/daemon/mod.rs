@@ -13,6 +13,7 @@ mod upkeep;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use jsonrpsee::Methods;
@@ -159,6 +160,7 @@ impl Parts {
             retention,
         });
         let methods = crate::rpc::methods(Arc::new(Handles {
+            is_restarting: AtomicBool::default(),
             shutdown: tasks.clone(),
             core,
             control: Arc::new(Arc::clone(&control)),
