@@ -18,6 +18,7 @@ use crate::commands::files::FilesCommand;
 use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
 use crate::commands::servers::ServersCommand;
+use crate::commands::service::ServiceCommand;
 use crate::commands::shared::SharedCommand;
 use crate::commands::tour::TourArgs;
 use crate::completion::CompletionsArgs;
@@ -76,6 +77,8 @@ pub(crate) enum CliCommand {
     Events(EventsArgs),
     #[command(subcommand)]
     Daemon(DaemonCommand),
+    #[command(subcommand)]
+    Service(ServiceCommand),
     Doctor(DoctorArgs),
     Socket(SocketArgs),
     Tour(TourArgs),

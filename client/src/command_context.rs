@@ -21,13 +21,14 @@ use serde_json::{Value, json};
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, Connector, InstalledService, decode};
+use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::{ClientError, RpcFailure};
 use crate::interrupts::Interrupts;
 use crate::model_server::{OtherModelServer, is_about_server};
 use crate::render::progress::Spinner;
 use crate::render::terminal::{OutputError, Terminal};
 use crate::render::{RenderOptions, Style, escaped_json, units};
+use crate::service::InstalledService;
 use crate::session_lookup::resolve;
 
 /// The longest wait for a complete list. A daemon compares its catalog with the logs within about 200 ms of its start; a

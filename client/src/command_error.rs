@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
 use crate::render::terminal::OutputError;
 use crate::render::{Style, escaped_json};
+use crate::service::{NoManager, ServiceError, UnusablePath};
 
 /// The command that shows the ids of all sessions.
 pub(crate) const LIST_HINT: &str = "ollmctl sessions list --all";
@@ -65,6 +66,18 @@ pub(crate) enum CommandError {
     StreamEnded,
     #[error("ollmd is not running")]
     NotRunning,
+    /// No service manager runs for this user.
+    #[error(transparent)]
+    NoManager(#[from] NoManager),
+    /// The service manager refused or failed.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A path cannot stand in the definition of a service.
+    #[error(transparent)]
+    UnusablePath(#[from] UnusablePath),
+    /// The manager did not start the service, and the daemon runs without it.
+    #[error("the service is installed and did not start; ollmd runs without it (process {pid})")]
+    ServiceNotUsed { pid: u32 },
     /// `doctor` found problems.
     #[error("something does not work")]
     Unwell { exit: Exit },
@@ -193,6 +206,9 @@ impl CommandError {
             Self::BadConfig { exit, .. } => ("config", *exit),
             Self::StreamEnded => ("disconnected", Exit::Unreachable),
             Self::NotRunning => ("unreachable", Exit::Unreachable),
+            Self::NoManager(_) => ("noServiceManager", Exit::NotFound),
+            Self::Service(_) | Self::ServiceNotUsed { .. } => ("service", Exit::Internal),
+            Self::UnusablePath(_) => ("usage", Exit::Usage),
             Self::Unwell { exit } => ("unwell", *exit),
             Self::StillRunning { .. } | Self::StillWorking { .. } => ("busy", Exit::Busy),
             Self::UnfinishedCall { .. } => ("unfinishedCall", Exit::Busy),
@@ -223,6 +239,9 @@ impl CommandError {
             Self::StillRunning { .. } | Self::StreamEnded => {
                 Some("ollmctl daemon status".to_owned())
             }
+            Self::NoManager(missing) => Some(missing.instead.clone()),
+            Self::Service(_) => Some("ollmctl service status".to_owned()),
+            Self::ServiceNotUsed { .. } => Some("ollmctl service logs".to_owned()),
             Self::StillWorking { .. } => Some("ollmctl daemon restart --now".to_owned()),
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),

@@ -19,14 +19,16 @@ use serde_json::Value;
 
 use super::daemon::check_config;
 use super::models;
+use super::service::findings::ExaminedService;
 use crate::address::{AddressSource, is_home_locked, lock_holder};
 use crate::command_context::{CallReply, CommandContext, is_older};
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, InstalledService, decode};
+use crate::connection::{BlockingClient, decode};
 use crate::error::{ClientError, Exit};
 use crate::model_server::OtherModelServer;
 use crate::render::units::{ago, bytes, grouped};
 use crate::render::{RenderOptions, Style, table};
+use crate::service::InstalledService;
 
 /// The calls whose median is the time of a round trip.
 const CALLS: usize = 5;
@@ -151,6 +153,10 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     }
     if let Err(error) = address.check_owner() {
         findings.push(problem("rights", &error, error.hint()));
+    }
+    let running = daemon.as_ref().map(|daemon| daemon.value.status.pid);
+    if let Some(service) = ExaminedService::find(ctx) {
+        findings.extend(service.findings(running, ctx));
     }
     if let Some(daemon) = &daemon {
         findings.extend(daemon.value.findings.iter().cloned());
@@ -345,7 +351,7 @@ fn render(
 }
 
 /// Returns the findings, each with the command that may help.
-fn finding_lines(findings: &[DoctorFinding]) -> String {
+pub(super) fn finding_lines(findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
     for DoctorFinding { level, text: found, hint, .. } in findings {
         let level = Style::Bad.paint(&format!("{}:", level.as_str()));

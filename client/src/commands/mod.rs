@@ -18,6 +18,7 @@ pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
 pub(crate) mod servers;
+pub(crate) mod service;
 pub(crate) mod sessions;
 pub(crate) mod shared;
 pub(crate) mod snapshot;
@@ -102,6 +103,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
+        CliCommand::Service(command) => service::run(&command, ctx),
         CliCommand::Doctor(_) => doctor::run(ctx),
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),

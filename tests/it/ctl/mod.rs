@@ -10,6 +10,7 @@ mod exec;
 mod files;
 mod memory;
 mod scripting;
+mod service;
 mod sessions;
 mod tour;
 mod track;

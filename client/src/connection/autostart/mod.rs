@@ -4,9 +4,6 @@
 //! decides in the end, so a client that loses the race connects to the other's daemon. If a service manager has a unit
 //! of the daemon, it is asked first. Nothing here waits longer than [`TOTAL_LIMIT`].
 
-mod process;
-mod service;
-
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
@@ -20,11 +17,10 @@ use serde::Deserialize;
 
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
 use crate::address::{Address, Environment, is_home_locked, is_program, variables};
+use crate::child_process::{MAX_LINE_BYTES, read_line, reap, wait_until};
 use crate::error::ClientError;
 use crate::regular_file;
-use process::{MAX_LINE_BYTES, read_line, reap, wait_until};
-pub(crate) use service::InstalledService;
-use service::ServiceError;
+use crate::service::{InstalledService, ServiceError};
 
 /// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
 const READY_LIMIT: Duration = Duration::from_secs(5);
