@@ -58,6 +58,9 @@ pub fn run(flags: &Flags) -> ExitCode {
     // Files and directories are private from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let readiness = Readiness::from_fd(flags.ready_fd);
+    if flags.man_page {
+        return start::print_man_page();
+    }
     if flags.list_config {
         return start::list_config(flags.json);
     }

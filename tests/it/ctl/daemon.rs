@@ -209,6 +209,20 @@ fn restart_that_waits_too_long_stops_nothing() {
 }
 
 #[test]
+fn versions_name_commit_and_profile() {
+    let sandbox = Sandbox::new();
+    for name in ["ollmctl", "ollmd"] {
+        let mut command = sandbox.command(name);
+        command.arg("--version");
+        let version = run(command, "").ok();
+        let start = format!("{name} {} (", env!("CARGO_PKG_VERSION"));
+        assert!(version.starts_with(&start), "{version}");
+        let profile = version.trim_end().trim_end_matches(')').rsplit([' ', '(']).next();
+        assert!(matches!(profile, Some("debug" | "release")), "{version}");
+    }
+}
+
+#[test]
 fn unreachable_daemon_is_reported_with_its_process() {
     let sandbox = Sandbox::new();
     let daemon = sandbox.daemon();
