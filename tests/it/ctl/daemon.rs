@@ -168,7 +168,7 @@ fn restart_waits_for_the_answer_and_a_follower_of_events_gets_one_resync() {
     let mut stderr = BufReader::new(restart.stderr.take().unwrap());
     let mut waiting = String::new();
     stderr.read_line(&mut waiting).unwrap();
-    assert_eq!(waiting, "waiting for 1 answer: Numbers (tiny) (--now ends it)\n");
+    assert_eq!(waiting, "waiting (--now ends it) for 1 answer: Numbers (tiny)\n");
     fake.resume();
     let done = chat.events_until("done");
     let text: String = done.iter().filter_map(|event| event["text"].as_str()).collect();

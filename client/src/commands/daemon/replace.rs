@@ -132,7 +132,7 @@ impl WaitProgress {
         if ctx.json() {
             return;
         }
-        let text = format!("waiting for {} (--now ends it)", self.describe(work, ctx));
+        let text = format!("waiting (--now ends it) for {}", self.describe(work, ctx));
         if text == self.shown {
             return;
         }
