@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ollm_client::run(std::env::args_os(), &ollm_client::Environment::read())
+    ollm_client::run(std::env::args_os(), &ollm_client::Environment::read(), env!("OLLM_BUILD"))
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ollm_daemon::run(&ollm_daemon::Flags::of_process())
+    ollm_daemon::run(&ollm_daemon::Flags::of_process(env!("OLLM_BUILD")))
 }

@@ -16,8 +16,10 @@ use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
 use crate::commands::loops::LoopCommand;
+use crate::commands::man::ManArgs;
 use crate::commands::models::ModelsArgs;
 use crate::commands::servers::ServersCommand;
+use crate::commands::service::ServiceCommand;
 use crate::commands::shared::SharedCommand;
 use crate::commands::tour::TourArgs;
 use crate::completion::CompletionsArgs;
@@ -76,23 +78,29 @@ pub(crate) enum CliCommand {
     Events(EventsArgs),
     #[command(subcommand)]
     Daemon(DaemonCommand),
+    #[command(subcommand)]
+    Service(ServiceCommand),
     Doctor(DoctorArgs),
     Socket(SocketArgs),
     Tour(TourArgs),
     #[command(subcommand)]
     Config(ConfigCommand),
     Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 /// Parses a command line.
 ///
 /// The arguments of a command are defined once it is chosen, because the definitions of all commands take longer than a
 /// short call. Help and errors show other commands too, so these are made of all definitions.
-pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(arguments).or_else(|_| {
-        let matches = whole_command().try_get_matches_from(arguments)?;
+///
+/// `version` is the text of `--version`.
+pub(crate) fn parse(arguments: &[OsString], version: &'static str) -> Result<Cli, clap::Error> {
+    let parse = |command: Command| {
+        let matches = command.version(version).try_get_matches_from(arguments)?;
         Cli::from_arg_matches(&matches)
-    })
+    };
+    parse(Cli::command()).or_else(|_| parse(whole_command()))
 }
 
 /// Returns the definitions of all commands with their arguments.

@@ -21,13 +21,14 @@ use serde_json::{Value, json};
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, Connector, InstalledService, decode};
+use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::{ClientError, RpcFailure};
 use crate::interrupts::Interrupts;
 use crate::model_server::{OtherModelServer, is_about_server};
 use crate::render::progress::Spinner;
 use crate::render::terminal::{OutputError, Terminal};
 use crate::render::{RenderOptions, Style, escaped_json, units};
+use crate::service::InstalledService;
 use crate::session_lookup::resolve;
 
 /// The longest wait for a complete list. A daemon compares its catalog with the logs within about 200 ms of its start; a
@@ -116,8 +117,8 @@ impl<'a> CommandContext<'a> {
     pub(crate) fn allow_spawn(&mut self, command: &str) -> CommandResult {
         if self.no_spawn {
             return Err(CommandError::usage(
-                format!("`daemon {command}` starts the daemon, which --no-spawn forbids"),
-                &format!("ollmctl daemon {command}"),
+                format!("`{command}` starts the daemon, which --no-spawn forbids"),
+                &format!("ollmctl {command}"),
             ));
         }
         self.connector = self.connector.clone().with_spawn();
@@ -126,23 +127,38 @@ impl<'a> CommandContext<'a> {
 
     /// Returns the connection; connects if there is none.
     pub(crate) fn client(&mut self) -> Result<&mut BlockingClient, ClientError> {
-        match &mut self.client {
-            Some(client) => Ok(client),
-            empty => {
-                let client = BlockingClient::connect(&self.connector)?;
-                if let Some(notice) = client.notice().filter(|_| !self.json) {
-                    let notice = sanitize::one_line(notice);
-                    self.terminal.eprintln(&format!("{} {notice}", Style::Strong.paint("note:")));
-                }
-                let own_version = env!("CARGO_PKG_VERSION");
-                if self.terminal.can_ask()
-                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, own_version))
-                {
-                    self.terminal.eprintln("an older ollmd is running: ollmctl daemon restart");
-                }
-                Ok(empty.insert(client))
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => self.connect(&self.connector)?,
+        };
+        Ok(self.client.insert(client))
+    }
+
+    /// Replaces the connection by one that a connector makes.
+    pub(crate) fn connect_with(&mut self, connector: &Connector) -> Result<(), ClientError> {
+        self.client = Some(self.connect(connector)?);
+        Ok(())
+    }
+
+    /// Connects, and says what a person should know about the daemon.
+    fn connect(&self, connector: &Connector) -> Result<BlockingClient, ClientError> {
+        let client = BlockingClient::connect(connector)?;
+        if let Some(notice) = client.notice().filter(|_| !self.json) {
+            let notice = sanitize::one_line(notice);
+            self.terminal.eprintln(&format!("{} {notice}", Style::Strong.paint("note:")));
+        }
+        if let Some(daemon) = client.daemon_version().filter(|_| self.terminal.can_ask()) {
+            let own = env!("CARGO_PKG_VERSION");
+            if is_older(daemon, own) {
+                self.terminal.eprintln("an older ollmd is running: ollmctl daemon restart");
+            } else if is_older(own, daemon) {
+                let daemon = sanitize::one_line(daemon);
+                let lacks = "`ollmctl doctor` lists what it lacks";
+                let text = format!("this ollmctl {own} is older than ollmd {daemon}; {lacks}");
+                self.terminal.eprintln(&text);
             }
         }
+        Ok(client)
     }
 
     /// Returns how the daemon's model server differs from that of this shell; connects if there is no connection.
@@ -435,7 +451,7 @@ fn slow_timeout(method: &str) -> Option<Duration> {
 }
 
 /// Returns whether a version is lower than another; false if either cannot be parsed.
-fn is_older(version: &str, other: &str) -> bool {
+pub(crate) fn is_older(version: &str, other: &str) -> bool {
     let parts = |text: &str| -> Option<Vec<u64>> {
         text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok()).collect()
     };

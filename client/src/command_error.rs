@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
 use crate::render::terminal::OutputError;
 use crate::render::{Style, escaped_json};
+use crate::service::{NoManager, ServiceError, UnusablePath};
 
 /// The command that shows the ids of all sessions.
 pub(crate) const LIST_HINT: &str = "ollmctl sessions list --all";
@@ -57,16 +58,33 @@ pub(crate) enum CommandError {
     /// The daemon was asked to shut down and did not end in time.
     #[error("ollmd was asked to shut down and still runs after {seconds} s")]
     StillRunning { seconds: u64 },
+    /// The daemon was not stopped, because it works for a client.
+    #[error("ollmd was not stopped: after {seconds} s it still works on {work}")]
+    StillWorking { work: String, seconds: u64 },
     /// The daemon ended the stream of events, which a script must not take for success.
     #[error("ollmd ended the stream of events")]
     StreamEnded,
     #[error("ollmd is not running")]
     NotRunning,
+    /// No service manager runs for this user.
+    #[error(transparent)]
+    NoManager(#[from] NoManager),
+    /// The service manager refused or failed.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A path cannot stand in the definition of a service.
+    #[error(transparent)]
+    UnusablePath(#[from] UnusablePath),
+    /// The manager did not start the service, and the daemon runs without it.
+    #[error("the service is installed and did not start; ollmd runs without it (process {pid})")]
+    ServiceNotUsed { pid: u32 },
     /// `doctor` found problems.
     #[error("something does not work")]
     Unwell { exit: Exit },
     /// The daemon was not stopped, because it would not start again with its configuration.
-    #[error("ollmd was not restarted, because its configuration is wrong: {reason}")]
+    #[error(
+        "ollmd was not stopped, because its configuration is wrong and it would not start again: {reason}"
+    )]
     BadConfig { reason: String, exit: Exit },
     /// The directory of an output file does not exist.
     #[error("there is no directory {}", path.display())]
@@ -188,8 +206,11 @@ impl CommandError {
             Self::BadConfig { exit, .. } => ("config", *exit),
             Self::StreamEnded => ("disconnected", Exit::Unreachable),
             Self::NotRunning => ("unreachable", Exit::Unreachable),
+            Self::NoManager(_) => ("noServiceManager", Exit::NotFound),
+            Self::Service(_) | Self::ServiceNotUsed { .. } => ("service", Exit::Internal),
+            Self::UnusablePath(_) => ("usage", Exit::Usage),
             Self::Unwell { exit } => ("unwell", *exit),
-            Self::StillRunning { .. } => ("busy", Exit::Busy),
+            Self::StillRunning { .. } | Self::StillWorking { .. } => ("busy", Exit::Busy),
             Self::UnfinishedCall { .. } => ("unfinishedCall", Exit::Busy),
             Self::Interrupted => ("interrupted", Exit::Interrupted),
             Self::Canceled { .. } => ("canceled", Exit::Interrupted),
@@ -218,6 +239,10 @@ impl CommandError {
             Self::StillRunning { .. } | Self::StreamEnded => {
                 Some("ollmctl daemon status".to_owned())
             }
+            Self::NoManager(missing) => Some(missing.instead.clone()),
+            Self::Service(_) => Some("ollmctl service status".to_owned()),
+            Self::ServiceNotUsed { .. } => Some("ollmctl service logs".to_owned()),
+            Self::StillWorking { .. } => Some("ollmctl daemon restart --now".to_owned()),
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
             Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),

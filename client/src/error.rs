@@ -398,6 +398,9 @@ impl ClientError {
             Self::Closed { .. } | Self::Broken { .. } | Self::Transport { .. } => {
                 "ollmctl daemon status".to_owned()
             }
+            Self::ProtocolMismatch { protocol, .. } if *protocol > PROTOCOL_VERSION => {
+                "type -a ollmctl  # the daemon is newer: use the ollmctl beside it".to_owned()
+            }
             Self::ProtocolMismatch { .. } | Self::BadReply { .. } => {
                 "ollmctl daemon restart".to_owned()
             }

@@ -30,6 +30,7 @@
 mod address;
 mod args;
 mod background;
+mod child_process;
 mod cli;
 mod command_context;
 mod command_error;
@@ -42,6 +43,7 @@ mod model_server;
 mod project;
 mod regular_file;
 mod render;
+mod service;
 mod session_lookup;
 #[cfg(test)]
 mod testing;

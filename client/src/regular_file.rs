@@ -26,6 +26,13 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a small file that may be a link, such as the definition of a service.
+pub(crate) fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_input(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Opens a file that the user named, which may be a link to a regular file.
 ///
 /// **Errors**: as [`open`].

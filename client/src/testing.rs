@@ -89,7 +89,7 @@ impl TestHome {
     }
 
     /// As [`TestHome::serve`], for some connections at once.
-    fn serve_connections(
+    pub(crate) fn serve_connections(
         &self,
         number: usize,
         answer: impl FnMut(&Value, &mut UnixStream) + Send + 'static,

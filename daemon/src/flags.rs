@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 /// The daemon of ollm: durable sessions and search for local language models, over one Unix socket.
 ///
@@ -39,15 +39,30 @@ pub struct Flags {
     /// Print every key of the configuration with its default and what it sets, and exit.
     #[arg(long, conflicts_with_all = ["check_config", "show_config"])]
     pub list_config: bool,
+    /// Print the manual page, and exit; `ollmctl man` installs it.
+    #[arg(long, hide = true)]
+    pub man_page: bool,
     /// Print JSON, with --check-config, --show-config and --list-config.
     #[arg(long)]
     pub json: bool,
 }
 
 impl Flags {
-    /// Parses the flags of this process; prints the help or the error and exits if there is one.
+    /// Parses the flags of this process; prints the help or the error and exits if there is one. `version` is the text of
+    /// `--version`.
     #[must_use]
-    pub fn of_process() -> Self {
-        Self::parse()
+    pub fn of_process(version: &'static str) -> Self {
+        let matches = Self::command().version(version).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Returns the manual page.
+    pub(crate) fn man_page() -> Vec<u8> {
+        let man = clap_mangen::Man::new(Self::command())
+            .source(concat!("ollm ", env!("CARGO_PKG_VERSION")))
+            .manual("ollm");
+        let mut page = Vec::new();
+        man.render(&mut page).expect("memory takes every byte");
+        page
     }
 }

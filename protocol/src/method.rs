@@ -113,7 +113,7 @@ methods! {
     DaemonStatus = "daemon.status", Canceled, Safe, daemon::NoParams => daemon::DaemonStatusResult, "Returns the status of the daemon and its parts.";
     DaemonDoctor = "daemon.doctor", Canceled, Safe, daemon::NoParams => daemon::DaemonDoctorResult, "Examines the daemon and its machine, and returns what a person should know or do.";
     DaemonReload = "daemon.reload", Completes, Changes, daemon::NoParams => daemon::DaemonReloadResult, "Reads the configuration again.";
-    DaemonShutdown = "daemon.shutdown", Completes, Changes, daemon::NoParams => daemon::DaemonShutdownResult, "Stops the daemon after its running calls.";
+    DaemonShutdown = "daemon.shutdown", Completes, Changes, daemon::DaemonShutdownParams => daemon::DaemonShutdownResult, "Stops the daemon after its running calls.";
     RpcDiscover = "rpc.discover", Canceled, Safe, daemon::NoParams => serde_json::Value, "Returns the OpenRPC document, which describes every method.";
     SessionCreate = "session.create", Completes, Changes, session::SessionCreateParams => session::SessionResult, "Creates a session; nothing is written to disk before its first record.";
     SessionRecord = "session.record", Completes, Changes, session::SessionRecordParams => session::SessionRecordResult, "Records a message; the reply means that it is on disk.";

@@ -9,24 +9,26 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ollm_protocol::method::{DaemonDoctor, DaemonHello};
+use ollm_protocol::method::{DaemonDoctor, DaemonHello, RpcDiscover, STREAMS};
 use ollm_protocol::methods::daemon::{
     DaemonDoctorResult, DaemonHelloParams, DoctorFinding, FindingLevel, NoParams, RetentionWork,
 };
-use ollm_protocol::{ErrorKind, Method as _, PROTOCOL_VERSION, sanitize};
+use ollm_protocol::{ErrorKind, METHODS, Method as _, PROTOCOL_VERSION, sanitize};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::daemon::check_config;
 use super::models;
+use super::service::findings::ExaminedService;
 use crate::address::{AddressSource, is_home_locked, lock_holder};
-use crate::command_context::{CallReply, CommandContext};
+use crate::command_context::{CallReply, CommandContext, is_older};
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, InstalledService, decode};
+use crate::connection::{BlockingClient, decode};
 use crate::error::{ClientError, Exit};
 use crate::model_server::OtherModelServer;
 use crate::render::units::{ago, bytes, grouped};
 use crate::render::{RenderOptions, Style, table};
+use crate::service::InstalledService;
 
 /// The calls whose median is the time of a round trip.
 const CALLS: usize = 5;
@@ -152,6 +154,10 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     if let Err(error) = address.check_owner() {
         findings.push(problem("rights", &error, error.hint()));
     }
+    let running = daemon.as_ref().map(|daemon| daemon.value.status.pid);
+    if let Some(service) = ExaminedService::find(ctx) {
+        findings.extend(service.findings(running, ctx));
+    }
     if let Some(daemon) = &daemon {
         findings.extend(daemon.value.findings.iter().cloned());
     }
@@ -216,8 +222,10 @@ fn ask(
     times.sort_unstable();
     socket.round_trip_us = Some(times[CALLS / 2]);
     let restart = || Some("ollmctl daemon restart".to_owned());
-    if version != env!("CARGO_PKG_VERSION") {
-        let own = env!("CARGO_PKG_VERSION");
+    let own = env!("CARGO_PKG_VERSION");
+    if is_older(own, &version) {
+        findings.push(older_client(client, &version)?);
+    } else if version != own {
         let text = format!("ollmd {version} runs, and this client is ollmctl {own}");
         findings.push(warning("daemon", text, restart()));
     }
@@ -233,6 +241,23 @@ fn ask(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Names the methods of a newer daemon that this client does not know.
+fn older_client(client: &mut BlockingClient, version: &str) -> Result<DoctorFinding, ClientError> {
+    let document = client.call::<RpcDiscover>(&NoParams {})?;
+    let methods = document["methods"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = methods.iter().filter_map(|method| method["name"].as_str());
+    let streams = STREAMS.iter().map(|stream| stream.unsubscribe);
+    let known: Vec<&str> = METHODS.iter().map(|method| method.name).chain(streams).collect();
+    let lacks: Vec<&str> = names.filter(|name| !known.contains(name)).collect();
+    let lacks = match lacks.as_slice() {
+        [] => "it knows every method".to_owned(),
+        lacks => format!("it lacks {}", lacks.join(", ")),
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let text = format!("this ollmctl {own} is older than ollmd {version}: {lacks}");
+    Ok(warning("client", text, Some("type -a ollmctl  # a newer one may be installed".to_owned())))
 }
 
 /// Returns the names of the variables that the daemon or this client reads. Values may be keys.
@@ -318,16 +343,23 @@ fn render(
     }
     let mut text = table::fields(&rows);
     text.push('\n');
-    for DoctorFinding { level, text: found, hint, .. } in &report.findings {
+    text.push_str(&finding_lines(&report.findings));
+    if report.findings.is_empty() {
+        text.push_str("everything works\n");
+    }
+    text
+}
+
+/// Returns the findings, each with the command that may help.
+pub(super) fn finding_lines(findings: &[DoctorFinding]) -> String {
+    let mut text = String::new();
+    for DoctorFinding { level, text: found, hint, .. } in findings {
         let level = Style::Bad.paint(&format!("{}:", level.as_str()));
         let _infallible = writeln!(text, "{level} {}", sanitize::one_line(found));
         if let Some(hint) = hint {
             let hint = sanitize::one_line(hint);
             let _infallible = writeln!(text, "  {} {hint}", Style::Strong.paint("try:"));
         }
-    }
-    if report.findings.is_empty() {
-        text.push_str("everything works\n");
     }
     text
 }
@@ -428,17 +460,20 @@ mod tests {
         check(&["daemon", "configuration"], Exit::Config);
     }
 
-    #[test]
-    fn daemon_that_is_too_old_is_a_warning() {
+    /// Returns the report about a daemon that has a version and `rpc.discover`, and does not examine itself.
+    fn report_of_version(version: &'static str, methods: &Value) -> String {
         let home = TestHome::new();
-        let _server = home.serve(|request, stream| {
-            if request["method"] == "daemon.hello" {
+        let methods = methods.clone();
+        let _server = home.serve(move |request, stream| match request["method"].as_str() {
+            Some("daemon.hello") => {
                 let limits =
                     json!({"frameBytes": 1, "batch": 1, "subscriptions": 1, "inFlight": 1});
-                let hello = json!({"protocol": 1, "schemaRevision": 1, "version": "0.0.1",
+                let hello = json!({"protocol": 1, "schemaRevision": 1, "version": version,
                     "pid": 1, "epoch": "e", "limits": limits});
                 reply(stream, request, &hello);
-            } else {
+            }
+            Some("rpc.discover") => reply(stream, request, &json!({ "methods": methods })),
+            _ => {
                 let error = json!({"code": -32601, "message": "no such method",
                     "data": {"kind": "methodNotFound"}});
                 crate::testing::send(
@@ -447,10 +482,25 @@ mod tests {
                 );
             }
         });
-        let (stdout, _) = run_at(&home.socket(), &["doctor"], &without_program(&home));
-        let text = plain(&stdout);
+        plain(&run_at(&home.socket(), &["doctor"], &without_program(&home)).0)
+    }
+
+    #[test]
+    fn daemon_that_is_too_old_is_a_warning() {
+        let text = report_of_version("0.0.1", &json!([]));
         assert!(text.contains("warning: ollmd 0.0.1 is too old to examine itself"), "{text}");
         assert!(text.contains("try: ollmctl daemon restart"), "{text}");
+    }
+
+    #[test]
+    fn client_that_is_too_old_is_told_what_it_lacks() {
+        let names = ["daemon.hello", "event.unsubscribe", "session.fly", "session.list"];
+        let methods: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+        let text = report_of_version("99.0.0", &json!(methods));
+        assert!(text.contains("is older than ollmd 99.0.0: it lacks session.fly\n"), "{text}");
+        assert!(!text.contains("99.0.0 runs"), "{text}");
+        let text = report_of_version("99.0.0", &json!([]));
+        assert!(text.contains("is older than ollmd 99.0.0: it knows every method\n"), "{text}");
     }
 
     #[test]

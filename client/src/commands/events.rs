@@ -1,6 +1,7 @@
 //! `ollmctl events`: follows the daemon's events, one line each.
 
 use clap::Args;
+use ollm_protocol::event::EventCursor;
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, EventKind, sanitize};
 use serde_json::Value;
@@ -9,13 +10,15 @@ use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
+use crate::connection::BlockingClient;
 use crate::render::session_table::short_id;
 use crate::render::{RenderOptions, Style, wire_name};
 
 /// Follow the daemon's events, one a line, until interrupted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints short texts on a terminal, and JSON lines otherwise or with --json.
+Prints short texts on a terminal, and JSON lines otherwise or with --json. When the daemon is restarted, the new one's \
+events follow after a `resync`.
 
 Examples:
   ollmctl events
@@ -31,22 +34,30 @@ pub(crate) struct EventsArgs {
 
 pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.as_deref().map(|session| ctx.session(session)).transpose()?;
-    let params =
+    let mut params =
         EventSubscribeParams { session_id, kinds: args.kinds.clone(), ..Default::default() };
     let options = ctx.render_options();
     let for_people = ctx.terminal.out_is_terminal() && !ctx.json();
     let mut events = ctx.take_client()?.subscribe_events(&params)?;
-    while let Some(raw) = events.next_raw()? {
-        let event = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
-        match event {
-            Some(event) => ctx.print_text(&render(&event, &options))?,
-            // An event of a kind that this version cannot decode is printed as JSON, too.
-            None => ctx.print_json_line(&raw)?,
+    loop {
+        while let Some(raw) = events.next_raw()? {
+            let event = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
+            match event {
+                Some(event) => ctx.print_text(&render(&event, &options))?,
+                // An event of a kind that this version cannot decode is printed as JSON, too.
+                None => ctx.print_json_line(&raw)?,
+            }
+            // A reader acts on each line, so no line may wait for the next.
+            ctx.terminal.flush()?;
         }
-        // A reader acts on each line, so no line may wait for the next.
-        ctx.terminal.flush()?;
+        if !events.is_restarting() {
+            return Err(CommandError::StreamEnded);
+        }
+        // No daemon has this epoch, so the stream of the next one begins with `resync`.
+        params.since = Some(EventCursor { epoch: String::new(), event_seq: 0 });
+        events =
+            BlockingClient::connect_to_successor(ctx.connector())?.subscribe_events(&params)?;
     }
-    Err(CommandError::StreamEnded)
 }
 
 /// Returns a line such as `10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user tokens=12`.

@@ -15,6 +15,7 @@ use ollm_protocol::sanitize;
 
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::connection::BlockingClient;
 use crate::project;
 use crate::render::table::{self, TableColumn};
 use crate::render::units::{bytes, counted, grouped};
@@ -242,7 +243,7 @@ fn search(args: FilesSearchArgs, ctx: &mut CommandContext<'_>) -> CommandResult 
 }
 
 fn watch(args: FilesWatchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let params = FilesWatchParams {
+    let mut params = FilesWatchParams {
         root: project::canonical_path(args.dir.as_deref())?,
         include: args.selection.include,
         exclude: args.selection.exclude,
@@ -251,17 +252,24 @@ fn watch(args: FilesWatchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     };
     let for_people = ctx.terminal.out_is_terminal() && !ctx.json();
     let mut events = ctx.take_client()?.watch_files(&params)?;
-    while let Some(raw) = events.next_raw()? {
-        let event =
-            for_people.then(|| serde_json::from_str::<FilesEvent>(raw.get()).ok()).flatten();
-        match event {
-            Some(event) => ctx.print_text(&render_event(&event))?,
-            // An item that this version cannot decode is printed as JSON, too.
-            None => ctx.print_json_line(&raw)?,
+    loop {
+        while let Some(raw) = events.next_raw()? {
+            let event =
+                for_people.then(|| serde_json::from_str::<FilesEvent>(raw.get()).ok()).flatten();
+            match event {
+                Some(event) => ctx.print_text(&render_event(&event))?,
+                // An item that this version cannot decode is printed as JSON, too.
+                None => ctx.print_json_line(&raw)?,
+            }
+            ctx.terminal.flush()?;
         }
-        ctx.terminal.flush()?;
+        if !events.is_restarting() {
+            return Err(CommandError::StreamEnded);
+        }
+        // The journal of the next daemon is younger, so `resync` follows.
+        params.since = Some(0);
+        events = BlockingClient::connect_to_successor(ctx.connector())?.watch_files(&params)?;
     }
-    Err(CommandError::StreamEnded)
 }
 
 /// Prints a path: its bytes for a program, and without control characters for a person.

@@ -13,11 +13,13 @@ pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod goal;
 pub(crate) mod loops;
+pub(crate) mod man;
 pub(crate) mod models;
 pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
 pub(crate) mod servers;
+pub(crate) mod service;
 pub(crate) mod sessions;
 pub(crate) mod shared;
 pub(crate) mod snapshot;
@@ -40,13 +42,17 @@ use crate::render::Style;
 use crate::render::terminal::Terminal;
 use crate::render::wrap::wrap;
 
-/// Runs `ollmctl`: prints everything, and returns the exit code.
+/// Runs `ollmctl`: prints everything, and returns the exit code. `version` is the text of `--version`.
 #[must_use]
-pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
+pub fn run(
+    arguments: impl IntoIterator<Item = OsString>,
+    environment: &Environment,
+    version: &'static str,
+) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let cli = match completion::complete(cli::whole_command, &arguments) {
         Ok(true) => return Exit::Success.into(),
-        Ok(false) => cli::parse(&arguments),
+        Ok(false) => cli::parse(&arguments, version),
         Err(error) => Err(error),
     };
     let cli = match cli {
@@ -87,7 +93,7 @@ pub(crate) fn run_command(
     terminal: &mut Terminal,
 ) -> CommandResult {
     let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
-    run_parsed(cli::parse(&arguments).unwrap(), environment, terminal)
+    run_parsed(cli::parse(&arguments, "").unwrap(), environment, terminal)
 }
 
 fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -102,10 +108,12 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
+        CliCommand::Service(command) => service::run(&command, ctx),
         CliCommand::Doctor(_) => doctor::run(ctx),
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
+        CliCommand::Man(args) => man::run(&args, ctx),
         CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
     }
 }

@@ -22,6 +22,7 @@ use super::connector::Connector;
 use super::hello::DaemonVersion;
 use super::messages::{Incoming, MessageStream};
 use super::parts::{context_parts, record_parts, whole_record};
+use super::probe::OpenConnection;
 use crate::error::ClientError;
 
 /// The longest time between two checks whether a reply is still wanted.
@@ -35,8 +36,8 @@ pub struct BlockingClient {
     started: bool,
     notice: Option<String>,
     daemon: Option<DaemonVersion>,
-    /// Reconnects if the first call fails; `None` after that call.
-    reconnect: Option<Connector>,
+    /// Reconnects if the daemon was replaced.
+    connector: Connector,
 }
 
 /// A subscription to events of type `E`. Dropping it closes the connection, which cancels a chat turn unless the turn is
@@ -45,6 +46,8 @@ pub struct BlockingClient {
 pub struct BlockingEvents<E = Event> {
     client: BlockingClient,
     method: &'static str,
+    /// The daemon ended the subscription, and the next daemon follows.
+    restarting: bool,
     event: PhantomData<fn() -> E>,
 }
 
@@ -53,15 +56,25 @@ impl BlockingClient {
     ///
     /// **Errors**: [`ClientError::Unreachable`] and the errors of starting the daemon.
     pub fn connect(connector: &Connector) -> Result<Self, ClientError> {
-        let connection = connector.open()?;
-        Ok(Self {
+        Ok(Self::new(connector.open()?, connector))
+    }
+
+    fn new(connection: OpenConnection, connector: &Connector) -> Self {
+        Self {
             messages: MessageStream::new(connection.stream, connector.timeout()),
             socket: connection.socket,
             started: connection.started,
             notice: connection.notice,
             daemon: connection.daemon,
-            reconnect: Some(connector.clone()),
-        })
+            connector: connector.clone(),
+        }
+    }
+
+    /// Connects to the daemon that follows one that said so at the end of a subscription; waits until it listens.
+    ///
+    /// **Errors**: as [`BlockingClient::connect`], if there is none in time.
+    pub(crate) fn connect_to_successor(connector: &Connector) -> Result<Self, ClientError> {
+        Ok(Self::new(connector.open_successor()?, connector))
     }
 
     /// Returns the path of the connected socket.
@@ -129,14 +142,18 @@ impl BlockingClient {
         }
     }
 
-    /// Calls a method, and once more if it is safe and the daemon closed the connection.
+    /// Calls a method. Connects again if the daemon closed the connection before the call, and calls once more if it did so
+    /// during a safe one.
     fn call_reconnecting(
         &mut self,
         method: &str,
         params: &impl Serialize,
     ) -> Result<Box<RawValue>, ClientError> {
+        // A daemon that was replaced closed the connections that nobody used. The call did not reach it.
+        if self.messages.is_closed() {
+            self.reconnect()?;
+        }
         let reply = self.messages.call(method, params);
-        let Some(connector) = self.reconnect.take() else { return reply };
         // A daemon that was just killed may still accept a connection to which it never replies. A safe call can be
         // repeated; another one may have been carried out.
         let is_safe =
@@ -144,11 +161,16 @@ impl BlockingClient {
         if !(is_safe && matches!(reply, Err(ClientError::Closed { .. }))) {
             return reply;
         }
+        self.reconnect()?;
+        self.messages.call(method, params)
+    }
+
+    fn reconnect(&mut self) -> Result<(), ClientError> {
         let (timeout, started) = (self.messages.timeout, self.started);
-        *self = Self::connect(&connector)?;
+        *self = Self::connect(&self.connector)?;
         self.messages.timeout = timeout;
         self.started |= started;
-        self.messages.call(method, params)
+        Ok(())
     }
 
     /// Returns a record of a page with its content, which is fetched in parts if it was too large for the page.
@@ -175,7 +197,7 @@ impl BlockingClient {
         params: &Value,
     ) -> Result<BlockingEvents<Value>, ClientError> {
         let _subscription = self.call_raw(method, params)?;
-        Ok(BlockingEvents { client: self, method, event: PhantomData })
+        Ok(BlockingEvents { client: self, method, restarting: false, event: PhantomData })
     }
 
     /// Subscribes to events; the connection serves nothing else from then on.
@@ -236,7 +258,7 @@ impl BlockingClient {
                         return Ok(None);
                     }
                 }
-                Ok(Incoming::EndOfEvents | Incoming::Other) => {}
+                Ok(Incoming::EndOfEvents { .. } | Incoming::Other) => {}
                 Err(ClientError::Timeout { .. }) if Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
@@ -249,7 +271,8 @@ impl BlockingClient {
         params: &M::Params,
     ) -> Result<BlockingEvents<E>, ClientError> {
         let _subscription = self.call_raw(M::NAME, params)?;
-        Ok(BlockingEvents { client: self, method: M::NAME, event: PhantomData })
+        let (client, method) = (self, M::NAME);
+        Ok(BlockingEvents { client, method, restarting: false, event: PhantomData })
     }
 }
 
@@ -269,6 +292,11 @@ impl<E: DeserializeOwned> BlockingEvents<E> {
         self.next_raw()?.map(|raw| decode(self.method, &raw)).transpose()
     }
 
+    /// Returns whether the subscription ended because the daemon is being replaced, so that the next one can be waited for.
+    pub(crate) fn is_restarting(&self) -> bool {
+        self.restarting
+    }
+
     /// Waits for the next event until a deadline.
     ///
     /// **Errors**: as [`BlockingEvents::next_event`], [`ClientError::Timeout`] at the deadline, and
@@ -284,7 +312,10 @@ impl<E: DeserializeOwned> BlockingEvents<E> {
         loop {
             match self.client.messages.next(self.method, None, deadline)? {
                 Incoming::Event(event) => return Ok(Some(event)),
-                Incoming::EndOfEvents => return Ok(None),
+                Incoming::EndOfEvents { restarting } => {
+                    self.restarting = restarting;
+                    return Ok(None);
+                }
                 Incoming::Reply(_) | Incoming::Other => {}
             }
         }
@@ -300,10 +331,11 @@ pub(crate) fn decode<T: DeserializeOwned>(method: &str, raw: &RawValue) -> Resul
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::sync::mpsc;
 
     use ollm_protocol::frame::MAX_FRAME_BYTES;
     use ollm_protocol::method::{DaemonReload, DaemonShutdown};
-    use ollm_protocol::methods::daemon::NoParams;
+    use ollm_protocol::methods::daemon::{DaemonShutdownParams, NoParams};
     use serde_json::json;
 
     use super::*;
@@ -326,7 +358,10 @@ mod tests {
         });
         let mut client = connect(&home);
         for _ in 0..3 {
-            assert_eq!(client.call::<DaemonShutdown>(&NoParams {}).unwrap().pid, 42);
+            assert_eq!(
+                client.call::<DaemonShutdown>(&DaemonShutdownParams::default()).unwrap().pid,
+                42
+            );
         }
     }
 
@@ -358,12 +393,32 @@ mod tests {
         });
         let mut client = connect(&home);
         client.set_timeout(Duration::from_millis(50));
-        let error = client.call::<DaemonShutdown>(&NoParams {}).unwrap_err();
+        let error = client.call::<DaemonShutdown>(&DaemonShutdownParams::default()).unwrap_err();
         assert!(
             matches!(&error, ClientError::Timeout { method, .. } if method == "daemon.shutdown")
         );
         client.set_timeout(Duration::from_secs(30));
-        assert_eq!(client.call::<DaemonShutdown>(&NoParams {}).unwrap().pid, 2);
+        assert_eq!(client.call::<DaemonShutdown>(&DaemonShutdownParams::default()).unwrap().pid, 2);
+    }
+
+    #[test]
+    fn connection_that_was_closed_while_nobody_used_it_is_replaced() {
+        let home = TestHome::new();
+        let (sender, closed) = mpsc::channel();
+        let mut calls = 0;
+        let _server = home.serve_connections(2, move |request, stream| {
+            calls += 1;
+            reply(stream, request, &json!({ "pid": calls }));
+            if calls == 1 {
+                stream.shutdown(std::net::Shutdown::Both).unwrap();
+                sender.send(()).unwrap();
+            }
+        });
+        let mut client = connect(&home);
+        let mut shut_down = || client.call::<DaemonShutdown>(&DaemonShutdownParams::default());
+        assert_eq!(shut_down().unwrap().pid, 1);
+        closed.recv().unwrap();
+        assert_eq!(shut_down().unwrap().pid, 2, "also for a call that changes something");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The settings of a connection: the address, whether the daemon may be started, the timeout and the accepted protocol.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::PROTOCOL_VERSION;
 
-use super::autostart::{self, DaemonProgram};
+use super::autostart::{self, DaemonProgram, StartLock};
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, means_not_running, probe};
 use crate::address::{Address, Environment, is_home_locked, lock_holder};
 use crate::error::ClientError;
@@ -16,6 +17,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for a daemon that does not listen any more to end; mostly it takes milliseconds.
 const END_LIMIT: Duration = Duration::from_secs(2);
+/// The longest wait for a daemon that another client replaces: the longest shutdown and the start of the next one.
+const REPLACE_LIMIT: Duration = Duration::from_secs(15);
 /// The pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -31,6 +34,8 @@ pub struct Connector {
     any_protocol: bool,
     timeout: Duration,
     show_waiting: ShowWaiting,
+    /// The lock of starts, if this client holds it.
+    start_lock: Option<Arc<StartLock>>,
 }
 
 impl Connector {
@@ -44,6 +49,7 @@ impl Connector {
             any_protocol: false,
             timeout: DEFAULT_TIMEOUT,
             show_waiting: |_| Box::new(|| {}),
+            start_lock: None,
         }
     }
 
@@ -110,7 +116,7 @@ impl Connector {
         let connection = match self.find()? {
             Ok(connection) => connection,
             Err(error) if !self.spawn => return Err(error),
-            Err(_) => autostart::start(&self.address, &self.program)?,
+            Err(_) => autostart::start(&self.address, &self.program, self.start_lock.as_deref())?,
         };
         match &connection.daemon {
             Some(daemon) if daemon.protocol != PROTOCOL_VERSION && !self.any_protocol => {
@@ -120,6 +126,32 @@ impl Connector {
                 })
             }
             _ => Ok(connection),
+        }
+    }
+
+    /// Keeps other clients from starting a daemon until the lock is dropped. Meanwhile they wait.
+    pub(crate) fn hold_starts(&self) -> Result<StartLock, ClientError> {
+        StartLock::hold(&self.address)
+    }
+
+    /// Starts the daemon as the holder of the lock.
+    pub(crate) fn with_start_lock(mut self, lock: StartLock) -> Self {
+        self.start_lock = Some(Arc::new(lock));
+        self
+    }
+
+    /// Connects to the daemon that follows one that said so; waits until it listens.
+    pub(crate) fn open_successor(&self) -> Result<OpenConnection, ClientError> {
+        let deadline = Instant::now() + REPLACE_LIMIT;
+        let mut show_waiting = (self.show_waiting)("waiting for the next ollmd");
+        loop {
+            match self.open() {
+                Err(ClientError::Unreachable { .. }) if Instant::now() < deadline => {
+                    show_waiting();
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                opened => return opened,
+            }
         }
     }
 
@@ -156,6 +188,9 @@ impl Connector {
     /// Returns the longest wait for the daemon that holds the home. A daemon that is ready has written its
     /// `daemon.json`.
     fn holder_limit(&self) -> Duration {
+        if autostart::is_starting(self.address.home()) {
+            return REPLACE_LIMIT;
+        }
         let file = self.address.daemon_file();
         let holder = lock_holder(self.address.home());
         match file {

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::frame::MAX_FRAME_BYTES;
+use rustix::net::{RecvFlags, recv};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,7 +35,10 @@ pub(super) enum Incoming {
     Reply(Box<RawValue>),
     Event(Box<RawValue>),
     /// The daemon ended the subscription.
-    EndOfEvents,
+    EndOfEvents {
+        /// The next daemon follows.
+        restarting: bool,
+    },
     /// A message that belongs neither to the call nor to a subscription.
     Other,
 }
@@ -75,14 +79,36 @@ struct IncomingError {
 struct EventParams<'a> {
     #[serde(default, borrow)]
     result: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The part of the reason that says whether the next daemon follows.
+#[derive(Default, Deserialize)]
+struct EndReason {
     #[serde(default)]
-    error: Option<IgnoredAny>,
+    data: EndData,
+}
+
+#[derive(Default, Deserialize)]
+struct EndData {
+    #[serde(default)]
+    restarting: bool,
 }
 
 impl MessageStream {
     pub(super) fn new(stream: UnixStream, timeout: Duration) -> Self {
         let stream = BufReader::with_capacity(READ_BYTES, stream);
         Self { stream, line: Vec::new(), last_id: 0, timeout }
+    }
+
+    /// Returns whether the daemon has closed the connection and everything that it sent was read, so that a request cannot
+    /// reach it.
+    pub(super) fn is_closed(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut byte = [0_u8; 1];
+        self.stream.buffer().is_empty()
+            && matches!(recv(self.stream.get_ref(), &mut byte, flags), Ok((0, _)))
     }
 
     /// Sends a request and waits for its reply.
@@ -166,7 +192,10 @@ impl MessageStream {
             let params = message.method.and(message.params).map(RawValue::get);
             // A notification of an unknown shape, from another version of the daemon, does not fail the call.
             return Ok(match params.and_then(|params| serde_json::from_str(params).ok()) {
-                Some(EventParams { error: Some(_), .. }) => Incoming::EndOfEvents,
+                Some(EventParams { error: Some(reason), .. }) => {
+                    let reason: EndReason = serde_json::from_str(reason.get()).unwrap_or_default();
+                    Incoming::EndOfEvents { restarting: reason.data.restarting }
+                }
                 Some(EventParams { result: Some(event), .. }) => Incoming::Event(event.to_owned()),
                 _ => Incoming::Other,
             });

@@ -17,7 +17,6 @@ mod parts;
 mod probe;
 
 pub use async_client::{AsyncClient, EventStream};
-pub(crate) use autostart::InstalledService;
 pub(crate) use blocking::decode;
 pub use blocking::{BlockingClient, BlockingEvents};
 pub use connector::Connector;

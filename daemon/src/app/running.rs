@@ -66,6 +66,22 @@ impl<T> Exclusive<T> {
         self.0.lock().contains_key(&session_id)
     }
 
+    /// Runs `work` if no value is registered for any session; none can be registered meanwhile. Returns false otherwise.
+    pub(crate) fn if_free(&self, work: impl FnOnce()) -> bool {
+        let holders = self.0.lock();
+        let is_free = holders.is_empty();
+        if is_free {
+            work();
+        }
+        is_free
+    }
+
+    /// Returns all registered values.
+    pub(crate) fn all(&self) -> Vec<(SessionId, Arc<T>)> {
+        let holders = self.0.lock();
+        holders.iter().map(|(id, holder)| (*id, Arc::clone(&holder.value))).collect()
+    }
+
     /// Waits until no value is registered for a session. Cancel safe.
     pub(crate) async fn wait_until_free(&self, session_id: SessionId) {
         loop {
@@ -258,6 +274,12 @@ mod tests {
         assert_eq!(registry.get(id()).as_deref(), Some(&1));
         tokio::join!(registry.wait_until_free(id()), holder.ended(), async { drop(claim) });
         assert!(!registry.is_running(id()));
+        let mut runs = 0;
+        assert!(registry.if_free(|| runs += 1) && runs == 1 && registry.all().is_empty());
+        let claim = registry.claim(id(), 4).map_err(drop).expect("the place is free");
+        assert!(!registry.if_free(|| runs += 1) && runs == 1);
+        assert_eq!(registry.all(), [(id(), Arc::new(4))]);
+        drop(claim);
         assert!(registry.claim(id(), 3).is_ok());
     }
 

@@ -13,6 +13,7 @@ mod upkeep;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use jsonrpsee::Methods;
@@ -57,6 +58,9 @@ pub fn run(flags: &Flags) -> ExitCode {
     // Files and directories are private from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let readiness = Readiness::from_fd(flags.ready_fd);
+    if flags.man_page {
+        return start::print_man_page();
+    }
     if flags.list_config {
         return start::list_config(flags.json);
     }
@@ -159,6 +163,7 @@ impl Parts {
             retention,
         });
         let methods = crate::rpc::methods(Arc::new(Handles {
+            is_restarting: AtomicBool::default(),
             shutdown: tasks.clone(),
             core,
             control: Arc::new(Arc::clone(&control)),

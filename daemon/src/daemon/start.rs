@@ -1,5 +1,6 @@
 //! Starting: from flags to a configuration and a log, and the report of a failed start.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -235,6 +236,14 @@ fn check_log_files(dir: &Path) -> Result<(), FsError> {
         fsutil::check_regular(&file.map_err(fail)?.path())?;
     }
     Ok(())
+}
+
+/// Prints the manual page, for `--man-page`.
+pub(super) fn print_man_page() -> ExitCode {
+    match std::io::stdout().write_all(&Flags::man_page()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 /// Prints every key of the configuration, for `--list-config`.

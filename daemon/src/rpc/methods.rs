@@ -4,10 +4,12 @@
 //! because they convert types or concern the process. No value of an environment variable enters a log or an error.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ollm_protocol::methods::daemon::{
     DaemonDoctorResult, DaemonHelloParams, DaemonHelloResult, DaemonReloadResult,
-    DaemonShutdownResult, DaemonStatusResult, Limits, ModelServerAddress, NoParams,
+    DaemonShutdownParams, DaemonShutdownResult, DaemonStatusResult, Limits, ModelServerAddress,
+    NoParams, RunningWork, WorkKind,
 };
 use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeParams, EnvSanitizeResult};
 use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, limits, method as m};
@@ -21,6 +23,7 @@ use super::{Handles, Registry, result_json, streams};
 use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
+use crate::app::core::Core;
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{chat, files, loops, models, snapshots};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
@@ -193,10 +196,56 @@ async fn reload(handles: Arc<Handles>, _: NoParams) -> Result<DaemonReloadResult
 }
 
 /// Asks the daemon to stop. The reply still reaches the caller: connections send the replies of running calls first.
-async fn shutdown(handles: Arc<Handles>, _: NoParams) -> Result<DaemonShutdownResult, RpcError> {
-    tracing::info!("a client asked the daemon to stop");
-    handles.shutdown.stop();
+async fn shutdown(
+    handles: Arc<Handles>,
+    params: DaemonShutdownParams,
+) -> Result<DaemonShutdownResult, RpcError> {
+    let DaemonShutdownParams { if_idle, restart } = params;
+    let stop = || {
+        tracing::info!(restart, "a client asked the daemon to stop");
+        handles.is_restarting.store(restart, Ordering::Relaxed);
+        handles.shutdown.stop();
+    };
+    if !if_idle {
+        stop();
+    } else if !stop_if_idle(&handles.core, stop) {
+        return Err(still_working(running_work(&handles.core)));
+    }
     Ok(DaemonShutdownResult { pid: std::process::id() })
+}
+
+/// Calls `stop` unless work of a client is running. No turn can begin in between.
+fn stop_if_idle(core: &Core, stop: impl FnOnce()) -> bool {
+    let compactions = core.compactions.all();
+    let is_free = compactions.iter().all(|(_, compaction)| compaction.trigger.is_automatic());
+    is_free && core.turns.if_free(stop)
+}
+
+/// Lists the work of clients, the oldest first.
+fn running_work(core: &Core) -> Vec<RunningWork> {
+    let turns = core.turns.all().into_iter().map(|(session_id, turn)| RunningWork {
+        session_id,
+        work: WorkKind::Turn,
+        model: Some(turn.model.clone()),
+        started_at: turn.started,
+    });
+    let compactions = core.compactions.all().into_iter();
+    let of_clients = compactions.filter(|(_, compaction)| !compaction.trigger.is_automatic());
+    let compactions = of_clients.map(|(session_id, compaction)| RunningWork {
+        session_id,
+        work: WorkKind::Compaction,
+        model: None,
+        started_at: compaction.started,
+    });
+    let mut work: Vec<_> = turns.chain(compactions).collect();
+    work.sort_by_key(|work| work.started_at);
+    work
+}
+
+fn still_working(work: Vec<RunningWork>) -> RpcError {
+    let message = "the daemon was not stopped, because it works for a client";
+    let running = serde_json::to_value(work).unwrap_or_default();
+    RpcError::new(ErrorKind::Busy, message).with_field("running", running)
 }
 
 async fn discover(_: Arc<Handles>, _: NoParams) -> Result<Value, RpcError> {

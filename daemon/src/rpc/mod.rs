@@ -16,6 +16,7 @@ mod streams;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use jsonrpsee::types::{ErrorObjectOwned, Params};
@@ -40,6 +41,8 @@ use crate::shutdown::Tasks;
 /// The handles that all methods use.
 pub(crate) struct Handles {
     pub(crate) core: Arc<Core>,
+    /// Set if the next daemon follows this one, which the last item of each subscription says.
+    pub(crate) is_restarting: AtomicBool,
     /// Ends the daemon, and keeps calls that complete running when their client leaves.
     pub(crate) shutdown: Tasks,
     pub(crate) control: Arc<dyn DaemonControl>,

@@ -1,6 +1,7 @@
 //! The methods that stream: `chat.send`, `event.subscribe` and `files.watch`, each a subscription of one client.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use jsonrpsee::core::SubscriptionError;
 use jsonrpsee::types::{ErrorObjectOwned, Params};
@@ -158,12 +159,16 @@ async fn follow(
             return SubscriptionCloseResponse::None;
         }
     }
-    stopping()
+    stopping(handles)
 }
 
 /// Returns the last item of a subscription that the shutdown ends.
-fn stopping() -> SubscriptionCloseResponse {
-    match to_raw_value(&ErrorObjectOwned::from(RpcError::stopping())) {
+fn stopping(handles: &Handles) -> SubscriptionCloseResponse {
+    let mut error = RpcError::stopping();
+    if handles.is_restarting.load(Ordering::Relaxed) {
+        error = error.with_field("restarting", true);
+    }
+    match to_raw_value(&ErrorObjectOwned::from(error)) {
         Ok(error) => SubscriptionCloseResponse::NotifErr(SubscriptionError::from_json(error)),
         Err(_) => SubscriptionCloseResponse::None,
     }
@@ -203,7 +208,7 @@ async fn follow_files(
         let item = tokio::select! {
             biased;
             () = sink.closed() => return SubscriptionCloseResponse::None,
-            () = handles.shutdown.stopping() => return stopping(),
+            () = handles.shutdown.stopping() => return stopping(handles),
             item = news.next() => item,
         };
         if !send(&sink, &files::event(item)).await {

@@ -53,6 +53,7 @@ pub(crate) fn idle_handles() -> Arc<Handles> {
     Arc::new(Handles {
         home_id: "1:2".to_owned(),
         core: crate::app::testing::scratch_core(dir.path()),
+        is_restarting: AtomicBool::default(),
         shutdown: Tasks::new(),
         control: Arc::new(NoProcess),
         limits: Limits {

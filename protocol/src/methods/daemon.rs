@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::Timestamp;
 use crate::content::{CatalogStatus, ModelServerStatus, StoreStatus, named_enum};
+use crate::{SessionId, Timestamp};
 
 /// The empty params of methods that need none.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -227,6 +227,44 @@ pub struct DaemonReloadResult {
     pub restart_needed: Vec<String>,
     /// Warnings about settings that are ignored.
     pub warnings: Vec<String>,
+}
+
+/// The params of `daemon.shutdown`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DaemonShutdownParams {
+    /// Whether the daemon refuses with `busy` while it works for a client, instead of ending that work. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub if_idle: bool,
+    /// Whether the caller starts the next daemon, so that subscribers are told to wait for it. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restart: bool,
+}
+
+/// Work for a client that the end of the daemon would end: an item of `running` in the error `busy` of
+/// `daemon.shutdown`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningWork {
+    /// The session.
+    pub session_id: SessionId,
+    /// The kind of work.
+    pub work: WorkKind,
+    /// The model that answers; absent for a compaction.
+    pub model: Option<String>,
+    /// The time at which the work began.
+    pub started_at: Timestamp,
+}
+
+named_enum! {
+    /// A kind of work that ends with the daemon.
+    pub enum WorkKind {
+        /// A chat turn: its answer so far is kept when it is ended.
+        Turn = "turn",
+        /// A compaction that a client asked for: nothing has changed when it is ended.
+        Compaction = "compaction",
+    }
 }
 
 /// The result of `daemon.shutdown`.

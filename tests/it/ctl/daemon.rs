@@ -1,18 +1,20 @@
-//! How `ollmctl` finds, starts and stops the daemon, alone and with a service manager of the user.
+//! How `ollmctl` finds, starts, stops and replaces the daemon.
 
-use std::fs::File;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::n_sessions;
-use crate::harness::{ChildExt as _, DEADLINE, Output, Sandbox, program, run};
+use crate::harness::{
+    Answer, ChildExt as _, DEADLINE, FakeOllama, Fault, ModelSession, Sandbox, Wire, assert_fields,
+    program, run,
+};
 
 #[test]
 fn without_daemon_and_autostart_the_error_has_a_hint() {
@@ -136,6 +138,90 @@ fn concurrent_clients_start_one_daemon() {
     assert_eq!(n_sessions(&sandbox), 6);
 }
 
+/// A session whose model has written a part of its answer, and waits.
+fn answering() -> (FakeOllama, ModelSession) {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("one two three"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 2 }]);
+    let mut chat = ModelSession::create(&fake.config("tiny"), json!({ "title": "Numbers" }));
+    chat.send(chat.message("count"));
+    let _first = chat.events_until("delta");
+    (fake, chat)
+}
+
+#[test]
+fn restart_waits_for_the_answer_and_a_follower_of_events_gets_one_resync() {
+    let (fake, mut chat) = answering();
+    let mut other = chat.daemon.wire();
+    let busy = other.refused("daemon.shutdown", json!({ "ifIdle": true }), "busy");
+    let work = &busy["data"]["running"][0];
+    assert_fields(work, json!({ "sessionId": chat.id, "work": "turn", "model": "tiny" }));
+    let follower = chat.sandbox.follow(["events", "--json"]);
+    let files = chat.sandbox.follow(["files", "watch", "--json"]);
+    assert!(files.line().contains("watching"));
+    other.wait_for_count("subscriptions", 1);
+
+    let mut command = chat.sandbox.command("ollmctl");
+    command.env("OLLM_DAEMON", program("ollmd")).args(["daemon", "restart"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut restart = command.spawn().unwrap();
+    let mut stderr = BufReader::new(restart.stderr.take().unwrap());
+    let mut waiting = String::new();
+    stderr.read_line(&mut waiting).unwrap();
+    assert_eq!(waiting, "waiting (--now ends it) for 1 answer: Numbers (tiny)\n");
+    fake.resume();
+    let done = chat.events_until("done");
+    let text: String = done.iter().filter_map(|event| event["text"].as_str()).collect();
+    assert!("one two three".ends_with(&text), "{text}");
+    assert!(restart.wait_timeout(DEADLINE).expect("the restart ends").success());
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+
+    let mut lines: Vec<String> = Vec::new();
+    while lines.last().is_none_or(|line| !line.contains("\"resync\"")) {
+        lines.push(follower.line());
+    }
+    chat.sandbox.ctl(["record", "--session", &chat.id, "after"]).ok();
+    let next = follower.line();
+    assert!(next.contains("message-recorded"), "one `resync`, then events: {next}");
+    while !files.line().contains("\"resync\"") {}
+}
+
+#[test]
+fn restart_now_keeps_what_the_answer_has() {
+    let (_fake, mut chat) = answering();
+    chat.sandbox.ctl(["daemon", "restart", "--now"]).ok();
+    let error = chat.events_until("error").pop().unwrap();
+    assert_eq!(error["data"]["kind"], "canceled");
+    let socket = chat.sandbox.ctl(["socket"]).ok();
+    let records = Wire::connect(Path::new(socket.trim_end())).records(&chat.id);
+    assert!(records.iter().any(|record| record.to_string().contains("one")), "{records:?}");
+}
+
+#[test]
+fn restart_that_waits_too_long_stops_nothing() {
+    let (_fake, chat) = answering();
+    let error = chat.sandbox.ctl(["--timeout", "0.1", "daemon", "restart"]).fails(4);
+    assert!(error.contains("still works on 1 answer: Numbers (tiny)"), "{error}");
+    assert!(error.contains("try: ollmctl daemon restart --now"), "{error}");
+    chat.daemon.assert_serves();
+}
+
+#[test]
+fn versions_name_commit_and_profile() {
+    let sandbox = Sandbox::new();
+    for name in ["ollmctl", "ollmd"] {
+        let mut command = sandbox.command(name);
+        command.arg("--version");
+        let version = run(command, "").ok();
+        let start = format!("{name} {} (", env!("CARGO_PKG_VERSION"));
+        assert!(version.starts_with(&start), "{version}");
+        let profile = version.trim_end().trim_end_matches(')').rsplit([' ', '(']).next();
+        assert!(matches!(profile, Some("debug" | "release")), "{version}");
+    }
+}
+
 #[test]
 fn unreachable_daemon_is_reported_with_its_process() {
     let sandbox = Sandbox::new();
@@ -148,89 +234,6 @@ fn unreachable_daemon_is_reported_with_its_process() {
         assert!(error.contains(&format!("process {}) holds ", daemon.pid())), "{error}");
         assert!(error.contains(&format!("try: kill {}", daemon.pid())), "{error}");
     }
-}
-
-/// Returns the default home of the user, which is the home of the units.
-fn default_home(sandbox: &Sandbox) -> PathBuf {
-    sandbox.path(".ollm")
-}
-
-/// Installs the units and a `systemctl` that logs its arguments and runs a script.
-fn install(sandbox: &Sandbox, script: &str) {
-    let units = sandbox.project_dir(".config/systemd/user");
-    for unit in ["ollmd.service", "ollmd.socket"] {
-        drop(File::create(PathBuf::from(&units).join(unit)).unwrap());
-    }
-    let private = PathBuf::from(sandbox.project_dir("run/systemd")).join("private");
-    drop(File::create(private).unwrap());
-    let path = PathBuf::from(sandbox.project_dir("bin")).join("systemctl");
-    let mut file = File::options().create_new(true).write(true).mode(0o755).open(path).unwrap();
-    writeln!(
-        file,
-        "#!/bin/sh\necho \"$@\" >>{}\n{script}",
-        sandbox.path("systemctl.log").display()
-    )
-    .unwrap();
-}
-
-/// Runs `ollmctl` as a user who sets no variables.
-fn ctl_of_user(sandbox: &Sandbox, args: &[&str]) -> Output {
-    let mut command = sandbox.command("ollmctl");
-    let systemctl = sandbox.path("bin");
-    let ollmd = std::fs::canonicalize(program("ollmd").parent().unwrap()).unwrap();
-    command
-        .env_remove("OLLM_HOME")
-        .env("PATH", format!("{}:/usr/bin:/bin:{}", systemctl.display(), ollmd.display()))
-        .env("XDG_RUNTIME_DIR", sandbox.path("run"))
-        .args(args);
-    run(command, "")
-}
-
-/// Returns the arguments of the `systemctl` calls, a line each.
-fn systemctl_log(sandbox: &Sandbox) -> String {
-    std::fs::read_to_string(sandbox.path("systemctl.log")).unwrap_or_default()
-}
-
-#[test]
-fn installed_service_is_started_by_its_manager() {
-    let sandbox = Sandbox::new();
-    let daemon = program("ollmd");
-    let home = default_home(&sandbox);
-    // Returns when the daemon is ready, as systemd does.
-    install(
-        &sandbox,
-        &format!(
-            "OLLM_HOME={home} {daemon} --detach >/dev/null 2>&1 &\n\
-             until [ -e {home}/daemon.json ]; do sleep 0.01; done",
-            home = home.display(),
-            daemon = daemon.display()
-        ),
-    );
-    let started = ctl_of_user(&sandbox, &["daemon", "start"]);
-    assert_eq!(started.stderr, "", "{started:?}");
-    assert!(started.ok().contains(" started (process "));
-    assert_eq!(systemctl_log(&sandbox), "--user start ollmd.service\n");
-    assert!(!home.join("logs/ollmd.stderr").exists(), "the client started no daemon");
-    ctl_of_user(&sandbox, &["record", "hello"]).ok();
-    assert_eq!(systemctl_log(&sandbox).lines().count(), 1, "a running daemon is not started");
-    ctl_of_user(&sandbox, &["daemon", "stop"]).ok();
-    ctl_of_user(&sandbox, &["--no-spawn", "sessions", "list"]).fails(6);
-    assert_eq!(systemctl_log(&sandbox).lines().count(), 1, "`--no-spawn` starts no service");
-}
-
-#[test]
-fn failing_service_manager_is_reported_and_replaced_by_autostart() {
-    let sandbox = Sandbox::new();
-    install(&sandbox, "echo 'Job for ollmd.service failed.' >&2; exit 1");
-    let started = ctl_of_user(&sandbox, &["daemon", "start"]);
-    let reason = "systemctl --user start ollmd.service failed (exit status: 1): Job for ollmd.service failed.";
-    assert!(started.stderr.contains(reason), "{started:?}");
-    assert!(started.ok().contains(" started (process "));
-    ctl_of_user(&sandbox, &["daemon", "stop"]).ok();
-    let quiet = ctl_of_user(&sandbox, &["--json", "daemon", "start"]);
-    assert_eq!(quiet.stderr, "", "with `--json`, stderr is for errors");
-    let _status = quiet.json();
-    ctl_of_user(&sandbox, &["daemon", "stop"]).ok();
 }
 
 /// A daemon with an inherited socket, as a service manager starts it; killed when dropped.

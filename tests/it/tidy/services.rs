@@ -30,7 +30,7 @@ fn service_files_agree_with_the_defaults() {
     let service = read(&root().join("systemd/ollmd.service"));
     let agent = read(&root().join("launchd/org.ollm.ollmd.plist"));
     let exit_locked = constant("daemon/src/daemon/start.rs", "EXIT_LOCKED");
-    let label = constant("client/src/connection/autostart/service.rs", "LAUNCHD_AGENT");
+    let label = constant("client/src/service/mod.rs", "LAUNCHD_AGENT");
     let default_sockets = ollm_protocol::address::candidates(Path::new("%h/.ollm"), 1000);
 
     let checks = [

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{DaemonShutdown, DaemonStatus};
-use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::daemon::{DaemonShutdownParams, NoParams};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -134,7 +134,7 @@ impl TourHome {
     /// Asks the daemon to shut down, and removes the home.
     pub(super) fn shut_down_and_remove(&self) -> CommandResult {
         let mut client = BlockingClient::connect(&self.connector())?;
-        client.call::<DaemonShutdown>(&NoParams {})?;
+        client.call::<DaemonShutdown>(&DaemonShutdownParams::default())?;
         let is_ended = wait_until_unlocked(self.path(), SHUTDOWN_LIMIT);
         check(is_ended, "the daemon does not shut down")?;
         self.daemon.take();

@@ -4,9 +4,6 @@
 //! decides in the end, so a client that loses the race connects to the other's daemon. If a service manager has a unit
 //! of the daemon, it is asked first. Nothing here waits longer than [`TOTAL_LIMIT`].
 
-mod process;
-mod service;
-
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
@@ -20,11 +17,10 @@ use serde::Deserialize;
 
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
 use crate::address::{Address, Environment, is_home_locked, is_program, variables};
+use crate::child_process::{MAX_LINE_BYTES, read_line, reap, wait_until};
 use crate::error::ClientError;
 use crate::regular_file;
-use process::{MAX_LINE_BYTES, read_line, reap, wait_until};
-pub(crate) use service::InstalledService;
-use service::ServiceError;
+use crate::service::{InstalledService, ServiceError};
 
 /// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
 const READY_LIMIT: Duration = Duration::from_secs(5);
@@ -109,44 +105,107 @@ impl DaemonProgram {
     }
 }
 
-/// Starts the daemon of an address, unless another client is faster, and connects.
+/// The lock with which one client at a time starts the daemon of a home. Other clients wait for it, and connect to the daemon
+/// that its holder started.
+#[derive(Debug)]
+pub(crate) struct StartLock {
+    file: File,
+    path: PathBuf,
+}
+
+impl StartLock {
+    /// Opens the lock of a home; creates both.
+    fn open(address: &Address) -> Result<Self, ClientError> {
+        address.check_owner()?;
+        create_private_dir(address.home())?;
+        let path = start_lock_path(address.home());
+        let file = open_private_file(&path).map_err(start_error("locking", &path))?;
+        Ok(Self { file, path })
+    }
+
+    /// Waits for the lock of a home, so that no other client starts a daemon until this value is dropped.
+    pub(super) fn hold(address: &Address) -> Result<Self, ClientError> {
+        let deadline = Instant::now() + TOTAL_LIMIT;
+        let lock = Self::open(address)?;
+        while !lock.try_lock()? {
+            if Instant::now() >= deadline {
+                let source = io::ErrorKind::TimedOut.into();
+                return Err(start_error("waiting for another start with", &lock.path)(source));
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        }
+        Ok(lock)
+    }
+
+    fn try_lock(&self) -> Result<bool, ClientError> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(source)) => Err(start_error("locking", &self.path)(source)),
+        }
+    }
+}
+
+fn start_lock_path(home: &Path) -> PathBuf {
+    home.join("start.lock")
+}
+
+/// Returns whether a client starts or replaces the daemon of a home, by trying to take a shared lock for an instant.
+pub(super) fn is_starting(home: &Path) -> bool {
+    let opened = regular_file::open(OpenOptions::new().read(true), &start_lock_path(home));
+    opened.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// Starts the daemon of an address, unless another client or the service manager is faster, and connects. `held` is the lock
+/// of starts, if the caller holds it.
 pub(super) fn start(
     address: &Address,
     program: &DaemonProgram,
+    held: Option<&StartLock>,
 ) -> Result<OpenConnection, ClientError> {
     let deadline = Instant::now() + TOTAL_LIMIT;
-    address.check_owner()?;
-    create_private_dir(address.home())?;
-    let address = address.canonical();
-    let log = address.home().join("logs/ollmd.stderr");
-    let attempt = StartAttempt { address, program, log, deadline };
-    let path = attempt.address.home().join("start.lock");
-    let lock = open_private_file(&path).map_err(start_error("locking", &path))?;
+    if held.is_some() {
+        let probed = probe(&address.canonical(), READY_LIMIT);
+        return probed.or_else(|_| start_locked(address, program, deadline));
+    }
+    let lock = StartLock::open(address)?;
     loop {
-        let locked = match lock.try_lock() {
-            Ok(()) => true,
-            Err(TryLockError::WouldBlock) => false,
-            Err(TryLockError::Error(source)) => return Err(start_error("locking", &path)(source)),
-        };
+        let is_locked = lock.try_lock()?;
         // The client that held the lock has probably started the daemon.
-        if let Ok(connection) = probe(&attempt.address, READY_LIMIT) {
+        if let Ok(connection) = probe(&address.canonical(), READY_LIMIT) {
             return Ok(connection);
         }
-        if locked {
-            break;
+        if is_locked {
+            return start_locked(address, program, deadline);
         }
-        if attempt.is_over() {
-            return Err(attempt.timeout(TOTAL_LIMIT));
+        if Instant::now() >= deadline {
+            let log = start_log(address.home());
+            return Err(ClientError::StartTimeout { after: TOTAL_LIMIT, log });
         }
         std::thread::sleep(RETRY_PAUSE);
     }
-    let service = program.service(&attempt.address);
-    let notice = match service.map(|service| start_service(&attempt.address, &service)) {
+}
+
+fn start_locked(
+    address: &Address,
+    program: &DaemonProgram,
+    deadline: Instant,
+) -> Result<OpenConnection, ClientError> {
+    let address = address.canonical();
+    let service = program.service(&address);
+    let notice = match service.map(|service| start_service(&address, &service)) {
         Some(Ok(connection)) => return Ok(connection),
         Some(Err(error)) => Some(format!("{error}; starting ollmd without it")),
         None => None,
     };
+    let log = start_log(address.home());
+    let attempt = StartAttempt { address, program, log, deadline };
     Ok(OpenConnection { notice, ..attempt.spawn_until_answered()? })
+}
+
+/// Returns the file with the stderr of daemons that clients start.
+fn start_log(home: &Path) -> PathBuf {
+    home.join("logs/ollmd.stderr")
 }
 
 /// Lets the service manager start the daemon, and connects.

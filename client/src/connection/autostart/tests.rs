@@ -121,7 +121,7 @@ fn client_that_waits_for_the_lock_connects_to_the_started_daemon() {
     let lock = open_private_file(&daemon_home.join("start.lock")).unwrap();
     lock.lock().unwrap();
     let program = DaemonProgram::new(&environment);
-    let waiting = std::thread::spawn(move || start(connector.address(), &program));
+    let waiting = std::thread::spawn(move || start(connector.address(), &program, None));
     let _listener = UnixListener::bind(home.socket()).unwrap();
     assert!(!waiting.join().unwrap().unwrap().started);
     assert!(!ran.exists());

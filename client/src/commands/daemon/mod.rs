@@ -1,23 +1,23 @@
 //! `ollmctl daemon`: starts, stops, shows or becomes the daemon. `ollmctl config`: the configuration, which the daemon's
 //! program reads, shows and checks. `ollmctl socket`: the path of the socket.
 
+pub(super) mod replace;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ollm_protocol::method::{DaemonShutdown, DaemonStatus};
-use ollm_protocol::methods::daemon::{DaemonStatusResult, NoParams};
-use ollm_protocol::{ErrorKind, Method as _, sanitize};
-use serde::Serialize;
+use ollm_protocol::method::DaemonStatus;
+use ollm_protocol::methods::daemon::{DaemonShutdownParams, DaemonStatusResult, NoParams};
+use ollm_protocol::{Method as _, sanitize};
 use serde_json::{Value, json};
 
+use self::replace::StopOutcome;
 use super::models;
-use crate::address::wait_until_unlocked;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult, exit_of_daemon};
 use crate::connection::{BlockingClient, Connector, decode, means_not_running};
@@ -25,9 +25,6 @@ use crate::error::ClientError;
 use crate::render::units::{ago, bytes, counted, grouped};
 use crate::render::wrap::wrap;
 use crate::render::{RenderOptions, table, warning_line};
-
-/// The longest wait for a daemon to end; its own limit is ten seconds.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
 /// Start, stop and inspect the daemon.
 #[derive(Debug, Subcommand)]
@@ -37,10 +34,21 @@ pub(crate) enum DaemonCommand {
     #[command(after_help = "\
 If a unit of systemd or an agent of launchd is installed for the default home, the service manager starts the daemon.")]
     Start,
-    /// Shut the daemon down after it has finished its work; waits until it has ended.
+    /// Shut the daemon down and wait until it has ended; an answer that is being written is kept as far as it is.
     Stop,
-    /// Stop the daemon and start it again, for example after an update; checks its configuration first.
-    Restart,
+    /// Stop the daemon and start it again, for example after an update, without losing a call.
+    #[command(after_help = "\
+Checks the configuration first, and then waits for running answers, for at most ten minutes or --timeout. Other clients \
+wait for the new daemon; `ollmctl events` continues with `resync`.
+
+Examples:
+  ollmctl daemon restart
+  ollmctl daemon restart --now")]
+    Restart {
+        /// End running answers; what they have so far is kept.
+        #[arg(long)]
+        now: bool,
+    },
     /// Show the state of the daemon; does not start it.
     Status,
     /// Run the daemon in the foreground, with its log on the terminal.
@@ -87,18 +95,18 @@ pub(crate) struct SocketArgs {}
 pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         DaemonCommand::Start => {
-            ctx.allow_spawn("start")?;
+            ctx.allow_spawn("daemon start")?;
             let was_running = !ctx.client()?.started_daemon();
             report_start(was_running, ctx)
         }
         DaemonCommand::Stop => {
-            let stopped = stop(ctx.connector())?;
+            let stopped = replace::stop(ctx.connector(), DaemonShutdownParams::default())?;
             ctx.print_value(&stopped, render_stop)
         }
-        DaemonCommand::Restart => {
-            ctx.allow_spawn("restart")?;
+        DaemonCommand::Restart { now } => {
+            ctx.allow_spawn("daemon restart")?;
             check_config(ctx.connector())?;
-            stop(ctx.connector())?;
+            replace::stop_and(ctx, now, true, |ctx, connector| Ok(ctx.connect_with(connector)?))?;
             // A service manager may start the new daemon before this client does.
             report_start(false, ctx)
         }
@@ -211,42 +219,6 @@ fn connect_if_running(connector: &Connector) -> Result<Option<BlockingClient>, C
         Ok(client) => Ok(Some(client)),
         Err(error) if means_not_running(connector.address(), &error) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The outcome of stopping the daemon.
-#[derive(Serialize)]
-struct StopOutcome {
-    /// The daemon was running.
-    stopped: bool,
-    /// The process id of the daemon, if it replied.
-    pid: Option<u32>,
-}
-
-/// Asks the daemon to shut down and waits until its home is unlocked.
-fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
-    let connector = connector.clone().without_spawn().with_any_protocol();
-    let own_home = connector.address().home();
-    let Some(mut client) = connect_if_running(&connector)? else {
-        return Ok(StopOutcome { stopped: false, pid: None });
-    };
-    // A socket given by the user may lead to the daemon of another home.
-    let home = client.call::<DaemonStatus>(&NoParams {}).map(|status| status.home);
-    let home = home.unwrap_or_else(|_| own_home.to_owned());
-    let pid = match client.call::<DaemonShutdown>(&NoParams {}) {
-        Ok(result) => Some(result.pid),
-        // The daemon is shutting down already.
-        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::Canceled) => None,
-        Err(ClientError::Closed { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
-    drop(client);
-    // A daemon releases the lock last. The socket shows nothing: a service manager keeps it, and connecting to it
-    // would start the daemon again.
-    if wait_until_unlocked(&home, SHUTDOWN_LIMIT) {
-        Ok(StopOutcome { stopped: true, pid })
-    } else {
-        Err(CommandError::StillRunning { seconds: SHUTDOWN_LIMIT.as_secs() })
     }
 }
 

@@ -7,26 +7,45 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The maximum number of bytes read from a pipe, or of a log; a starting daemon writes one line.
-pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
+pub(crate) const MAX_LINE_BYTES: usize = 64 << 10;
 /// The time between two checks whether a silent program has ended.
 const EXIT_CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads from a pipe up to the first line break, the end of the pipe, or the failure of the writer; `None` at the
 /// deadline.
-pub(super) fn read_line(
+pub(crate) fn read_line(
     reader: &mut PipeReader,
     deadline: Instant,
     has_failed: &mut dyn FnMut() -> bool,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
+    let is_complete = read_until(reader, deadline, has_failed, &mut line, Some(b'\n'))?;
+    Ok(is_complete.then_some(line))
+}
+
+/// Reads from a pipe up to its end, or what arrives before the deadline.
+pub(crate) fn read_to_end(reader: &mut PipeReader, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    read_until(reader, deadline, &mut || false, &mut bytes, None)?;
+    Ok(bytes)
+}
+
+/// Appends what is read; returns false at the deadline.
+fn read_until(
+    reader: &mut PipeReader,
+    deadline: Instant,
+    has_failed: &mut dyn FnMut() -> bool,
+    line: &mut Vec<u8>,
+    last: Option<u8>,
+) -> io::Result<bool> {
     let mut chunk = [0_u8; 4096];
-    while !line.contains(&b'\n') && line.len() < MAX_LINE_BYTES {
+    while !last.is_some_and(|last| line.contains(&last)) && line.len() < MAX_LINE_BYTES {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left.min(EXIT_CHECK_PAUSE)).map_err(io::Error::other)?;
         let mut watched = [PollFd::new(&*reader, PollFlags::IN)];
         match poll(&mut watched, Some(&timeout)) {
             Ok(0) if has_failed() => break,
-            Ok(0) if left <= EXIT_CHECK_PAUSE => return Ok(None),
+            Ok(0) if left <= EXIT_CHECK_PAUSE => return Ok(false),
             Ok(0) => continue,
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
@@ -37,11 +56,11 @@ pub(super) fn read_line(
             read => line.extend_from_slice(&chunk[..read]),
         }
     }
-    Ok(Some(line))
+    Ok(true)
 }
 
 /// Waits for the end of a process; `None` at the deadline.
-pub(super) fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+pub(crate) fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         let status = child.try_wait()?;
         if status.is_some() || Instant::now() >= deadline {
@@ -52,7 +71,7 @@ pub(super) fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Opt
 }
 
 /// Collects the daemon's exit status in a thread, so that a program that outlives the daemon keeps no zombie.
-pub(super) fn reap(mut child: Child) {
+pub(crate) fn reap(mut child: Child) {
     let thread = std::thread::Builder::new().name("ollmd-reaper".to_owned());
     // Without the thread the system collects the status when this process ends.
     drop(thread.spawn(move || child.wait()));

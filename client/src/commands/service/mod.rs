@@ -1,0 +1,83 @@
+//! `ollmctl service`: lets the user's service manager, systemd or launchd, run the daemon.
+//!
+//! `install` and `uninstall` change the definitions and tell the manager; `status` shows both; `logs` prints the log of the
+//! daemon. `findings` is what is wrong with a service, also for `ollmctl doctor`.
+
+pub(super) mod findings;
+mod install;
+mod logs;
+mod status;
+mod uninstall;
+
+use clap::{Args, Subcommand};
+
+use crate::command_context::CommandContext;
+use crate::command_error::CommandResult;
+
+/// Let systemd or launchd run the daemon, from login on.
+#[derive(Debug, Subcommand)]
+#[command(defer = true)]
+pub(crate) enum ServiceCommand {
+    Install(ServiceInstallArgs),
+    /// Stop and remove the service; keeps all data.
+    Uninstall {
+        /// End running answers instead of waiting for them; what they have so far is kept.
+        #[arg(long)]
+        now: bool,
+    },
+    /// Show the service and what is wrong with it.
+    #[command(after_help = "\
+Exit codes: 0 if the service runs, 6 if it is installed and does not run, 3 if none is installed.")]
+    Status,
+    Logs(ServiceLogsArgs),
+}
+
+/// Install the service, or renew it after an update, and start it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes the units of systemd to ~/.config/systemd/user, or the agent of launchd to ~/Library/LaunchAgents. They name the \
+ollmd beside this ollmctl, and the home, configuration and socket if they are not the default ones. No root is needed. \
+A daemon that runs is replaced once it works for nobody, and other clients wait for the new one meanwhile.
+
+A service does not have the variables of your shell: what of them it would miss is said at the end.
+
+Without a service manager, as in most containers, the exit code is 3.
+
+Examples:
+  ollmctl service install --dry-run
+  ollmctl service install")]
+pub(crate) struct ServiceInstallArgs {
+    /// Print the files and commands, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// End running answers instead of waiting for them; what they have so far is kept.
+    #[arg(long)]
+    now: bool,
+}
+
+/// Print the newest lines of the daemon's log.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+From the journal if the daemon is a service of systemd, else from the files in the home. The log has no text of a \
+conversation.
+
+Examples:
+  ollmctl service logs -n 200
+  ollmctl service logs -f")]
+pub(crate) struct ServiceLogsArgs {
+    /// Print new lines as they come, until interrupted.
+    #[arg(short, long)]
+    follow: bool,
+    /// The number of lines to begin with.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+    lines: u32,
+}
+
+pub(super) fn run(command: &ServiceCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
+    match command {
+        ServiceCommand::Install(args) => install::run(args, ctx),
+        ServiceCommand::Uninstall { now } => uninstall::run(*now, ctx),
+        ServiceCommand::Status => status::run(ctx),
+        ServiceCommand::Logs(args) => logs::run(args, ctx),
+    }
+}
