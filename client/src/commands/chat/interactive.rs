@@ -36,16 +36,19 @@ struct InteractiveChat<'a, 'ctx> {
     given_back: Option<String>,
     /// Set by `/exit`.
     is_left: bool,
+    /// Set if no line is painted again.
+    is_plain: bool,
 }
 
 pub(super) fn run(
     session: ChatSession,
     turns: TurnRunner,
     keeps_history: bool,
+    is_plain: bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let history = keeps_history.then(|| LineHistory::new(ctx.connector().address().home()));
-    let mut chat = InteractiveChat { session, turns, ctx, given_back: None, is_left: false };
+    let mut chat = InteractiveChat { session, turns, ctx, given_back: None, is_left: false, is_plain };
     let has_color = chat.ctx.terminal.has_color();
     let mut editor = LineEditor::new(history, chat.session_id(), has_color)?;
     chat.greet()?;
@@ -204,7 +207,7 @@ impl InteractiveChat<'_, '_> {
 
     /// Lets the model answer a message, or the last message again.
     fn ask(&mut self, message: Option<&str>) -> CommandResult {
-        let mut screen = Screen::default();
+        let mut screen = Screen::new(self.is_plain, self.ctx.terminal);
         let end = self.session.ask(message, &self.turns, &mut screen, self.ctx);
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));

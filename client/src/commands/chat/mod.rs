@@ -99,6 +99,10 @@ pub(crate) struct ChatArgs {
     /// Ask for one answer even if more than a tenth of the question does not fit into the model's window.
     #[arg(long)]
     allow_truncation: bool,
+    /// Print the text of answers as it arrives, without rendering Markdown and without painting a line twice: for screen
+    /// readers.
+    #[arg(long)]
+    plain: bool,
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
@@ -125,17 +129,18 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
     let is_chat = question.is_none();
     let when_busy = if is_chat { WhenBusy::Wait } else { WhenBusy::Fail };
     let interrupts = Interrupts::watch()?;
+    let is_plain = args.plain || ctx.environment.is_dumb_terminal;
     let turns = TurnRunner::new(when_busy, Arc::clone(&interrupts));
     match question {
         Some(question) => {
             if !args.allow_truncation {
                 require_fit(&question, &mut session, ctx)?;
             }
-            answer_once(&question, session, turns, ctx)
+            answer_once(&question, session, turns, is_plain, ctx)
         }
         None => {
             ctx.chat_interrupts = Some(interrupts);
-            interactive::run(session, turns, !args.no_history, ctx)
+            interactive::run(session, turns, !args.no_history, is_plain, ctx)
         }
     }
 }
@@ -197,6 +202,7 @@ fn answer_once(
     question: &str,
     mut session: ChatSession,
     turns: TurnRunner,
+    is_plain: bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let end = if ctx.json() {
@@ -204,7 +210,7 @@ fn answer_once(
         ctx.terminal.print_raw(format!("{first}\n"))?;
         session.ask(Some(question), &turns, &mut JsonLines, ctx)?
     } else {
-        let mut screen = Screen::for_one_answer();
+        let mut screen = Screen::for_one_answer(is_plain, ctx.terminal);
         let end = session.ask(Some(question), &turns, &mut screen, ctx)?;
         if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
             ctx.terminal.eprintln(&usage);

@@ -369,7 +369,7 @@ fn incomplete_answer_is_explained_with_a_hint() {
     let text = "CUDA error: out of memory".to_owned();
     fake.inject("/api/chat", &[Fault::ErrorLine { after: 1, text }]);
     terminal.send("two\r");
-    terminal.expect("half \r\nerror: model tiny at ");
+    terminal.expect("half\r\nerror: model tiny at ");
     terminal.expect("is not running: CUDA error: out of memory");
     terminal.expect("your message and the answer so far are kept: /retry asks again");
     fake.script(Answer::text("half an answer"));
