@@ -3,10 +3,10 @@
 
 use pulldown_cmark::Alignment;
 
-use super::inline::{Look, Span, StyledLine, lay_out};
+use super::inline::{Look, Span, StyledLine, columns_of, lay_out};
 
-/// The narrowest column of a table: below it, words would be cut into pieces.
-const MIN_CELL_COLUMNS: usize = 8;
+/// The longest word that a column keeps whole. If the words of all columns have no room, the table becomes a list.
+const MAX_WHOLE_COLUMNS: usize = 16;
 const SEPARATOR: &str = " │ ";
 const SEPARATOR_COLUMNS: usize = 3;
 
@@ -48,11 +48,16 @@ impl Grid {
         if natural.iter().sum::<usize>() <= room {
             return Some(natural);
         }
+        let words: Vec<usize> = (0..natural.len())
+            .map(|column| self.rows.iter().map(|row| word_columns(&row[column])).max().unwrap_or(0))
+            .collect();
         // The widest columns give way, until all fit.
-        let fits =
-            |limit: usize| natural.iter().map(|own| (*own).min(limit)).sum::<usize>() <= room;
-        let limit = (MIN_CELL_COLUMNS..=width).take_while(|limit| fits(*limit)).last()?;
-        Some(natural.into_iter().map(|own| own.min(limit)).collect())
+        let widths = |limit: usize| {
+            let columns = natural.iter().zip(&words);
+            columns.map(|(own, word)| (*own).min(limit.max(*word))).collect::<Vec<_>>()
+        };
+        let fits = |limit: &usize| widths(*limit).iter().sum::<usize>() <= room;
+        (1..=width).take_while(fits).last().map(widths)
     }
 
     fn side_by_side(self, widths: &[usize], is_styled: bool) -> Vec<String> {
@@ -119,6 +124,16 @@ fn cell_columns(cell: &Cell) -> usize {
     lay_out(cell, usize::MAX).iter().map(|line| line.columns).max().unwrap_or(0)
 }
 
+/// Returns the columns of the longest word of a cell; scripts with wide characters have no words.
+fn word_columns(cell: &Cell) -> usize {
+    let text: String = cell.iter().map(|span| span.text.as_str()).collect();
+    let columns = |word: &str| match columns_of(word) {
+        columns if columns > word.chars().count() => 2,
+        columns => columns.min(MAX_WHOLE_COLUMNS),
+    };
+    text.split_whitespace().map(columns).max().unwrap_or(1)
+}
+
 fn padded(line: &StyledLine, width: usize, alignment: Alignment, is_last: bool) -> String {
     let missing = width.saturating_sub(line.columns);
     let before = match alignment {
@@ -164,6 +179,6 @@ mod tests {
         let shown: Vec<String> = lines(18).iter().map(|line| line.trim_end().to_owned()).collect();
         assert_eq!(shown, tall);
         let narrow = ["Name: a short", "one", "Size: 5", "", "Name: 日本", "Size: 12,000"];
-        assert_eq!(lines(15), narrow);
+        assert_eq!(lines(13), narrow);
     }
 }
