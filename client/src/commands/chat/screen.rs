@@ -129,8 +129,13 @@ impl Screen {
         self.spinner = None;
         self.last_delta = Some(Instant::now());
         self.is_stalled = false;
+        let is_open = self.thinking.is_shown;
+        let thinking = thinking.filter(|text| is_open || !text.trim().is_empty());
         if let Some(thinking) = thinking.filter(|_| terminal.err_is_terminal()) {
-            self.answer.finish(terminal)?;
+            // The answer may go on behind it.
+            if terminal.out_is_terminal() {
+                self.answer.finish(terminal)?;
+            }
             self.thinking.show(thinking, terminal);
         }
         if let Some(text) = text {

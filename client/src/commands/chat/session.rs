@@ -319,7 +319,7 @@ impl ChatSession {
                 self.set_model(only.clone(), ctx)
             }
             several => {
-                let chosen = ask_for_model(&host, several, ctx)?;
+                let chosen = ask_for_model(several, ctx)?;
                 self.set_model(chosen, ctx)
             }
         }
@@ -479,23 +479,19 @@ fn choose_from(
     }
 }
 
-/// Lets the user choose from the models of a server.
+/// Lets the user choose from models.
 ///
 /// **Errors**: lists the models if no person can be asked.
-fn ask_for_model(
-    host: &str,
-    models: &[String],
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<String> {
+fn ask_for_model(models: &[String], ctx: &mut CommandContext<'_>) -> CommandResult<String> {
     let shown: Vec<String> = models.iter().map(|model| sanitize::one_line(model)).collect();
-    let message = format!("no model is configured, and {host} has several:");
+    let message = "no model is configured, and there are several:";
     if !ctx.terminal.can_ask() || ctx.json() {
         return Err(CommandError::usage(
             format!("{message}\n  {}", shown.join("\n  ")),
             &format!("ollmctl chat --model {}  # or set models.default", shown[0]),
         ));
     }
-    ctx.terminal.eprintln(&message);
+    ctx.terminal.eprintln(message);
     for (number, model) in (1..).zip(&shown) {
         ctx.terminal.eprintln(&format!("{number:>3}  {model}"));
     }

@@ -11,9 +11,9 @@ use syntect::parsing::{ParseState, Scope, ScopeStack, SyntaxSet};
 use super::inline::{Look, Span};
 
 /// Lines of one block that get colors. Beyond it, nobody reads along, and a model that repeats itself costs nothing.
-const MAX_LINES: usize = 5_000;
+const MAX_LINES: usize = 1_000;
 /// The longest line that gets colors, in bytes: the time of some grammars grows faster than the line.
-const MAX_LINE_BYTES: usize = 1_000;
+const MAX_LINE_BYTES: usize = 500;
 /// Words after a fence that name no language, so that no grammar is loaded for them.
 const NO_LANGUAGES: [&str; 6] = ["text", "txt", "plain", "plaintext", "output", "console"];
 

@@ -29,7 +29,7 @@ use blocks::{Position, ends_with_blank_line};
 use code::{CodeMemo, CodePainter, Fence};
 use inline::{Look, Span, lay_out};
 
-/// The most bytes of a whole text that are parsed at once.
+/// The bytes of a whole text that are parsed at once, but for the rest of a line.
 const RENDER_PIECE_BYTES: usize = 32 << 10;
 
 /// The width and the means of a terminal.
@@ -46,14 +46,15 @@ pub(crate) fn render(text: &str, layout: Layout) -> String {
     let mut stream = MarkdownStream::default();
     let mut lines = Vec::new();
     // The rest of a piece is parsed again after each fenced block in it, so a piece is not the whole text.
-    let mut rest = text;
-    while rest.len() > RENDER_PIECE_BYTES {
-        let (piece, after) = rest.split_at(rest.floor_char_boundary(RENDER_PIECE_BYTES));
-        stream.push(piece);
-        lines.append(&mut stream.take_finished(layout));
-        rest = after;
+    let mut n_pushed = 0;
+    for line in text.split_inclusive('\n') {
+        stream.push(line);
+        n_pushed += line.len();
+        if n_pushed >= RENDER_PIECE_BYTES {
+            lines.append(&mut stream.take_finished(layout));
+            n_pushed = 0;
+        }
     }
-    stream.push(rest);
     lines.append(&mut stream.finish(layout));
     lines.into_iter().map(|line| line + "\n").collect()
 }
