@@ -1,13 +1,13 @@
 //! The user's own editor, for a long message.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::process::Command;
 
 use crate::address::variables;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::regular_file::open_input;
 
 /// The variables that name the editor, the first one that is set.
 const VARIABLES: [&str; 2] = ["VISUAL", "EDITOR"];
@@ -40,7 +40,7 @@ pub(super) fn edit(text: &str, ctx: &mut CommandContext<'_>) -> CommandResult<St
     }
     // Many editors replace the file, so its path is opened again.
     let mut edited = String::new();
-    let read = File::open(file.path()).and_then(|mut file| file.read_to_string(&mut edited));
+    let read = open_input(file.path()).and_then(|mut file| file.read_to_string(&mut edited));
     read.map_err(CommandError::Input)?;
     edited.truncate(edited.trim_end_matches('\n').len());
     Ok(edited)

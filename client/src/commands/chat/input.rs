@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ollm_protocol::SessionId;
+use ollm_protocol::code_fence::CodeFence;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::termios::tcdrain;
@@ -337,17 +338,12 @@ fn without_continuations(mut line: String, continued: &[String]) -> String {
 
 /// Returns whether a text ends within a fenced block. Two empty lines end it too, for a pasted text with a fence too many.
 fn has_open_fence(text: &str) -> bool {
-    let mut fence: Option<&str> = None;
-    for line in text.lines().map(str::trim_start) {
-        let marks = line.len() - line.trim_start_matches(['`', '~']).len();
+    let mut fence: Option<CodeFence> = None;
+    for line in text.lines().map(str::trim) {
         match fence {
-            Some(open) if line.trim_end().starts_with(open) && line.trim_end().len() == marks => {
-                fence = None;
-            }
-            None if line.starts_with("```") || line.starts_with("~~~") => {
-                fence = Some(&line[..marks]);
-            }
-            _ => {}
+            Some(open) if open.is_closed_by(line) => fence = None,
+            Some(_) => {}
+            None => fence = CodeFence::opened_by(line),
         }
     }
     fence.is_some() && !text.ends_with("\n\n")

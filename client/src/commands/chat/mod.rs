@@ -33,7 +33,7 @@ use crate::completion;
 use crate::interrupts::Interrupts;
 use fit::require_fit;
 use model_name::require_model;
-use options::{AnswerOptions, OptionArgs};
+use options::{ChatOptions, OptionArgs};
 use screen::{JsonLines, Screen};
 use session::{ChatSession, think_parser};
 use turn::{TurnEnd, TurnRunner, WhenBusy, canceled};
@@ -175,7 +175,7 @@ fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<
         None
     };
     let mut chat = ChatSession::new(existing);
-    chat.options = AnswerOptions::of(&args.options)?;
+    chat.options = ChatOptions::of(&args.options)?;
     args.thinking().into_iter().for_each(|think| chat.options.set_think(think));
     args.answer_limit.into_iter().for_each(|tokens| chat.options.set_answer_limit(tokens));
     if let Some(seconds) = args.options.keep_alive {

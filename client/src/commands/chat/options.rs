@@ -53,9 +53,9 @@ pub(super) struct OptionArgs {
 
 /// The options of a chat; null stands for an option of the session that is left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct AnswerOptions(Meta);
+pub(super) struct ChatOptions(Meta);
 
-impl AnswerOptions {
+impl ChatOptions {
     /// Reads the flags.
     ///
     /// **Errors**: an option is unknown, or the schema cannot be read.
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn options_of_the_chat_win_and_are_listed_with_their_source() {
         let kept = Meta::from([("seed".to_owned(), json!(7)), ("top_k".to_owned(), json!(1))]);
-        let mut options = AnswerOptions::default();
+        let mut options = ChatOptions::default();
         options.set_think(Think::Flag(false));
         options.set(named_option("temperature=0.2").unwrap(), false);
         options.set(named_option("top_k=").unwrap(), true);

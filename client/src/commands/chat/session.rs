@@ -21,7 +21,7 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 use serde_json::Value;
 
-use super::options::AnswerOptions;
+use super::options::ChatOptions;
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -69,7 +69,7 @@ pub(super) fn think_word(think: Think) -> &'static str {
 /// The session of a chat.
 pub(super) struct ChatSession {
     /// The options of the answers of this chat.
-    pub(super) options: AnswerOptions,
+    pub(super) options: ChatOptions,
     session: Option<Session>,
     /// Set with the first message; a session without messages is a draft.
     has_messages: bool,
@@ -85,7 +85,7 @@ impl ChatSession {
     /// Returns the chat of a session, or a new draft.
     pub(super) fn new(session: Option<Session>) -> Self {
         Self {
-            options: AnswerOptions::default(),
+            options: ChatOptions::default(),
             has_messages: session.is_some(),
             project: match &session {
                 Some(session) => session.project_path.clone(),

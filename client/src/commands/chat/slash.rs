@@ -23,6 +23,9 @@ const OTHER_SCOPES: [&str; 3] = ["--project", "--global", "--session"];
 /// Every command by its group, in the order of `/help`: its group, its usual form, the command of `ollmctl` (empty for an
 /// [`OwnCommand`]), and its help. Of two with the same name, the first takes no arguments.
 const ROWS: &[(&str, &str, &str, &str)] = &[
+    ("Chat", "/help [COMMAND]", "", "list the commands, or explain one; `all` explains each"),
+    ("Chat", "/new", "", "start a new session"),
+    ("Chat", "/exit", "", "leave, like Ctrl-D"),
     ("Answers", "/retry", "", "ask for an answer to the last message again"),
     ("Answers", "/edit [TEXT]", "", "write a message in $VISUAL or $EDITOR, as Ctrl-X Ctrl-E does"),
     ("Answers", "/model [NAME]", "", "show the models, or use another one, by name or number"),
@@ -138,9 +141,6 @@ const ROWS: &[(&str, &str, &str, &str)] = &[
         "archive this session and start a new one",
     ),
     ("Session", "/sessions", "sessions list --limit 10", "list the latest sessions"),
-    ("Session", "/new", "", "start a new session"),
-    ("Session", "/help [COMMAND]", "", "list the commands, or explain one; `all` explains each"),
-    ("Session", "/exit", "", "leave, like Ctrl-D"),
 ];
 
 /// Other beginnings of lines, and the commands that they mean.
@@ -414,7 +414,7 @@ mod tests {
         let check = |line: &str, usage: &'static str, words: &str| {
             assert_eq!(parsed(line), Some((usage, words.to_owned())), "{line:?}");
         };
-        check("/?", "/help", "");
+        check("/?", "/help [COMMAND]", "");
         check("/quit", "/exit", "");
         check("/model qwen3:8b", "/model [NAME]", "qwen3:8b");
         check(

@@ -8,7 +8,7 @@ use std::ops::Range;
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::Layout;
-use super::code::{CodeMemo, Fence};
+use super::code::{CodeMemo, FenceLine};
 use super::grid::Grid;
 use super::inline::{Look, Span, columns_of, harmless, lay_out};
 
@@ -27,7 +27,7 @@ pub(super) const OPTIONS: Options =
 
 /// The place of blocks in the whole text.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Position {
+pub(super) struct BlockPosition {
     /// Lines were shown before.
     pub(super) follows_lines: bool,
     /// A blank line stands before the first block.
@@ -39,7 +39,7 @@ pub(super) struct Position {
 /// Returns the lines of the blocks of a source.
 pub(super) fn render(
     source: &str,
-    position: Position,
+    position: BlockPosition,
     layout: Layout,
     memo: &mut CodeMemo,
 ) -> Vec<String> {
@@ -83,7 +83,7 @@ struct Container {
 
 struct BlockWriter<'a> {
     source: &'a str,
-    position: Position,
+    position: BlockPosition,
     layout: Layout,
     memo: &'a mut CodeMemo,
     n_code_blocks: usize,
@@ -286,7 +286,7 @@ impl BlockWriter<'_> {
 
     fn end_code(&mut self, range: &Range<usize>) {
         let Some((opening, text)) = self.code.take() else { return };
-        let fence = Fence::of(&opening);
+        let fence = FenceLine::of(&opening);
         let info = opening.trim_start_matches(['`', '~']).trim();
         let lines = self.memo.lines(self.n_code_blocks, info, &text, self.layout.is_styled);
         self.n_code_blocks += 1;

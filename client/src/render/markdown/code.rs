@@ -1,6 +1,8 @@
 //! Blocks of code: their fences, and their lines with colors. Lines are never wrapped here, so that a command can be
 //! copied whole. Pure.
 
+use ollm_protocol::code_fence::CodeFence;
+
 use super::highlight::Highlighter;
 use super::inline::{Look, Span, harmless};
 
@@ -9,26 +11,24 @@ const TAB_COLUMNS: usize = 4;
 
 /// The opening line of a fenced block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fence {
-    char: char,
-    length: usize,
+pub(super) struct FenceLine {
+    fence: CodeFence,
+    marks: String,
     indent: usize,
     info: String,
 }
 
-impl Fence {
+impl FenceLine {
     /// Reads an opening fence; `None` if the line is none.
     pub(super) fn of(line: &str) -> Option<Self> {
         let text = line.trim_start_matches(' ');
-        let char = text.chars().next().filter(|char| matches!(char, '`' | '~'))?;
-        let length = text.chars().take_while(|other| *other == char).count();
-        let info = text[length..].trim();
-        let is_fence = length >= 3 && !(char == '`' && info.contains('`'));
-        is_fence.then(|| Self {
-            char,
-            length,
+        let fence = CodeFence::opened_by(text.trim_end())?;
+        let info = text.trim_start_matches(text.chars().next()?);
+        Some(Self {
+            fence,
+            marks: text[..text.len() - info.len()].to_owned(),
             indent: line.len() - text.len(),
-            info: harmless(info).into_owned(),
+            info: harmless(info.trim()).into_owned(),
         })
     }
 
@@ -39,26 +39,20 @@ impl Fence {
 
     /// Returns whether a line ends the block.
     pub(super) fn is_closed_by(&self, line: &str) -> bool {
-        let line = line.trim_end_matches(['\n', ' ', '\t']);
+        let line = line.trim_end();
         let text = line.trim_start_matches(' ');
-        line.len() - text.len() <= 3
-            && text.chars().count() >= self.length
-            && text.chars().all(|char| char == self.char)
+        line.len() - text.len() <= 3 && self.fence.is_closed_by(text)
     }
 
     /// Returns the fence as it is shown.
     pub(super) fn line(&self, is_styled: bool) -> String {
-        let line = self.marks() + &self.info;
+        let line = format!("{}{}", self.marks, self.info);
         if is_styled { Look::FAINT.paint(&line) } else { line }
     }
 
     /// Returns the closing fence as it is shown.
     pub(super) fn closing_line(&self, is_styled: bool) -> String {
-        if is_styled { Look::FAINT.paint(&self.marks()) } else { self.marks() }
-    }
-
-    fn marks(&self) -> String {
-        self.char.to_string().repeat(self.length)
+        if is_styled { Look::FAINT.paint(&self.marks) } else { self.marks.clone() }
     }
 
     /// Returns a line of the block without the indentation of its fence.
@@ -183,9 +177,9 @@ mod tests {
 
     #[test]
     fn fences_are_read_as_markdown_does() {
-        let fence = Fence::of("  ```rust ignore").unwrap();
+        let fence = FenceLine::of("  ```rust ignore").unwrap();
         assert_eq!((fence.line(false).as_str(), fence.indent), ("```rust ignore", 2));
-        assert!(Fence::of("``` a`b").is_none() && Fence::of("``").is_none());
+        assert!(FenceLine::of("``` a`b").is_none() && FenceLine::of("``").is_none());
         let check = |line: &str, expect| assert_eq!(fence.is_closed_by(line), expect, "{line}");
         check("```\n", true);
         check("   ````  \n", true);

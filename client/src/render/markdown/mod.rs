@@ -25,8 +25,8 @@ use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
 
 pub(crate) use inline::{columns_of, rows_of};
 
-use blocks::{Position, ends_with_blank_line};
-use code::{CodeMemo, CodePainter, Fence};
+use blocks::{BlockPosition, ends_with_blank_line};
+use code::{CodeMemo, CodePainter, FenceLine};
 use inline::{Look, Span, lay_out};
 
 /// The bytes of a whole text that are parsed at once, but for the rest of a line.
@@ -62,13 +62,13 @@ pub(crate) fn render(text: &str, layout: Layout) -> String {
 /// Lays out a text as a person typed it: lines end between words, and code between fences stays as it is.
 pub(crate) fn render_typed(text: &str, width: usize) -> String {
     let mut shown = String::new();
-    let mut fence: Option<Fence> = None;
+    let mut fence: Option<FenceLine> = None;
     for line in sanitize::text(text).lines() {
         let is_code = fence.is_some();
         match &fence {
             Some(open) if open.is_closed_by(line) => fence = None,
             Some(_) => {}
-            None => fence = Fence::of(line),
+            None => fence = FenceLine::of(line),
         }
         let width = if is_code { usize::MAX } else { width };
         for line in lay_out(&[Span::new(line, Look::PLAIN)], width) {
@@ -87,7 +87,7 @@ pub(crate) struct MarkdownStream {
     tail: String,
     /// The bytes at the beginning of the tail in which one block begins.
     n_examined: usize,
-    position: Position,
+    position: BlockPosition,
     code: Option<OpenCode>,
     memo: CodeMemo,
 }
@@ -95,7 +95,7 @@ pub(crate) struct MarkdownStream {
 /// A fenced block whose end has not arrived.
 #[derive(Debug)]
 struct OpenCode {
-    fence: Fence,
+    fence: FenceLine,
     painter: CodePainter,
 }
 
@@ -225,7 +225,7 @@ impl MarkdownStream {
         self.memo.clear();
         lines.append(&mut blocks::render(source, self.position, layout, &mut self.memo));
         self.memo.clear();
-        self.position = Position {
+        self.position = BlockPosition {
             follows_lines: self.position.follows_lines || !lines.is_empty(),
             has_blank_before: ends_with_blank_line(source),
             item_number: number.map(|number| number.saturating_add(1)),
@@ -249,14 +249,14 @@ impl MarkdownStream {
         let end = self.tail.find('\n').map_or(self.tail.len(), |at| at + 1);
         let opening: String = self.tail.drain(..end).collect();
         self.n_examined = 0;
-        let Some(fence) = Fence::of(opening.trim_end_matches('\n')) else { return };
+        let Some(fence) = FenceLine::of(opening.trim_end_matches('\n')) else { return };
         if self.position.follows_lines && self.position.has_blank_before {
             lines.push(String::new());
         }
         lines.push(fence.line(layout.is_styled));
         let painter = CodePainter::new(fence.info(), layout.is_styled);
         self.code = Some(OpenCode { fence, painter });
-        self.position = Position { follows_lines: true, ..Position::default() };
+        self.position = BlockPosition { follows_lines: true, ..BlockPosition::default() };
     }
 }
 
