@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use anstream::adapter::strip_str;
 
-use super::markdown::rows_of;
+use super::markdown::{broken, rows_of};
 
 /// Begins and ends an update that a terminal shows at once (DECSET 2026); others ignore it.
 const UPDATE_BEGIN: &str = "\u{1b}[?2026h";
@@ -45,7 +45,9 @@ impl LiveLines {
     ) -> String {
         let n_finished = finished.len();
         let mut lines = finished;
-        lines.extend(fitting(changing, size));
+        // Terminals differ in where they break a long line, so a line that is painted again has only one row.
+        let changing = changing.iter().flat_map(|line| broken(line, size.columns));
+        lines.extend(fitting(changing.collect(), size));
         if lines.len() == n_finished {
             // The cursor waits in a line of its own.
             lines.push(String::new());
@@ -92,18 +94,12 @@ impl LiveLines {
 /// Returns the last of the changing lines, which leave a line of the screen free.
 fn fitting(mut lines: Vec<String>, size: ScreenSize) -> Vec<String> {
     let room = size.rows.saturating_sub(1).max(1);
-    let mut rows = 0;
-    let fits = |line: &&String| {
-        rows += rows_on_screen(line, size);
-        rows <= room
-    };
-    let n_fitting = lines.iter().rev().take_while(fits).count();
-    if n_fitting == lines.len() {
+    if lines.len() <= room {
         return lines;
     }
     // The mark replaces the first of them.
     let mut shown = vec![MORE_ABOVE.to_owned()];
-    shown.extend(lines.split_off(lines.len() - n_fitting.saturating_sub(1)));
+    shown.extend(lines.split_off(lines.len() - (room - 1)));
     shown
 }
 
@@ -151,7 +147,7 @@ mod tests {
         let out = live.update(all, Vec::new(), SIZE);
         assert_eq!(out, format!("{UPDATE_BEGIN}\r\u{1b}[2A\u{1b}[J1\n2\n3\n4\n5\n{UPDATE_END}"));
         let wide = lines(&["1", &"x".repeat(25)]);
-        assert_eq!(live.update(Vec::new(), wide, SIZE), "...");
+        assert_eq!(live.update(Vec::new(), wide, SIZE), "...\nxxxxxxxxxx\nxxxxx");
     }
 
     #[test]

@@ -13,6 +13,11 @@ const NEVER_FIRST: &str = "、。，．！？：；）」』】〉》〕ー々�
 /// Characters that end no line.
 const NEVER_LAST: &str = "（「『【〈《〔([{";
 
+/// Begins an escape sequence.
+const ESCAPE: char = '\u{1b}';
+/// Ends a look.
+const RESET: &str = "\u{1b}[0m";
+
 /// The appearance of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
@@ -152,6 +157,37 @@ pub(crate) fn rows_of(text: &str, width: usize) -> usize {
         column += cluster.columns;
     }
     rows
+}
+
+/// Breaks a line with escape sequences after each `width` columns, where a terminal would break it sooner or later.
+pub(crate) fn broken(line: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut text, mut column) = (Vec::new(), String::new(), 0);
+    let mut look = "";
+    let mut rest = line;
+    while !rest.is_empty() {
+        let (part, after) = match rest.strip_prefix(ESCAPE) {
+            // A look ends with its `m`.
+            Some(sequence) => rest.split_at(sequence.find('m').map_or(rest.len(), |at| at + 2)),
+            None => rest.split_at(rest.find(ESCAPE).unwrap_or(rest.len())),
+        };
+        rest = after;
+        if part.starts_with(ESCAPE) {
+            look = if part == RESET { "" } else { part };
+            text.push_str(part);
+            continue;
+        }
+        for cluster in clusters(part, Look::PLAIN) {
+            if column + cluster.columns > width && column > 0 {
+                text.push_str(if look.is_empty() { "" } else { RESET });
+                lines.push(std::mem::replace(&mut text, look.to_owned()));
+                column = 0;
+            }
+            text.push_str(cluster.text);
+            column += cluster.columns;
+        }
+    }
+    lines.push(text);
+    lines
 }
 
 /// Lays spans out on lines of `width` columns.
@@ -311,6 +347,17 @@ mod tests {
         assert_eq!(rows_of("0123456789a", 10), 2);
         assert_eq!(rows_of("012345678日", 10), 2);
         assert_eq!(columns_of("e\u{301}日🇩🇪"), 5);
+    }
+
+    #[test]
+    fn broken_lines_keep_their_looks() {
+        let line = "ab\u{1b}[1mcd日e\u{1b}[0mf";
+        let expect = ["ab\u{1b}[1mc\u{1b}[0m", "\u{1b}[1md日\u{1b}[0m", "\u{1b}[1me\u{1b}[0mf"];
+        assert_eq!(broken(line, 3), expect);
+        assert_eq!(
+            (broken("", 3), broken("日本", 1)),
+            (vec![String::new()], vec!["日".into(), "本".into()])
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::ops::Range;
 use ollm_protocol::sanitize::{self, Sanitizer};
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
 
-pub(crate) use inline::{columns_of, rows_of};
+pub(crate) use inline::{broken, columns_of, rows_of};
 
 use blocks::{BlockPosition, ends_with_blank_line};
 use code::{CodeMemo, CodePainter, FenceLine};

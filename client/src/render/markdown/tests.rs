@@ -192,6 +192,14 @@ fn pieces<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
 }
 
 #[test]
+fn picture_at_the_end_of_a_row_erases_nothing() {
+    // Terminals break a picture of two parts in its middle, or before it.
+    let text = "```\n[r]: /u\n\n[a](http://b)let a = 1;👩\u{200d}💻 and more wordslet a = 1;";
+    let size = ScreenSize { columns: 25, rows: 4 };
+    assert_eq!(on_terminal(&pieces(text, &[1]), size), on_terminal(&[text], size));
+}
+
+#[test]
 fn answer_is_the_same_however_it_arrives() {
     for (columns, rows) in [(80, 24), (40, 20), (20, 6)] {
         let size = ScreenSize { columns, rows };
