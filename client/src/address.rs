@@ -43,6 +43,8 @@ pub struct Environment {
     pub ollama_host: Option<String>,
     /// `XDG_RUNTIME_DIR`: the directory of the service manager's socket.
     pub runtime_dir: Option<PathBuf>,
+    /// `TERM` is `dumb`: the terminal cannot move its cursor.
+    pub is_dumb_terminal: bool,
 }
 
 /// Returns every variable of this process, for a command that it runs.
@@ -74,6 +76,7 @@ impl Environment {
             config_home: path("XDG_CONFIG_HOME"),
             ollama_host: std::env::var("OLLAMA_HOST").ok().filter(|host| !host.trim().is_empty()),
             runtime_dir: path("XDG_RUNTIME_DIR"),
+            is_dumb_terminal: std::env::var_os("TERM").is_some_and(|term| term == "dumb"),
         }
     }
 }

@@ -396,6 +396,7 @@ impl<'a> CommandContext<'a> {
         RenderOptions {
             width: self.terminal.width(),
             prose_columns: self.terminal.out_columns(),
+            is_styled: self.terminal.has_color(),
             now: units::now(),
             local_time: |at| at.to_utc().with_timezone(&chrono::Local).fixed_offset(),
             full: false,

@@ -40,6 +40,7 @@ pub(crate) fn render_options(width: usize) -> RenderOptions {
     RenderOptions {
         width,
         prose_columns: None,
+        is_styled: true,
         now: "2026-01-27T10:00:00Z".parse().unwrap(),
         local_time: |at| at.to_utc().fixed_offset(),
         full: false,

@@ -1,229 +1,158 @@
-//! A model's answer as it arrives: sanitized, its words and lines unchanged, with styles for headings and code.
+//! A model's answer on stdout as it arrives: rendered on a terminal, else its sanitized text.
 //!
-//! **Invariant**: each returned piece ends the styles that it begins, so the terminal is in order wherever an answer
-//! stops. Pure.
+//! **Invariants**: the screen is painted at most thirty times a second, and painting takes at most a tenth of the time,
+//! however fast the answer arrives; a terminal that cannot move its cursor, or a reader that wants none of it, gets the text
+//! alone.
+
+use std::time::{Duration, Instant};
 
 use ollm_protocol::sanitize::Sanitizer;
 
-use super::Style;
-use super::wrap::WordWrap;
+use super::live::LiveLines;
+use super::markdown::{Layout, MarkdownStream};
+use super::terminal::{OutputError, Terminal};
 
-/// The deepest level of a Markdown heading.
-const MAX_HEADING_LEVEL: usize = 6;
-/// The deepest indentation of a fence or a heading; a line with more is code.
-const MAX_INDENT: usize = 3;
+/// The shortest time between two paintings: thirty a second look like a steady stream.
+const PAINT_PAUSE: Duration = Duration::from_millis(34);
+/// The pause after a painting is as many times as long as the painting took, so that a slow terminal or a large table is
+/// painted less often.
+const PAUSE_FACTOR: u32 = 10;
 
-/// Renders an answer piece by piece.
+/// Shows an answer.
 #[derive(Debug, Default)]
-pub(crate) struct AnswerRenderer {
+pub(crate) struct AnswerOutput {
+    /// Set if the text is shown unchanged.
+    is_plain: bool,
+    /// The unchanged text.
+    text: PlainText,
+    stream: MarkdownStream,
+    live: LiveLines,
+    /// Pieces arrived since the last painting.
+    is_dirty: bool,
+    /// The time of the next painting; `None` before the first.
+    next_paint: Option<Instant>,
+    columns: usize,
+}
+
+#[derive(Debug, Default)]
+struct PlainText {
     sanitizer: Sanitizer,
-    wrap: WordWrap,
-    /// The beginning of a line whose kind is not known yet.
-    held: String,
-    line: Option<MarkdownLine>,
-    /// The character of the open fence.
-    fence: Option<char>,
     has_text: bool,
-    /// The line was broken for another output, and nothing followed.
-    is_broken: bool,
+    /// The cursor is behind a text.
+    is_in_line: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MarkdownLine {
-    Plain,
-    Heading,
-    /// A row of a table, whose columns would not stay below each other.
-    Row,
-    Fence(char),
-    Code,
-}
-
-impl AnswerRenderer {
-    /// Wraps lines of prose between words at a number of columns; `None` leaves them whole. A word is held then until its
-    /// end is known.
-    pub(crate) fn set_width(&mut self, width: Option<usize>) {
-        self.wrap.set_width(width);
+impl AnswerOutput {
+    /// Returns the output of an answer; `wants_plain` is set if nothing may be painted again.
+    pub(crate) fn new(wants_plain: bool, terminal: &Terminal) -> Self {
+        let is_plain = wants_plain || terminal.out_size().is_none();
+        Self { is_plain, ..Self::default() }
     }
 
-    /// Returns the held part of a word, because nothing more arrives for now.
-    pub(crate) fn flush(&mut self) -> String {
-        let words = self.wrap.flush();
-        self.line.map_or_else(String::new, |line| line.paint(&words))
-    }
-
-    /// Returns whether the last line has text, so that another output needs a line break before it.
-    pub(crate) const fn is_in_line(&self) -> bool {
-        self.line.is_some() && !self.is_broken
-    }
-
-    /// Notes that the line was broken, for an output in between.
-    pub(crate) fn start_line(&mut self) {
-        self.wrap.start_line();
-        self.is_broken = true;
-    }
-
-    /// Adds a piece and returns the text that can be shown now; drops empty lines before the first word.
-    pub(crate) fn push(&mut self, piece: &str) -> String {
-        let text = self.sanitizer.push(piece);
-        let text = if self.has_text { text.as_str() } else { text.trim_start_matches('\n') };
-        self.has_text |= !text.is_empty();
-        self.is_broken &= text.is_empty();
-        text.split_inclusive('\n').map(|part| self.render_part(part)).collect()
-    }
-
-    /// Returns the rest of the answer with a final line break.
-    pub(crate) fn finish(&mut self) -> String {
-        let mut rest = self.flush() + &std::mem::take(&mut self.held);
-        let is_in_line = self.line.take().is_some() && !self.is_broken;
-        if is_in_line || !rest.is_empty() {
-            rest.push('\n');
+    /// Adds a piece, and shows it unless the screen was painted just before.
+    pub(crate) fn push(&mut self, piece: &str, terminal: &mut Terminal) -> Result<(), OutputError> {
+        if self.is_plain {
+            let shown = self.text.push(piece);
+            terminal.print_raw(shown)?;
+            return terminal.flush();
         }
-        rest
+        self.stream.push(piece);
+        self.is_dirty = true;
+        self.paint_if_due(terminal)
     }
 
-    /// Renders a part of one line.
-    fn render_part(&mut self, part: &str) -> String {
-        let held;
-        let (line, part) = match self.line {
-            Some(line) => (line, part),
-            None => {
-                self.held.push_str(part);
-                let Some(line) = line_kind(&self.held, self.fence) else { return String::new() };
-                self.line = Some(line);
-                held = std::mem::take(&mut self.held);
-                (line, held.as_str())
-            }
-        };
-        let (words, end) = part.strip_suffix('\n').map_or((part, ""), |words| (words, "\n"));
-        let words = match line {
-            MarkdownLine::Plain | MarkdownLine::Heading if end.is_empty() => self.wrap.push(words),
-            MarkdownLine::Plain | MarkdownLine::Heading => {
-                self.wrap.push(words) + &self.wrap.flush()
-            }
-            _ => words.to_owned(),
-        };
-        if !end.is_empty() {
-            self.line = None;
-            self.wrap.start_line();
-            if let MarkdownLine::Fence(char) = line {
-                self.fence = if self.fence.is_some() { None } else { Some(char) };
-            }
+    /// Shows what has arrived, if it is time; lays the open block out again after a change of the width.
+    pub(crate) fn paint_if_due(&mut self, terminal: &mut Terminal) -> Result<(), OutputError> {
+        let Some(size) = terminal.out_size().filter(|_| !self.is_plain) else { return Ok(()) };
+        let has_new_width = size.columns != self.columns && self.stream.has_open_text();
+        let is_due = self.next_paint.is_none_or(|due| Instant::now() >= due);
+        if is_due && (self.is_dirty || has_new_width) {
+            self.paint(false, terminal)
+        } else {
+            Ok(())
         }
-        line.paint(&words) + end
     }
-}
 
-impl MarkdownLine {
-    fn paint(self, words: &str) -> String {
-        let style = match self {
-            Self::Plain | Self::Row => return words.to_owned(),
-            _ if words.is_empty() => return String::new(),
-            Self::Heading => Style::Strong,
-            Self::Fence(_) => Style::Faint,
-            Self::Code => Style::Code,
+    /// Returns the time until the next painting; `None` if nothing waits for it.
+    pub(crate) fn paints_in(&self) -> Option<Duration> {
+        let due = self.next_paint.filter(|_| self.is_dirty)?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Lets another output use the line below the answer.
+    pub(crate) fn make_room(&mut self, terminal: &mut Terminal) -> Result<(), OutputError> {
+        if self.is_plain {
+            terminal.print_raw(self.text.end_line())?;
+        } else {
+            self.paint(false, terminal)?;
+            terminal.print_raw(self.live.park())?;
+        }
+        terminal.flush()
+    }
+
+    /// Shows the rest of the answer and ends its line. Another answer can follow.
+    pub(crate) fn finish(&mut self, terminal: &mut Terminal) -> Result<(), OutputError> {
+        if self.is_plain {
+            let end = self.text.end_line();
+            self.text.has_text = false;
+            terminal.print_raw(end)?;
+            return terminal.flush();
+        }
+        self.paint(true, terminal)
+    }
+
+    fn paint(&mut self, is_end: bool, terminal: &mut Terminal) -> Result<(), OutputError> {
+        let Some(size) = terminal.out_size() else { return Ok(()) };
+        let started = Instant::now();
+        let layout = Layout { width: size.columns, is_styled: terminal.has_color() };
+        let (finished, open) = if is_end {
+            (self.stream.finish(layout), Vec::new())
+        } else {
+            (self.stream.take_finished(layout), self.stream.open_lines(layout))
         };
-        style.paint(words)
+        terminal.print_raw(self.live.update(finished, open, size))?;
+        terminal.flush()?;
+        let pause = PAINT_PAUSE.max(started.elapsed() * PAUSE_FACTOR);
+        (self.is_dirty, self.columns) = (false, size.columns);
+        self.next_paint = Some(Instant::now() + pause);
+        Ok(())
     }
 }
 
-/// Returns the kind of a line from its beginning; `None` if more of it is needed.
-fn line_kind(beginning: &str, fence: Option<char>) -> Option<MarkdownLine> {
-    let is_complete = beginning.ends_with('\n');
-    let line = beginning.trim_end_matches('\n');
-    let words = line.trim_start_matches(' ');
-    let usual = if fence.is_some() { MarkdownLine::Code } else { MarkdownLine::Plain };
-    if line.len() - words.len() > MAX_INDENT {
-        return Some(usual);
+impl PlainText {
+    /// Returns the text of a piece; drops empty lines before the first word.
+    fn push(&mut self, piece: &str) -> String {
+        let mut text = self.sanitizer.push(piece);
+        if !self.has_text {
+            text = text.trim_start_matches('\n').to_owned();
+        }
+        if let Some(last) = text.chars().last() {
+            (self.has_text, self.is_in_line) = (true, last != '\n');
+        }
+        text
     }
-    let Some(first) = words.chars().next() else { return is_complete.then_some(usual) };
-    let count = words.chars().take_while(|char| *char == first).count();
-    let may_continue = count == words.chars().count() && !is_complete;
-    match first {
-        '`' | '~' if fence.is_none_or(|open| open == first) => match count {
-            3.. => Some(MarkdownLine::Fence(first)),
-            _ if may_continue => None,
-            _ => Some(usual),
-        },
-        '|' if fence.is_none() => Some(MarkdownLine::Row),
-        '#' if fence.is_none() && count <= MAX_HEADING_LEVEL => match words[count..].chars().next()
-        {
-            Some(' ') => Some(MarkdownLine::Heading),
-            None if may_continue => None,
-            _ => Some(usual),
-        },
-        _ => Some(usual),
+
+    /// Returns the line break that an open line needs.
+    fn end_line(&mut self) -> &'static str {
+        if std::mem::take(&mut self.is_in_line) { "\n" } else { "" }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::plain;
-
-    const TEXT: &str =
-        "\n\n# Title\nplain `code` #no\n```rust\n# not a heading\nlet x;\n```\n#5\nend";
-
-    fn render(pieces: impl Iterator<Item = String>) -> String {
-        let mut answer = AnswerRenderer::default();
-        let mut shown: String = pieces.map(|piece| answer.push(&piece)).collect();
-        shown.push_str(&answer.finish());
-        shown
-    }
 
     #[test]
-    fn headings_and_code_have_styles() {
-        let heading = Style::Strong.paint("# Title");
-        let code = Style::Code.paint("# not a heading");
-        let shown = render(std::iter::once(TEXT.to_owned()));
-        assert!(shown.starts_with(&heading), "{shown:?}");
-        assert!(shown.contains(&code), "{shown:?}");
-        assert!(shown.ends_with("\n#5\nend\n"), "{shown:?}");
-    }
-
-    #[test]
-    fn words_are_unchanged_for_any_pieces() {
-        let expect = format!("{}\n", TEXT.trim_start());
-        for size in 1..9 {
-            let chars: Vec<char> = TEXT.chars().collect();
-            let pieces = chars.chunks(size).map(|piece| piece.iter().collect());
-            assert_eq!(plain(&render(pieces)), expect, "{size}");
+    fn without_a_terminal_the_text_is_unchanged_but_for_escape_sequences() {
+        let (mut terminal, output) = Terminal::captured(false);
+        let mut answer = AnswerOutput::new(false, &terminal);
+        for piece in ["\n\n# A *ti", "tle*\u{1b}[2", "J\n\n```\ncode\n", "```\nend"] {
+            answer.push(piece, &mut terminal).unwrap();
         }
-    }
-
-    #[test]
-    fn prose_is_wrapped_and_code_and_tables_are_not() {
-        let text = "# A heading that is too long for it\nprose that is too long for it\n| a table that is too long |\n\n```\ncode that is too long for it\n```\n";
-        let expect = "# A heading that is\ntoo long for it\nprose that is too\nlong for it\n| a table that is too long |\n\n```\ncode that is too long for it\n```\n";
-        for size in 1..9 {
-            let mut answer = AnswerRenderer::default();
-            answer.set_width(Some(20));
-            let chars: Vec<char> = text.chars().collect();
-            let pieces = chars.chunks(size).map(|piece| piece.iter().collect::<String>());
-            let mut shown: String = pieces.map(|piece| answer.push(&piece)).collect();
-            shown.push_str(&answer.finish());
-            assert_eq!(plain(&shown), expect, "{size}");
-        }
-    }
-
-    #[test]
-    fn held_word_is_shown_when_nothing_follows() {
-        let mut answer = AnswerRenderer::default();
-        answer.set_width(Some(20));
-        assert_eq!(answer.push("one tw"), "one");
-        assert_eq!(answer.flush(), " tw");
-        assert_eq!(answer.push("o three"), "o");
-        assert_eq!(answer.flush(), " three");
-        answer.start_line();
-        assert_eq!(answer.finish(), "", "the line has ended already");
-    }
-
-    #[test]
-    fn words_are_shown_before_their_line_ends() {
-        let mut answer = AnswerRenderer::default();
-        assert_eq!(answer.push("Hel"), "Hel");
-        assert_eq!(answer.push("lo"), "lo");
-        assert_eq!(answer.push("\u{1b}[2Jthere"), "there");
-        assert_eq!(answer.finish(), "\n");
-        assert_eq!(AnswerRenderer::default().finish(), "", "an empty answer");
+        answer.make_room(&mut terminal).unwrap();
+        answer.finish(&mut terminal).unwrap();
+        // An empty answer has no line.
+        answer.finish(&mut terminal).unwrap();
+        assert_eq!(output.text(), "# A *title*\n\n```\ncode\n```\nend\n");
     }
 }

@@ -6,6 +6,8 @@
 pub(crate) mod answer;
 pub(crate) mod file_plan;
 pub(crate) mod hit;
+pub(crate) mod live;
+pub(crate) mod markdown;
 pub(crate) mod progress;
 pub(crate) mod session_table;
 pub(crate) mod table;
@@ -28,6 +30,8 @@ pub(crate) struct RenderOptions {
     pub(crate) width: usize,
     /// The columns at which prose is wrapped; `None` to leave its lines whole, for another program.
     pub(crate) prose_columns: Option<usize>,
+    /// Whether styles are shown.
+    pub(crate) is_styled: bool,
     /// The present time, for ages.
     pub(crate) now: Timestamp,
     /// Converts a time to the time zone of the reader.
@@ -56,7 +60,6 @@ pub(crate) enum Style {
     Assistant,
     /// A tool's name in a conversation.
     Tool,
-    Code,
     /// An error or a warning.
     Bad,
 }
@@ -80,7 +83,6 @@ impl Style {
             Self::User => "1;36",
             Self::Assistant => "1;32",
             Self::Tool => "33",
-            Self::Code => "36",
             Self::Bad => "1;31",
         };
         format!("\u{1b}[{code}m{text}\u{1b}[0m")

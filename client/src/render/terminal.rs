@@ -6,6 +6,9 @@ use std::io::{self, BufRead as _, BufWriter, IsTerminal as _, Write};
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
+use rustix::termios::tcgetwinsize;
+
+use super::live::ScreenSize;
 
 /// The width of an unknown terminal.
 const DEFAULT_WIDTH: usize = 80;
@@ -88,6 +91,13 @@ impl Terminal {
     /// Returns the columns of a line.
     pub(crate) fn width(&self) -> usize {
         self.width
+    }
+
+    /// Returns the present size of the terminal on stdout; `None` if it is no terminal, or one that does not know its size.
+    pub(crate) fn out_size(&self) -> Option<ScreenSize> {
+        let size = self.out_is_terminal.then(|| tcgetwinsize(io::stdout()).ok()).flatten()?;
+        let (columns, rows) = (size.ws_col.into(), size.ws_row.into());
+        (columns > 0 && rows > 0).then_some(ScreenSize { columns, rows })
     }
 
     /// Returns the columns at which text for people on stdout is wrapped; `None` if it is no terminal. A terminal that was

@@ -4,27 +4,36 @@ use ollm_protocol::content::{Record, RecordKind};
 use ollm_protocol::method::ModelList;
 use ollm_protocol::methods::chat::Think;
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::session::MessageInput;
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
+use super::editor;
+use super::files::{self, FileNames};
+use super::help;
 use super::history::LineHistory;
 use super::input::{EditorEvent, LineEditor};
 use super::model_name::require_model;
+use super::options::named_option;
 use super::screen::Screen;
 use super::session::{ChatSession, last_on_branch, last_records, think_word};
 use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult, parse_error_message};
+use crate::commands::models::can_chat;
 use crate::commands::sessions::SessionsCommand;
 use crate::commands::sessions::branches::fork;
 use crate::commands::shared::SharedCommand;
 use crate::commands::snapshot::{self, SnapshotCommand};
 use crate::error::ClientError;
+use crate::render::Style;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
 use crate::render::wrap::wrap;
-use crate::render::{Style, table};
 
+/// Turns the marks around pasted texts on and off.
+const PASTE_MARKS_ON: &str = "\u{1b}[?2004h";
+const PASTE_MARKS_OFF: &str = "\u{1b}[?2004l";
 /// Messages shown of a session that is continued: enough to remember its subject.
 const SHOWN_MESSAGES: u32 = 4;
 
@@ -36,18 +45,25 @@ struct InteractiveChat<'a, 'ctx> {
     given_back: Option<String>,
     /// Set by `/exit`.
     is_left: bool,
+    /// Set if no line is painted again.
+    is_plain: bool,
 }
 
 pub(super) fn run(
     session: ChatSession,
     turns: TurnRunner,
     keeps_history: bool,
+    is_plain: bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let history = keeps_history.then(|| LineHistory::new(ctx.connector().address().home()));
-    let mut chat = InteractiveChat { session, turns, ctx, given_back: None, is_left: false };
+    let mut chat =
+        InteractiveChat { session, turns, ctx, given_back: None, is_left: false, is_plain };
     let has_color = chat.ctx.terminal.has_color();
-    let mut editor = LineEditor::new(history, chat.session_id(), has_color)?;
+    let files = FileNames::new(chat.ctx.connector());
+    let mut editor = LineEditor::new(history, chat.session_id(), files, has_color)?;
+    let has_model = chat.session.require_model(chat.ctx);
+    chat.reported(has_model)?;
     chat.greet()?;
     editor.keep_lines(chat.session_id());
     let mut interrupted_before = false;
@@ -55,6 +71,11 @@ pub(super) fn run(
         chat.ctx.terminal.flush()?;
         let line = match editor.read(&mut chat.given_back)? {
             EditorEvent::Line(line) => line,
+            EditorEvent::Edit(text) => {
+                let edited = chat.edit(&text);
+                chat.reported(edited)?;
+                continue;
+            }
             EditorEvent::EndOfInput => return Ok(()),
             EditorEvent::Interrupted { line_was_empty: true } if interrupted_before => {
                 return Ok(());
@@ -71,16 +92,9 @@ pub(super) fn run(
         editor.keep_lines(chat.session_id());
         let result = chat.run_input(ChatInput::parse(&line));
         editor.keep_lines(chat.session_id());
-        match result {
-            Ok(()) if chat.is_left => return Ok(()),
-            Ok(()) => {}
-            Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
-                return Err(error);
-            }
-            Err(error) => {
-                let error = chat.ctx.with_model_server(error);
-                chat.report(&error);
-            }
+        chat.reported(result)?;
+        if chat.is_left {
+            return Ok(());
         }
     }
 }
@@ -88,6 +102,29 @@ pub(super) fn run(
 impl InteractiveChat<'_, '_> {
     fn session_id(&self) -> Option<SessionId> {
         self.session.session().map(|session| session.session_id)
+    }
+
+    /// Reports an error that does not end the chat.
+    ///
+    /// **Errors**: the error, if it ends the chat.
+    fn reported(&mut self, result: CommandResult) -> CommandResult {
+        match result {
+            Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => Err(error),
+            Err(error) => {
+                let error = self.ctx.with_model_server(error);
+                self.report(&error);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Lets the user edit a text in the own editor; the next line begins with it.
+    fn edit(&mut self, text: &str) -> CommandResult {
+        self.given_back = (!text.is_empty()).then(|| text.to_owned());
+        let edited = editor::edit(text, self.ctx)?;
+        self.given_back = (!edited.trim().is_empty()).then_some(edited);
+        Ok(())
     }
 
     fn greet(&mut self) -> CommandResult {
@@ -114,7 +151,13 @@ impl InteractiveChat<'_, '_> {
             ChatInput::Empty => Ok(()),
             ChatInput::Message(text) => self.ask(Some(&text)),
             ChatInput::Command(command, words) => self.run_command(command, words),
-            ChatInput::Unknown { text, suggestion } => {
+            ChatInput::Unknown { text, continued, .. } if !continued.is_empty() => {
+                Err(CommandError::usage(
+                    format!("{} is the beginning of several commands", sanitize::one_line(&text)),
+                    &continued.join(" or "),
+                ))
+            }
+            ChatInput::Unknown { text, suggestion, .. } => {
                 let text = sanitize::one_line(&text);
                 Err(CommandError::usage(
                     format!("{text} is not a command; // begins a message with a slash"),
@@ -171,9 +214,13 @@ impl InteractiveChat<'_, '_> {
 
     fn run_own(&mut self, command: OwnCommand) -> CommandResult {
         match (command, self.session_id()) {
-            (OwnCommand::Help, _) => self.help()?,
+            (OwnCommand::Help { words }, _) => self.help(&words)?,
+            (OwnCommand::Edit { text }, _) => self.edit(text.as_deref().unwrap_or_default())?,
+            (OwnCommand::Set { keep, options }, _) => self.set_options(keep, &options)?,
+            (OwnCommand::System { text }, _) => self.set_system(text)?,
             (OwnCommand::Model { name: None }, _) => self.list_models()?,
             (OwnCommand::Model { name: Some(name) }, _) => {
+                let name = self.model_named(name)?;
                 require_model(&name, self.ctx)?;
                 self.session.set_model(name, self.ctx)?;
                 let model = self.session.model().map(sanitize::one_line).unwrap_or_default();
@@ -204,8 +251,12 @@ impl InteractiveChat<'_, '_> {
 
     /// Lets the model answer a message, or the last message again.
     fn ask(&mut self, message: Option<&str>) -> CommandResult {
-        let mut screen = Screen::default();
-        let end = self.session.ask(message, &self.turns, &mut screen, self.ctx);
+        let prepared = message.map(|text| self.with_named_files(text)).transpose()?;
+        let mut screen = Screen::new(self.is_plain, self.ctx.terminal);
+        // A text that is pasted during the answer waits as one.
+        self.mark_pastes(PASTE_MARKS_ON)?;
+        let end = self.session.ask(prepared.as_ref(), &self.turns, &mut screen, self.ctx);
+        self.mark_pastes(PASTE_MARKS_OFF)?;
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));
         }
@@ -233,6 +284,30 @@ impl InteractiveChat<'_, '_> {
         Ok(())
     }
 
+    /// Returns a message with the files that it names, and shows their sizes. If one cannot be read, the text is given back.
+    fn with_named_files(&mut self, text: &str) -> CommandResult<MessageInput> {
+        let model = self.session.model().map(str::to_owned);
+        match files::with_named_files(text, model.as_deref(), self.ctx) {
+            Ok((message, notes)) => {
+                notes.iter().for_each(|note| self.remark(note));
+                Ok(message)
+            }
+            Err(error) => {
+                self.given_back = Some(text.to_owned());
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the terminal whether to mark pasted texts; the line editor does it by itself.
+    fn mark_pastes(&mut self, sequence: &str) -> CommandResult {
+        if !self.is_plain && self.ctx.terminal.out_is_terminal() {
+            self.ctx.terminal.print_raw(sequence)?;
+            self.ctx.terminal.flush()?;
+        }
+        Ok(())
+    }
+
     /// Takes a question back whose answer had not begun, because the next one would follow it in the prompt as if both
     /// were one question.
     fn canceled_early(&mut self, message: Option<&str>, screen: &Screen) {
@@ -247,38 +322,86 @@ impl InteractiveChat<'_, '_> {
 
     /// Shows or sets how the model thinks.
     fn think(&mut self, think: Option<Think>) {
-        self.session.think = think.or(self.session.think);
+        think.into_iter().for_each(|think| self.session.options.set_think(think));
         let since = if think.is_some() { " from now on" } else { "" };
-        match self.session.think.map(think_word) {
+        match self.session.options.think().map(think_word) {
             Some(word) => self.remark(&format!("thinking is {word}{since}")),
             None => self.remark("the model decides whether it thinks"),
         }
     }
 
-    fn help(&mut self) -> CommandResult {
-        let rows: Vec<_> =
-            SlashCommand::all().map(|command| (command.usage, command.help.to_owned())).collect();
-        let keys = "\nA backslash at the end of a line continues it on the next line.\n\
-                    // begins a message with a slash. Ctrl-C cancels an answer.\n";
-        let width = self.ctx.terminal.out_columns();
-        let help = table::wrapped_fields(&rows, width) + &wrap(keys, width, 0);
-        self.ctx.print_text(&help)
+    /// Shows the options of answers, or sets some.
+    fn set_options(&mut self, is_kept: bool, options: &[String]) -> CommandResult {
+        let kept = self.session.kept_options(self.ctx)?;
+        for text in options {
+            let (name, value) = named_option(text)?;
+            if is_kept {
+                self.session.keep_option((name, value), self.ctx)?;
+            } else {
+                let is_kept = kept.contains_key(&name);
+                self.session.options.set((name, value), is_kept);
+            }
+        }
+        let kept = if is_kept { self.session.kept_options(self.ctx)? } else { kept };
+        let list = self.session.options.list(&kept);
+        let list = wrap(&list, self.ctx.terminal.out_columns(), 2);
+        self.ctx.print_text(&list)
     }
 
-    /// Lists the models of the server, with a star before the session's.
+    /// Sets the instructions to the model.
+    fn set_system(&mut self, text: Option<String>) -> CommandResult {
+        let Some(text) = text else {
+            self.remark("/system TEXT sets the instructions to the model, and /system '' removes them; /debug context shows them");
+            return Ok(());
+        };
+        let text = if text == "''" || text == "\"\"" { String::new() } else { text };
+        let done = if text.is_empty() { "are removed" } else { "hold from now on" };
+        self.session.set_system(text, self.ctx)?;
+        self.remark(&format!("the instructions {done}"));
+        Ok(())
+    }
+
+    /// Lists the commands on one screen, or explains those that begin with some words.
+    fn help(&mut self, words: &[String]) -> CommandResult {
+        let width = self.ctx.terminal.out_columns();
+        if words.is_empty() {
+            return self.ctx.print_text(&help::overview(width));
+        }
+        let topic = words.join(" ");
+        let Some(text) = help::explanations(&topic, width) else {
+            let problem = format!("there is no command {}", sanitize::one_line(&topic));
+            return Err(CommandError::usage(problem, "/help"));
+        };
+        self.ctx.print_text(&text)
+    }
+
+    /// Lists the models of the server with their numbers, and a star before the session's.
     fn list_models(&mut self) -> CommandResult {
         let own = self.session.model().map(str::to_owned);
         match &own {
             Some(model) => self.remark(&format!("the model is {}", sanitize::one_line(model))),
             None => self.remark("the model is the configured one, or the only one"),
         }
-        let list = self.ctx.call::<ModelList>(&NoParams {})?.value;
         let mut text = String::new();
-        for model in &list.data {
-            let star = if own.as_ref() == Some(&model.model) { '*' } else { ' ' };
-            text.push_str(&format!("{star} {}\n", sanitize::one_line(&model.model)));
+        for (number, model) in (1..).zip(self.model_names()?) {
+            let star = if own.as_ref() == Some(&model) { '*' } else { ' ' };
+            text.push_str(&format!("{star} {number:>2}  {}\n", sanitize::one_line(&model)));
         }
-        self.ctx.print_text(&text)
+        self.ctx.print_text(&text)?;
+        self.remark("/model NUMBER or /model NAME uses another one");
+        Ok(())
+    }
+
+    /// Returns the model with a number of the list, or the name itself.
+    fn model_named(&mut self, name: String) -> CommandResult<String> {
+        let Ok(number) = name.parse::<usize>() else { return Ok(name) };
+        let found = self.model_names()?.into_iter().nth(number.wrapping_sub(1));
+        found.ok_or_else(|| CommandError::usage(format!("there is no model {number}"), "/model"))
+    }
+
+    fn model_names(&mut self) -> CommandResult<Vec<String>> {
+        let list = self.ctx.call::<ModelList>(&NoParams {})?.value;
+        Ok(list.data.into_iter().filter(can_chat).map(|model| model.model).collect())
     }
 
     fn start_draft(&mut self) {

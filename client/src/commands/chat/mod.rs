@@ -4,11 +4,15 @@
 //! (`interactive`). `session` is the session, `turn` runs one turn, `screen` shows the turn. This
 //! client keeps only the typed lines, for the arrow keys (`input`, `history`).
 
+mod editor;
+mod files;
 mod fit;
+mod help;
 mod history;
 mod input;
 mod interactive;
 mod model_name;
+mod options;
 mod screen;
 pub(super) mod session;
 mod slash;
@@ -19,6 +23,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use ollm_protocol::methods::chat::Think;
+use ollm_protocol::methods::session::MessageInput;
 use serde_json::json;
 
 use crate::args::read_stdin;
@@ -28,6 +33,7 @@ use crate::completion;
 use crate::interrupts::Interrupts;
 use fit::require_fit;
 use model_name::require_model;
+use options::{ChatOptions, OptionArgs};
 use screen::{JsonLines, Screen};
 use session::{ChatSession, think_parser};
 use turn::{TurnEnd, TurnRunner, WhenBusy, canceled};
@@ -59,7 +65,8 @@ pub(crate) struct ChatArgs {
     /// Continue the current session of this directory's project.
     #[arg(short, long = "continue", conflicts_with_all = ["resume", "new"])]
     continue_: bool,
-    /// Continue a session: an id, a unique prefix of one, or `last`; without a value, choose from the latest sessions.
+    /// Continue a session: an id, a unique prefix of one, `last`, or words of its title; without a value, choose from the
+    /// latest sessions.
     #[arg(
         short,
         long,
@@ -93,12 +100,18 @@ pub(crate) struct ChatArgs {
     /// Let the model answer without thinking.
     #[arg(long, conflicts_with = "think")]
     no_think: bool,
+    #[command(flatten)]
+    options: OptionArgs,
     /// End each answer after a number of tokens [default: context.answerLimit, else the rest of the window].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     answer_limit: Option<u32>,
     /// Ask for one answer even if more than a tenth of the question does not fit into the model's window.
     #[arg(long)]
     allow_truncation: bool,
+    /// Print the text of answers as it arrives, without rendering Markdown and without painting a line twice: for screen
+    /// readers.
+    #[arg(long)]
+    plain: bool,
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
@@ -121,21 +134,29 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
             "ollmctl chat 'How do I reverse a list?'",
         ));
     }
+    if question.is_none() && !args.options.images.is_empty() {
+        return Err(CommandError::usage(
+            "--image is for one question; in a chat, name the picture in a message",
+            "What is on @picture.png?",
+        ));
+    }
     let mut session = open_session(&args, ctx)?;
     let is_chat = question.is_none();
     let when_busy = if is_chat { WhenBusy::Wait } else { WhenBusy::Fail };
     let interrupts = Interrupts::watch()?;
+    let is_plain = args.plain || ctx.environment.is_dumb_terminal;
     let turns = TurnRunner::new(when_busy, Arc::clone(&interrupts));
     match question {
         Some(question) => {
             if !args.allow_truncation {
                 require_fit(&question, &mut session, ctx)?;
             }
-            answer_once(&question, session, turns, ctx)
+            let prepared = files::message(question, &args.options.images, ctx)?;
+            answer_once(&prepared, session, turns, is_plain, ctx)
         }
         None => {
             ctx.chat_interrupts = Some(interrupts);
-            interactive::run(session, turns, !args.no_history, ctx)
+            interactive::run(session, turns, !args.no_history, is_plain, ctx)
         }
     }
 }
@@ -148,14 +169,18 @@ fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<
     let existing = if args.continue_ {
         Some(session::current(ctx)?)
     } else if let Some(text) = &args.resume {
-        let id = if text.is_empty() { session::choose(ctx)? } else { ctx.session(text)? };
+        let id = if text.is_empty() { session::choose(ctx)? } else { session::find(text, ctx)? };
         Some(session::last_records(id, 1, ctx)?.session)
     } else {
         None
     };
     let mut chat = ChatSession::new(existing);
-    chat.think = args.thinking();
-    chat.answer_limit = args.answer_limit;
+    chat.options = ChatOptions::of(&args.options)?;
+    args.thinking().into_iter().for_each(|think| chat.options.set_think(think));
+    args.answer_limit.into_iter().for_each(|tokens| chat.options.set_answer_limit(tokens));
+    if let Some(seconds) = args.options.keep_alive {
+        chat.set_keep_alive(seconds, ctx)?;
+    }
     if let Some(system) = args.system.clone() {
         chat.set_system(system, ctx)?;
     }
@@ -188,15 +213,21 @@ fn with_piped(question: &str, piped: &str) -> String {
     if question.trim().is_empty() {
         return piped.to_owned();
     }
-    let runs = piped.split(|char| char != '`').map(str::len);
+    format!("{question}\n\nstdin:\n{}", fenced(piped))
+}
+
+/// Returns a text between fences that do not occur in it.
+fn fenced(text: &str) -> String {
+    let runs = text.split(|char| char != '`').map(str::len);
     let fence = "`".repeat(runs.max().unwrap_or(0).saturating_add(1).max(MIN_FENCE_CHARS));
-    format!("{question}\n\nstdin:\n{fence}\n{}\n{fence}", piped.trim_end_matches('\n'))
+    format!("{fence}\n{}\n{fence}", text.trim_end_matches('\n'))
 }
 
 fn answer_once(
-    question: &str,
+    question: &MessageInput,
     mut session: ChatSession,
     turns: TurnRunner,
+    is_plain: bool,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let end = if ctx.json() {
@@ -204,7 +235,7 @@ fn answer_once(
         ctx.terminal.print_raw(format!("{first}\n"))?;
         session.ask(Some(question), &turns, &mut JsonLines, ctx)?
     } else {
-        let mut screen = Screen::for_one_answer();
+        let mut screen = Screen::for_one_answer(is_plain, ctx.terminal);
         let end = session.ask(Some(question), &turns, &mut screen, ctx)?;
         if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
             ctx.terminal.eprintln(&usage);

@@ -13,16 +13,13 @@ use super::fit::cut_warning;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
 use crate::commands::context::window::{count_kind, reliability_suffix};
-use crate::render::answer::AnswerRenderer;
+use crate::render::answer::AnswerOutput;
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
 use crate::render::wrap::wrap;
 use crate::render::{Style, escaped_json};
 
-/// The longest wait for the rest of a word. A slow model writes a few tokens a second, and a word that is shown in parts may
-/// not fit into its line.
-const HOLD: Duration = Duration::from_secs(1);
 /// The longest time between two pieces of an answer before the wait is shown.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -30,7 +27,9 @@ const STALL: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Screen {
     model: String,
-    answer: AnswerRenderer,
+    answer: AnswerOutput,
+    /// Set if lines are written once, for a reader that follows them.
+    is_plain: bool,
     thinking: ThinkingText,
     spinner: Option<Spinner>,
     usage: Option<ChatUsage>,
@@ -43,6 +42,8 @@ pub(super) struct Screen {
     is_accepted: bool,
     /// The time of the last piece of the answer.
     last_delta: Option<Instant>,
+    /// The notice that the answer stalls is shown.
+    is_stalled: bool,
     /// Cut records are reported as they are known, also without a terminal.
     warns_of_cuts: bool,
 }
@@ -83,9 +84,14 @@ impl ThinkingText {
 }
 
 impl Screen {
+    /// Returns the screen of a turn; `is_plain` is set if nothing may be painted again.
+    pub(super) fn new(is_plain: bool, terminal: &Terminal) -> Self {
+        Self { answer: AnswerOutput::new(is_plain, terminal), is_plain, ..Self::default() }
+    }
+
     /// Returns the screen of a question that gets one answer.
-    pub(super) fn for_one_answer() -> Self {
-        Self { warns_of_cuts: true, ..Self::default() }
+    pub(super) fn for_one_answer(is_plain: bool, terminal: &Terminal) -> Self {
+        Self { warns_of_cuts: true, ..Self::new(is_plain, terminal) }
     }
 
     /// Returns the usage of the turn, after a line that explains a cut answer; `None` if the model was not called.
@@ -104,11 +110,13 @@ impl Screen {
     }
 
     fn show_wait(&mut self, message: String, terminal: &Terminal) {
-        if terminal.err_is_terminal() {
-            match &mut self.spinner {
-                Some(spinner) => spinner.set(message),
-                None => self.spinner = Some(Spinner::new(message)),
-            }
+        if !terminal.err_is_terminal() {
+            return;
+        }
+        match &mut self.spinner {
+            _ if self.is_plain => terminal.eprintln(&message),
+            Some(spinner) => spinner.set(message),
+            None => self.spinner = Some(Spinner::new(message)),
         }
     }
 
@@ -120,50 +128,49 @@ impl Screen {
     ) -> CommandResult {
         self.spinner = None;
         self.last_delta = Some(Instant::now());
-        if let Some(thinking) = thinking {
+        self.is_stalled = false;
+        let is_open = self.thinking.is_shown;
+        let thinking = thinking.filter(|text| is_open || !text.trim().is_empty());
+        if let Some(thinking) = thinking.filter(|_| terminal.err_is_terminal()) {
+            // The answer may go on behind it.
+            if terminal.out_is_terminal() {
+                self.answer.finish(terminal)?;
+            }
             self.thinking.show(thinking, terminal);
         }
         if let Some(text) = text {
-            self.answer.set_width(terminal.out_columns());
-            let shown = self.answer.push(text);
-            if !shown.is_empty() {
+            if !text.trim().is_empty() {
                 self.thinking.end(terminal);
-                terminal.print(&shown)?;
-                terminal.flush()?;
+            }
+            self.answer.push(text, terminal)?;
+        }
+        Ok(())
+    }
+
+    /// Shows what has arrived, and after [`STALL`] without another piece that the answer stalls.
+    fn show_stall(&mut self, since: Instant, terminal: &mut Terminal) -> CommandResult {
+        self.answer.paint_if_due(terminal)?;
+        if since.elapsed() > STALL && terminal.err_is_terminal() && !self.is_stalled {
+            self.is_stalled = true;
+            self.thinking.end_line(terminal);
+            // The notice needs a line of its own.
+            if terminal.out_is_terminal() {
+                self.answer.make_room(terminal)?;
+            }
+            let message = format!("{} has stopped in its answer; Ctrl-C cancels", self.model);
+            let message = sanitize::one_line(&message);
+            if self.is_plain {
+                terminal.eprintln(&message);
+            } else {
+                self.spinner = Some(Spinner::since(message, since));
             }
         }
         Ok(())
     }
 
-    /// Shows the held part of a word after [`HOLD`], and after [`STALL`] without another piece also that the answer stalls.
-    fn show_stall(&mut self, since: Instant, terminal: &mut Terminal) -> CommandResult {
-        if since.elapsed() < HOLD {
-            return Ok(());
-        }
-        let held = self.answer.flush();
-        terminal.print(&held)?;
-        if since.elapsed() > STALL && terminal.err_is_terminal() {
-            self.thinking.end_line(terminal);
-            if terminal.out_is_terminal() && self.answer.is_in_line() {
-                // The spinner needs a line of its own, where the answer goes on.
-                terminal.print("\n")?;
-                self.answer.start_line();
-            }
-            let message = format!("{} has stopped in its answer; Ctrl-C cancels", self.model);
-            self.spinner = Some(Spinner::since(sanitize::one_line(&message), since));
-        }
-        Ok(terminal.flush()?)
-    }
-
     /// Returns the record of the message, once the daemon has it.
     pub(super) const fn message(&self) -> Option<Seq> {
         self.message
-    }
-
-    fn finish_answer(&mut self, terminal: &mut Terminal) -> CommandResult {
-        let rest = self.answer.finish();
-        terminal.print(&rest)?;
-        Ok(terminal.flush()?)
     }
 }
 
@@ -180,7 +187,9 @@ impl TurnOutput for Screen {
                 self.message = *seq;
                 self.model.clone_from(model);
                 self.is_accepted = true;
-                self.show_wait(format!("asking {}", sanitize::one_line(model)), terminal);
+                if !self.is_plain {
+                    self.show_wait(format!("asking {}", sanitize::one_line(model)), terminal);
+                }
             }
             ChatEvent::Delta { text, thinking } => {
                 self.show_delta(text.as_deref(), thinking.as_deref(), terminal)?;
@@ -214,6 +223,10 @@ impl TurnOutput for Screen {
         Ok(())
     }
 
+    fn tick_in(&self) -> Option<Duration> {
+        self.answer.paints_in()
+    }
+
     fn on_tick(&mut self, terminal: &mut Terminal) -> CommandResult {
         match (&mut self.spinner, self.last_delta) {
             (Some(spinner), _) => spinner.tick(),
@@ -235,7 +248,7 @@ impl TurnOutput for Screen {
         self.thinking.end(terminal);
         // The spinner needs a line of its own to be readable, and to be removed.
         if terminal.out_is_terminal() {
-            self.finish_answer(terminal)?;
+            self.answer.finish(terminal)?;
         }
         self.show_wait("canceling; Ctrl-C again leaves".to_owned(), terminal);
         Ok(())
@@ -244,7 +257,7 @@ impl TurnOutput for Screen {
     fn on_end(&mut self, terminal: &mut Terminal) -> CommandResult {
         self.spinner = None;
         self.thinking.end(terminal);
-        self.finish_answer(terminal)
+        Ok(self.answer.finish(terminal)?)
     }
 }
 

@@ -5,20 +5,23 @@ use std::io::BufRead as _;
 use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ollm_protocol::content::{OperationKind, OperationState, Record, Role, Session};
+use ollm_protocol::content::{Meta, OperationKind, OperationState, Record, Session};
 use ollm_protocol::method::{
-    ModelList, SessionCreate, SessionGet, SessionOperations, SessionResume, SessionUndo,
+    ModelList, ModelShow, SessionCreate, SessionGet, SessionOperations, SessionResume, SessionUndo,
     SessionUpdate,
 };
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::model::ModelShowParams;
 use ollm_protocol::methods::session::branches::{SessionOperationsParams, SessionUndoParams};
 use ollm_protocol::methods::session::{
     BranchFilter, MessageInput, SessionCreateParams, SessionGetParams, SessionGetResult,
     SessionListParams, SessionResumeParams, SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
+use serde_json::Value;
 
+use super::options::ChatOptions;
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -29,6 +32,8 @@ use crate::render::session_table;
 
 /// Sessions offered to choose from; `sessions list` shows more.
 const OFFERED_SESSIONS: u32 = 10;
+/// Sessions whose titles are searched for words; `sessions search` searches all of them, and their messages.
+const SEARCHED_SESSIONS: u32 = 1000;
 /// Records read for each message to show: tool calls and counts lie between messages.
 const RECORDS_PER_MESSAGE: usize = 4;
 /// The maximum number of records of one page.
@@ -63,10 +68,8 @@ pub(super) fn think_word(think: Think) -> &'static str {
 
 /// The session of a chat.
 pub(super) struct ChatSession {
-    /// The level of thinking; `None` leaves it to the model.
-    pub(super) think: Option<Think>,
-    /// The longest answer in tokens.
-    pub(super) answer_limit: Option<u32>,
+    /// The options of the answers of this chat.
+    pub(super) options: ChatOptions,
     session: Option<Session>,
     /// Set with the first message; a session without messages is a draft.
     has_messages: bool,
@@ -74,14 +77,15 @@ pub(super) struct ChatSession {
     project: Option<String>,
     model: Option<String>,
     system: Option<String>,
+    /// The time for which the server keeps the model in memory, in seconds.
+    keep_alive: Option<u32>,
 }
 
 impl ChatSession {
     /// Returns the chat of a session, or a new draft.
     pub(super) fn new(session: Option<Session>) -> Self {
         Self {
-            think: None,
-            answer_limit: None,
+            options: ChatOptions::default(),
             has_messages: session.is_some(),
             project: match &session {
                 Some(session) => session.project_path.clone(),
@@ -91,23 +95,25 @@ impl ChatSession {
             session,
             model: None,
             system: None,
+            keep_alive: None,
         }
     }
 
     /// Returns a new draft with the same settings.
     pub(super) fn new_draft(&self) -> Self {
         Self {
-            think: self.think,
+            options: self.options.clone(),
             model: self.model().map(str::to_owned),
             system: self.system.clone(),
+            keep_alive: self.keep_alive,
             ..Self::new(None)
         }
     }
 
     /// Returns the chat of another session with the same settings.
     pub(super) fn continued_in(&self, session: Session) -> Self {
-        let (think, answer_limit, model) = (self.think, self.answer_limit, self.model.clone());
-        Self { think, answer_limit, model, ..Self::new(Some(session)) }
+        let (options, model) = (self.options.clone(), self.model.clone());
+        Self { options, model, ..Self::new(Some(session)) }
     }
 
     /// Returns the session; `None` for a draft.
@@ -124,6 +130,7 @@ impl ChatSession {
             project_path: self.project.clone(),
             model: self.model.clone(),
             system_prompt: self.system.clone().filter(|text| !text.is_empty()),
+            keep_alive_seconds: self.keep_alive,
             ..SessionCreateParams::default()
         };
         let session = ctx.call::<SessionCreate>(&params)?.value.session;
@@ -202,10 +209,49 @@ impl ChatSession {
         Ok(())
     }
 
+    /// Sets the time for which the server keeps the model in memory.
+    pub(super) fn set_keep_alive(
+        &mut self,
+        seconds: u32,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult {
+        if let Some(session) = &self.session {
+            let keep_alive_seconds = Some(seconds);
+            let params = SessionUpdateParams {
+                keep_alive_seconds,
+                ..SessionUpdateParams::new(session.session_id)
+            };
+            ctx.call::<SessionUpdate>(&params)?;
+        }
+        self.keep_alive = Some(seconds);
+        Ok(())
+    }
+
+    /// Lets the session keep an option of its answers, in place of that of the chat.
+    pub(super) fn keep_option(
+        &mut self,
+        (name, value): (String, Value),
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult {
+        let options = Some(Meta::from([(name.clone(), value)]));
+        let params = SessionUpdateParams { options, ..SessionUpdateParams::new(self.id(ctx)?) };
+        self.session = Some(ctx.call::<SessionUpdate>(&params)?.value.session);
+        self.options.forget(&name);
+        Ok(())
+    }
+
+    /// Returns the options that the session keeps.
+    pub(super) fn kept_options(&self, ctx: &mut CommandContext<'_>) -> CommandResult<Meta> {
+        match &self.session {
+            Some(session) => Ok(last_records(session.session_id, 1, ctx)?.session.options),
+            None => Ok(Meta::new()),
+        }
+    }
+
     /// Lets the model answer a message, or the last message again. If no model is configured, chooses one first.
     pub(super) fn ask(
         &mut self,
-        message: Option<&str>,
+        message: Option<&MessageInput>,
         turns: &TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
@@ -221,17 +267,14 @@ impl ChatSession {
 
     fn run_turn(
         &mut self,
-        message: Option<&str>,
+        message: Option<&MessageInput>,
         turns: &TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
-        let params = ChatSendParams {
-            message: message.map(|text| MessageInput::text(Role::User, text)),
-            think: self.think,
-            answer_limit: self.answer_limit,
-            ..ChatSendParams::new(self.id(ctx)?)
-        };
+        let mut params =
+            ChatSendParams { message: message.cloned(), ..ChatSendParams::new(self.id(ctx)?) };
+        self.options.apply(&mut params);
         turns.run(params, &mut |ctx| self.message_accepted(ctx), output, ctx)
     }
 
@@ -241,6 +284,18 @@ impl ChatSession {
             failure.kind == Some(ErrorKind::InvalidParams) && failure.message.starts_with("model")
         };
         self.model().is_none() && error.rpc_failure().is_some_and(names_model)
+    }
+
+    /// Sets a model if neither the session nor the configuration names one, so that nobody is asked behind a message.
+    ///
+    /// **Errors**: as [`Self::choose_model`]. If the server does not answer, the first turn decides.
+    pub(super) fn require_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
+        if self.model().is_some() {
+            return Ok(());
+        }
+        let shown = ctx.call::<ModelShow>(&ModelShowParams { model: None });
+        let lacks_model = shown.is_err_and(|error| self.lacks_model(&error.into()));
+        if lacks_model { self.choose_model(ctx) } else { Ok(()) }
     }
 
     /// Sets the server's only model, or the model that the user chooses.
@@ -264,7 +319,7 @@ impl ChatSession {
                 self.set_model(only.clone(), ctx)
             }
             several => {
-                let chosen = ask_for_model(&host, several, ctx)?;
+                let chosen = ask_for_model(several, ctx)?;
                 self.set_model(chosen, ctx)
             }
         }
@@ -352,57 +407,96 @@ pub(super) fn current(ctx: &mut CommandContext<'_>) -> CommandResult<Session> {
     session.ok_or_else(|| project::no_current_session(&project_path, "ollmctl chat".to_owned()))
 }
 
+/// Returns the session that a text identifies: an id, or else words of its title, of which the user chooses if several
+/// sessions have them.
+pub(super) fn find(text: &str, ctx: &mut CommandContext<'_>) -> CommandResult<SessionId> {
+    let unknown = match ctx.session(text) {
+        Err(error) => error,
+        found => return found,
+    };
+    let found = titled(text, ctx)?;
+    match found.as_slice() {
+        [] => Err(unknown),
+        [only] => Ok(only.session_id),
+        _ => choose_from(found, ctx),
+    }
+}
+
 /// Lets the user choose from the latest sessions.
 pub(super) fn choose(ctx: &mut CommandContext<'_>) -> CommandResult<SessionId> {
-    if !ctx.terminal.can_ask() || ctx.json() {
-        return Err(CommandError::usage(
-            "there is no terminal on which to choose a session",
-            "ollmctl chat --resume last 'And then?'",
-        ));
-    }
     let params =
         SessionListParams { limit: Some(OFFERED_SESSIONS), ..SessionListParams::default() };
     let sessions = ctx.list_sessions(&params)?.data;
     if sessions.is_empty() {
         return Err(CommandError::not_found("there are no sessions yet", "ollmctl chat"));
     }
-    let table = session_table::render_numbered(&sessions, &ctx.render_options());
-    ctx.print_text(&table)?;
-    ctx.terminal.flush()?;
+    choose_from(sessions, ctx)
+}
+
+/// Returns the latest sessions whose titles have all words of a text.
+fn titled(text: &str, ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Session>> {
+    let params =
+        SessionListParams { limit: Some(SEARCHED_SESSIONS), ..SessionListParams::default() };
+    let words: Vec<String> = text.to_lowercase().split_whitespace().map(str::to_owned).collect();
+    let mut found = ctx.list_sessions(&params)?.data;
+    found.retain(|session| {
+        let title = session.title.to_lowercase();
+        words.iter().all(|word| title.contains(word))
+    });
+    found.truncate(OFFERED_SESSIONS as usize);
+    Ok(found)
+}
+
+/// Lets the user choose from sessions, by a number, an id, or words that leave fewer of them.
+fn choose_from(
+    mut sessions: Vec<Session>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<SessionId> {
+    if !ctx.terminal.can_ask() || ctx.json() {
+        return Err(CommandError::usage(
+            "there is no terminal on which to choose a session",
+            "ollmctl chat --resume last 'And then?'",
+        ));
+    }
     loop {
-        let typed = read_choice(sessions.len(), ctx)?;
+        let table = session_table::render_numbered(&sessions, &ctx.render_options());
+        ctx.print_text(&table)?;
+        ctx.terminal.flush()?;
+        let typed = read_choice(sessions.len(), "or words of its title", ctx)?;
         if let Some(session) = numbered(&typed, &sessions) {
             return Ok(session.session_id);
         }
-        match ctx.session(&typed) {
+        let unknown = match ctx.session(&typed) {
             Ok(id) => return Ok(id),
-            Err(error) => ctx.terminal.eprintln(&error.to_text()),
+            Err(error) => error,
+        };
+        let found = titled(&typed, ctx)?;
+        match found.as_slice() {
+            [] => ctx.terminal.eprintln(&unknown.to_text()),
+            [only] => return Ok(only.session_id),
+            _ => sessions = found,
         }
     }
 }
 
-/// Lets the user choose from the models of a server.
+/// Lets the user choose from models.
 ///
 /// **Errors**: lists the models if no person can be asked.
-fn ask_for_model(
-    host: &str,
-    models: &[String],
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<String> {
+fn ask_for_model(models: &[String], ctx: &mut CommandContext<'_>) -> CommandResult<String> {
     let shown: Vec<String> = models.iter().map(|model| sanitize::one_line(model)).collect();
-    let message = format!("no model is configured, and {host} has several:");
+    let message = "no model is configured, and there are several:";
     if !ctx.terminal.can_ask() || ctx.json() {
         return Err(CommandError::usage(
             format!("{message}\n  {}", shown.join("\n  ")),
             &format!("ollmctl chat --model {}  # or set models.default", shown[0]),
         ));
     }
-    ctx.terminal.eprintln(&message);
+    ctx.terminal.eprintln(message);
     for (number, model) in (1..).zip(&shown) {
         ctx.terminal.eprintln(&format!("{number:>3}  {model}"));
     }
     loop {
-        let typed = read_choice(models.len(), ctx)?;
+        let typed = read_choice(models.len(), "or its name", ctx)?;
         let by_name = models.iter().find(|model| **model == typed);
         if let Some(model) = numbered(&typed, models).or(by_name) {
             return Ok(model.clone());
@@ -410,11 +504,11 @@ fn ask_for_model(
     }
 }
 
-/// Asks for a number and returns what the user typed.
+/// Asks for a number, or for something else, and returns what the user typed.
 ///
 /// **Errors**: the user typed nothing.
-fn read_choice(count: usize, ctx: &mut CommandContext<'_>) -> CommandResult<String> {
-    ctx.terminal.eprint(&format!("Which one, 1 to {count}? "));
+fn read_choice(count: usize, or: &str, ctx: &mut CommandContext<'_>) -> CommandResult<String> {
+    ctx.terminal.eprint(&format!("Which one, 1 to {count}, {or}? "));
     let mut typed = String::new();
     let read = std::io::stdin().lock().read_line(&mut typed).map_err(CommandError::Input)?;
     let typed = typed.trim();

@@ -20,74 +20,136 @@ const SESSION: &str = "{}";
 /// Flags with which a command concerns something else than the chat's session.
 const OTHER_SCOPES: [&str; 3] = ["--project", "--global", "--session"];
 
-/// Every command in the order of `/help`: its usual form, the command of `ollmctl` (empty for an [`OwnCommand`]), and
-/// its help. Of two with the same name, the first takes no arguments.
-const ROWS: &[(&str, &str, &str)] = &[
-    ("/help", "", "list the commands"),
-    ("/model [NAME]", "", "show the models, or use another one from now on"),
-    ("/think [LEVEL]", "", "show or set how the model thinks: on, off, low, medium, high or max"),
-    ("/retry", "", "ask for an answer to the last message again"),
-    ("/history [N]", "", "show the last messages of this session"),
+/// Every command by its group, in the order of `/help`: its group, its usual form, the command of `ollmctl` (empty for an
+/// [`OwnCommand`]), and its help. Of two with the same name, the first takes no arguments.
+const ROWS: &[(&str, &str, &str, &str)] = &[
+    ("Chat", "/help [COMMAND]", "", "list the commands, or explain one; `all` explains each"),
+    ("Chat", "/new", "", "start a new session"),
+    ("Chat", "/exit", "", "leave, like Ctrl-D"),
+    ("Answers", "/retry", "", "ask for an answer to the last message again"),
+    ("Answers", "/edit [TEXT]", "", "write a message in $VISUAL or $EDITOR, as Ctrl-X Ctrl-E does"),
+    ("Answers", "/model [NAME]", "", "show the models, or use another one, by name or number"),
     (
+        "Answers",
+        "/think [LEVEL]",
+        "",
+        "show or set how the model thinks: on, off, low, medium, high or max",
+    ),
+    (
+        "Answers",
+        "/set [--keep] [NAME=VALUE]",
+        "",
+        "show the options of answers, or set one, as temperature=0.2; with --keep for the session",
+    ),
+    ("Answers", "/system [TEXT]", "", "set the instructions to the model for the whole session"),
+    (
+        "Back",
         "/undo [N] [--files]",
         "undo --session {}",
         "undo the last turn or change, or N of them; with --files, put files back too",
     ),
-    ("/redo [N] [--files]", "redo --session {}", "redo what was undone"),
-    ("/tree", "sessions tree {}", "show all branches of this session"),
+    ("Back", "/redo [N] [--files]", "redo --session {}", "redo what was undone"),
+    ("Back", "/tree", "sessions tree {}", "show all branches of this session"),
     (
+        "Back",
         "/branch N",
         "sessions branch {}",
         "continue after record N, or from the beginning with `start`; /tree shows the numbers",
     ),
     (
+        "Back",
         "/fork [--at N]",
         "sessions fork {}",
         "continue in a new session that begins as this one does, up to record N",
     ),
-    ("/goal", "goal --session {}", "show the goals of this session"),
-    ("/goal TEXT", "goal create --session {}", "set a new goal"),
-    ("/remember", "context entries --session {}", "show the texts that every context contains"),
     (
+        "Back",
+        "/snapshot create [TEXT]",
+        "snapshot create --session {}",
+        "take a snapshot of this session",
+    ),
+    ("Back", "/snapshot list", "snapshot list {}", "list the snapshots of this session"),
+    (
+        "Back",
+        "/snapshot restore [ID] [--files]",
+        "snapshot restore --session {}",
+        "return to the newest snapshot, or to another one, after asking; with --files, put files back too",
+    ),
+    ("Memory", "/goal", "goal --session {}", "show the goals of this session"),
+    ("Memory", "/goal TEXT", "goal create --session {}", "set a new goal"),
+    (
+        "Memory",
+        "/remember",
+        "context entries --session {}",
+        "show the texts that every context contains",
+    ),
+    (
+        "Memory",
         "/remember [--project | --global] TEXT",
         "remember --session {}",
         "keep a text in every context",
     ),
-    ("/recall QUESTION", "recall", "find what was said about a question, in all sessions"),
     (
+        "Memory",
+        "/forget KEY",
+        "context entries remove --session {}",
+        "remove a text that was remembered; /remember shows the keys",
+    ),
+    (
+        "Memory",
+        "/recall QUESTION",
+        "recall",
+        "find what was said about a question, in all sessions",
+    ),
+    (
+        "Memory",
         "/pin [N]",
         "context pin --session {}",
         "keep the last message, or record N, in every later context",
     ),
-    ("/unpin [N]", "context unpin --session {}", "unpin the last message, or record N"),
-    ("/context", "context status {}", "show how full the model's window is, part by part"),
-    ("/context snapshot [TEXT]", "snapshot create --session {}", "take a snapshot of this session"),
-    ("/context snapshots", "snapshot list {}", "list the snapshots of this session"),
+    ("Memory", "/unpin [N]", "context unpin --session {}", "unpin the last message, or record N"),
     (
-        "/context restore [ID] [--files]",
-        "snapshot restore --session {}",
-        "return to the newest snapshot, or to another one, after asking; with --files, put files back too",
+        "Window",
+        "/context",
+        "context status {}",
+        "show how full the model's window is, part by part",
     ),
     (
+        "Window",
         "/compact [--dry-run]",
         "context compact {}",
         "shorten the context; with --dry-run, only show the effect",
     ),
     (
+        "Window",
         "/debug context",
         "context inspect {} --messages",
         "show the messages that the model is sent now, and the parts left out",
     ),
-    ("/sessions", "sessions list --limit 10", "list the latest sessions"),
-    ("/session info", "", "show the title, the id and the size of this session"),
+    ("Session", "/history [N]", "", "show the last messages of this session"),
+    ("Session", "/session info", "", "show the title, the id and the size of this session"),
     (
+        "Session",
         "/session export [--output FILE]",
         "sessions export {}",
         "write this session as Markdown, JSON or HTML, by FILE's extension",
     ),
-    ("/session archive", "sessions archive {}", "archive this session and start a new one"),
-    ("/new", "", "start a new session"),
-    ("/exit", "", "leave, like Ctrl-D"),
+    (
+        "Session",
+        "/session archive",
+        "sessions archive {}",
+        "archive this session and start a new one",
+    ),
+    ("Session", "/sessions", "sessions list --limit 10", "list the latest sessions"),
+];
+
+/// Other beginnings of lines, and the commands that they mean.
+const ALIASES: [(&str, &str); 5] = [
+    ("/?", "/help"),
+    ("/quit", "/exit"),
+    ("/context snapshots", "/snapshot list"),
+    ("/context snapshot", "/snapshot create"),
+    ("/context restore", "/snapshot restore"),
 ];
 
 /// A typed line.
@@ -98,6 +160,8 @@ pub(super) enum ChatInput {
     Command(SlashCommand, Vec<String>),
     Unknown {
         text: String,
+        /// The commands that continue the text, which is the beginning of a name.
+        continued: Vec<&'static str>,
         /// A similar command without its arguments.
         suggestion: Option<&'static str>,
     },
@@ -106,6 +170,7 @@ pub(super) enum ChatInput {
 /// A command of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlashCommand {
+    pub(super) group: &'static str,
     /// The name and the usual arguments.
     pub(super) usage: &'static str,
     pub(super) help: &'static str,
@@ -116,7 +181,22 @@ pub(super) struct SlashCommand {
 #[derive(Debug, PartialEq, Eq, Parser)]
 #[command(no_binary_name = true, disable_help_subcommand = true)]
 pub(super) enum OwnCommand {
-    Help,
+    Help {
+        words: Vec<String>,
+    },
+    Edit {
+        text: Option<String>,
+    },
+    Set {
+        /// Let the session keep the options, for all its clients.
+        #[arg(long)]
+        keep: bool,
+        #[arg(value_name = "NAME=VALUE")]
+        options: Vec<String>,
+    },
+    System {
+        text: Option<String>,
+    },
     Model {
         name: Option<String>,
     },
@@ -147,11 +227,14 @@ impl ChatInput {
         let text = line.trim();
         match text {
             "" => return Self::Empty,
-            "/?" => return Self::parse("/help"),
-            "/quit" => return Self::parse("/exit"),
             _ if text.starts_with("//") => return Self::Message(text[1..].to_owned()),
             _ if !text.starts_with('/') => return Self::Message(line.trim_end().to_owned()),
             _ => {}
+        }
+        for (alias, command) in ALIASES {
+            if let Some(rest) = arguments_after(alias, text) {
+                return Self::parse(&format!("{command} {rest}"));
+            }
         }
         let arguments = |command: &SlashCommand| arguments_after(command.name(), text);
         let found = SlashCommand::all().filter_map(|command| Some((command, arguments(&command)?)));
@@ -162,7 +245,12 @@ impl ChatInput {
         });
         match found {
             Some((command, typed)) => Self::Command(command, command.split(typed)),
-            None => Self::Unknown { text: text.to_owned(), suggestion: suggestion(text) },
+            None => {
+                let begins = |name: &&str| arguments_after(text, name).is_some();
+                let names = SlashCommand::all().map(|command| command.name());
+                let continued = names.filter(begins).collect();
+                Self::Unknown { text: text.to_owned(), continued, suggestion: suggestion(text) }
+            }
         }
     }
 }
@@ -170,7 +258,7 @@ impl ChatInput {
 impl SlashCommand {
     /// Returns every command.
     pub(super) fn all() -> impl Iterator<Item = Self> {
-        ROWS.iter().map(|&(usage, line, help)| Self { usage, help, line })
+        ROWS.iter().map(|&(group, usage, line, help)| Self { group, usage, help, line })
     }
 
     /// Returns the command without its arguments.
@@ -189,7 +277,7 @@ impl SlashCommand {
 
     /// Returns whether the command records a text, so that it starts the session of a draft.
     pub(super) fn starts_session(&self) -> bool {
-        self.usage.ends_with(" TEXT")
+        self.usage.ends_with(" TEXT") && !self.line.is_empty()
     }
 
     /// Parses the arguments; `session` is the chat's session if it is needed.
@@ -326,7 +414,7 @@ mod tests {
         let check = |line: &str, usage: &'static str, words: &str| {
             assert_eq!(parsed(line), Some((usage, words.to_owned())), "{line:?}");
         };
-        check("/?", "/help", "");
+        check("/?", "/help [COMMAND]", "");
         check("/quit", "/exit", "");
         check("/model qwen3:8b", "/model [NAME]", "qwen3:8b");
         check(
@@ -344,8 +432,12 @@ mod tests {
         check("/remember --global  Be brief", remember, "--global|--|Be brief");
         check("/recall --limit 3 which port?", "/recall QUESTION", "--limit|3|--|which port?");
         check("/context", "/context", "");
-        let snapshot = "/context snapshot [TEXT]";
+        let snapshot = "/snapshot create [TEXT]";
+        check("/snapshot create before it", snapshot, "--|before it");
         check("/context snapshot before it", snapshot, "--|before it");
+        check("/context snapshots", "/snapshot list", "");
+        check("/system Be  brief", "/system [TEXT]", "--|Be  brief");
+        check("/set top_p=1 --keep", "/set [--keep] [NAME=VALUE]", "top_p=1|--keep");
         check("/undo 2  --files", "/undo [N] [--files]", "2|--files");
     }
 
@@ -374,6 +466,9 @@ mod tests {
         check("/remember --global Be brief", "session: None, project: false, global: true");
         check("/pin", "seq: None");
         check("/unpin #12", "seq: Some(Seq(12))");
+        check("/set --keep seed=7", "keep: true, options: [\"seed=7\"]");
+        check("/forget style", "Remove { key: \"style\" }");
+        check("/forget --global style", "global: true");
         check("/context restore abcd --files", "id: \"abcd\"");
         check("/context restore", "id: \"last\"");
         check("/sessions --limit 3", "limit: 3");
@@ -396,6 +491,8 @@ mod tests {
             };
             assert_eq!(suggestion, expect, "{line}");
         };
+        let ChatInput::Unknown { continued, .. } = ChatInput::parse("/session") else { panic!() };
+        assert_eq!(continued, ["/session info", "/session export", "/session archive"]);
         check("/hlep", Some("/help"));
         check("/session inof", Some("/session info"));
         check("/sesion inf", Some("/session info"));

@@ -63,6 +63,11 @@ pub(super) trait TurnOutput {
         terminal: &mut Terminal,
     ) -> CommandResult;
 
+    /// Returns the time until something waits to be shown; `None` if nothing does.
+    fn tick_in(&self) -> Option<Duration> {
+        None
+    }
+
     /// Shows that time passes without an event.
     fn on_tick(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
@@ -180,14 +185,15 @@ impl TurnRunner {
                 is_canceled = true;
                 spawn_cancel(ctx.connector().clone(), session.clone())?;
             }
-            let raw = match updates.recv_timeout(TICK) {
-                Ok(update) => update?,
-                Err(RecvTimeoutError::Timeout) => {
-                    output.on_tick(ctx.terminal)?;
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(closed().into()),
-            };
+            let raw =
+                match updates.recv_timeout(output.tick_in().map_or(TICK, |time| time.min(TICK))) {
+                    Ok(update) => update?,
+                    Err(RecvTimeoutError::Timeout) => {
+                        output.on_tick(ctx.terminal)?;
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return Err(closed().into()),
+                };
             let event = serde_json::from_str::<ChatEvent>(raw.get()).ok();
             output.on_event(event.as_ref(), &raw, ctx.terminal)?;
             match event {

@@ -6,7 +6,7 @@ mod export;
 mod files;
 mod import;
 mod list;
-mod options;
+pub(super) mod options;
 mod search;
 mod servers;
 mod tree;

@@ -43,7 +43,7 @@ pub(super) fn run(args: &OptionsArgs, ctx: &mut CommandContext<'_>) -> CommandRe
 }
 
 /// Reads `NAME=VALUE`.
-fn option(text: &str) -> CommandResult<(String, Value)> {
+pub(in crate::commands) fn option(text: &str) -> CommandResult<(String, Value)> {
     let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
         let problem = format!("{} is not NAME=VALUE", sanitize::one_line(text));
         return Err(CommandError::usage(problem, "ollmctl sessions options last temperature=0.2"));

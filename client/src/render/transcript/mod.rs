@@ -8,7 +8,7 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
-use super::answer::AnswerRenderer;
+use super::markdown::{self, Layout};
 use super::units::grouped;
 use super::wrap::wrap;
 use super::{RenderOptions, Style, wire_name};
@@ -111,7 +111,7 @@ fn render_message(label: &RecordLabel, message: &Message, options: &RenderOption
     for part in &message.parts {
         text.push_str(&match part {
             Part::Text { text } if message.role == Role::Tool => excerpt(text, options, label.seq),
-            Part::Text { text } => prose(text, options),
+            Part::Text { text } => prose(text, message.role, options),
             Part::Thinking { text } => {
                 let thinking = wrapped_excerpt(text, options, label.seq);
                 Style::Faint.paint(&format!("(thinking)\n{}", thinking.trim_end())) + "\n"
@@ -221,14 +221,15 @@ fn ordered_args(args: &Value) -> String {
     format!("{{{}}}", texts.join(","))
 }
 
-/// Returns a message as a chat shows an answer, or its lines unchanged for another program.
-fn prose(text: &str, options: &RenderOptions) -> String {
-    if options.prose_columns.is_none() {
-        return sanitized_lines(text);
+/// Returns an answer as a chat shows it, and the words of a person as they were typed; for another program, lines unchanged.
+fn prose(text: &str, role: Role, options: &RenderOptions) -> String {
+    match options.prose_columns {
+        None => sanitized_lines(text),
+        Some(width) if role == Role::Assistant => {
+            markdown::render(text, Layout { width, is_styled: options.is_styled })
+        }
+        Some(width) => markdown::render_typed(text, width),
     }
-    let mut renderer = AnswerRenderer::default();
-    renderer.set_width(options.prose_columns);
-    renderer.push(text) + &renderer.finish()
 }
 
 fn wrapped_excerpt(text: &str, options: &RenderOptions, seq: Seq) -> String {

@@ -1,6 +1,7 @@
 //! `ollmctl chat` without a terminal, and the fixture that the tests on a terminal share.
 
 mod terminal;
+mod writing;
 
 use serde_json::{Value, json};
 

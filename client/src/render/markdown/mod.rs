@@ -1,0 +1,313 @@
+//! Markdown for a terminal while it arrives: blocks that have ended are rendered once and never change, the open block
+//! is rendered again as it grows. Pure.
+//!
+//! The text is cut where a top-level block or an item of a top-level list begins, and each part is rendered alone. So a
+//! part looks the same whether the text came at once or in pieces, and its cost does not grow with the text before it.
+//! The lines of a fenced block are finished one by one.
+//!
+//! **Invariants**: any pieces of a text give the same lines; a line that was finished never changes; text is sanitized
+//! before it is parsed, and what Markdown decodes is sanitized again. A reference to a link is resolved only within its
+//! part.
+
+mod blocks;
+mod code;
+mod grid;
+mod highlight;
+mod inline;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use ollm_protocol::sanitize::{self, Sanitizer};
+use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
+
+pub(crate) use inline::{broken, columns_of, rows_of};
+
+use blocks::{BlockPosition, ends_with_blank_line};
+use code::{CodeMemo, CodePainter, FenceLine};
+use inline::{Look, Span, lay_out};
+
+/// The bytes of a whole text that are parsed at once, but for the rest of a line.
+const RENDER_PIECE_BYTES: usize = 32 << 10;
+
+/// The width and the means of a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Columns of a line.
+    pub(crate) width: usize,
+    /// Whether styles are shown. Without them, the marks of emphasis and code stay.
+    pub(crate) is_styled: bool,
+}
+
+/// Renders a whole text.
+pub(crate) fn render(text: &str, layout: Layout) -> String {
+    let mut stream = MarkdownStream::default();
+    let mut lines = Vec::new();
+    // The rest of a piece is parsed again after each fenced block in it, so a piece is not the whole text.
+    let mut n_pushed = 0;
+    for line in text.split_inclusive('\n') {
+        stream.push(line);
+        n_pushed += line.len();
+        if n_pushed >= RENDER_PIECE_BYTES {
+            lines.append(&mut stream.take_finished(layout));
+            n_pushed = 0;
+        }
+    }
+    lines.append(&mut stream.finish(layout));
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// Lays out a text as a person typed it: lines end between words, and code between fences stays as it is.
+pub(crate) fn render_typed(text: &str, width: usize) -> String {
+    let mut shown = String::new();
+    let mut fence: Option<FenceLine> = None;
+    for line in sanitize::text(text).lines() {
+        let is_code = fence.is_some();
+        match &fence {
+            Some(open) if open.is_closed_by(line) => fence = None,
+            Some(_) => {}
+            None => fence = FenceLine::of(line),
+        }
+        let width = if is_code { usize::MAX } else { width };
+        for line in lay_out(&[Span::new(line, Look::PLAIN)], width) {
+            shown.push_str(&line.text);
+            shown.push('\n');
+        }
+    }
+    shown
+}
+
+/// Renders a text that arrives in pieces.
+#[derive(Debug, Default)]
+pub(crate) struct MarkdownStream {
+    sanitizer: Sanitizer,
+    /// The source that is not finished.
+    tail: String,
+    /// The bytes at the beginning of the tail in which one block begins.
+    n_examined: usize,
+    position: BlockPosition,
+    code: Option<OpenCode>,
+    memo: CodeMemo,
+}
+
+/// A fenced block whose end has not arrived.
+#[derive(Debug)]
+struct OpenCode {
+    fence: FenceLine,
+    painter: CodePainter,
+}
+
+/// A place at which a text is cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    at: usize,
+    kind: CutKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CutKind {
+    Block,
+    Fenced,
+    /// A list, with the number of its first item.
+    List(u64),
+    /// An item that is not the first of its list.
+    Item,
+}
+
+impl MarkdownStream {
+    /// Adds a piece. Drops empty lines before the first word.
+    pub(crate) fn push(&mut self, piece: &str) {
+        let text = self.sanitizer.push(piece);
+        let is_first = !self.position.follows_lines && self.tail.is_empty();
+        self.tail.push_str(if is_first { text.trim_start_matches('\n') } else { &text });
+    }
+
+    /// Returns whether a word has arrived that is not finished.
+    pub(crate) fn has_open_text(&self) -> bool {
+        !self.tail.trim().is_empty()
+    }
+
+    /// Returns the lines that were finished since the last call.
+    pub(crate) fn take_finished(&mut self, layout: Layout) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            self.take_code_lines(layout, &mut lines);
+            let end = self.tail.rfind('\n').map_or(0, |at| at + 1);
+            if self.code.is_some() || end == self.n_examined {
+                return lines;
+            }
+            self.n_examined = end;
+            let mut cuts = cuts(&self.tail[..end]);
+            if let Some(at) = cuts.iter().position(|cut| cut.kind == CutKind::Fenced) {
+                cuts.truncate(at + 1);
+            }
+            let Some(open) = cuts.pop() else { return lines };
+            let ends = cuts.iter().skip(1).map(|next| next.at).chain([open.at]);
+            for (cut, end) in cuts.iter().zip(ends) {
+                self.finish_part(cut.at..end, cut.kind, layout, &mut lines);
+            }
+            self.cut_tail(open);
+            if open.kind == CutKind::Fenced {
+                self.open_code(layout, &mut lines);
+            }
+        }
+    }
+
+    /// Returns the lines of the open block as it is now, without a beginning of a line whose meaning is not known yet.
+    pub(crate) fn open_lines(&mut self, layout: Layout) -> Vec<String> {
+        let complete = self.tail.rfind('\n').map_or(0, |at| at + 1);
+        let (complete, partial) = self.tail.split_at(complete);
+        if let Some(code) = &self.code {
+            return if partial.is_empty() {
+                Vec::new()
+            } else if code.fence.is_closed_by(partial) {
+                vec![code.fence.closing_line(layout.is_styled)]
+            } else {
+                vec![code.painter.clone().line(code.fence.content(partial))]
+            };
+        }
+        let shown = format!("{complete}{}", decided_part(complete, partial));
+        blocks::render(&shown, self.position, layout, &mut self.memo)
+    }
+
+    /// Returns the rest of the lines. The next piece begins a new text.
+    pub(crate) fn finish(&mut self, layout: Layout) -> Vec<String> {
+        if !self.tail.is_empty() && !self.tail.ends_with('\n') {
+            self.tail.push('\n');
+        }
+        let mut lines = self.take_finished(layout);
+        if self.code.is_none() {
+            self.memo.clear();
+            lines.extend(blocks::render(&self.tail, self.position, layout, &mut self.memo));
+        }
+        *self = Self { sanitizer: self.sanitizer, ..Self::default() };
+        lines
+    }
+
+    /// Finishes the complete lines of the open fenced block.
+    fn take_code_lines(&mut self, layout: Layout, lines: &mut Vec<String>) {
+        let Some(mut code) = self.code.take() else { return };
+        let end = self.tail.rfind('\n').map_or(0, |at| at + 1);
+        let mut used = 0;
+        let mut is_closed = false;
+        for line in self.tail[..end].split_inclusive('\n') {
+            used += line.len();
+            is_closed = code.fence.is_closed_by(line);
+            if is_closed {
+                lines.push(code.fence.closing_line(layout.is_styled));
+                break;
+            }
+            lines.push(code.painter.line(code.fence.content(line)));
+        }
+        self.tail.drain(..used);
+        self.code = (!is_closed).then_some(code);
+    }
+
+    /// Finishes a part of the tail.
+    fn finish_part(
+        &mut self,
+        part: Range<usize>,
+        kind: CutKind,
+        layout: Layout,
+        lines: &mut Vec<String>,
+    ) {
+        let continued =
+            self.position.item_number.filter(|_| kind == CutKind::Item || part.start == 0);
+        let number = match kind {
+            CutKind::List(first) => Some(continued.unwrap_or(first)),
+            CutKind::Item => continued,
+            CutKind::Block | CutKind::Fenced => None,
+        };
+        self.position.item_number = number;
+        let source = &self.tail[part];
+        self.memo.clear();
+        lines.append(&mut blocks::render(source, self.position, layout, &mut self.memo));
+        self.memo.clear();
+        self.position = BlockPosition {
+            follows_lines: self.position.follows_lines || !lines.is_empty(),
+            has_blank_before: ends_with_blank_line(source),
+            item_number: number.map(|number| number.saturating_add(1)),
+        };
+    }
+
+    /// Lets the tail begin with its open part.
+    fn cut_tail(&mut self, open: Cut) {
+        if open.at > 0 {
+            let before: String = self.tail.drain(..open.at).collect();
+            self.position.has_blank_before = ends_with_blank_line(&before);
+            if open.kind != CutKind::Item {
+                self.position.item_number = None;
+            }
+        }
+        self.n_examined -= open.at;
+    }
+
+    /// Finishes the opening line of a fenced block, with which the tail begins.
+    fn open_code(&mut self, layout: Layout, lines: &mut Vec<String>) {
+        let end = self.tail.find('\n').map_or(self.tail.len(), |at| at + 1);
+        let opening: String = self.tail.drain(..end).collect();
+        self.n_examined = 0;
+        let Some(fence) = FenceLine::of(opening.trim_end_matches('\n')) else { return };
+        if self.position.follows_lines && self.position.has_blank_before {
+            lines.push(String::new());
+        }
+        lines.push(fence.line(layout.is_styled));
+        let painter = CodePainter::new(fence.info(), layout.is_styled);
+        self.code = Some(OpenCode { fence, painter });
+        self.position = BlockPosition { follows_lines: true, ..BlockPosition::default() };
+    }
+}
+
+/// Returns the places at which a text is cut: its first block begins at its beginning, unless it is a fenced one.
+fn cuts(text: &str) -> Vec<Cut> {
+    let mut cuts: Vec<Cut> = Vec::new();
+    let (mut depth, mut last_line) = (0, None);
+    for (event, range) in Parser::new_ext(text, blocks::OPTIONS).into_offset_iter() {
+        let kind = match (&event, depth) {
+            (Event::Start(Tag::List(first)), 0) => Some(CutKind::List(first.unwrap_or(0))),
+            (Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_))), 0) => Some(CutKind::Fenced),
+            (Event::Start(_) | Event::Rule, 0) => Some(CutKind::Block),
+            (Event::Start(Tag::Item), 1) => Some(CutKind::Item),
+            _ => None,
+        };
+        match event {
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth -= 1,
+            _ => {}
+        }
+        let at = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
+        let Some(kind) = kind.filter(|_| last_line < Some(at)) else { continue };
+        last_line = Some(at);
+        let at = if cuts.is_empty() && kind != CutKind::Fenced { 0 } else { at };
+        cuts.push(Cut { at, kind });
+    }
+    cuts
+}
+
+/// Returns the beginning of a line that can be shown before the rest of it has arrived.
+///
+/// Marks that may become a heading, an item or a fence are left out; emphasis and code that are open are closed, so that
+/// they do not change their look when they end.
+fn decided_part<'a>(complete: &str, partial: &'a str) -> Cow<'a, str> {
+    let is_fence = |line: &&str| {
+        let line = line.trim_start_matches([' ', '>']);
+        line.starts_with("```") || line.starts_with("~~~")
+    };
+    if complete.lines().filter(is_fence).count() % 2 == 1 {
+        return Cow::Borrowed(partial);
+    }
+    if partial.chars().all(|char| "-=*_#`~|+:>.) \t".contains(char) || char.is_ascii_digit()) {
+        return Cow::Borrowed("");
+    }
+    let shown = partial.trim_end_matches(['*', '_', '`', '~', ' ']);
+    let mark = if shown.matches('`').count() % 2 == 1 {
+        "`"
+    } else if shown.matches("**").count() % 2 == 1 {
+        "**"
+    } else {
+        return Cow::Borrowed(shown);
+    };
+    Cow::Owned(format!("{shown}{mark}"))
+}
