@@ -49,6 +49,8 @@ pub(crate) struct ListQuery<'a> {
     pub statuses: &'a [SessionStatus],
     /// List only sessions whose id has this prefix, in either case, with or without hyphens.
     pub id_prefix: Option<&'a str>,
+    /// List only sessions with these words in their titles.
+    pub title: Option<&'a TitleWords>,
     /// Maximum number of sessions.
     pub limit: usize,
     /// The size of the listed sessions in bytes of JSON after which no further one is listed.
@@ -57,6 +59,23 @@ pub(crate) struct ListQuery<'a> {
     pub after: Option<(i64, SessionId)>,
     /// The sessions that the caller adds itself, because they are open.
     pub exclude: &'a HashSet<SessionId>,
+}
+
+/// The words that the titles of listed sessions contain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TitleWords(Vec<String>);
+
+impl TitleWords {
+    /// Returns the words of a text; case does not matter.
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.split_whitespace().map(str::to_lowercase).collect())
+    }
+
+    /// Returns whether a title contains each of the words, alone or in a longer word.
+    pub(crate) fn are_in(&self, title: &str) -> bool {
+        let title = title.to_lowercase();
+        self.0.iter().all(|word| title.contains(word))
+    }
 }
 
 /// The part of a stored session that search hits show; the other fields of the JSON are skipped.
