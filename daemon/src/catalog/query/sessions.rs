@@ -330,8 +330,8 @@ pub(crate) fn remove_gaps(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM gaps WHERE num = ?1")?.execute([num]).map(drop)
 }
 
-/// Calls `each` with sessions, the most recently active first, until it returns false. Both statements are answered
-/// from their index alone.
+/// Calls `each` with sessions, the most recently active first, until it returns false. A session with a whole id is looked
+/// up; the other statements are answered from their index alone.
 pub(crate) fn each_listed(
     conn: &Connection,
     query: &ListQuery<'_>,
@@ -343,7 +343,11 @@ pub(crate) fn each_listed(
     let statuses = query.statuses.iter().fold(0, |bits, status| bits | 1 << status_code(*status));
     let (last_ms, last_id) =
         query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
-    let mut statement = conn.prepare_cached(if query.project_hash.is_some() {
+    let mut statement = conn.prepare_cached(if least == greatest {
+        "SELECT num, id FROM sessions
+         WHERE id = ?4 AND ?5 = ?4 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1
+             AND (?6 IS NULL OR project = ?6)"
+    } else if query.project_hash.is_some() {
         "SELECT num, id FROM sessions
          WHERE project = ?6 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND id BETWEEN ?4 AND ?5
          ORDER BY last_ms DESC, id DESC"

@@ -133,6 +133,17 @@ fn list_filters_select_sessions() {
     check(ListQuery { id_prefix: Some("03"), ..all(&none) }, &[3]);
     check(ListQuery { id_prefix: Some("03000000-00"), ..all(&none) }, &[3]);
     check(ListQuery { id_prefix: Some("'; DROP"), ..all(&none) }, &[]);
+    let (third, first) = (id(3 << 120).to_string(), id(1 << 120).to_string());
+    let whole = |prefix, project_hash, statuses| ListQuery {
+        id_prefix: Some(prefix),
+        project_hash,
+        statuses,
+        ..all(&none)
+    };
+    check(whole(&third, None, LISTED), &[3]);
+    check(whole(&third, Some("abcd"), LISTED), &[]);
+    check(whole(&first, Some("abcd"), LISTED), &[1]);
+    check(whole(&third, None, &[SessionStatus::Archived]), &[]);
     for (title, expect) in
         [("NAME LAYER", &[3_u128][..]), ("rename", &[3]), ("rename x", &[]), ("", &[4, 3, 1])]
     {
