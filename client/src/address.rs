@@ -43,6 +43,8 @@ pub struct Environment {
     pub ollama_host: Option<String>,
     /// `XDG_RUNTIME_DIR`: the directory of the service manager's socket.
     pub runtime_dir: Option<PathBuf>,
+    /// `TERM`: the kind of the terminal.
+    pub terminal: Option<String>,
 }
 
 /// Returns every variable of this process, for a command that it runs.
@@ -74,6 +76,7 @@ impl Environment {
             config_home: path("XDG_CONFIG_HOME"),
             ollama_host: std::env::var("OLLAMA_HOST").ok().filter(|host| !host.trim().is_empty()),
             runtime_dir: path("XDG_RUNTIME_DIR"),
+            terminal: std::env::var("TERM").ok().filter(|kind| !kind.is_empty()),
         }
     }
 }
@@ -154,6 +157,20 @@ impl Address {
     pub(crate) fn canonical(&self) -> Self {
         let home = std::fs::canonicalize(&self.home).unwrap_or_else(|_| self.home.clone());
         Self { home, ..self.clone() }
+    }
+
+    /// Returns the flags that give this address to another process of the same environment.
+    pub(crate) fn flags(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> = Vec::new();
+        if self.home_source == AddressSource::Argument {
+            flags.extend(["--home".into(), self.home.clone().into_os_string()]);
+        }
+        if let Some(socket) = &self.socket
+            && self.socket_source == AddressSource::Argument
+        {
+            flags.extend(["--socket".into(), socket.clone().into_os_string()]);
+        }
+        flags
     }
 
     /// Returns whether only a daemon of this home may be used.

@@ -20,6 +20,7 @@ use crate::commands::models::ModelsArgs;
 use crate::commands::servers::ServersCommand;
 use crate::commands::shared::SharedCommand;
 use crate::commands::tour::TourArgs;
+use crate::commands::ui::UiArgs;
 use crate::completion::CompletionsArgs;
 
 /// Durable, searchable conversations with local language models.
@@ -40,6 +41,7 @@ directory's project.
 Examples:
   ollmctl chat
   ollmctl chat -c 'And in Rust?'
+  ollmctl ui
   ollmctl sessions list
   ollmctl sessions view last
   ollmctl sessions search 'reverse list' --since 7d
@@ -61,6 +63,7 @@ pub(crate) struct Cli {
 #[command(defer = true)]
 pub(crate) enum CliCommand {
     Chat(ChatArgs),
+    Ui(UiArgs),
     #[command(flatten)]
     Shared(SharedCommand),
     #[command(visible_alias = "model")]

@@ -13,6 +13,7 @@ mod scripting;
 mod sessions;
 mod tour;
 mod track;
+mod ui;
 mod workspace;
 
 use serde_json::json;

@@ -107,7 +107,7 @@ pub(in crate::commands) struct TreeRow {
     pub(in crate::commands) prefix: String,
     /// The position of the node among those that were given.
     pub(in crate::commands) at: usize,
-    /// Whether this is the node of the active leaf, or the nearest one before it.
+    /// Set for the node of the active leaf, or the nearest one before it.
     pub(in crate::commands) is_leaf: bool,
 }
 
