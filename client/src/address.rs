@@ -43,8 +43,8 @@ pub struct Environment {
     pub ollama_host: Option<String>,
     /// `XDG_RUNTIME_DIR`: the directory of the service manager's socket.
     pub runtime_dir: Option<PathBuf>,
-    /// `TERM` is `dumb`: the terminal cannot move its cursor.
-    pub is_dumb_terminal: bool,
+    /// `TERM`: the kind of the terminal.
+    pub terminal: Option<String>,
 }
 
 /// Returns every variable of this process, for a command that it runs.
@@ -53,6 +53,11 @@ pub(crate) fn variables() -> Vec<(OsString, OsString)> {
 }
 
 impl Environment {
+    /// Returns whether the terminal can move its cursor.
+    pub(crate) fn can_move_cursor(&self) -> bool {
+        self.terminal.as_deref().is_some_and(|kind| kind != "dumb")
+    }
+
     /// Finds a program in `PATH`.
     pub(crate) fn find_program(&self, name: &str) -> Option<PathBuf> {
         let mut directories = self.search_path.iter().flat_map(std::env::split_paths);
@@ -76,7 +81,7 @@ impl Environment {
             config_home: path("XDG_CONFIG_HOME"),
             ollama_host: std::env::var("OLLAMA_HOST").ok().filter(|host| !host.trim().is_empty()),
             runtime_dir: path("XDG_RUNTIME_DIR"),
-            is_dumb_terminal: std::env::var_os("TERM").is_some_and(|term| term == "dumb"),
+            terminal: std::env::var("TERM").ok().filter(|kind| !kind.is_empty()),
         }
     }
 }
@@ -157,6 +162,20 @@ impl Address {
     pub(crate) fn canonical(&self) -> Self {
         let home = std::fs::canonicalize(&self.home).unwrap_or_else(|_| self.home.clone());
         Self { home, ..self.clone() }
+    }
+
+    /// Returns the flags that give this address to another process of the same environment.
+    pub(crate) fn flags(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> = Vec::new();
+        if self.home_source == AddressSource::Argument {
+            flags.extend(["--home".into(), self.home.clone().into_os_string()]);
+        }
+        if let Some(socket) = &self.socket
+            && self.socket_source == AddressSource::Argument
+        {
+            flags.extend(["--socket".into(), socket.clone().into_os_string()]);
+        }
+        flags
     }
 
     /// Returns whether only a daemon of this home may be used.

@@ -22,6 +22,7 @@ use crate::commands::servers::ServersCommand;
 use crate::commands::service::ServiceCommand;
 use crate::commands::shared::SharedCommand;
 use crate::commands::tour::TourArgs;
+use crate::commands::ui::UiArgs;
 use crate::completion::CompletionsArgs;
 
 /// Durable, searchable conversations with local language models.
@@ -42,6 +43,7 @@ directory's project.
 Examples:
   ollmctl chat
   ollmctl chat -c 'And in Rust?'
+  ollmctl ui
   ollmctl sessions list
   ollmctl sessions view last
   ollmctl sessions search 'reverse list' --since 7d
@@ -63,6 +65,7 @@ pub(crate) struct Cli {
 #[command(defer = true)]
 pub(crate) enum CliCommand {
     Chat(ChatArgs),
+    Ui(UiArgs),
     #[command(flatten)]
     Shared(SharedCommand),
     #[command(visible_alias = "model")]

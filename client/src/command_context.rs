@@ -1,5 +1,6 @@
 //! The context of a command: the terminal, the connection to the daemon, and the output of results.
 
+use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -109,6 +110,20 @@ impl<'a> CommandContext<'a> {
     /// Returns the value of `--timeout`.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// Returns the global flags with which another `ollmctl` of this environment uses the same daemon and colors.
+    pub(crate) fn global_flags(&self) -> Vec<OsString> {
+        let mut flags = self.connector.address().flags();
+        if self.no_spawn {
+            flags.push("--no-spawn".into());
+        }
+        if let Some(timeout) = self.timeout {
+            flags.extend(["--timeout".into(), timeout.as_secs_f64().to_string().into()]);
+        }
+        let color = if self.terminal.has_color() { "always" } else { "never" };
+        flags.extend(["--color".into(), color.into()]);
+        flags
     }
 
     /// Starts the daemon even if `OLLM_NO_SPAWN` is set, because the command asks for it.

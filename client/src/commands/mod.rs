@@ -24,9 +24,11 @@ pub(crate) mod sessions;
 pub(crate) mod shared;
 pub(crate) mod snapshot;
 pub(crate) mod tour;
+pub(crate) mod ui;
 pub(crate) mod undo;
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anstream::ColorChoice;
@@ -99,6 +101,7 @@ pub(crate) fn run_command(
 fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         CliCommand::Chat(args) => chat::run(args, ctx),
+        CliCommand::Ui(args) => ui::run(&args, ctx),
         CliCommand::Shared(command) => command.run(ctx),
         CliCommand::Models(args) => models::run(args, ctx),
         CliCommand::Servers(command) => servers::run(&command, ctx),
@@ -133,6 +136,10 @@ fn report_parse_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
         return Exit::Usage;
     }
     drop(error.print());
+    if arguments.len() == 1 && std::io::stderr().is_terminal() {
+        let text = "\n`ollmctl ui` shows your sessions on the whole screen.";
+        Terminal::of_process(ColorChoice::Auto).eprintln(text);
+    }
     if let Some(hint) = hint {
         let text = format!("\n  {} {hint}", Style::Strong.paint("try:"));
         Terminal::of_process(ColorChoice::Auto).eprintln(&text);

@@ -27,6 +27,7 @@ pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -43,7 +44,7 @@ use database::CatalogShared;
 pub(crate) use document::{RECALL_READ, RECALL_SEARCH};
 pub(crate) use error::CatalogError;
 use query::sessions::{self, PackedTable};
-pub(crate) use query::sessions::{ListQuery, RetentionRow};
+pub(crate) use query::sessions::{ListQuery, RetentionRow, TitleWords};
 use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
 pub(crate) use recall::{RecallQuery, RecallScope, RecalledMessage, RecalledPage, TurnRules};
 use seal::CatalogSeal;
@@ -198,6 +199,7 @@ impl Catalog {
                 }
                 if !query.exclude.contains(&id)
                     && !hidden.contains(&id)
+                    && has_title(conn, num, query.title, &hidden)?
                     && let Some(mut session) = sessions::details::<Session>(conn, num)?
                 {
                     // A log can have fields of any size.
@@ -269,6 +271,18 @@ impl Catalog {
         let met_damage = first.as_ref().is_err_and(database::is_of_damage);
         if met_damage && wait() { read() } else { first }
     }
+}
+
+/// Returns whether the title of a session has the wanted words.
+fn has_title(
+    conn: &Connection,
+    num: i64,
+    wanted: Option<&TitleWords>,
+    hidden: &HashSet<SessionId>,
+) -> rusqlite::Result<bool> {
+    let Some(words) = wanted else { return Ok(true) };
+    let title = reading::session_title(conn, num, hidden)?;
+    Ok(title.is_some_and(|session| words.are_in(&session.title)))
 }
 
 impl Drop for Catalog {

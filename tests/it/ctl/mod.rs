@@ -15,6 +15,7 @@ mod service;
 mod sessions;
 mod tour;
 mod track;
+mod ui;
 mod workspace;
 
 use serde_json::json;

@@ -18,7 +18,7 @@
 //!   connects to it; [`start_with_config`] writes a configuration first.
 //! - [`Wire`]: a connection to it; `ok` and `refused` call a method and check the outcome.
 //! - [`Sandbox::ctl`]: runs `ollmctl` and returns its [`Output`]; [`Follower`] reads its lines while it runs, and
-//!   [`Terminal`] runs it on a pseudo-terminal.
+//!   [`Terminal`] runs it on a pseudo-terminal, [`ScreenTerminal`] on one whose whole screen is compared.
 //! - [`FakeOllama`]: a model server with scripted answers and faults, which benchmarks and unit tests share;
 //!   [`ModelSession`] is a daemon that uses it.
 //! - [`until`]: the only way to wait for a state that nothing announces. A test never sleeps.
@@ -30,6 +30,7 @@ mod daemon;
 mod fake_server;
 mod model_session;
 mod sandbox;
+mod screen_terminal;
 mod terminal;
 mod wait;
 mod wire;
@@ -44,6 +45,7 @@ pub(crate) use fake_server::ollama::{
 pub(crate) use fake_server::openai;
 pub(crate) use model_session::ModelSession;
 pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start, start_with_config};
+pub(crate) use screen_terminal::ScreenTerminal;
 pub(crate) use terminal::Terminal;
 pub(crate) use wait::{ChildExt, DEADLINE, Random, until, until_after_pause, until_some};
 pub(crate) use wire::{

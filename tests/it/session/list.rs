@@ -33,6 +33,10 @@ fn list_is_paged_filtered_and_newest_first() {
     assert_eq!(array(&of_project["data"]).len(), 4);
     let by_prefix = wire.ok("session.list", json!({ "idPrefix": sessions[7] }));
     assert_eq!(ids(&by_prefix["data"]), [sessions[7].clone()]);
+    let by_title = wire.ok("session.list", json!({ "title": "11 SESS" }));
+    assert_eq!(ids(&by_title["data"]), [sessions[11].clone()]);
+    let title = "x".repeat(4097);
+    wire.refused("session.list", json!({ "title": title }), "invalidParams");
 }
 
 #[test]

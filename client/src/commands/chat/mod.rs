@@ -144,7 +144,7 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
     let is_chat = question.is_none();
     let when_busy = if is_chat { WhenBusy::Wait } else { WhenBusy::Fail };
     let interrupts = Interrupts::watch()?;
-    let is_plain = args.plain || ctx.environment.is_dumb_terminal;
+    let is_plain = args.plain || !ctx.environment.can_move_cursor();
     let turns = TurnRunner::new(when_busy, Arc::clone(&interrupts));
     match question {
         Some(question) => {

@@ -9,7 +9,7 @@ mod list;
 pub(super) mod options;
 mod search;
 mod servers;
-mod tree;
+pub(super) mod tree;
 mod view;
 
 use std::path::{Path, PathBuf};

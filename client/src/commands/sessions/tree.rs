@@ -100,25 +100,33 @@ struct PendingLine {
     rest: String,
 }
 
-/// Draws the tree. Records that the daemon wrote for itself are left out unless `all` is set.
-fn render(
+/// A line of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::commands) struct TreeRow {
+    /// The branches on the left of the node.
+    pub(in crate::commands) prefix: String,
+    /// The position of the node among those that were given.
+    pub(in crate::commands) at: usize,
+    /// Set for the node of the active leaf, or the nearest one before it.
+    pub(in crate::commands) is_leaf: bool,
+}
+
+/// Returns the lines of a tree, whose nodes are in the order of the log. The branch that goes on stays in its column; the
+/// others come before it. Records that the daemon wrote for itself are left out unless `all` is set.
+pub(in crate::commands) fn tree_rows(
     nodes: &[TreeNode],
     leaf: Option<Seq>,
-    counts: &TreeCounts,
     all: bool,
-    options: &RenderOptions,
-) -> String {
+) -> Vec<TreeRow> {
     let drawn = DrawnTree::new(nodes, leaf, all);
-    let mut out = String::new();
+    let mut rows = Vec::with_capacity(nodes.len());
     let mut pending = Vec::new();
     drawn.push_children(&drawn.roots, "", &mut pending);
-    while let Some(PendingLine { mut at, mut first, rest }) = pending.pop() {
+    while let Some(PendingLine { mut at, first, rest }) = pending.pop() {
+        let mut prefix = first;
         loop {
-            let line = drawn.line(at, options.width.saturating_sub(first.chars().count()));
-            out.push_str(&Style::Faint.paint(&first));
-            out.push_str(&line);
-            out.push('\n');
-            first.clone_from(&rest);
+            rows.push(TreeRow { prefix, at, is_leaf: drawn.leaf == Some(at) });
+            prefix = rest.clone();
             match drawn.children[at].as_slice() {
                 [only] => at = *only,
                 children => {
@@ -127,6 +135,24 @@ fn render(
                 }
             }
         }
+    }
+    rows
+}
+
+/// Draws the tree.
+fn render(
+    nodes: &[TreeNode],
+    leaf: Option<Seq>,
+    counts: &TreeCounts,
+    all: bool,
+    options: &RenderOptions,
+) -> String {
+    let mut out = String::new();
+    for row in tree_rows(nodes, leaf, all) {
+        let room = options.width.saturating_sub(row.prefix.chars().count());
+        out.push_str(&Style::Faint.paint(&row.prefix));
+        out.push_str(&line(&nodes[row.at], row.is_leaf, room));
+        out.push('\n');
     }
     if nodes.is_empty() {
         return "the session has no records yet\n".to_owned();
@@ -141,9 +167,9 @@ fn render(
     out
 }
 
-/// The nodes to draw, each with its children.
+/// The nodes to draw, each with its children, by their positions.
 struct DrawnTree<'a> {
-    nodes: Vec<&'a TreeNode>,
+    nodes: &'a [TreeNode],
     children: Vec<Vec<usize>>,
     roots: Vec<usize>,
     /// The drawn node of the active leaf, or the nearest one before it.
@@ -151,20 +177,17 @@ struct DrawnTree<'a> {
 }
 
 impl<'a> DrawnTree<'a> {
-    fn new(all_nodes: &'a [TreeNode], leaf: Option<Seq>, all: bool) -> Self {
-        let mut tree =
-            Self { nodes: Vec::new(), children: Vec::new(), roots: Vec::new(), leaf: None };
+    fn new(nodes: &'a [TreeNode], leaf: Option<Seq>, all: bool) -> Self {
+        let children = vec![Vec::new(); nodes.len()];
+        let mut tree = Self { nodes, children, roots: Vec::new(), leaf: None };
         // The drawn node of each record: its own, or the nearest one before it.
         let mut place: HashMap<Seq, Option<usize>> = HashMap::new();
-        for node in all_nodes {
+        for (at, node) in nodes.iter().enumerate() {
             let parent = node.parent.and_then(|parent| place.get(&parent).copied()).flatten();
             if !all && node.label.is_none() && is_bookkeeping(node) {
                 place.insert(node.seq, parent);
                 continue;
             }
-            let at = tree.nodes.len();
-            tree.nodes.push(node);
-            tree.children.push(Vec::new());
             match parent {
                 Some(parent) => tree.children[parent].push(at),
                 None => tree.roots.push(at),
@@ -191,23 +214,23 @@ impl<'a> DrawnTree<'a> {
         others.reverse();
         pending.append(&mut others);
     }
+}
 
-    fn line(&self, at: usize, width: usize) -> String {
-        let node = self.nodes[at];
-        let star = if node.active { '*' } else { ' ' };
-        let name = node.role.map_or_else(|| wire_name(node.kind), |role| role.as_str().to_owned());
-        let label = node.label.as_deref().map(sanitize::one_line);
-        let label = label.map_or_else(String::new, |label| format!("  [{label}]"));
-        let here = if self.leaf == Some(at) { "  <- here" } else { "" };
-        let fixed = format!("{star} #{} {name}: ", node.seq);
-        let room = width
-            .saturating_sub(fixed.chars().count() + label.chars().count() + here.chars().count());
-        let text = clip(&sanitize::one_line(&node.text), room.max(8));
-        let style = node.role.map_or(Style::Faint, Style::of_role);
-        let name = style.paint(&name);
-        let (label, here) = (Style::Strong.paint(&label), Style::Strong.paint(here));
-        format!("{star} #{} {name}: {}{label}{here}", node.seq, text.trim_end())
-    }
+/// Returns the line of a node without its branches.
+fn line(node: &TreeNode, is_leaf: bool, width: usize) -> String {
+    let star = if node.active { '*' } else { ' ' };
+    let name = node.role.map_or_else(|| wire_name(node.kind), |role| role.as_str().to_owned());
+    let label = node.label.as_deref().map(sanitize::one_line);
+    let label = label.map_or_else(String::new, |label| format!("  [{label}]"));
+    let here = if is_leaf { "  <- here" } else { "" };
+    let fixed = format!("{star} #{} {name}: ", node.seq);
+    let room =
+        width.saturating_sub(fixed.chars().count() + label.chars().count() + here.chars().count());
+    let text = clip(&sanitize::one_line(&node.text), room.max(8));
+    let style = node.role.map_or(Style::Faint, Style::of_role);
+    let name = style.paint(&name);
+    let (label, here) = (Style::Strong.paint(&label), Style::Strong.paint(here));
+    format!("{star} #{} {name}: {}{label}{here}", node.seq, text.trim_end())
 }
 
 /// Returns whether the daemon recorded a node for itself.

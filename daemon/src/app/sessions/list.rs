@@ -18,13 +18,15 @@ use crate::app::core::Core;
 use crate::app::error::{AppError, Result, limit_page, page_limit};
 use crate::app::models::gate::check_servers;
 use crate::app::other_branches::other_branches;
-use crate::catalog::{ListQuery, SearchQuery};
+use crate::catalog::{ListQuery, SearchQuery, TitleWords};
 use crate::projects::Projects;
 use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
 
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
 const MAX_SEARCH: u32 = 200;
+/// The bytes of a filter for titles, which are those of the longest title.
+const MAX_TITLE_FILTER_BYTES: usize = 4096;
 /// A catalog that is behind by at most this many sessions is following; behind by more, it is being rebuilt.
 const FEW_BEHIND: u64 = 8;
 /// The wait of a search for a catalog that is following, so that it finds the newest records.
@@ -35,8 +37,9 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIST)?;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
     let project_hash = lenient_hash(params.project_path.as_deref());
-    let wanted =
-        ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
+    let title = title_words(params.title.as_deref())?;
+    let (status, id_prefix) = (params.status, params.id_prefix);
+    let wanted = ListFilter { project_hash, status, id_prefix, title, after };
     let open = core.sessions.open_summaries();
     let mut known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
     // The catalog keeps the row of a session until its files are removed.
@@ -47,6 +50,7 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
         project_hash: wanted.project_hash.as_deref(),
         statuses: wanted.statuses(),
         id_prefix: wanted.id_prefix.as_deref(),
+        title: wanted.title.as_ref(),
         limit: limit + 1,
         max_bytes: MAX_PAGE_BYTES,
         after: wanted.after,
@@ -75,6 +79,7 @@ struct ListFilter {
     project_hash: Option<String>,
     status: Option<SessionStatus>,
     id_prefix: Option<String>,
+    title: Option<TitleWords>,
     after: Option<(i64, SessionId)>,
 }
 
@@ -88,6 +93,7 @@ impl ListFilter {
             && (self.project_hash.is_none() || self.project_hash == session.project_hash)
             && self.after.is_none_or(|after| order_of(session) < after)
             && self.id_prefix.as_deref().is_none_or(|prefix| has_prefix(session, prefix))
+            && self.title.as_ref().is_none_or(|title| title.are_in(&session.title))
     }
 
     /// Returns the statuses to ask the catalog for: its rows of closed sessions may still say active.
@@ -100,6 +106,17 @@ impl ListFilter {
             Some(Archived) => &[Archived],
             Some(Corrupted) => &[Corrupted],
         }
+    }
+}
+
+/// Returns the words of a filter for titles.
+fn title_words(text: Option<&str>) -> Result<Option<TitleWords>> {
+    match text {
+        Some(text) if text.len() > MAX_TITLE_FILTER_BYTES => {
+            let problem = format!("must have at most {MAX_TITLE_FILTER_BYTES} bytes");
+            Err(AppError::invalid("title", problem))
+        }
+        text => Ok(text.map(TitleWords::new)),
     }
 }
 

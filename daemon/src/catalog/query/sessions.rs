@@ -49,6 +49,8 @@ pub(crate) struct ListQuery<'a> {
     pub statuses: &'a [SessionStatus],
     /// List only sessions whose id has this prefix, in either case, with or without hyphens.
     pub id_prefix: Option<&'a str>,
+    /// List only sessions with these words in their titles.
+    pub title: Option<&'a TitleWords>,
     /// Maximum number of sessions.
     pub limit: usize,
     /// The size of the listed sessions in bytes of JSON after which no further one is listed.
@@ -57,6 +59,23 @@ pub(crate) struct ListQuery<'a> {
     pub after: Option<(i64, SessionId)>,
     /// The sessions that the caller adds itself, because they are open.
     pub exclude: &'a HashSet<SessionId>,
+}
+
+/// The words that the titles of listed sessions contain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TitleWords(Vec<String>);
+
+impl TitleWords {
+    /// Returns the words of a text; case does not matter.
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.split_whitespace().map(str::to_lowercase).collect())
+    }
+
+    /// Returns whether a title contains each of the words, alone or in a longer word.
+    pub(crate) fn are_in(&self, title: &str) -> bool {
+        let title = title.to_lowercase();
+        self.0.iter().all(|word| title.contains(word))
+    }
 }
 
 /// The part of a stored session that search hits show; the other fields of the JSON are skipped.
@@ -311,8 +330,8 @@ pub(crate) fn remove_gaps(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM gaps WHERE num = ?1")?.execute([num]).map(drop)
 }
 
-/// Calls `each` with sessions, the most recently active first, until it returns false. Both statements are answered
-/// from their index alone.
+/// Calls `each` with sessions, the most recently active first, until it returns false. A session with a whole id is looked
+/// up; the other statements are answered from their index alone.
 pub(crate) fn each_listed(
     conn: &Connection,
     query: &ListQuery<'_>,
@@ -324,7 +343,11 @@ pub(crate) fn each_listed(
     let statuses = query.statuses.iter().fold(0, |bits, status| bits | 1 << status_code(*status));
     let (last_ms, last_id) =
         query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
-    let mut statement = conn.prepare_cached(if query.project_hash.is_some() {
+    let mut statement = conn.prepare_cached(if least == greatest {
+        "SELECT num, id FROM sessions
+         WHERE id = ?4 AND ?5 = ?4 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1
+             AND (?6 IS NULL OR project = ?6)"
+    } else if query.project_hash.is_some() {
         "SELECT num, id FROM sessions
          WHERE project = ?6 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND id BETWEEN ?4 AND ?5
          ORDER BY last_ms DESC, id DESC"

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{CatalogFixture, FakeLog, LISTED, at, id, search};
 use crate::catalog::query::sessions::{BLOCK_ITEMS, id_range};
-use crate::catalog::{Catalog, ListQuery, SearchQuery};
+use crate::catalog::{Catalog, ListQuery, SearchQuery, TitleWords};
 use crate::session::index::{
     IndexEntry, IndexProgress, IndexSource, IndexUpdate, KeyEntry, SourceError, UpdateScope,
 };
@@ -27,6 +27,7 @@ pub(super) fn all(exclude: &HashSet<SessionId>) -> ListQuery<'_> {
         project_hash: None,
         statuses: LISTED,
         id_prefix: None,
+        title: None,
         limit: 100,
         max_bytes: usize::MAX,
         after: None,
@@ -111,7 +112,10 @@ fn list_filters_select_sessions() {
     };
     change(1, &|log| log.session.project_hash = Some("abcd".into()));
     change(2, &|log| log.session.status = SessionStatus::Archived);
-    change(3, &|log| log.session.forked_from = Some(id(1 << 120)));
+    change(3, &|log| {
+        log.session.title = "Rename the Player".into();
+        log.session.forked_from = Some(id(1 << 120));
+    });
     change(4, &|log| {
         log.session.pinned = true;
         log.create_key = Some(key(9, 0));
@@ -129,6 +133,22 @@ fn list_filters_select_sessions() {
     check(ListQuery { id_prefix: Some("03"), ..all(&none) }, &[3]);
     check(ListQuery { id_prefix: Some("03000000-00"), ..all(&none) }, &[3]);
     check(ListQuery { id_prefix: Some("'; DROP"), ..all(&none) }, &[]);
+    let (third, first) = (id(3 << 120).to_string(), id(1 << 120).to_string());
+    let whole = |prefix, project_hash, statuses| ListQuery {
+        id_prefix: Some(prefix),
+        project_hash,
+        statuses,
+        ..all(&none)
+    };
+    check(whole(&third, None, LISTED), &[3]);
+    check(whole(&third, Some("abcd"), LISTED), &[]);
+    check(whole(&first, Some("abcd"), LISTED), &[1]);
+    check(whole(&third, None, &[SessionStatus::Archived]), &[]);
+    for (title, expect) in
+        [("NAME LAYER", &[3_u128][..]), ("rename", &[3]), ("rename x", &[]), ("", &[4, 3, 1])]
+    {
+        check(ListQuery { title: Some(&TitleWords::new(title)), ..all(&none) }, expect);
+    }
     check(ListQuery { limit: 0, ..all(&none) }, &[]);
     check(ListQuery { limit: 1, exclude: &HashSet::from([id(4 << 120)]), ..all(&none) }, &[3]);
     assert_eq!(fixture.catalog.forks_of(id(1 << 120)).expect("reads"), [id(3 << 120)]);

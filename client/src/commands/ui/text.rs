@@ -1,0 +1,196 @@
+//! Text on the screen: its tones, and cutting it at a number of columns. Pure.
+//!
+//! **Invariant**: every text from outside passes [`shown_line`] or [`shown_text`] before it enters a [`UiLine`].
+
+use ollm_protocol::content::Role;
+use ollm_protocol::sanitize;
+use unicode_width::UnicodeWidthChar as _;
+
+/// The columns of a tab.
+const TAB: &str = "    ";
+
+/// The tone of a text; the drawing gives it a style.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum UiTone {
+    #[default]
+    Plain,
+    /// A heading or a title.
+    Strong,
+    /// A detail.
+    Faint,
+    /// A word that was searched for.
+    Match,
+    User,
+    Assistant,
+    Tool,
+    /// An error, or something that cannot be taken back.
+    Bad,
+    /// Something that happens now.
+    Live,
+}
+
+impl UiTone {
+    /// Returns the tone for the name of a role.
+    pub(super) const fn of_role(role: Role) -> Self {
+        match role {
+            Role::User => Self::User,
+            Role::Assistant => Self::Assistant,
+            Role::Tool => Self::Tool,
+            Role::System => Self::Faint,
+        }
+    }
+}
+
+/// A line of the screen: pieces of text, each with its tone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct UiLine(pub(super) Vec<(UiTone, String)>);
+
+impl UiLine {
+    /// Returns a line of one tone.
+    pub(super) fn of(tone: UiTone, text: impl Into<String>) -> Self {
+        Self(vec![(tone, text.into())])
+    }
+
+    /// Returns the text of the line.
+    #[cfg(test)]
+    pub(super) fn text(&self) -> String {
+        self.0.iter().map(|(_, text)| text.as_str()).collect()
+    }
+}
+
+/// Returns a text from outside on one line, without anything that a terminal would obey.
+pub(super) fn shown_line(text: &str) -> String {
+    sanitize::one_line(text)
+}
+
+/// Returns a text from outside with its lines, without anything that a terminal would obey.
+pub(super) fn shown_text(text: &str) -> String {
+    sanitize::text(text).replace('\t', TAB)
+}
+
+/// Returns the columns that a text takes.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().filter_map(unicode_width::UnicodeWidthChar::width).sum()
+}
+
+/// Cuts a text at a number of columns, with an ellipsis at the cut.
+pub(super) fn clip(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    let mut column = 0;
+    for char in text.chars() {
+        column += char.width().unwrap_or(0);
+        if column >= width {
+            break;
+        }
+        cut.push(char);
+    }
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
+/// Cuts a text at its beginning, so that its end has at most a number of columns.
+pub(super) fn clip_start(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    let mut column = 0;
+    let mut from = text.len();
+    for (at, char) in text.char_indices().rev() {
+        column += char.width().unwrap_or(0);
+        if column >= width {
+            break;
+        }
+        from = at;
+    }
+    let ellipsis = if width > 0 { "…" } else { "" };
+    format!("{ellipsis}{}", &text[from..])
+}
+
+/// Breaks the lines of a text between words at a width; a word that is longer than a line is broken anywhere.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = Vec::new();
+    for line in text.split('\n') {
+        wrap_line(line, width, &mut lines);
+    }
+    lines
+}
+
+fn wrap_line(line: &str, width: usize, lines: &mut Vec<String>) {
+    let mut rest = line.trim_end();
+    let n_before = lines.len();
+    while columns(rest) > width {
+        let mut column = 0;
+        // The places after the last character that fits, and after the last space among these.
+        let (mut end, mut space) = (rest.len(), None);
+        for (at, char) in rest.char_indices() {
+            let char_columns = char.width().unwrap_or(0);
+            if column + char_columns > width {
+                end = at;
+                // A space at the margin ends the line without taking a column.
+                if char == ' ' {
+                    space = Some(at);
+                }
+                break;
+            }
+            column += char_columns;
+            // A line also ends after any wide character, because their scripts have no spaces.
+            if char == ' ' || char_columns == 2 {
+                space = Some(at + char.len_utf8());
+            }
+        }
+        // A character that is wider than the line stands alone.
+        let first = rest.chars().next().map_or(1, char::len_utf8);
+        let has_words = space.filter(|at| !rest[..*at].trim().is_empty());
+        let end = has_words.unwrap_or(end).max(first);
+        lines.push(rest[..end].trim_end().to_owned());
+        rest = rest[end..].trim_start_matches(' ');
+    }
+    if !rest.is_empty() || lines.len() == n_before {
+        lines.push(rest.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_at_columns_and_not_at_characters() {
+        let check = |text: &str, width, expect: &str| assert_eq!(clip(text, width), expect);
+        check("short", 5, "short");
+        check("longer", 5, "long…");
+        check("設定ファイル", 12, "設定ファイル");
+        check("設定ファイル", 6, "設定…");
+        check("any", 0, "");
+        let check = |text: &str, width, expect: &str| assert_eq!(clip_start(text, width), expect);
+        check("short", 5, "short");
+        check("longer", 5, "…nger");
+        check("設定ファイル", 6, "…イル");
+        check("any", 0, "");
+    }
+
+    #[test]
+    fn lines_end_between_words_or_after_wide_characters() {
+        let check = |text: &str, width, expect: &[&str]| assert_eq!(wrap(text, width), expect);
+        check("one two three", 7, &["one two", "three"]);
+        check("one two three", 8, &["one two", "three"]);
+        check("a\n\nb ", 8, &["a", "", "b"]);
+        check("unbreakable", 4, &["unbr", "eaka", "ble"]);
+        check("    deep word", 8, &["    deep", "word"]);
+        check("設定ファイル", 5, &["設定", "ファ", "イル"]);
+        check("設", 1, &["設"]);
+        check("", 9, &[""]);
+    }
+
+    #[test]
+    fn text_from_outside_obeys_no_terminal() {
+        assert_eq!(shown_line("a\u{1b}[2Jb\n\tc\u{202e}"), "ab c");
+        assert_eq!(shown_text("a\u{1b}]0;t\u{7}\n\tc"), "a\n    c");
+    }
+}
