@@ -33,6 +33,7 @@ A file appears complete or not at all, and an existing one is replaced only with
 With --json, prints a report of the written file; without a file, prints the export itself as json or jsonl.
 
 Examples:
+  ollmctl sessions export last --output talk.html
   ollmctl sessions export last --output talk.md
   ollmctl sessions export last --format jsonl > talk.jsonl")]
 pub(crate) struct ExportArgs {
