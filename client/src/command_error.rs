@@ -30,8 +30,8 @@ pub(crate) enum CommandError {
     /// The text cannot be a session id.
     #[error("{text:?} is not a session id or a prefix of one: {reason}")]
     InvalidId { text: String, reason: &'static str },
-    /// Several session ids begin with the text; `candidates` are the first of them.
-    #[error("more than one session id begins with {text:?}")]
+    /// Several session ids have the text; `candidates` are the first of them.
+    #[error("more than one session id ends or begins with {text:?}")]
     AmbiguousId { text: String, candidates: Vec<Session> },
     #[error("cannot {action} {}", file_name(path))]
     File { action: &'static str, path: PathBuf, source: io::Error },
@@ -253,7 +253,8 @@ impl CommandError {
                 ("cannot connect to ollmd".to_owned(), lines)
             }
             Self::AmbiguousId { candidates, .. } => {
-                let line = |session: &Session| format!("{}  {}", session.session_id, session.title);
+                let line =
+                    |session: &Session| format!("{}  {}", short_session_id(session), session.title);
                 (self.message(), candidates.iter().map(line).collect())
             }
             _ => (self.message(), Vec::new()),

@@ -324,6 +324,7 @@ fn check_catalog(
         project_hash: None,
         statuses: &every_status,
         id_prefix: None,
+        id_end: None,
         limit: usize::MAX,
         max_bytes: usize::MAX,
         after: None,

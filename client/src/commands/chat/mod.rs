@@ -59,7 +59,7 @@ pub(crate) struct ChatArgs {
     /// Continue the current session of this directory's project.
     #[arg(short, long = "continue", conflicts_with_all = ["resume", "new"])]
     continue_: bool,
-    /// Continue a session: an id, a unique prefix of one, or `last`; without a value, choose from the latest sessions.
+    /// Continue a session: an id, a unique end or beginning of one, or `last`; without a value, choose from the latest sessions.
     #[arg(
         short,
         long,

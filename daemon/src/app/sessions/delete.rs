@@ -247,6 +247,7 @@ fn newest_first(core: &Arc<Core>) -> Result<Vec<Session>> {
         project_hash: None,
         statuses: EVERY_STATUS,
         id_prefix: None,
+        id_end: None,
         limit: usize::MAX,
         max_bytes: usize::MAX,
         after: None,

@@ -35,8 +35,12 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIST)?;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
     let project_hash = lenient_hash(params.project_path.as_deref());
-    let wanted =
-        ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
+    let wanted = ListFilter {
+        project_hash,
+        status: params.status,
+        ids: (params.id_prefix, params.id_end),
+        after,
+    };
     let open = core.sessions.open_summaries();
     let mut known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
     // The catalog keeps the row of a session until its files are removed.
@@ -46,7 +50,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let query = ListQuery {
         project_hash: wanted.project_hash.as_deref(),
         statuses: wanted.statuses(),
-        id_prefix: wanted.id_prefix.as_deref(),
+        id_prefix: wanted.ids.0.as_deref(),
+        id_end: wanted.ids.1.as_deref(),
         limit: limit + 1,
         max_bytes: MAX_PAGE_BYTES,
         after: wanted.after,
@@ -67,6 +72,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     data.truncate(limit);
     let more = limit_page(&mut data) || is_longer;
     let next_cursor = more.then(|| data.last().map(cursor_of)).flatten();
+    data.iter_mut()
+        .for_each(|session| session.short_id = core.catalog.short_id(session.session_id));
     Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
 }
 
@@ -74,7 +81,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
 struct ListFilter {
     project_hash: Option<String>,
     status: Option<SessionStatus>,
-    id_prefix: Option<String>,
+    /// The beginning and the end of ids.
+    ids: (Option<String>, Option<String>),
     after: Option<(i64, SessionId)>,
 }
 
@@ -87,7 +95,15 @@ impl ListFilter {
         status
             && (self.project_hash.is_none() || self.project_hash == session.project_hash)
             && self.after.is_none_or(|after| order_of(session) < after)
-            && self.id_prefix.as_deref().is_none_or(|prefix| has_prefix(session, prefix))
+            && self.has_id(session)
+    }
+
+    fn has_id(&self, session: &Session) -> bool {
+        let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+        let id = plain(&session.session_id.to_string());
+        let (prefix, end) = &self.ids;
+        prefix.as_deref().is_none_or(|prefix| id.starts_with(&plain(prefix)))
+            && end.as_deref().is_none_or(|end| id.ends_with(&plain(end)))
     }
 
     /// Returns the statuses to ask the catalog for: its rows of closed sessions may still say active.
@@ -106,11 +122,6 @@ impl ListFilter {
 /// Returns the hash of a project, which may no longer exist.
 fn lenient_hash(path: Option<&str>) -> Option<String> {
     path.map(|path| project_hash(&Projects::lenient(path)))
-}
-
-fn has_prefix(session: &Session, prefix: &str) -> bool {
-    let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
-    plain(&session.session_id.to_string()).starts_with(&plain(prefix))
 }
 
 fn order_of(session: &Session) -> (i64, SessionId) {
@@ -150,7 +161,10 @@ pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<Se
     })?;
     let mut data = page.hits;
     let found = other_branches(core, data.iter().map(|hit| (hit.session_id, hit.seq)));
-    data.iter_mut().for_each(|hit| hit.other_branch = found.contains(&(hit.session_id, hit.seq)));
+    for hit in &mut data {
+        hit.other_branch = found.contains(&(hit.session_id, hit.seq));
+        hit.short_id = core.catalog.short_id(hit.session_id);
+    }
     Ok(SessionSearchResult {
         data,
         next_cursor: page.next_cursor,

@@ -472,6 +472,8 @@ pub struct SessionListParams {
     pub status: Option<SessionStatus>,
     /// Restricts the list to ids that begin with this text; case and hyphens are ignored.
     pub id_prefix: Option<String>,
+    /// Restricts the list to ids that end with this text; case and hyphens are ignored.
+    pub id_end: Option<String>,
     /// The most sessions of the page, 1 to 1000; default 25.
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.
