@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ollm_protocol::content::{Session, UnrecordedCall};
-use ollm_protocol::{Seq, sanitize};
+use ollm_protocol::{ErrorKind, Seq, sanitize};
 use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
+use crate::render::session_table::short_session_id;
 use crate::render::terminal::OutputError;
 use crate::render::{Style, escaped_json};
 
@@ -228,6 +229,9 @@ impl CommandError {
     /// Returns the message with its causes, each once.
     pub(crate) fn message(&self) -> String {
         let mut message = self.to_string();
+        if let Some(RpcFailure { kind: Some(ErrorKind::InvalidParams), .. }) = self.rpc_failure() {
+            message = without_wire_words(&message);
+        }
         let mut source = self.source();
         while let Some(cause) = source {
             let text = cause.to_string();
@@ -327,6 +331,29 @@ pub(crate) fn parse_error_message(error: &clap::Error) -> String {
     sanitize::one_line(message)
 }
 
+/// Returns the message about a param for people, who typed no param: its name in words if the message needs a subject.
+fn without_wire_words(message: &str) -> String {
+    const VERBS: [&str; 9] =
+        ["is", "are", "must", "has", "have", "cannot", "needs", "contains", "belongs"];
+    let Some((param, problem)) = message.split_once(": ") else { return message.to_owned() };
+    let is_param = param.starts_with(|c: char| c.is_ascii_lowercase())
+        && param.chars().all(|c| c.is_ascii_alphanumeric());
+    if !is_param {
+        return message.to_owned();
+    }
+    if !VERBS.contains(&problem.split(' ').next().unwrap_or_default()) {
+        return problem.to_owned();
+    }
+    let mut words = "the ".to_owned();
+    for c in param.chars() {
+        if c.is_ascii_uppercase() {
+            words.push(' ');
+        }
+        words.push(c.to_ascii_lowercase());
+    }
+    format!("{words} {problem}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,6 +369,21 @@ mod tests {
             "error: cannot read a.json: entity not found\n  try: ls -l a.json"
         );
         assert_eq!(error.exit(), Exit::NotFound);
+    }
+
+    #[test]
+    fn message_about_a_param_has_no_word_of_the_wire() {
+        let check = |message: &str, expected: &str| {
+            let data = Some(json!({ "kind": "invalidParams" }));
+            let failure = RpcFailure::new(-32602, message.to_owned(), data);
+            let error = CommandError::from(ClientError::Rpc(Box::new(failure)));
+            assert_eq!(error.message(), expected);
+        };
+        check("steps: there is nothing to redo", "there is nothing to redo");
+        check("model: name a model", "name a model");
+        check("projectPath: is not a directory", "the project path is not a directory");
+        check("message.parts[1].args: is too deep", "message.parts[1].args: is too deep");
+        check("no such thing", "no such thing");
     }
 
     #[test]

@@ -37,7 +37,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("/tree", "sessions tree {}", "show all branches of this session"),
     (
         "/branch N",
-        "sessions branch {}",
+        "sessions branch --session {}",
         "continue after record N, or from the beginning with `start`; /tree shows the numbers",
     ),
     (

@@ -25,6 +25,8 @@ use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
 const MAX_SEARCH: u32 = 200;
+/// The most directories in which a current session is looked for.
+const MAX_ELSE_OF: usize = 64;
 /// A catalog that is behind by at most this many sessions is following; behind by more, it is being rebuilt.
 const FEW_BEHIND: u64 = 8;
 /// The wait of a search for a catalog that is following, so that it finds the newest records.
@@ -177,13 +179,24 @@ pub(crate) fn current(
     core: &Arc<Core>,
     params: SessionCurrentParams,
 ) -> Result<SessionCurrentResult> {
-    let path = Projects::lenient(&params.project_path);
-    let session = match core.projects.current(&path)?.map(|id| core.sessions.summary(id)) {
-        // The log was removed by hand.
-        Some(Err(SessionError::NotFound { .. })) => None,
-        session => session.transpose()?,
-    };
-    Ok(SessionCurrentResult { session })
+    if params.else_of.len() > MAX_ELSE_OF {
+        return Err(AppError::invalid(
+            "elseOf",
+            format!("has more than {MAX_ELSE_OF} directories"),
+        ));
+    }
+    for path in std::iter::once(&params.project_path).chain(&params.else_of) {
+        let current = core.projects.current(&Projects::lenient(path))?;
+        match current.map(|id| core.sessions.summary(id)) {
+            // The log was removed by hand.
+            None | Some(Err(SessionError::NotFound { .. })) => {}
+            Some(session) => {
+                let session = Some(core.with_short_id(session?));
+                return Ok(SessionCurrentResult { session });
+            }
+        }
+    }
+    Ok(SessionCurrentResult { session: None })
 }
 
 /// Sets the current session of a project (`session.setCurrent`). Blocks on the disk.
@@ -204,7 +217,11 @@ pub(crate) fn set_project_servers(
     params: SessionSetProjectServersParams,
 ) -> Result<SessionSetProjectServersResult> {
     let SessionSetProjectServersParams { project_path, allowed_servers } = params;
-    let project_path = Projects::canonical(&project_path)?;
+    // A project that moved is asked for its servers by its old path.
+    let project_path = match allowed_servers {
+        None => Projects::lenient(&project_path),
+        Some(_) => Projects::canonical(&project_path)?,
+    };
     check_servers(core, allowed_servers.as_deref())?;
     if let Some(servers) = allowed_servers {
         core.projects.set_allowed_servers(&project_path, servers)?;

@@ -71,6 +71,17 @@ pub struct SessionIdParams {
 pub struct SessionCurrentParams {
     /// The directory of the project.
     pub project_path: String,
+    /// Further directories, of which the first with a current session counts if the project has none; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub else_of: Vec<String>,
+}
+
+impl SessionCurrentParams {
+    /// Returns params for one directory.
+    #[must_use]
+    pub const fn new(project_path: String) -> Self {
+        Self { project_path, else_of: Vec::new() }
+    }
 }
 
 /// The result of `session.current` and `session.setCurrent`.
