@@ -29,7 +29,7 @@ pub(crate) enum CommandError {
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     /// The text cannot be a session id.
-    #[error("{text:?} is not a session id or a prefix of one: {reason}")]
+    #[error("{text:?} is not a session id or a part of one: {reason}")]
     InvalidId { text: String, reason: &'static str },
     /// Several session ids have the text; `candidates` are the first of them.
     #[error("more than one session id ends or begins with {text:?}")]
