@@ -188,15 +188,14 @@ mod tests {
     fn directories_above_end_at_the_home_and_at_shared_ones() {
         let scratch = tempfile::tempdir().unwrap();
         let top = std::fs::canonicalize(scratch.path()).unwrap();
-        let deep = top.join("home/project/src");
-        std::fs::create_dir_all(&deep).unwrap();
-        let names = |home: &str| {
-            let above = directories_above(&deep, Some(&top.join(home)));
-            above.iter().map(|path| path.rsplit('/').next().unwrap().to_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(names("home"), ["project"]);
-        assert_eq!(names("home/project"), [""; 0]);
-        assert!(names("elsewhere").starts_with(&["project".to_owned(), "home".to_owned()]));
+        let home = tempfile::tempdir_in(&top).unwrap();
+        let project = tempfile::tempdir_in(&home).unwrap();
+        let above = |end: &Path| directories_above(&project.path().join("src"), Some(end));
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        assert_eq!(above(home.path()), [text(project.path())]);
+        assert_eq!(above(project.path()), [""; 0]);
+        let all = above(&top.join("elsewhere"));
+        assert_eq!(all[..2], [text(project.path()), text(home.path())]);
         assert_eq!(directories_above(Path::new("/tmp/x"), None), [""; 0]);
     }
 
