@@ -36,9 +36,10 @@ use crate::completion::CompletionsArgs;
     max_term_width = 100,
     disable_help_subcommand = true,
     after_help = "\
-SESSION is an id, a unique prefix of one with at least 4 characters, or `last`: the most recently active session of \
-all projects that is not archived. Where SESSION may be left out, the default is the current session of this \
-directory's project.
+SESSION is an id, a unique end or beginning of one with at least 4 characters, or `last`: the most recently active session of \
+all projects that is not archived. Commands take it as an argument or as --session. Left out, it is the current \
+session of this directory, or of the nearest directory above it; only commands that delete, and `sessions servers`, \
+need it.
 
 Examples:
   ollmctl chat

@@ -19,13 +19,13 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use crate::address::{Address, Environment};
+use crate::address::{Address, Environment, is_program};
 use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::{ClientError, RpcFailure};
 use crate::interrupts::Interrupts;
-use crate::model_server::{OtherModelServer, is_about_server};
+use crate::model_server::{NO_OLLAMA, OtherModelServer, START_OLLAMA, is_about_server};
 use crate::render::progress::Spinner;
 use crate::render::terminal::{OutputError, Terminal};
 use crate::render::{RenderOptions, Style, escaped_json, units};
@@ -197,7 +197,20 @@ impl<'a> CommandContext<'a> {
             // The settings of the address, of which the hint names the right one.
             failure.fields.remove("address");
         }
+        if let CommandError::Client(ClientError::Rpc(failure)) = &mut error
+            && failure.hint.as_deref() == Some(START_OLLAMA)
+            && !self.has_ollama()
+        {
+            failure.message = format!("{}; {NO_OLLAMA}", failure.message);
+            failure.hint = Some("ollmctl tour".to_owned());
+        }
         error
+    }
+
+    /// Returns whether this machine has the program of Ollama.
+    fn has_ollama(&self) -> bool {
+        let path = self.environment.search_path.as_deref().unwrap_or_default();
+        std::env::split_paths(path).any(|directory| is_program(&directory.join("ollama")))
     }
 
     /// Returns whether an error is about the server of which `OLLAMA_HOST` can be the address, and not about another one.

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ollm_protocol::content::{Session, UnrecordedCall};
-use ollm_protocol::{Seq, sanitize};
+use ollm_protocol::{ErrorKind, Seq, sanitize};
 use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
+use crate::render::session_table::short_session_id;
 use crate::render::terminal::OutputError;
 use crate::render::{Style, escaped_json};
 use crate::service::{NoManager, ServiceError, UnusablePath};
@@ -29,10 +30,10 @@ pub(crate) enum CommandError {
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     /// The text cannot be a session id.
-    #[error("{text:?} is not a session id or a prefix of one: {reason}")]
+    #[error("{text:?} is not a session id or a part of one: {reason}")]
     InvalidId { text: String, reason: &'static str },
-    /// Several session ids begin with the text; `candidates` are the first of them.
-    #[error("more than one session id begins with {text:?}")]
+    /// Several session ids have the text; `candidates` are the first of them.
+    #[error("more than one session id ends or begins with {text:?}")]
     AmbiguousId { text: String, candidates: Vec<Session> },
     #[error("cannot {action} {}", file_name(path))]
     File { action: &'static str, path: PathBuf, source: io::Error },
@@ -253,6 +254,9 @@ impl CommandError {
     /// Returns the message with its causes, each once.
     pub(crate) fn message(&self) -> String {
         let mut message = self.to_string();
+        if let Some(RpcFailure { kind: Some(ErrorKind::InvalidParams), .. }) = self.rpc_failure() {
+            message = without_wire_words(&message);
+        }
         let mut source = self.source();
         while let Some(cause) = source {
             let text = cause.to_string();
@@ -278,7 +282,8 @@ impl CommandError {
                 ("cannot connect to ollmd".to_owned(), lines)
             }
             Self::AmbiguousId { candidates, .. } => {
-                let line = |session: &Session| format!("{}  {}", session.session_id, session.title);
+                let line =
+                    |session: &Session| format!("{}  {}", short_session_id(session), session.title);
                 (self.message(), candidates.iter().map(line).collect())
             }
             _ => (self.message(), Vec::new()),
@@ -351,6 +356,29 @@ pub(crate) fn parse_error_message(error: &clap::Error) -> String {
     sanitize::one_line(message)
 }
 
+/// Returns the message about a param for people, who typed no param: its name in words if the message needs a subject.
+fn without_wire_words(message: &str) -> String {
+    const VERBS: [&str; 9] =
+        ["is", "are", "must", "has", "have", "cannot", "needs", "contains", "belongs"];
+    let Some((param, problem)) = message.split_once(": ") else { return message.to_owned() };
+    let is_param = param.starts_with(|c: char| c.is_ascii_lowercase())
+        && param.chars().all(|c| c.is_ascii_alphanumeric());
+    if !is_param {
+        return message.to_owned();
+    }
+    if !VERBS.contains(&problem.split(' ').next().unwrap_or_default()) {
+        return problem.to_owned();
+    }
+    let mut words = "the ".to_owned();
+    for c in param.chars() {
+        if c.is_ascii_uppercase() {
+            words.push(' ');
+        }
+        words.push(c.to_ascii_lowercase());
+    }
+    format!("{words} {problem}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +394,21 @@ mod tests {
             "error: cannot read a.json: entity not found\n  try: ls -l a.json"
         );
         assert_eq!(error.exit(), Exit::NotFound);
+    }
+
+    #[test]
+    fn message_about_a_param_has_no_word_of_the_wire() {
+        let check = |message: &str, expected: &str| {
+            let data = Some(json!({ "kind": "invalidParams" }));
+            let failure = RpcFailure::new(-32602, message.to_owned(), data);
+            let error = CommandError::from(ClientError::Rpc(Box::new(failure)));
+            assert_eq!(error.message(), expected);
+        };
+        check("steps: there is nothing to redo", "there is nothing to redo");
+        check("model: name a model", "name a model");
+        check("projectPath: is not a directory", "the project path is not a directory");
+        check("message.parts[1].args: is too deep", "message.parts[1].args: is too deep");
+        check("no such thing", "no such thing");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use ollm_protocol::{METHODS, sanitize};
 
 use crate::address::{Address, Environment};
 use crate::connection::{BlockingClient, Connector};
+use crate::render::session_table::{short_id, short_session_id};
 use crate::render::terminal::{OutputError, Terminal};
 
 /// The variable that the script sets when a shell asks for completions.
@@ -33,6 +34,8 @@ const PROGRAM: &str = "ollmctl";
 const TIMEOUT: Duration = Duration::from_millis(90);
 /// The maximum number of offered values; people do not choose from longer lists.
 const MAX_OFFERED: u32 = 20;
+/// The sessions whose short forms are compared with typed text: a shell asks again at each key.
+const MAX_RECENT: u32 = 500;
 /// Characters of a title.
 const MAX_TITLE_CHARS: usize = 60;
 
@@ -105,10 +108,13 @@ fn complete_session(current: &OsStr) -> Vec<CompletionCandidate> {
     if !typed.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
         return offered;
     }
-    offered.extend(in_time(move || list_sessions(&typed)).iter().map(|session| {
+    let part = typed.clone();
+    offered.extend(in_time(move || list_sessions(&part)).iter().map(|session| {
         let title = sanitize::one_line(&session.title);
         let title: String = title.chars().take(MAX_TITLE_CHARS).collect();
-        candidate(&session.session_id.to_string(), &title)
+        let id = session.session_id.to_string();
+        let is_short = !id.starts_with(&typed) || typed.is_empty();
+        candidate(&if is_short { short_session_id(session) } else { id }, &title)
     }));
     offered
 }
@@ -123,11 +129,16 @@ fn complete_snapshot(current: &OsStr) -> Vec<CompletionCandidate> {
         let params = SnapshotListParams { limit: Some(1000), ..SnapshotListParams::default() };
         Some(connect()?.call::<SnapshotList>(&params).ok()?.data)
     });
-    let matching = found.iter().filter(|info| info.snapshot_id.to_string().starts_with(&typed));
-    offered.extend(matching.take(MAX_OFFERED as usize).map(|info| {
+    let values = found.iter().map(|info| {
+        let id = info.snapshot_id.to_string();
+        let is_whole = !typed.is_empty() && id.starts_with(&typed);
+        (info, if is_whole { id } else { short_id(info.short_id.as_deref(), id) })
+    });
+    let matching = values.filter(|(_, value)| value.starts_with(&typed));
+    offered.extend(matching.take(MAX_OFFERED as usize).map(|(info, value)| {
         let summary = sanitize::one_line(&info.summary);
         let summary: String = summary.chars().take(MAX_TITLE_CHARS).collect();
-        candidate(&info.snapshot_id.to_string(), &summary)
+        candidate(&value, &summary)
     }));
     offered
 }
@@ -171,19 +182,25 @@ fn candidate(value: &str, help: &str) -> CompletionCandidate {
     CompletionCandidate::new(value).help(Some(StyledStr::from(help.to_owned())))
 }
 
-/// Lists the sessions whose id begins with a text; archived ones only if some of the id was typed.
+/// Lists the sessions whose id, or the short form of it, begins with a text; archived ones only if some of the id was typed.
 fn list_sessions(typed: &str) -> Option<Vec<Session>> {
     let mut client = connect()?;
-    let mut found = Vec::new();
-    let archived = (!typed.is_empty()).then_some(Some(SessionStatus::Archived));
-    for status in std::iter::once(None).chain(archived) {
-        let params = SessionListParams {
-            status,
-            id_prefix: (!typed.is_empty()).then(|| typed.to_owned()),
-            limit: Some(MAX_OFFERED),
-            ..SessionListParams::default()
-        };
-        found.extend(client.call::<SessionList>(&params).ok()?.data);
+    let mut list = |params: SessionListParams| Some(client.call::<SessionList>(&params).ok()?.data);
+    if typed.is_empty() {
+        let limit = Some(MAX_OFFERED);
+        return list(SessionListParams { limit, ..SessionListParams::default() });
     }
+    let mut found: Vec<Session> = Vec::new();
+    for status in [None, Some(SessionStatus::Archived)] {
+        let of_status = SessionListParams { status, ..SessionListParams::default() };
+        let recent = list(SessionListParams { limit: Some(MAX_RECENT), ..of_status.clone() })?;
+        found.extend(recent.into_iter().filter(|one| short_session_id(one).starts_with(typed)));
+        let (id_prefix, limit) = (Some(typed.to_owned()), Some(MAX_OFFERED));
+        let begins = list(SessionListParams { id_prefix, limit, ..of_status })?;
+        found.extend(begins);
+    }
+    found.sort_by_key(|session| std::cmp::Reverse((session.last_activity, session.session_id)));
+    found.dedup_by_key(|session| session.session_id);
+    found.truncate(MAX_OFFERED as usize);
     Some(found)
 }

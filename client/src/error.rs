@@ -387,7 +387,8 @@ impl ClientError {
                 format!("sudo -u '#{owner}' ollmctl daemon start  # or give --home")
             }
             Self::ForeignHome { home, user, .. } => {
-                format!("sudo chown -R {user} {}", home.display())
+                let home = home.display();
+                format!("ollmctl --home DIR ...  # or, if it is yours: sudo chown -R {user} {home}")
             }
             Self::ListensElsewhere { socket, .. } => {
                 format!("ollmctl --socket {} ...", socket.display())

@@ -8,6 +8,11 @@ use ollm_protocol::methods::daemon::ModelServerAddress;
 use ollm_protocol::model_host::ModelHost;
 use ollm_protocol::sanitize;
 
+/// The daemon's advice for an Ollama that does not run.
+pub(crate) const START_OLLAMA: &str = "ollama serve";
+/// What is said where that advice cannot be followed.
+pub(crate) const NO_OLLAMA: &str = "Ollama is not installed here (https://ollama.com); without a model, everything but answers works";
+
 /// A daemon that uses another model server than its environment variable in this shell says.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OtherModelServer {

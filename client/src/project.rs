@@ -1,5 +1,6 @@
 //! The project of a directory: its path as the daemon knows it, and its current session.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::content::Session;
@@ -12,6 +13,9 @@ use ollm_protocol::{ErrorKind, SessionId, sanitize};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
+
+/// The most directories above a project that are looked at.
+const MAX_DIRECTORIES: usize = 64;
 
 /// Returns the canonical path of a project; by default of the current directory.
 pub(crate) fn canonical_path(given: Option<&Path>) -> CommandResult<String> {
@@ -51,12 +55,26 @@ fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
     )
 }
 
-/// Returns the current session of a project.
+/// Returns the directories above one, the nearest first, without the home directory and everything above it, and without
+/// directories that everybody may write to, such as `/tmp`.
+fn directories_above(path: &Path, home: Option<&Path>) -> Vec<String> {
+    const WRITABLE_BY_ALL: u32 = 0o002;
+    let is_private = |dir: &&Path| {
+        dir.parent().is_some()
+            && home.is_none_or(|home| !home.starts_with(dir))
+            && dir.metadata().is_ok_and(|found| found.mode() & WRITABLE_BY_ALL == 0)
+    };
+    let above = path.ancestors().skip(1).take_while(is_private).take(MAX_DIRECTORIES);
+    above.filter_map(Path::to_str).map(str::to_owned).collect()
+}
+
+/// Returns the current session of a project, else that of the nearest directory above it.
 pub(crate) fn current_session(
     project_path: &str,
     ctx: &mut CommandContext<'_>,
 ) -> Result<Option<Session>, ClientError> {
-    let params = SessionCurrentParams { project_path: project_path.to_owned() };
+    let else_of = directories_above(Path::new(project_path), std::env::home_dir().as_deref());
+    let params = SessionCurrentParams { project_path: project_path.to_owned(), else_of };
     Ok(ctx.call::<SessionCurrent>(&params)?.value.session)
 }
 
@@ -164,6 +182,21 @@ mod tests {
         let path = filter_path(Some(Path::new("/nowhere/x"))).unwrap();
         assert_eq!(path.as_deref(), Some("/nowhere/x"));
         assert_eq!(filter_path(None).unwrap(), None);
+    }
+
+    #[test]
+    fn directories_above_end_at_the_home_and_at_shared_ones() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(scratch.path()).unwrap();
+        let home = tempfile::tempdir_in(&top).unwrap();
+        let project = tempfile::tempdir_in(&home).unwrap();
+        let above = |end: &Path| directories_above(&project.path().join("src"), Some(end));
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        assert_eq!(above(home.path()), [text(project.path())]);
+        assert_eq!(above(project.path()), [""; 0]);
+        let all = above(&top.join("elsewhere"));
+        assert_eq!(all[..2], [text(project.path()), text(home.path())]);
+        assert_eq!(directories_above(Path::new("/tmp/x"), None), [""; 0]);
     }
 
     #[test]

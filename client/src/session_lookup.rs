@@ -1,4 +1,4 @@
-//! Session ids as people write them: whole, as a unique prefix, or as `last`.
+//! Session ids as people write them: whole, as a unique end or beginning, or as `last`.
 
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::SessionListParams;
@@ -7,9 +7,9 @@ use ollm_protocol::{SessionId, sanitize};
 use crate::command_error::{CommandError, CommandResult, LIST_HINT};
 use crate::error::ClientError;
 
-/// The shortest prefix that is looked up; shorter ones match by accident.
-const MIN_PREFIX_CHARS: usize = 4;
-/// The maximum number of sessions listed for an ambiguous prefix.
+/// The shortest part that is looked up; shorter ones match by accident.
+const MIN_PART_CHARS: usize = 4;
+/// The maximum number of sessions listed for an ambiguous part.
 const MAX_LISTED: u32 = 10;
 
 /// Resolves a text to a session id; `list` requests a list of sessions. Does not look up a whole id, because the call
@@ -28,34 +28,54 @@ pub(crate) fn resolve(
             CommandError::not_found(message, "ollmctl record 'hello'")
         });
     }
-    let prefix = text.to_ascii_lowercase();
+    let part = text.to_ascii_lowercase();
     let invalid = |reason| CommandError::InvalidId { text: sanitize::one_line(text), reason };
-    if !prefix.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
+    if !part.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
         return Err(invalid("ids are hexadecimal"));
     }
-    if !(MIN_PREFIX_CHARS..36).contains(&prefix.len()) {
+    if !(MIN_PART_CHARS..36).contains(&part.len()) {
         return Err(invalid("write at least 4 characters of an id, or `last`"));
     }
-    let mut candidates = Vec::new();
-    // Without a status the daemon leaves out archived sessions.
-    for status in [None, Some(SessionStatus::Archived)] {
-        let id_prefix = Some(prefix.clone());
-        let limit = Some(MAX_LISTED);
-        candidates.extend(list(SessionListParams {
-            id_prefix,
-            status,
-            limit,
-            ..Default::default()
-        })?);
+    // Short forms are ends of ids; all sessions of a minute have the same beginning.
+    let mut candidates = find(&part, IdPart::End, &mut list)?;
+    if candidates.is_empty() {
+        candidates = find(&part, IdPart::Beginning, &mut list)?;
     }
     match candidates.as_slice() {
         [] => {
-            let message = format!("no session id begins with {prefix:?}");
+            let message = format!("no session id ends or begins with {part:?}");
             Err(CommandError::not_found(message, LIST_HINT))
         }
         [only] => Ok(only.session_id),
-        _ => Err(CommandError::AmbiguousId { text: prefix, candidates }),
+        _ => Err(CommandError::AmbiguousId { text: part, candidates }),
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IdPart {
+    Beginning,
+    End,
+}
+
+/// Finds the sessions whose id has a part.
+fn find(
+    text: &str,
+    part: IdPart,
+    list: &mut impl FnMut(SessionListParams) -> Result<Vec<Session>, ClientError>,
+) -> CommandResult<Vec<Session>> {
+    let mut found = Vec::new();
+    // Without a status the daemon leaves out archived sessions.
+    for status in [None, Some(SessionStatus::Archived)] {
+        let text = |wanted| (part == wanted).then(|| text.to_owned());
+        found.extend(list(SessionListParams {
+            id_prefix: text(IdPart::Beginning),
+            id_end: text(IdPart::End),
+            status,
+            limit: Some(MAX_LISTED),
+            ..Default::default()
+        })?);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -66,9 +86,11 @@ mod tests {
     /// Lists the sessions that match the params, as the daemon does.
     fn list(all: &[Session], params: &SessionListParams) -> Vec<Session> {
         let prefix = params.id_prefix.clone().unwrap_or_default();
+        let end = params.id_end.clone().unwrap_or_default();
         let archived = params.status == Some(SessionStatus::Archived);
         all.iter()
             .filter(|session| session.session_id.to_string().starts_with(&prefix))
+            .filter(|session| session.session_id.to_string().ends_with(&end))
             .filter(|session| (session.status == SessionStatus::Archived) == archived)
             .take(params.limit.map_or(25, |limit| limit as usize))
             .cloned()
@@ -76,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn session_is_found_by_id_prefix_or_last() {
+    fn session_is_found_by_id_end_beginning_or_last() {
         let one = "0192f0c1-0000-7000-8000-000000000001";
         let two = "0192f0c1-0000-7000-8000-000000000002";
         let away = "0192ffff-0000-7000-8000-000000000003";
@@ -91,6 +113,8 @@ mod tests {
         assert_eq!(resolve("0192f0c1-0000-7000-8000-000000000002").unwrap(), two);
         assert!(resolve("0192F").unwrap_err().to_string().ends_with("\"0192f\""));
         assert_eq!(resolve("0192ffff").unwrap(), away);
+        assert_eq!(resolve("0002").unwrap(), two);
+        assert_eq!(resolve("0003").unwrap(), away);
         assert!(
             matches!(resolve("0192f0c1"), Err(CommandError::AmbiguousId { candidates, .. }) if candidates.len() == 2)
         );

@@ -7,7 +7,7 @@
 //! - [`limits`]: the limits of the fields that clients and files set.
 //! - [`sanitize`]: text from models, tools and files made safe to show.
 //! - [`code_fence`]: code fences in the text of a model. [`model_host`]: the address of a model server.
-//! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants.
+//! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants. [`short_id`]: short forms of ids.
 //!
 //! `PROTOCOL.md` beside this crate describes the wire in prose.
 
@@ -23,6 +23,7 @@ pub mod method;
 pub mod methods;
 pub mod model_host;
 pub mod sanitize;
+pub mod short_id;
 pub mod time;
 
 pub use error::{ErrorClass, ErrorData, ErrorKind};

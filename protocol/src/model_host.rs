@@ -23,12 +23,21 @@ pub struct ModelHost {
     base_path: String,
 }
 
+/// The characters of an invalid host name that an error quotes.
+const MAX_NAMED_CHARS: usize = 80;
+
 /// The address of the model server is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the address of the model server {problem}")]
 pub struct InvalidHost {
     /// The problem, as the predicate of a sentence.
-    pub problem: &'static str,
+    pub problem: String,
+}
+
+impl InvalidHost {
+    fn new(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into() }
+    }
 }
 
 impl ModelHost {
@@ -47,13 +56,11 @@ impl ModelHost {
             None => (false, text, PORT),
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest, 80),
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest, 443),
-            Some(_) => return Err(InvalidHost { problem: "must begin with http:// or https://" }),
+            Some(_) => return Err(InvalidHost::new("must begin with http:// or https://")),
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.contains('@') {
-            return Err(InvalidHost {
-                problem: "contains a user name; set the key with OLLAMA_API_KEY",
-            });
+            return Err(InvalidHost::new("contains a user name; set the key with OLLAMA_API_KEY"));
         }
         let (name, port) = split_port(authority);
         let port = port.map_or(default, |port| port.parse().unwrap_or(default));
@@ -120,7 +127,12 @@ fn name_of(name: &str) -> Result<String, InvalidHost> {
         Err(_) if name.chars().all(|char| char.is_alphanumeric() || "-._".contains(char)) => {
             Ok(name.to_ascii_lowercase())
         }
-        Err(_) => Err(InvalidHost { problem: "is not a host name or an IP address" }),
+        Err(_) => {
+            let name: String = name.chars().take(MAX_NAMED_CHARS).collect();
+            Err(InvalidHost::new(format!(
+                "has {name:?} where a host name or an IP address belongs"
+            )))
+        }
     }
 }
 
@@ -130,7 +142,7 @@ fn path_of(path: &str) -> Result<String, InvalidHost> {
     if path.chars().all(fits) && !path.split('/').any(|part| part == "..") {
         return Ok(path.to_owned());
     }
-    Err(InvalidHost { problem: "has a path with invalid characters" })
+    Err(InvalidHost::new("has a path with invalid characters"))
 }
 
 #[cfg(test)]

@@ -229,10 +229,13 @@ fn commands_take_show_restore_pin_and_delete() {
         sandbox.ctl(["record", "--project", &project, "--role", role, text]).ok();
     }
     let said = sandbox.ctl(["snapshot", "create", "before the port", "--session", "last"]).ok();
-    let id = said.split_whitespace().find(|word| word.len() == 36).expect("an id").to_owned();
+    let short = said.split_whitespace().nth(1).expect("an id").to_owned();
+    let listed = sandbox.ctl(["snapshot", "list", "last", "--json"]).json();
+    let id = listed["data"][0]["snapshotId"].as_str().unwrap().to_owned();
+    assert!(id.ends_with(&short), "{said}");
     sandbox.ctl(["record", "--session", "last", "two"]).ok();
     let listed = sandbox.ctl(["snapshot", "list", "last"]).ok();
-    assert!(listed.contains(&id[24..]) && listed.contains("before the port"), "{listed}");
+    assert!(listed.contains(&id[32..]) && listed.contains("before the port"), "{listed}");
     let shown = sandbox.ctl(["snapshot", "show", &id[24..]]).ok();
     assert!(shown.contains("before the port") && shown.contains("manual"), "{shown}");
     let refused = sandbox.ctl(["snapshot", "restore", &id]);

@@ -9,21 +9,15 @@ use crate::completion;
 use crate::project::session_or_current;
 
 /// The help of a required session.
-pub(crate) const SESSION_HELP: &str = "An id, a unique prefix of one, or `last` for the most recently active session \
+pub(crate) const SESSION_HELP: &str = "An id, a unique end or beginning of one, or `last` for the most recently active session \
     of all projects that is not archived";
 /// The help of a session that may be left out.
-const OPTIONAL_SESSION_HELP: &str = "An id, a unique prefix of one, or `last` for the most recently active \
+const OPTIONAL_SESSION_HELP: &str = "An id, a unique end or beginning of one, or `last` for the most recently active \
     session of all projects that is not archived [default: the current session of this directory's project]";
 
 // These structs have no doc comments: clap would print them instead of the help of the command that contains them.
 
-#[derive(Debug, Args)]
-pub(crate) struct SessionArg {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
-    pub(crate) id: String,
-}
-
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct OptionalSessionArg {
     #[arg(value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
     id: Option<String>,
@@ -45,13 +39,23 @@ pub(crate) struct SessionFlag {
 }
 
 impl OptionalSessionArg {
+    /// Returns the session that was given.
+    pub(crate) fn given(&self) -> Option<&str> {
+        self.id.as_deref().or(self.session.as_deref())
+    }
+
+    /// Returns the session that was given as it is typed in a command, with a space before it; empty for the default.
+    pub(crate) fn typed(&self) -> String {
+        self.given().map(|id| format!(" {id}")).unwrap_or_default()
+    }
+
     /// Returns the session that was given, else the current one, as [`session_or_current`] does.
     pub(crate) fn id_or_current(
         &self,
         command: &str,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<SessionId> {
-        session_or_current(self.id.as_deref().or(self.session.as_deref()), command, ctx)
+        session_or_current(self.given(), command, ctx)
     }
 }
 

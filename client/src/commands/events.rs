@@ -24,7 +24,7 @@ Examples:
   ollmctl events
   ollmctl events --session last --kind message-recorded --json")]
 pub(crate) struct EventsArgs {
-    /// Only events of one session: an id, a unique prefix of one, or `last`.
+    /// Only events of one session: an id, a unique end or beginning of one, or `last`.
     #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// Only events of this kind; may be given several times.
@@ -60,16 +60,16 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     }
 }
 
-/// Returns a line such as `10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user tokens=12`.
+/// Returns a line such as `10:00:00  9a3b0001  message-recorded  #3  role=user tokens=12`.
 fn render(event: &Event, options: &RenderOptions) -> String {
     let time = (options.local_time)(event.at).format("%H:%M:%S");
-    let session = event.session_id.map_or_else(String::new, |id| short_id(&id));
+    let session = event.session_id.map_or_else(String::new, |id| short_id(None, id));
     let style = match event.kind {
         EventKind::Lagged | EventKind::Resync => Style::Bad,
         _ => Style::Strong,
     };
     let kind = style.paint(&wire_name(event.kind));
-    let mut line = format!("{time}  {session:<13}  {kind}");
+    let mut line = format!("{time}  {session:<8}  {kind}");
     if let Some(seq) = event.seq {
         line.push_str(&format!("  #{seq}"));
     }
@@ -106,7 +106,7 @@ mod tests {
         }))
         .unwrap();
         let text = plain(&render(&event, &render_options(80)));
-        assert_eq!(text, "10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user title=a b\n");
+        assert_eq!(text, "10:00:00  00000001  message-recorded  #3  role=user title=a b\n");
     }
 
     #[test]

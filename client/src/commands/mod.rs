@@ -15,6 +15,7 @@ pub(crate) mod goal;
 pub(crate) mod loops;
 pub(crate) mod man;
 pub(crate) mod models;
+mod parse_error;
 pub(crate) mod recall;
 pub(crate) mod record;
 pub(crate) mod remember;
@@ -28,19 +29,16 @@ pub(crate) mod ui;
 pub(crate) mod undo;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anstream::ColorChoice;
-use clap::error::{ContextKind, ContextValue};
 
 use crate::address::Environment;
 use crate::cli::{self, Cli, CliCommand};
 use crate::command_context::CommandContext;
-use crate::command_error::{CommandError, CommandResult, parse_error_message};
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::error::Exit;
-use crate::render::Style;
 use crate::render::terminal::Terminal;
 use crate::render::wrap::wrap;
 
@@ -59,7 +57,7 @@ pub fn run(
     };
     let cli = match cli {
         Ok(cli) => cli,
-        Err(error) => return report_parse_error(&error, &arguments).into(),
+        Err(error) => return parse_error::report(&error, &arguments).into(),
     };
     let json = cli.global.json;
     let mut terminal = Terminal::of_process(match cli.global.color {
@@ -119,40 +117,4 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Man(args) => man::run(&args, ctx),
         CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
     }
-}
-
-/// Prints help, or an error of the command line; with `--json` as JSON.
-fn report_parse_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
-    if !error.use_stderr() {
-        // A failure to print help could not be reported anywhere.
-        drop(error.print());
-        return Exit::Success;
-    }
-    let hint = sessions_hint(error);
-    if arguments.iter().any(|argument| argument == "--json") {
-        let hint = hint.unwrap_or_else(|| "ollmctl --help".to_owned());
-        let json = CommandError::usage(parse_error_message(error), &hint).to_json();
-        Terminal::of_process(ColorChoice::Never).eprintln(&json);
-        return Exit::Usage;
-    }
-    drop(error.print());
-    if arguments.len() == 1 && std::io::stderr().is_terminal() {
-        let text = "\n`ollmctl ui` shows your sessions on the whole screen.";
-        Terminal::of_process(ColorChoice::Auto).eprintln(text);
-    }
-    if let Some(hint) = hint {
-        let text = format!("\n  {} {hint}", Style::Strong.paint("try:"));
-        Terminal::of_process(ColorChoice::Auto).eprintln(&text);
-    }
-    Exit::Usage
-}
-
-/// Returns a hint for an unknown command that is a subcommand of `sessions`.
-fn sessions_hint(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
-        return None;
-    };
-    let cli = cli::whole_command();
-    let sessions = cli.find_subcommand("sessions")?;
-    sessions.find_subcommand(name).map(|command| format!("ollmctl sessions {command} --help"))
 }

@@ -27,7 +27,7 @@ Examples:
 pub(crate) struct RecallArgs {
     /// The question; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
     question: Option<String>,
-    /// Only in one session: an id, a unique prefix of one, or `last`.
+    /// Only in one session: an id, a unique end or beginning of one, or `last`.
     #[arg(long, value_name = "SESSION", conflicts_with = "project", add = completion::sessions())]
     session: Option<String>,
     /// Only in sessions of the project in DIR.

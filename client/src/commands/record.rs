@@ -25,7 +25,7 @@ Examples:
   ollmctl record --new --project . 'Another matter.'
   git diff | ollmctl record -")]
 pub(crate) struct RecordArgs {
-    /// The session: an id, a unique prefix of one, or `last` [default: the current session of the project, else a new
+    /// The session: an id, a unique end or beginning of one, or `last` [default: the current session of the project, else a new
     /// one].
     #[arg(long, value_name = "SESSION", conflicts_with = "new", add = completion::sessions())]
     session: Option<String>,

@@ -36,7 +36,7 @@ Examples:
 pub(crate) struct RememberArgs {
     /// The text; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
     text: Option<String>,
-    /// Remember it in one session: an id, a unique prefix of one, or `last` [default: the current session of this
+    /// Remember it in one session: an id, a unique end or beginning of one, or `last` [default: the current session of this
     /// directory's project].
     #[arg(long, value_name = "SESSION", conflicts_with_all = ["project", "global"], add = completion::sessions())]
     session: Option<String>,

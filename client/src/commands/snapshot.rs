@@ -16,11 +16,13 @@ use serde_json::Value;
 use crate::args::session::{OptionalSessionArg, SessionFlag};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::sessions::branches::{moved_records, path_records};
+use crate::commands::sessions::branches::{moved_records, path_records, records_to_move};
 use crate::commands::undo::{TAKEN_BACK, put_back};
 use crate::completion;
 use crate::project::session_or_current;
 use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
+use crate::render::session_table::{WIDE_COLUMNS, short_id};
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::table::{self, clip};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, Style};
@@ -29,7 +31,7 @@ use crate::render::{RenderOptions, Style};
 const LIST_HINT: &str = "ollmctl snapshot list --all";
 /// The help of a snapshot.
 const SNAPSHOT_HELP: &str =
-    "An id, a unique prefix or end of one, or `last` for the newest of the session";
+    "An id, a unique end or beginning of one, or `last` for the newest of the session";
 /// The shortest part of an id that is looked up.
 const MIN_PART_CHARS: usize = 4;
 /// Snapshots in one page.
@@ -237,21 +239,24 @@ fn find(
         let problem = format!("{text:?} is not a snapshot id or at least 4 characters of one");
         return Err(CommandError::usage(problem, LIST_HINT));
     }
-    let mut found: Vec<FoundSnapshot> = Vec::new();
+    let (mut found, mut begins): (Vec<FoundSnapshot>, Vec<FoundSnapshot>) = Default::default();
     let mut cursor = None;
     loop {
         let page = ctx.call::<SnapshotList>(&list_params(session, cursor))?.value;
         found.extend(page.data.iter().filter_map(|info| {
             let id = info.snapshot_id.to_string();
-            let matches = id.starts_with(&part) || id.ends_with(&part);
-            matches.then_some((info.snapshot_id, Some(info.session_id)))
+            // Short forms are ends; all ids of a minute have the same beginning.
+            let matches = id.replace('-', "").ends_with(&part.replace('-', ""));
+            let one = (info.snapshot_id, Some(info.session_id));
+            begins.extend(id.starts_with(&part).then_some(one));
+            matches.then_some(one)
         }));
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    match found.as_slice() {
+    match if found.is_empty() { begins } else { found }.as_slice() {
         [only] => Ok(*only),
         [] => {
             Err(CommandError::not_found(format!("no snapshot id has the part {part:?}"), LIST_HINT))
@@ -332,7 +337,11 @@ fn confirmed(
         return Err(CommandError::unfinished(call, hint));
     }
     let show = |_: &RenderOptions| render_plan(&plan, with_files);
-    if !yes && !ctx.confirm("restore the snapshot", "restored", show)? {
+    let puts_back =
+        with_files && plan.files.as_ref().is_some_and(|files| files.counts.put_back > 0);
+    let changes_nothing =
+        !plan.new_session && plan.added.is_empty() && plan.removed.is_empty() && !puts_back;
+    if !yes && !changes_nothing && !ctx.confirm("restore the snapshot", "restored", show)? {
         return Ok(None);
     }
     let plan_id = plan.files.filter(|_| with_files).map(|files| files.plan_id);
@@ -378,7 +387,7 @@ fn delete(args: &SnapshotDeleteArgs, ctx: &mut CommandContext<'_>) -> CommandRes
 
 /// Returns a snapshot on one line.
 fn line(done: &str, info: &SnapshotInfo, options: &RenderOptions) -> String {
-    let fixed = format!("{done} {}  ", info.snapshot_id);
+    let fixed = format!("{done} {}  ", short_id(info.short_id.as_deref(), info.snapshot_id));
     let room = options.width.saturating_sub(fixed.chars().count()).max(8);
     format!("{fixed}{}\n", clip(&sanitize::one_line(&info.summary), room).trim_end())
 }
@@ -399,22 +408,34 @@ fn render_list(result: &SnapshotListResult, options: &RenderOptions) -> String {
 }
 
 fn table_of(snapshots: &[SnapshotInfo], options: &RenderOptions) -> String {
+    let is_wide = options.width >= WIDE_COLUMNS;
+    let columns = [
+        (true, "ID", Word),
+        (true, "SUMMARY", Prose),
+        (true, "TAKEN", Word),
+        (is_wide, "TOKENS", Number),
+        (is_wide, "REASON", Word),
+    ];
     let row = |info: &SnapshotInfo| {
         let reason = sanitize::one_line(&info.reason);
         let pinned = if info.pinned { " pinned" } else { "" };
-        let id = info.snapshot_id.to_string();
-        // The last group is random, and the first ones are a time.
-        let (_, end) = id.rsplit_once('-').unwrap_or_default();
-        let fixed = format!(
-            "{end}  {}  {:>7}  {:<10} ",
+        let cells = [
+            short_id(info.short_id.as_deref(), info.snapshot_id),
+            sanitize::one_line(&info.summary),
             options.minute(info.timestamp),
             grouped(info.token_count),
             reason + pinned,
-        );
-        let room = options.width.saturating_sub(fixed.chars().count()).max(8);
-        format!("{fixed}{}\n", clip(&sanitize::one_line(&info.summary), room).trim_end())
+        ];
+        cells
+            .into_iter()
+            .zip(&columns)
+            .filter(|(_, (shown, ..))| *shown)
+            .map(|(cell, _)| cell)
+            .collect::<Vec<_>>()
     };
-    snapshots.iter().map(row).collect()
+    let shown: Vec<_> =
+        columns.iter().filter(|(shown, ..)| *shown).map(|(_, name, kind)| (*name, *kind)).collect();
+    table::render(options.width, &shown, snapshots.iter().map(row))
 }
 
 fn render_snapshot(result: &SnapshotGetResult, options: &RenderOptions) -> String {
@@ -437,7 +458,7 @@ fn render_snapshot(result: &SnapshotGetResult, options: &RenderOptions) -> Strin
         rows.push(("pinned", "yes".to_owned()));
     }
     rows.push(("file", bytes(info.size_bytes)));
-    table::fields(&rows)
+    table::wrapped_fields(&rows, options.prose_columns)
 }
 
 /// Returns what a restore would change.
@@ -449,7 +470,7 @@ fn render_plan(result: &SnapshotRestoreResult, with_files: bool) -> String {
     if result.added.is_empty() && result.removed.is_empty() {
         return "nothing would change: the session is at the snapshot\n".to_owned();
     }
-    let mut text = moved_records(&result.added, &result.removed);
+    let mut text = records_to_move(&result.added, &result.removed);
     if let (Some(before), Some(after)) = (&result.before, &result.after) {
         text.push_str(&changes(before, after));
     }
@@ -539,7 +560,7 @@ mod tests {
         for text in ["0192", "ABCD", "last", ID] {
             let run = run_against(&["snapshot", "pin", text, "--session", SESSION_ID], answer);
             assert!(run.error.is_none(), "{text}: {:?}", run.error);
-            assert_eq!(run.stdout, format!("pinned {ID}  before the port\n"), "{text}");
+            assert_eq!(run.stdout, "pinned 0000abcd  before the port\n", "{text}");
         }
         for (text, exit) in [("dead", Exit::NotFound), ("abc", Exit::Usage), ("../x", Exit::Usage)]
         {
@@ -598,14 +619,15 @@ mod tests {
             "removed": { "records": 2, "messages": 2, "tokens": 40 } });
         assert_eq!(
             render_plan(&serde_json::from_value(result).expect("a result"), false),
-            "  taken back: 2 messages, 40 tokens\n  tokens: 90 -> 50\n  messages: 4 -> 2\n  mode: developer -> none\n"
+            "  would be taken back: 2 messages, 40 tokens\n  tokens: 90 -> 50\n  messages: 4 -> 2\n  mode: developer -> none\n"
         );
         let list = json!({ "data": [info()], "skipped": [{ "sessionId": SESSION_ID, "file": "snapshot-x.json",
             "reason": "it is not JSON" }] });
         let list = serde_json::from_value(list).expect("a list");
         let text = crate::testing::plain(&render_list(&list, &render_options(100)));
         assert!(
-            text.starts_with("00000000abcd  2026")
+            text.starts_with("ID  ")
+                && text.contains("\n0000abcd  before the port")
                 && text.contains("1,812  manual")
                 && text.contains("skipped snapshot-x.json"),
             "{text}"

@@ -13,6 +13,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
 use crate::render::file_plan::{names_to_put_back, plan_lines, unfinished_call};
 use crate::render::progress::ProgressMeter;
+use crate::render::session_table::WIDE_COLUMNS;
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style};
@@ -74,16 +75,6 @@ struct StepArgs {
     yes: bool,
 }
 
-/// Removes the name of the param from an error about the number of operations, which was typed without it.
-fn without_param(mut error: ClientError) -> ClientError {
-    if let ClientError::Rpc(failure) = &mut error
-        && let Some(sentence) = failure.message.strip_prefix("steps: ")
-    {
-        failure.message = sentence.to_owned();
-    }
-    error
-}
-
 /// Parses the number of operations.
 fn parse_steps(text: &str) -> Result<u32, String> {
     let steps = text.parse().ok().filter(|steps| (1..=MAX_STEPS).contains(steps));
@@ -119,11 +110,10 @@ impl StepDirection {
         params: &SessionUndoParams,
         ctx: &mut CommandContext<'_>,
     ) -> Result<CallReply<SessionUndoResult>, ClientError> {
-        let called = match self {
+        match self {
             Self::Back => ctx.call::<SessionUndo>(params),
             Self::Forward => ctx.call::<SessionRedo>(params),
-        };
-        called.map_err(without_param)
+        }
     }
 
     /// Applies a preview and shows its progress.
@@ -221,7 +211,9 @@ fn step_with_files(
         counted(plan.counts.put_back, "file")
     );
     let show = |options: &RenderOptions| render_preview(direction, &preview, options);
-    if !yes && !ctx.confirm(&action, "changed", show)? {
+    // Without files, nothing changes that a redo does not bring back, so nobody is asked.
+    let asks = !yes && plan.counts.put_back > 0;
+    if asks && !ctx.confirm(&action, "changed", show)? {
         return Ok(());
     }
     let params = SessionUndoParams {
@@ -312,8 +304,13 @@ pub(super) fn operation_line(operation: &Operation, options: &RenderOptions) -> 
     };
     let has_files = operation.added.file_calls + operation.removed.file_calls > 0;
     let state = format!("{}{state}", if has_files { " (files)" } else { "" });
-    let at = operation.at.map_or_else(|| " ".repeat(16), |at| options.minute(at));
-    let fixed = format!("  #{:<5} {at}  {:<10} ", operation.seq.0, operation.kind.as_str());
+    // On a narrow terminal the text is worth more than the time.
+    let at = match operation.at {
+        _ if options.width < WIDE_COLUMNS => String::new(),
+        Some(at) => options.minute(at) + "  ",
+        None => " ".repeat(18),
+    };
+    let fixed = format!("  #{:<5} {at}{:<10} ", operation.seq.0, operation.kind.as_str());
     let room = options.width.saturating_sub(fixed.chars().count() + state.len()).max(8);
     let text = clip(&sanitize::one_line(&operation.text), room);
     format!("{fixed}{}{}\n", text.trim_end(), Style::Faint.paint(&state))
@@ -333,10 +330,7 @@ pub(super) fn remaining_line(undoable: u64, redoable: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::error::RpcFailure;
 
     #[test]
     fn number_of_steps_is_explained() {
@@ -348,17 +342,5 @@ mod tests {
         }
         let problem = parse_steps("bogus").unwrap_err();
         assert_eq!(problem, "the number of operations is 1 to 1000");
-    }
-
-    #[test]
-    fn error_about_steps_is_a_sentence() {
-        let check = |message: &str, expect: &str| {
-            let data = json!({ "kind": "invalidParams" });
-            let failure = RpcFailure::new(-32602, message.to_owned(), Some(data));
-            let error = without_param(ClientError::Rpc(Box::new(failure)));
-            assert_eq!(error.to_string(), expect);
-        };
-        check("steps: there is nothing to redo", "there is nothing to redo");
-        check("planId: is missing", "planId: is missing");
     }
 }

@@ -7,7 +7,11 @@ use ollm_protocol::{Seq, SessionId, Timestamp, sanitize};
 
 use super::session_table::{short_id, title};
 use super::units::{ago, counted};
+use super::wrap::wrap;
 use super::{RenderOptions, Style, table};
+
+/// The narrowest title that is shown; a shorter one says nothing.
+const MIN_TITLE_COLUMNS: usize = 8;
 
 /// A list of hits.
 pub(crate) struct HitList<'a> {
@@ -19,7 +23,7 @@ pub(crate) struct HitList<'a> {
 
 /// The place of a hit.
 struct HitPlace<'a> {
-    session: SessionId,
+    id: String,
     title: &'a str,
     seq: Seq,
     role: Role,
@@ -34,9 +38,10 @@ impl<'a> HitList<'a> {
 
     /// Adds a hit of a search, with its matches highlighted.
     pub(crate) fn add_found(&mut self, hit: &SearchHit) {
-        let (session, title) = (hit.session_id, hit.title.as_str());
+        let id = short_id(hit.short_id.as_deref(), hit.session_id);
+        let title = hit.title.as_str();
         let (seq, role, at, other_branch) = (hit.seq, hit.role, hit.at, hit.other_branch);
-        self.add_place(&HitPlace { session, title, seq, role, at, other_branch });
+        self.add_place(&HitPlace { id, title, seq, role, at, other_branch });
         self.add_line(&snippet(hit));
     }
 
@@ -58,9 +63,10 @@ impl<'a> HitList<'a> {
         if !lines.is_empty() && lines.iter().all(is_shown) {
             return;
         }
+        let id = short_id(hit.short_id.as_deref(), session);
         let title = hit.title.as_str();
         let (seq, role, at, other_branch) = (hit.seq, hit.role, hit.at, hit.other_branch);
-        self.add_place(&HitPlace { session, title, seq, role, at, other_branch });
+        self.add_place(&HitPlace { id, title, seq, role, at, other_branch });
         for line in lines {
             self.add_line(line);
             self.shown.push((session, line.to_owned()));
@@ -68,18 +74,24 @@ impl<'a> HitList<'a> {
     }
 
     fn add_place(&mut self, place: &HitPlace<'_>) {
-        let id = short_id(&place.session);
+        let id = &place.id;
         let age = ago(place.at, self.options.now);
         let branch = if place.other_branch { " (other branch)" } else { "" };
         let said = format!("#{} {}, {age}{branch}", place.seq, place.role.as_str());
         let room = self.options.width.saturating_sub(id.len() + said.len() + 4);
-        let title = table::clip(&title(place.title), room);
-        let (id, title) = (Style::Strong.paint(&id), Style::Faint.paint(&title));
-        let _infallible = writeln!(self.text, "{id}  {said}  {title}");
+        let id = Style::Strong.paint(id);
+        let title = match room {
+            MIN_TITLE_COLUMNS.. => {
+                format!("  {}", Style::Faint.paint(&table::clip(&title(place.title), room)))
+            }
+            _ => String::new(),
+        };
+        let _infallible = writeln!(self.text, "{id}  {said}{title}");
     }
 
     fn add_line(&mut self, line: &str) {
-        let _infallible = writeln!(self.text, "    {line}");
+        let line = wrap(&format!("    {line}"), self.options.prose_columns, 0);
+        let _infallible = writeln!(self.text, "{line}");
     }
 
     /// Returns the list with a remark if it is empty, has further pages, or may lack records of sessions that are not
@@ -186,9 +198,9 @@ mod tests {
         assert_eq!(
             plain(&list.finish(true, Some(2))),
             "\
-0192f0c1-9a3b  #3 user, 1 h ago  Lists
+00000001  #3 user, 1 h ago  Lists
     reverse a list
-0192f0c1-9a3b  #4 assistant, 1 h ago  Ports
+00000001  #4 assistant, 1 h ago  Ports
     user: Which port?
     assistant: 6100.
 there are more hits: raise --limit or narrow the search

@@ -1,25 +1,31 @@
 //! Sessions as rows of a table, and as a heading.
 
 use ollm_protocol::content::{Session, SessionStatus};
-use ollm_protocol::{SessionId, Timestamp, sanitize};
+use ollm_protocol::{Timestamp, sanitize};
 
 use super::table::{self, TableColumn};
 use super::units::{ago, counted, grouped};
 use super::{RenderOptions, Style, wire_name};
 use TableColumn::{Number, Prose, Word};
 
-/// Characters of a short id: enough to tell two sessions apart unless they began in the same millisecond.
-const SHORT_ID_CHARS: usize = 13;
+/// Characters of the end of an id that no reply shortened.
+const ID_END_CHARS: usize = 8;
 /// The smallest width of a table with columns for projects and tokens.
-const WIDE_COLUMNS: usize = 70;
+pub(crate) const WIDE_COLUMNS: usize = 70;
 /// The widest project name in a table.
 const PROJECT_COLUMNS: usize = 14;
 
-/// Returns a prefix of the id that is enough to type.
-pub(crate) fn short_id(id: &SessionId) -> String {
-    let mut text = id.to_string();
-    text.truncate(SHORT_ID_CHARS);
-    text
+/// Returns the part of an id that is enough to type: the short form that the daemon gave, else the end of the id.
+pub(crate) fn short_id(given: Option<&str>, id: impl ToString) -> String {
+    given.map(str::to_owned).unwrap_or_else(|| {
+        let mut id = id.to_string();
+        id.split_off(id.len().saturating_sub(ID_END_CHARS))
+    })
+}
+
+/// Returns the short form of a session's id.
+pub(crate) fn short_session_id(session: &Session) -> String {
+    short_id(session.short_id.as_deref(), session.session_id)
 }
 
 /// Returns a title on one line, or `(untitled)`.
@@ -30,7 +36,7 @@ pub(crate) fn title(title: &str) -> String {
 
 /// Returns a line such as `deleted <id>  <title>`.
 pub(crate) fn outcome_line(done: &str, session: &Session) -> String {
-    format!("{done} {}  {}\n", session.session_id, title(&session.title))
+    format!("{done} {}  {}\n", short_session_id(session), title(&session.title))
 }
 
 /// Returns title, id and main properties of a session on three lines.
@@ -54,7 +60,7 @@ pub(crate) fn heading(session: &Session, options: &RenderOptions) -> String {
     )
 }
 
-/// Returns a table of sessions. Ids are as short as they stay unique in the table; a star marks pinned sessions.
+/// Returns a table of sessions. A star marks pinned sessions.
 pub(crate) fn render(sessions: &[Session], options: &RenderOptions) -> String {
     // Columns that say the same of every session would take room from the titles.
     let is_wide = options.width >= WIDE_COLUMNS;
@@ -69,8 +75,8 @@ pub(crate) fn render(sessions: &[Session], options: &RenderOptions) -> String {
         (true, "LAST", Word),
         (statuses, "STATUS", Word),
     ];
-    let rows = sessions.iter().zip(unique_ids(sessions)).map(|(session, id)| {
-        let cells = row(session, id, options.now).into_iter().zip(&columns);
+    let rows = sessions.iter().map(|session| {
+        let cells = row(session, options.now).into_iter().zip(&columns);
         cells.filter(|(_, (shown, ..))| *shown).map(|(cell, _)| cell).collect::<Vec<_>>()
     });
     let shown = columns.iter().filter(|(shown, ..)| *shown);
@@ -88,11 +94,11 @@ pub(crate) fn render_numbered(sessions: &[Session], options: &RenderOptions) -> 
     lines.map(|(at, line)| format!("{:>digits$}  {line}\n", number(at))).collect()
 }
 
-fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
+fn row(session: &Session, now: Timestamp) -> [String; 7] {
     let pin = if session.pinned { "* " } else { "" };
     let project = sanitize::one_line(session.project_name.as_deref().unwrap_or("-"));
     [
-        id,
+        short_session_id(session),
         format!("{pin}{}", title(&session.title)),
         table::clip(&project, PROJECT_COLUMNS),
         grouped(session.message_count),
@@ -100,20 +106,6 @@ fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
         ago(session.last_activity, now),
         wire_name(session.status),
     ]
-}
-
-/// Returns prefixes of the ids, all of one length, at which they differ.
-fn unique_ids(sessions: &[Session]) -> Vec<String> {
-    let ids: Vec<String> = sessions.iter().map(|session| session.session_id.to_string()).collect();
-    let shared = |left: &str, right: &str| {
-        left.bytes().zip(right.bytes()).take_while(|(left, right)| left == right).count()
-    };
-    let mut sorted: Vec<&str> = ids.iter().map(String::as_str).collect();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let longest = sorted.windows(2).map(|pair| shared(pair[0], pair[1]) + 1).max().unwrap_or(0);
-    let length = longest.clamp(SHORT_ID_CHARS, 36);
-    ids.iter().map(|id| id[..length].to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -137,6 +129,8 @@ mod tests {
                 "evil \u{1b}[2J\u{1b}]0;x\u{7}title 🎉\nsecond line",
             ),
         ];
+        sessions[0].short_id = Some("0001".into());
+        sessions[1].short_id = Some("0002".into());
         sessions[0].message_count = 1234;
         sessions[0].token_count = 56789;
         sessions[1].project_name = Some("parser".into());
@@ -145,10 +139,10 @@ mod tests {
         assert_eq!(
             text,
             "\
-ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
-0192f0c1-9a3b  How do I reverse a li…  -        1,234  56,789  1 h ago  active
-0192f0d7-1111  設定ファイルを読む方…   parser       2      10  1 h ago  active
-0192f0d8-2222  evil title 🎉 second …  -            2      10  1 h ago  archived
+ID        TITLE                        PROJECT   MSGS  TOKENS  LAST     STATUS
+0001      How do I reverse a list in…  -        1,234  56,789  1 h ago  active
+0002      設定ファイルを読む方法を教…  parser       2      10  1 h ago  active
+00000003  evil title 🎉 second line    -            2      10  1 h ago  archived
 "
         );
     }
@@ -160,7 +154,10 @@ ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
         let text = plain(&render_numbered(&sessions, &render_options(80)));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].trim_start().starts_with("ID"), "{text}");
-        assert!(lines[1].starts_with(" 1  0192") && lines[10].starts_with("10  0192"), "{text}");
+        assert!(
+            lines[1].starts_with(" 1  00000001") && lines[10].starts_with("10  00000001"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -170,19 +167,9 @@ ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
         assert_eq!(
             plain(&render(&sessions, &render_options(40))),
             "\
-ID             TITLE       MSGS  LAST
-0192f0c1-9a3b  How do I …     2  1 h ago
+ID        TITLE            MSGS  LAST
+00000001  How do I rever…     2  1 h ago
 "
         );
-    }
-
-    #[test]
-    fn ids_of_one_millisecond_are_shown_longer() {
-        let sessions = [
-            session_named("0192f0c1-9a3b-7000-8000-000000000001", "a"),
-            session_named("0192f0c1-9a3b-7001-8000-000000000002", "b"),
-        ];
-        assert_eq!(unique_ids(&sessions), ["0192f0c1-9a3b-7000", "0192f0c1-9a3b-7001"]);
-        assert_eq!(unique_ids(&sessions[..1]), ["0192f0c1-9a3b"]);
     }
 }

@@ -286,6 +286,11 @@ impl Core {
         Ok(self.sessions.summary(id)?)
     }
 
+    /// Returns a session with the short form of its id. Blocks on the disk.
+    pub(crate) fn with_short_id(&self, session: Session) -> Session {
+        Session { short_id: self.catalog.short_id(session.session_id), ..session }
+    }
+
     /// Returns the settings of a session. Blocks on the disk unless the session is open.
     pub(crate) fn settings(&self, id: SessionId) -> Result<SessionSettings> {
         Ok(self.sessions.with(id, |live| SessionSettings::of(live.state()))?)

@@ -232,6 +232,11 @@ impl Catalog {
         }
     }
 
+    /// Returns the short form of a session's id, or `None` if the catalog cannot be read.
+    pub(crate) fn short_id(&self, id: SessionId) -> Option<String> {
+        self.shared.read(|conn| sessions::short_id(conn, id)).ok()
+    }
+
     /// Returns a retention row for every session, in no order.
     pub(crate) fn retention_rows(&self) -> Result<Vec<RetentionRow>, CatalogError> {
         let hidden = self.shared.queue.hidden();

@@ -575,6 +575,7 @@ impl SessionState {
         let start = header.map(|header| header.start_time).or(self.carry.first_at).unwrap_or(now);
         let mut session = Session {
             session_id: self.id,
+            short_id: None,
             title: given(title).or_else(|| self.carry.auto_title.clone()).unwrap_or_default(),
             description: given(patch.description.clone())
                 .or_else(|| self.carry.auto_description.clone())

@@ -325,6 +325,7 @@ fn check_catalog(
         statuses: &every_status,
         id_prefix: None,
         title: None,
+        id_end: None,
         limit: usize::MAX,
         max_bytes: usize::MAX,
         after: None,

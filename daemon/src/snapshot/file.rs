@@ -133,6 +133,7 @@ pub(super) fn info(
     };
     SnapshotInfo {
         snapshot_id: id_of(name).unwrap_or_else(nil),
+        short_id: None,
         session_id: session,
         timestamp: document.timestamp.unwrap_or(Timestamp::from_unix_ms(0)),
         reason: reason.to_owned(),

@@ -2,12 +2,13 @@
 //!
 //! It is held in memory from the first use on, and may be behind on the disk.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ollm_protocol::{SessionId, SnapshotId};
+use ollm_protocol::{SessionId, SnapshotId, short_id};
+use uuid::Uuid;
 
 use super::{FILES, file};
 use crate::fsutil::{self, FsError};
@@ -50,6 +51,13 @@ impl SnapshotMap {
         {
             self.is_changed = true;
         }
+    }
+
+    /// Returns the ids of all snapshots, in the order of their ends. Those of a file that cannot be read are left out.
+    pub(super) fn reversed_ids(&mut self) -> BTreeMap<u128, Uuid> {
+        let Ok(owners) = self.owners() else { return BTreeMap::new() };
+        let ids = owners.keys().map(SnapshotId::as_uuid);
+        ids.map(|id| (short_id::reversed(id), id)).collect()
     }
 
     /// Removes the snapshots of a session.
@@ -99,7 +107,7 @@ impl SnapshotMap {
     pub(super) fn save(&mut self) -> Result<(), FsError> {
         let Some(owners) = self.owners.as_ref().filter(|_| self.is_changed) else { return Ok(()) };
         // The same snapshots give the same bytes.
-        let sorted: std::collections::BTreeMap<_, _> =
+        let sorted: BTreeMap<_, _> =
             owners.iter().map(|(id, session)| (id.to_string(), session)).collect();
         let bytes = serde_json::to_vec_pretty(&sorted).expect("a map has text keys only");
         fsutil::create_private_dir(&self.dir)?;

@@ -13,10 +13,11 @@ mod map;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::content::{SkippedSnapshot, SnapshotDocument, SnapshotInfo};
-use ollm_protocol::{SessionId, SnapshotId};
+use ollm_protocol::{SessionId, SnapshotId, short_id};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::map::SnapshotMap;
@@ -139,6 +140,18 @@ impl SnapshotStore {
             }
             (Some(owner), _) => Ok(owner),
             (None, _) => Err(SnapshotError::NotFound { id }),
+        }
+    }
+
+    /// Sets the short forms of ids.
+    pub(crate) fn shorten_ids(&self, snapshots: &mut [SnapshotInfo]) {
+        let known = self.map.lock().reversed_ids();
+        for info in snapshots {
+            let id = info.snapshot_id.as_uuid();
+            let at = known.range(..short_id::reversed(id)).next_back();
+            let after = (Bound::Excluded(short_id::reversed(id)), Bound::Unbounded);
+            let neighbors = at.into_iter().chain(known.range(after).next()).map(|(_, id)| *id);
+            info.short_id = Some(short_id::shorten(id, neighbors));
         }
     }
 

@@ -194,11 +194,14 @@ named_enum! {
 }
 
 /// A message that answers a question.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RecallHit {
     /// The session of the message.
     pub session_id: SessionId,
+    /// The short form of the session's id.
+    pub short_id: Option<String>,
     /// The title of the session.
     pub title: String,
     /// The record.

@@ -14,6 +14,9 @@ use crate::{Seq, SessionId, Timestamp};
 pub struct Session {
     /// The id of the session.
     pub session_id: SessionId,
+    /// The shortest end of the id, of at least 4 hexadecimal digits, that the id of no other session has. Present in
+    /// lists, and where a reply is about one session.
+    pub short_id: Option<String>,
     /// The title that a client set, else the first 60 characters of the first user message, else empty.
     pub title: String,
     /// The description that a client set, else the first 200 characters of the first user message, else empty.
@@ -113,11 +116,14 @@ pub enum SearchSort {
 }
 
 /// A hit of a search: a record that matches the query.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SearchHit {
     /// The session of the record.
     pub session_id: SessionId,
+    /// The short form of the session's id.
+    pub short_id: Option<String>,
     /// The title of the session.
     pub title: String,
     /// The record.

@@ -184,6 +184,9 @@ pub struct SnapshotMetadata {
 pub struct SnapshotInfo {
     /// The id. That of a file of another program, whose id is no UUID, follows from its name.
     pub snapshot_id: SnapshotId,
+    /// The shortest end of the id, of at least 4 hexadecimal digits, that the id of no other snapshot has. Present in
+    /// lists.
+    pub short_id: Option<String>,
     /// The session.
     pub session_id: SessionId,
     /// The time of the snapshot.

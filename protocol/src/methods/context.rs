@@ -448,7 +448,7 @@ pub struct ContextRemoveEntryResult {
 pub struct ContextListEntriesParams {
     /// The session.
     pub session_id: Option<SessionId>,
-    /// The directory of the project; must exist. Not together with `sessionId`.
+    /// The directory of the project. Not together with `sessionId`.
     pub project_path: Option<String>,
 }
 

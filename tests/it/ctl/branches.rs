@@ -58,7 +58,7 @@ fn fork_is_a_session_of_its_own() {
     let _project = conversation(&sandbox);
     let said = sandbox.ctl(["sessions", "fork", "last", "--at", "2"]).ok();
     assert!(said.contains("one (fork 2)") && said.contains("continues after #2"), "{said}");
-    let id = said.split_whitespace().find(|word| word.len() == 36).expect("an id").to_owned();
+    let id = said.split_whitespace().nth(1).expect("an id").to_owned();
     sandbox.ctl(["record", "--session", &id, "only here"]).ok();
     let viewed = sandbox.ctl(["sessions", "view", &id]).ok();
     assert!(viewed.contains("only here") && !viewed.contains("second"), "{viewed}");

@@ -23,6 +23,14 @@ fn tool_calls(wire: &mut Wire, session: &str) -> Vec<Value> {
         .collect()
 }
 
+#[test]
+fn command_needs_no_dashes_before_it() {
+    let sandbox = Sandbox::new();
+    let _daemon = sandbox.daemon();
+    let output = sandbox.ctl(["exec", "sh", "-c", "echo $0 $1; exit 3", "--json", "-x"]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(3), "--json -x\n"), "{output:?}");
+}
+
 /// Returns `ollmctl exec` of a command, for a test that sets variables or sends signals.
 fn exec(sandbox: &Sandbox, session: &str, command: &[&str]) -> Command {
     let mut ctl = sandbox.command("ollmctl");

@@ -8,6 +8,7 @@ mod completions;
 mod daemon;
 mod exec;
 mod files;
+mod guide;
 mod man;
 mod memory;
 mod scripting;

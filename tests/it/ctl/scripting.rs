@@ -109,7 +109,10 @@ fn sessions_subcommand_without_its_prefix_gets_hint() {
     let error = sandbox.ctl(["--json", "view", "last"]).fails(2);
     let error: Value = serde_json::from_str(&error).unwrap();
     assert_eq!(error["error"]["hint"], "ollmctl sessions view --help");
-    assert!(!sandbox.ctl(["nonsense"]).fails(2).contains("try:"));
+    let error = sandbox.ctl(["nonsense"]).fails(2);
+    assert!(error.contains("try: ollmctl --help"), "{error}");
+    let error = sandbox.ctl(["sesions", "list"]).fails(2);
+    assert!(error.contains("try: ollmctl sessions list") && !error.contains("tip:"), "{error}");
 }
 
 #[test]

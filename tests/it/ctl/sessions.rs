@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{n_sessions, two_sessions};
-use crate::harness::{Sandbox, UNKNOWN_SESSION, array, assert_fields, fixture_path, until};
+use crate::harness::{Sandbox, UNKNOWN_SESSION, array, assert_fields, fixture_path, run, until};
 
 #[test]
 fn conversation_is_recorded_searched_exported_and_deleted() {
@@ -89,7 +89,7 @@ fn pi_session_is_imported_once() {
 }
 
 #[test]
-fn session_argument_is_id_unique_prefix_or_last() {
+fn session_argument_is_id_unique_end_or_beginning_or_last() {
     let sandbox = Sandbox::new();
     let [first, second] = two_sessions(&sandbox);
     let _daemon = sandbox.daemon();
@@ -100,12 +100,59 @@ fn session_argument_is_id_unique_prefix_or_last() {
     assert!(view("last").contains("rendering trees"));
     let ambiguous = sandbox.ctl(["sessions", "view", &first[..4]]).fails(2);
     assert!(
-        ambiguous.contains(&first) && ambiguous.contains(&second),
+        ambiguous.contains(&first[32..]) && ambiguous.contains(&second[32..]),
         "the error lists both: {ambiguous}"
     );
     sandbox.ctl(["sessions", "view", "ffffffff"]).fails(3);
     sandbox.ctl(["sessions", "view", UNKNOWN_SESSION]).fails(3);
     sandbox.ctl(["sessions", "view", "../../etc/passwd"]).fails(2);
+}
+
+#[test]
+fn short_form_of_an_id_is_listed_and_found() {
+    let sandbox = Sandbox::new();
+    let [first, second] = two_sessions(&sandbox);
+    let _daemon = sandbox.daemon();
+    let listed = sandbox.ctl(["sessions", "list", "--json"]).json();
+    for (id, session) in [&second, &first].into_iter().zip(array(&listed["data"])) {
+        let short = session["shortId"].as_str().unwrap();
+        assert!(short.len() >= 4 && id.ends_with(short), "{session}");
+        let table = sandbox.ctl(["sessions", "list"]).ok();
+        assert!(table.lines().any(|line| line.starts_with(&format!("{short}  "))), "{table}");
+        let viewed = sandbox.ctl(["sessions", "view", short, "--json"]).json();
+        assert_eq!(viewed["session"]["sessionId"], id.as_str());
+        assert_eq!(viewed["session"]["shortId"], short);
+    }
+}
+
+#[test]
+fn current_session_is_found_from_below_and_moves_with_its_project() {
+    let sandbox = Sandbox::new();
+    let old = sandbox.project_dir("old");
+    std::fs::create_dir_all(format!("{old}/src/deep")).unwrap();
+    let _daemon = sandbox.daemon();
+    let run_in = |directory: &str, args: &[&str]| {
+        let mut command = sandbox.command("ollmctl");
+        command.current_dir(directory).args(args);
+        run(command, "")
+    };
+    let _recorded = run_in(&old, &["record", "How large is it?"]).ok();
+    let _remembered = run_in(&old, &["remember", "Never touch legacy.", "--project"]).ok();
+    let below = run_in(&format!("{old}/src/deep"), &["sessions", "view"]).ok();
+    assert!(below.contains("How large is it?"), "{below}");
+    let new = format!("{old}-moved");
+    std::fs::rename(&old, &new).unwrap();
+    run_in(&new, &["sessions", "view"]).fails(3);
+    let planned = sandbox.ctl(["sessions", "move", &old, &new, "--dry-run"]).ok();
+    assert_eq!(planned, format!("1 session would be moved from {old} to {new}\n"));
+    let moved = sandbox.ctl(["sessions", "move", &old, &new]).ok();
+    assert_eq!(moved, format!("1 session moved from {old} to {new}\n"));
+    let viewed = run_in(&new, &["sessions", "view", "--json"]).json();
+    assert_eq!(viewed["session"]["projectPath"], new.as_str());
+    let entries = run_in(&new, &["context", "entries", "--project", ".", "--json"]).ok();
+    assert!(entries.contains("Never touch legacy."), "{entries}");
+    let again = sandbox.ctl(["sessions", "move", &old, &new]).fails(3);
+    assert!(again.contains(&format!("no session belongs to {old}")), "{again}");
 }
 
 #[test]

@@ -68,7 +68,10 @@ fn home_of_root_is_refused_with_the_command_that_gives_it_back() {
     }
     sandbox.daemon().kill();
     let home = sandbox.home();
-    let command = format!("sudo chown -R {OTHER} {}", home.display());
+    let command = format!(
+        "ollmctl --home DIR ...  # or, if it is yours: sudo chown -R {OTHER} {}",
+        home.display()
+    );
     let error = run(ctl_as_other(&sandbox, &["daemon", "start"]), "").fails(6);
     assert!(error.contains(&format!("try: {command}")), "{error}");
 

@@ -8,6 +8,7 @@ mod import_export;
 mod list;
 mod nesting;
 mod options;
+mod page;
 mod record;
 mod rest;
 mod undo;

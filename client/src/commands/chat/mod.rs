@@ -65,8 +65,8 @@ pub(crate) struct ChatArgs {
     /// Continue the current session of this directory's project.
     #[arg(short, long = "continue", conflicts_with_all = ["resume", "new"])]
     continue_: bool,
-    /// Continue a session: an id, a unique prefix of one, `last`, or words of its title; without a value, choose from the
-    /// latest sessions.
+    /// Continue a session: an id, a unique end or beginning of one, `last`, or words of its title; without a value, choose
+    /// from the latest sessions.
     #[arg(
         short,
         long,

@@ -53,7 +53,7 @@ const ROWS: &[(&str, &str, &str, &str)] = &[
     (
         "Back",
         "/branch N",
-        "sessions branch {}",
+        "sessions branch --session {}",
         "continue after record N, or from the beginning with `start`; /tree shows the numbers",
     ),
     (

@@ -84,7 +84,7 @@ fn render_build(built: &BuiltContext, options: &RenderOptions) -> String {
     );
     text.push_str(&legend(&shares, window, options));
     text.push('\n');
-    text.push_str(&table::fields(&build_fields(built)));
+    text.push_str(&table::wrapped_fields(&build_fields(built), options.prose_columns));
     if !built.omitted.is_empty() {
         text.push('\n');
         text.push_str(&render_omitted(&built.omitted, options));

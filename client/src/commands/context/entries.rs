@@ -46,7 +46,7 @@ pub(crate) struct EntriesArgs {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct ScopeArgs {
-    /// Entries of one session: an id, a unique prefix of one, or `last` [default: the current session of this
+    /// Entries of one session: an id, a unique end or beginning of one, or `last` [default: the current session of this
     /// directory's project].
     #[arg(long, global = true, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,

@@ -82,7 +82,7 @@ fn render_status(status: &ContextStatusResult, options: &RenderOptions) -> Strin
     let mut text = format!("{}\n\n{}\n\n", headline(status), bar(&shares, window, options));
     text.push_str(&legend(&shares, window, options));
     text.push('\n');
-    text.push_str(&table::fields(&status_fields(status)));
+    text.push_str(&table::wrapped_fields(&status_fields(status), options.prose_columns));
     text
 }
 

@@ -69,7 +69,7 @@ Examples:
   ollmctl exec --timeout 60 --json -- ./slow.sh
   ollmctl exec --track -- ./generate.sh")]
 pub(crate) struct ExecArgs {
-    /// The session to record in: an id, a unique prefix of one, or `last` [default: the current session of this
+    /// The session to record in: an id, a unique end or beginning of one, or `last` [default: the current session of this
     /// directory's project, else a new one].
     #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
@@ -80,7 +80,7 @@ pub(crate) struct ExecArgs {
     #[arg(long)]
     track: bool,
     /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -10,7 +10,7 @@ use ollm_protocol::methods::session::branches::{
 };
 
 use crate::args::parse_seq;
-use crate::args::session::{OptionalSessionArg, SessionArg};
+use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::commands::undo::{operation_line, remaining_line};
@@ -20,16 +20,19 @@ use crate::render::units::counted;
 
 /// Continue the conversation after another record; what follows it stays in the log, on a branch of its own.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    allow_missing_positional = true,
+    after_help = "\
 `sessions tree` shows the numbers of the records, `undo` goes back to the branch that was left. Files are not touched.
 
 Examples:
-  ollmctl sessions branch last 12
+  ollmctl sessions branch 12
   ollmctl sessions branch last 12 --summarize
-  ollmctl sessions branch last start")]
+  ollmctl sessions branch last start"
+)]
 pub(crate) struct BranchArgs {
     #[command(flatten)]
-    session: SessionArg,
+    session: OptionalSessionArg,
     /// The number of the record, or `start` for the position before the first one.
     #[arg(value_name = "N|start", value_parser = parse_target)]
     to: BranchTarget,
@@ -84,7 +87,7 @@ pub(crate) struct OperationsArgs {
 }
 
 pub(super) fn branch(args: &BranchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
+    let session_id = args.session.id_or_current("sessions branch", ctx)?;
     let (to_seq, summarize) = (args.to.0, args.summarize);
     let params = SessionBranchParams { session_id, to_seq, summarize, key: None };
     ctx.show::<SessionBranch>(&params, render_branch)
@@ -117,13 +120,15 @@ fn render_branch(result: &SessionBranchResult, _: &RenderOptions) -> String {
 
 /// Returns what a move of the active leaf took off the path and brought back, one line each.
 pub(in crate::commands) fn moved_records(added: &PathRecords, removed: &PathRecords) -> String {
-    let mut text = String::new();
-    for (verb, records) in [("taken back", removed), ("brought back", added)] {
-        if !records.is_empty() {
-            text.push_str(&format!("  {verb}: {}\n", path_records(records)));
-        }
-    }
-    text
+    let rows = [("taken back", removed), ("brought back", added)];
+    let moved = rows.into_iter().filter(|(_, records)| !records.is_empty());
+    moved.map(|(verb, records)| format!("  {verb}: {}\n", path_records(records))).collect()
+}
+
+/// Returns the same for a move that is only planned.
+pub(in crate::commands) fn records_to_move(added: &PathRecords, removed: &PathRecords) -> String {
+    let moved = moved_records(added, removed);
+    moved.lines().map(|line| format!("  would be {}\n", line.trim_start())).collect()
 }
 
 /// Returns numbers such as `2 messages, 1 tool call, 120 tokens`.

@@ -218,7 +218,7 @@ mod tests {
         }
         let run = run_against(&["sessions", "delete", "--yes", SESSION_ID, SESSION_ID], answer);
         assert_eq!(run.methods(), ["session.get", "session.delete"]);
-        assert_eq!(run.stdout, format!("deleted {SESSION_ID}  Lists\n"));
+        assert_eq!(run.stdout, "deleted 00000001  Lists\n");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ollm_protocol::{SessionId, sanitize};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use crate::args::session::SessionArg;
+use crate::args::session::OptionalSessionArg;
 use crate::args::{wire_enum, wire_enum_with_alias};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -33,11 +33,12 @@ A file appears complete or not at all, and an existing one is replaced only with
 With --json, prints a report of the written file; without a file, prints the export itself as json or jsonl.
 
 Examples:
+  ollmctl sessions export last --output talk.html
   ollmctl sessions export last --output talk.md
   ollmctl sessions export last --format jsonl > talk.jsonl")]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
-    session: SessionArg,
+    session: OptionalSessionArg,
     /// The format [default: by the extension of the file, else markdown].
     #[arg(long, value_parser = wire_enum_with_alias::<ExportFormat>(&FORMAT_HELP, ("md", "markdown")))]
     format: Option<ExportFormat>,
@@ -61,14 +62,14 @@ impl ExportArgs {
 
 pub(super) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let format = format(args, ctx.json())?;
-    let session_id = ctx.session(&args.session.id)?;
+    let session_id = args.session.id_or_current("sessions export", ctx)?;
     let Some(path) = args.file() else {
         return to_stdout(session_id, (format, args.branch), ctx);
     };
     let failed = |source| CommandError::File { action: "write", path: path.to_owned(), source };
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         let problem = format!("{} is not a regular file", path.display());
-        let command = format!("ollmctl sessions export {} > FILE", args.session.id);
+        let command = format!("ollmctl sessions export{} > FILE", args.session.typed());
         return Err(CommandError::usage(problem, &command));
     }
     let exists = || {
@@ -172,7 +173,7 @@ fn format(args: &ExportArgs, json: bool) -> CommandResult<ExportFormat> {
         Some(format @ (ExportFormat::Json | ExportFormat::Jsonl)) => Ok(format),
         Some(ExportFormat::Markdown | ExportFormat::Html) => Err(CommandError::usage(
             "--json makes stdout JSON, and this format is not JSON",
-            &format!("ollmctl sessions export {} --json --output FILE", args.session.id),
+            &format!("ollmctl sessions export{} --json --output FILE", args.session.typed()),
         )),
     }
 }
@@ -187,10 +188,10 @@ fn format_of_file(args: &ExportArgs) -> CommandResult<ExportFormat> {
         Some("md" | "markdown") => Ok(ExportFormat::Markdown),
         Some("html" | "htm") => Ok(ExportFormat::Html),
         _ => {
-            let (session, path) = (&args.session.id, path.display());
+            let (session, path) = (args.session.typed(), path.display());
             Err(CommandError::usage(
                 format!("{path} has no known extension (.json, .jsonl, .md or .html)"),
-                &format!("ollmctl sessions export {session} --format md --output {path}"),
+                &format!("ollmctl sessions export{session} --format md --output {path}"),
             ))
         }
     }
@@ -215,7 +216,7 @@ mod tests {
 
     fn args(format: Option<ExportFormat>, output: Option<&str>) -> ExportArgs {
         ExportArgs {
-            session: SessionArg { id: "last".to_owned() },
+            session: OptionalSessionArg::default(),
             format,
             branch: None,
             output: output.map(PathBuf::from),
@@ -253,7 +254,7 @@ mod tests {
         check(None, Some(ExportFormat::Markdown));
         let text = format_of_file(&args(None, Some("a.txt"))).unwrap_err().to_text();
         assert!(text.contains(".json, .jsonl, .md or .html"), "{text}");
-        assert!(text.contains("export last --format md --output a.txt"), "{text}");
+        assert!(text.contains("export --format md --output a.txt"), "{text}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::project;
 use crate::regular_file;
 use crate::render::progress::ProgressMeter;
-use crate::render::session_table::{short_id, title};
+use crate::render::session_table::{short_session_id, title};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, table};
 
@@ -207,14 +207,14 @@ fn render(
         text.push_str(&render_losses(&report.losses));
     }
     if let Some(session) = session.filter(|_| !dry_run || report.already_imported) {
-        let id = short_id(&session.session_id);
+        let id = short_session_id(session);
         text.push_str(&format!("  next: ollmctl sessions view {id}\n"));
     }
     text
 }
 
 fn session_line(session: &Session, options: &RenderOptions) -> String {
-    let id = session.session_id.to_string();
+    let id = short_session_id(session);
     let room = options.width.saturating_sub(id.len() + 4);
     format!("  {id}  {}\n", table::clip(&title(&session.title), room))
 }
@@ -366,9 +366,9 @@ mod tests {
             losses: Vec::new(),
         };
         assert_eq!(
-            render("talk.jsonl", &result(Some(session), report), true, &render_options(60)),
+            render("talk.jsonl", &result(Some(session), report), true, &render_options(32)),
             format!(
-                "talk.jsonl (pi v1) would be imported:\n  {id}  Untangle the parser…\n  \
+                "talk.jsonl (pi v1) would be imported:\n  00000001  Untangle the parser…\n  \
                  3 records in the file, 5 recorded (some become several)\n"
             )
         );
@@ -391,12 +391,12 @@ mod tests {
             render("talk.jsonl", &imported, false, &render_options(80)),
             "\
 talk.jsonl (pi v1) imported:
-  0192f0c1-9a3b-7000-8000-000000000001  Untangle
+  00000001  Untangle
   1,003 records in the file, 997 recorded
   not carried over, or only in part:
     5 x thinking_level_change: has no counterpart (lines 1, 2, 3, ...)
     image: has no counterpart (line 9)
-  next: ollmctl sessions view 0192f0c1-9a3b
+  next: ollmctl sessions view 00000001
 "
         );
         report.already_imported = true;

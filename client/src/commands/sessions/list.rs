@@ -92,7 +92,7 @@ pub(super) fn all_sessions(ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Se
 }
 
 /// Requests pages up to a limit and joins them.
-fn list(
+pub(super) fn list(
     params: &SessionListParams,
     limit: u32,
     ctx: &mut CommandContext<'_>,

@@ -6,6 +6,7 @@ mod export;
 mod files;
 mod import;
 mod list;
+mod move_project;
 pub(super) mod options;
 mod search;
 mod servers;
@@ -23,7 +24,7 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{Method, SessionId, sanitize};
 
-use crate::args::session::SessionArg;
+use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::completion;
@@ -47,32 +48,37 @@ pub(crate) enum SessionsCommand {
     Operations(branches::OperationsArgs),
     Files(files::FilesArgs),
     Servers(servers::ServersArgs),
+    Move(move_project::MoveArgs),
     Options(options::OptionsArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
     /// Archive a session; it is then listed only on request.
-    Archive(SessionArg),
+    Archive(OptionalSessionArg),
     /// Restore an archived session.
     Unarchive {
-        /// An id, or a unique prefix of one.
+        /// An id, or a unique end or beginning of one.
         #[arg(value_name = "SESSION", add = completion::sessions())]
         id: String,
     },
     /// Set the title of a session; an empty title restores the automatic one.
-    #[command(after_help = "\
+    #[command(
+        allow_missing_positional = true,
+        after_help = "\
 Examples:
-  ollmctl sessions rename last 'The parser'")]
+  ollmctl sessions rename 'The parser'
+  ollmctl sessions rename last 'The parser'"
+    )]
     Rename {
         #[command(flatten)]
-        session: SessionArg,
+        session: OptionalSessionArg,
         /// The title.
         title: String,
     },
     /// Make a session the current one of its project again, and show its last page.
-    Resume(SessionArg),
+    Resume(OptionalSessionArg),
     /// Close a session; recording a message opens it again.
-    Close(SessionArg),
+    Close(OptionalSessionArg),
     /// Show the current session of a project.
     #[command(after_help = "\
 Examples:
@@ -99,12 +105,13 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Operations(args) => branches::operations(&args, ctx),
         SessionsCommand::Files(args) => files::run(&args, ctx),
         SessionsCommand::Servers(args) => servers::run(args, ctx),
+        SessionsCommand::Move(args) => move_project::run(&args, ctx),
         SessionsCommand::Options(args) => options::run(&args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),
         SessionsCommand::Archive(args) => {
-            let session_id = ctx.session(&args.id)?;
+            let session_id = args.id_or_current("sessions archive", ctx)?;
             change::<SessionArchive>(session_id, "archived", ctx)
         }
         SessionsCommand::Unarchive { id } => {
@@ -112,10 +119,10 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
             change::<SessionUnarchive>(session_id, "unarchived", ctx)
         }
         SessionsCommand::Close(args) => {
-            let session_id = ctx.session(&args.id)?;
+            let session_id = args.id_or_current("sessions close", ctx)?;
             change::<SessionClose>(session_id, "closed", ctx)
         }
-        SessionsCommand::Rename { session, title } => rename(&session.id, title, ctx),
+        SessionsCommand::Rename { session, title } => rename(&session, title, ctx),
         SessionsCommand::Resume(args) => resume(&args, ctx),
         SessionsCommand::Current { project } => current(project.as_deref(), ctx),
     }
@@ -128,14 +135,18 @@ where
     ctx.show::<M>(&SessionIdParams { session_id }, |result, _| outcome_line(done, &result.session))
 }
 
-fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(id)?;
+fn rename(
+    session: &OptionalSessionArg,
+    title: String,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let session_id = session.id_or_current("sessions rename", ctx)?;
     let params = SessionUpdateParams { title: Some(title), ..SessionUpdateParams::new(session_id) };
     ctx.show::<SessionUpdate>(&params, |result, _| outcome_line("renamed", &result.session))
 }
 
-fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.id)?;
+fn resume(args: &OptionalSessionArg, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = args.id_or_current("sessions resume", ctx)?;
     let mut reply = ctx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
     ctx.fetch_contents(&mut reply)?;
     // A session without a project, or with a project of another machine, is resumed without becoming current.
@@ -159,7 +170,7 @@ fn current(project: Option<&Path>, ctx: &mut CommandContext<'_>) -> CommandResul
         Some(path) => path,
         None => project::canonical_path(None)?,
     };
-    let params = SessionCurrentParams { project_path };
+    let params = SessionCurrentParams::new(project_path);
     let reply = ctx.call::<SessionCurrent>(&params)?;
     if reply.value.session.is_none() {
         let flag = project.map(|path| format!("--project {} ", path.display()));

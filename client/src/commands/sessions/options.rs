@@ -7,9 +7,11 @@ use ollm_protocol::methods::session::{BranchFilter, SessionGetParams, SessionUpd
 use ollm_protocol::sanitize;
 use serde_json::Value;
 
-use crate::args::session::SessionArg;
+use crate::args::session::SessionFlag;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
+use crate::project::session_or_current;
 
 /// Show or set the options of each answer that a session keeps.
 #[derive(Debug, Args)]
@@ -18,25 +20,30 @@ The options are the sampling options of the model server, and think, format and 
 session has them, and a chat can set others for itself. A value is JSON, or else a text.
 
 Examples:
-  ollmctl sessions options last
+  ollmctl sessions options
+  ollmctl sessions options temperature=0.2
   ollmctl sessions options last temperature=0.2 seed=7 think=false
   ollmctl sessions options last 'stop=[\"END\"]' temperature=")]
 pub(crate) struct OptionsArgs {
+    /// The session, unless it is the current one, then the options to set; an empty value removes one.
+    #[arg(value_name = "SESSION|NAME=VALUE", add = completion::sessions())]
+    words: Vec<String>,
     #[command(flatten)]
-    session: SessionArg,
-    /// The options to set; an empty value removes one.
-    #[arg(value_name = "NAME=VALUE")]
-    options: Vec<String>,
+    session: SessionFlag,
 }
 
 pub(super) fn run(args: &OptionsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
-    if args.options.is_empty() {
+    let (session, options) = match args.words.split_first() {
+        Some((first, rest)) if !first.contains('=') => (Some(first.as_str()), rest),
+        _ => (args.session.given(), args.words.as_slice()),
+    };
+    let session_id = session_or_current(session, "sessions options", ctx)?;
+    if options.is_empty() {
         let branch = BranchFilter::default();
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
         return ctx.show::<SessionGet>(&params, |result, _| shown(&result.session));
     }
-    let options: CommandResult<Meta> = args.options.iter().map(|text| option(text)).collect();
+    let options: CommandResult<Meta> = options.iter().map(|text| option(text)).collect();
     let options = Some(options?);
     let params = SessionUpdateParams { options, ..SessionUpdateParams::new(session_id) };
     ctx.show::<SessionUpdate>(&params, |result, _| shown(&result.session))

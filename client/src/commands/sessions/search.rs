@@ -36,7 +36,7 @@ pub(crate) struct SearchArgs {
     /// The words to find.
     #[arg(required = true, value_name = "WORDS")]
     words: Vec<String>,
-    /// Only in one session: an id, a unique prefix of one, or `last`.
+    /// Only in one session: an id, a unique end or beginning of one, or `last`.
     #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// Only in sessions of the project in DIR.

@@ -26,7 +26,7 @@ Examples:
   ollmctl sessions servers last --all
   ollmctl sessions servers --project ~/src/private ollama")]
 pub(crate) struct ServersArgs {
-    /// An id, a unique prefix of one, or `last`.
+    /// An id, a unique end or beginning of one, or `last`.
     #[arg(
         value_name = "SESSION",
         required_unless_present = "project",

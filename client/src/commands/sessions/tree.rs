@@ -11,13 +11,18 @@ use ollm_protocol::methods::session::branches::{
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
-use crate::args::session::{OptionalSessionArg, SessionArg};
+use crate::args::parse_seq;
+use crate::args::session::{OptionalSessionArg, SessionFlag};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
+use crate::project::session_or_current;
 use crate::render::table::clip;
 use crate::render::units::counted;
 use crate::render::{RenderOptions, Style, wire_name};
 
+/// The command that helps if a label is not given as it should be.
+const LABEL_HINT: &str = "ollmctl sessions label --help";
 /// Nodes of one page.
 const PAGE_NODES: u32 = 1000;
 
@@ -40,17 +45,19 @@ pub(crate) struct TreeArgs {
 
 /// Name a record, so that `sessions tree` shows the name; an empty name removes it.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "ollmctl sessions label [OPTIONS] [SESSION] <N> <NAME>",
+    after_help = "\
 Examples:
-  ollmctl sessions label last 12 'before the rewrite'")]
+  ollmctl sessions label 12 'before the rewrite'
+  ollmctl sessions label last 12 'before the rewrite'"
+)]
 pub(crate) struct LabelArgs {
+    /// The session, unless it is the current one, the number of the record as in `sessions tree`, and the name.
+    #[arg(value_name = "WORD", required = true, num_args = 2..=3, add = completion::sessions())]
+    words: Vec<String>,
     #[command(flatten)]
-    session: SessionArg,
-    /// The number of the record, as in `sessions tree`.
-    #[arg(value_name = "N")]
-    seq: u64,
-    /// The name.
-    name: String,
+    session: SessionFlag,
 }
 
 pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -79,8 +86,14 @@ pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResul
 }
 
 pub(super) fn label(args: &LabelArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let session_id = ctx.session(&args.session.id)?;
-    let (seq, label) = (Seq(args.seq), Some(args.name.clone()));
+    let (session, seq, name) = match args.words.as_slice() {
+        [session, seq, name] => (Some(session.as_str()), seq, name),
+        [seq, name] => (args.session.given(), seq, name),
+        _ => return Err(CommandError::usage("a number and a name are needed", LABEL_HINT)),
+    };
+    let seq = parse_seq(seq).map_err(|problem| CommandError::usage(problem, LABEL_HINT))?;
+    let session_id = session_or_current(session, "sessions label", ctx)?;
+    let label = Some(name.clone());
     ctx.show::<SessionLabel>(&SessionLabelParams { session_id, seq, label }, render_label)
 }
 

@@ -5,7 +5,7 @@ use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use serde_json::Value;
 
-use crate::args::session::SessionArg;
+use crate::args::session::OptionalSessionArg;
 use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
@@ -20,12 +20,13 @@ const PAGE_RECORDS: u32 = 500;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  ollmctl sessions view
   ollmctl sessions view last
   ollmctl sessions view last --from -20
   ollmctl sessions view 0192f0c1 --from 100 --limit 50 --branch all")]
 pub(crate) struct ViewArgs {
     #[command(flatten)]
-    session: SessionArg,
+    session: OptionalSessionArg,
     /// The number of the first record; a negative number counts from the end.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     from: Option<i64>,
@@ -46,7 +47,7 @@ pub(crate) struct ViewArgs {
 
 pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut params = SessionGetParams {
-        session_id: ctx.session(&args.session.id)?,
+        session_id: args.session.id_or_current("sessions view", ctx)?,
         from: args.from,
         limit: None,
         branch: args.branch,

@@ -89,7 +89,11 @@ pub(crate) fn list(
     let ContextListEntriesParams { session_id, project_path } = params;
     let is_global = session_id.is_none() && project_path.is_none();
     let scope = is_global.then_some(ContextScope::Global);
-    let scope = EntryScope::of(core, session_id, project_path.as_deref(), scope)?;
+    let scope = match (session_id, &project_path) {
+        // A project that moved is asked for its entries by its old path.
+        (None, Some(path)) => EntryScope::Project(Projects::lenient(path)),
+        _ => EntryScope::of(core, session_id, project_path.as_deref(), scope)?,
+    };
     let (mut data, quota) = scope.entries(core)?;
     let tokens = quota.count(&render_entries(&data));
     // The files and the log can have entries of any size.

@@ -58,7 +58,10 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
         data.push(hit(message));
     }
     let found = other_branches(core, data.iter().map(|hit| (hit.session_id, hit.seq)));
-    data.iter_mut().for_each(|hit| hit.other_branch = found.contains(&(hit.session_id, hit.seq)));
+    for hit in &mut data {
+        hit.other_branch = found.contains(&(hit.session_id, hit.seq));
+        hit.short_id = core.catalog.short_id(hit.session_id);
+    }
     Ok(ContextRecallResult { data, tokens, behind: (page.behind > 0).then_some(page.behind) })
 }
 
@@ -165,6 +168,7 @@ pub(super) fn shown_in(built: &Built) -> HashSet<Seq> {
 fn hit(message: RecalledMessage) -> RecallHit {
     RecallHit {
         session_id: message.session_id,
+        short_id: None,
         title: message.title,
         seq: message.seq,
         role: message.role,

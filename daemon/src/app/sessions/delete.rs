@@ -248,6 +248,7 @@ fn newest_first(core: &Arc<Core>) -> Result<Vec<Session>> {
         statuses: EVERY_STATUS,
         id_prefix: None,
         title: None,
+        id_end: None,
         limit: usize::MAX,
         max_bytes: usize::MAX,
         after: None,

@@ -27,6 +27,8 @@ const MAX_LIST: u32 = 1000;
 const MAX_SEARCH: u32 = 200;
 /// The bytes of a filter for titles, which are those of the longest title.
 const MAX_TITLE_FILTER_BYTES: usize = 4096;
+/// The most directories in which a current session is looked for.
+const MAX_ELSE_OF: usize = 64;
 /// A catalog that is behind by at most this many sessions is following; behind by more, it is being rebuilt.
 const FEW_BEHIND: u64 = 8;
 /// The wait of a search for a catalog that is following, so that it finds the newest records.
@@ -38,8 +40,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
     let project_hash = lenient_hash(params.project_path.as_deref());
     let title = title_words(params.title.as_deref())?;
-    let (status, id_prefix) = (params.status, params.id_prefix);
-    let wanted = ListFilter { project_hash, status, id_prefix, title, after };
+    let (status, ids) = (params.status, (params.id_prefix, params.id_end));
+    let wanted = ListFilter { project_hash, status, ids, title, after };
     let open = core.sessions.open_summaries();
     let mut known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
     // The catalog keeps the row of a session until its files are removed.
@@ -49,7 +51,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let query = ListQuery {
         project_hash: wanted.project_hash.as_deref(),
         statuses: wanted.statuses(),
-        id_prefix: wanted.id_prefix.as_deref(),
+        id_prefix: wanted.ids.0.as_deref(),
+        id_end: wanted.ids.1.as_deref(),
         title: wanted.title.as_ref(),
         limit: limit + 1,
         max_bytes: MAX_PAGE_BYTES,
@@ -71,6 +74,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     data.truncate(limit);
     let more = limit_page(&mut data) || is_longer;
     let next_cursor = more.then(|| data.last().map(cursor_of)).flatten();
+    data.iter_mut()
+        .for_each(|session| session.short_id = core.catalog.short_id(session.session_id));
     Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
 }
 
@@ -78,7 +83,8 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
 struct ListFilter {
     project_hash: Option<String>,
     status: Option<SessionStatus>,
-    id_prefix: Option<String>,
+    /// The beginning and the end of ids.
+    ids: (Option<String>, Option<String>),
     title: Option<TitleWords>,
     after: Option<(i64, SessionId)>,
 }
@@ -92,8 +98,16 @@ impl ListFilter {
         status
             && (self.project_hash.is_none() || self.project_hash == session.project_hash)
             && self.after.is_none_or(|after| order_of(session) < after)
-            && self.id_prefix.as_deref().is_none_or(|prefix| has_prefix(session, prefix))
+            && self.has_id(session)
             && self.title.as_ref().is_none_or(|title| title.are_in(&session.title))
+    }
+
+    fn has_id(&self, session: &Session) -> bool {
+        let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+        let id = plain(&session.session_id.to_string());
+        let (prefix, end) = &self.ids;
+        prefix.as_deref().is_none_or(|prefix| id.starts_with(&plain(prefix)))
+            && end.as_deref().is_none_or(|end| id.ends_with(&plain(end)))
     }
 
     /// Returns the statuses to ask the catalog for: its rows of closed sessions may still say active.
@@ -123,11 +137,6 @@ fn title_words(text: Option<&str>) -> Result<Option<TitleWords>> {
 /// Returns the hash of a project, which may no longer exist.
 fn lenient_hash(path: Option<&str>) -> Option<String> {
     path.map(|path| project_hash(&Projects::lenient(path)))
-}
-
-fn has_prefix(session: &Session, prefix: &str) -> bool {
-    let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
-    plain(&session.session_id.to_string()).starts_with(&plain(prefix))
 }
 
 fn order_of(session: &Session) -> (i64, SessionId) {
@@ -167,7 +176,10 @@ pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<Se
     })?;
     let mut data = page.hits;
     let found = other_branches(core, data.iter().map(|hit| (hit.session_id, hit.seq)));
-    data.iter_mut().for_each(|hit| hit.other_branch = found.contains(&(hit.session_id, hit.seq)));
+    for hit in &mut data {
+        hit.other_branch = found.contains(&(hit.session_id, hit.seq));
+        hit.short_id = core.catalog.short_id(hit.session_id);
+    }
     Ok(SessionSearchResult {
         data,
         next_cursor: page.next_cursor,
@@ -180,13 +192,24 @@ pub(crate) fn current(
     core: &Arc<Core>,
     params: SessionCurrentParams,
 ) -> Result<SessionCurrentResult> {
-    let path = Projects::lenient(&params.project_path);
-    let session = match core.projects.current(&path)?.map(|id| core.sessions.summary(id)) {
-        // The log was removed by hand.
-        Some(Err(SessionError::NotFound { .. })) => None,
-        session => session.transpose()?,
-    };
-    Ok(SessionCurrentResult { session })
+    if params.else_of.len() > MAX_ELSE_OF {
+        return Err(AppError::invalid(
+            "elseOf",
+            format!("has more than {MAX_ELSE_OF} directories"),
+        ));
+    }
+    for path in std::iter::once(&params.project_path).chain(&params.else_of) {
+        let current = core.projects.current(&Projects::lenient(path))?;
+        match current.map(|id| core.sessions.summary(id)) {
+            // The log was removed by hand.
+            None | Some(Err(SessionError::NotFound { .. })) => {}
+            Some(session) => {
+                let session = Some(core.with_short_id(session?));
+                return Ok(SessionCurrentResult { session });
+            }
+        }
+    }
+    Ok(SessionCurrentResult { session: None })
 }
 
 /// Sets the current session of a project (`session.setCurrent`). Blocks on the disk.
@@ -207,7 +230,11 @@ pub(crate) fn set_project_servers(
     params: SessionSetProjectServersParams,
 ) -> Result<SessionSetProjectServersResult> {
     let SessionSetProjectServersParams { project_path, allowed_servers } = params;
-    let project_path = Projects::canonical(&project_path)?;
+    // A project that moved is asked for its servers by its old path.
+    let project_path = match allowed_servers {
+        None => Projects::lenient(&project_path),
+        Some(_) => Projects::canonical(&project_path)?,
+    };
     check_servers(core, allowed_servers.as_deref())?;
     if let Some(servers) = allowed_servers {
         core.projects.set_allowed_servers(&project_path, servers)?;

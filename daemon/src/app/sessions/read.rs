@@ -34,7 +34,8 @@ pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionG
     let found = read(core, id, first..u64::MAX, limit, (branches, LargeRecords::WithoutContent))?;
     let more = found.next < found.len;
     let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
-    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
+    let session = core.with_short_id(found.session);
+    Ok(SessionGetResult { session, records: found.records, next_from })
 }
 
 /// Announces that a session is resumed, and reads its last page (`session.resume`). Blocks on the disk.

@@ -50,6 +50,7 @@ pub(crate) fn list(core: &Arc<Core>, params: SnapshotListParams) -> Result<Snaps
     data.truncate(limit);
     limit_page(&mut data);
     let next_cursor = data.last().filter(|_| data.len() < n_left).map(cursor_of);
+    core.snapshots.shorten_ids(&mut data);
     skipped.truncate(if before.is_some() { 0 } else { MAX_SKIPPED });
     report(&skipped);
     Ok(SnapshotListResult { data, skipped, next_cursor })

@@ -10,10 +10,10 @@ use rusqlite::config::DbConfig;
 use super::fulltext;
 
 /// The version of tables and index tokens. A file of another version is removed and recreated.
-pub(crate) const VERSION: i64 = 8;
+pub(crate) const VERSION: i64 = 9;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
-// large values lie in `details`. A session number is never reused (AUTOINCREMENT): the documents of a replaced log
+// large values lie in `details`. `ending` has the last 16 digits of the id in reverse order. A session number is never reused (AUTOINCREMENT): the documents of a replaced log
 // keep the old number and lead nowhere. `docs` has no index by session: a private term of the session in the
 // full-text index finds its documents. `docs` repeats from `entries` where a record lies, because a page of hits
 // covers many sessions, and reading 50 KB of entries for each would take longer than reading the records.
@@ -23,6 +23,7 @@ const TABLES: &str = "
 CREATE TABLE sessions (
     num INTEGER PRIMARY KEY AUTOINCREMENT,
     id BLOB NOT NULL UNIQUE,
+    ending BLOB NOT NULL,
     last_ms INTEGER NOT NULL,
     status INTEGER NOT NULL,
     project TEXT,
@@ -38,6 +39,7 @@ CREATE TABLE sessions (
     create_payload BLOB
 );
 CREATE INDEX sessions_by_activity ON sessions (last_ms, id, status);
+CREATE INDEX sessions_by_ending ON sessions (ending, id);
 CREATE INDEX sessions_by_project ON sessions (project, last_ms, id, status) WHERE project IS NOT NULL;
 CREATE INDEX sessions_by_create_key ON sessions (create_key) WHERE create_key IS NOT NULL;
 CREATE INDEX sessions_by_origin ON sessions (forked_from) WHERE forked_from IS NOT NULL;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ollm_protocol::content::{Session, SessionStatus};
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::{Seq, SessionId, short_id};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
@@ -51,6 +51,8 @@ pub(crate) struct ListQuery<'a> {
     pub id_prefix: Option<&'a str>,
     /// List only sessions with these words in their titles.
     pub title: Option<&'a TitleWords>,
+    /// List only sessions whose id has this end, in the same way.
+    pub id_end: Option<&'a str>,
     /// Maximum number of sessions.
     pub limit: usize,
     /// The size of the listed sessions in bytes of JSON after which no further one is listed.
@@ -131,8 +133,8 @@ pub(crate) fn write_summary(
     let key = update.create_key.as_ref();
     conn.prepare_cached(
         "INSERT INTO sessions (num, id, last_ms, status, project, pinned, imported, forked_from, bytes, records,
-             last_crc, n_keys, text_records, create_key, create_payload)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+             last_crc, n_keys, text_records, create_key, create_payload, ending)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
          ON CONFLICT (num) DO UPDATE SET last_ms = ?3, status = ?4, project = ?5, pinned = ?6, imported = ?7,
              forked_from = ?8, bytes = ?9, records = ?10, last_crc = ?11, n_keys = ?12, text_records = ?13,
              create_key = ?14, create_payload = ?15",
@@ -153,6 +155,7 @@ pub(crate) fn write_summary(
         signed(text_records),
         key.map(|entry| entry.key),
         key.map(|entry| entry.payload),
+        ending_of(short_id::reversed(session.session_id.as_uuid())),
     ])?;
     let num = old.map_or_else(|| conn.last_insert_rowid(), |row| row.num);
     let json = serde_json::to_string(session)
@@ -340,9 +343,12 @@ pub(crate) fn each_listed(
     let Some((least, greatest)) = id_range(query.id_prefix.unwrap_or_default()) else {
         return Ok(());
     };
-    let statuses = query.statuses.iter().fold(0, |bits, status| bits | 1 << status_code(*status));
+    let statuses = status_bits(query);
     let (last_ms, last_id) =
         query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
+    if let Some(end) = query.id_end {
+        return each_with_end(conn, query, end, each);
+    }
     let mut statement = conn.prepare_cached(if least == greatest {
         "SELECT num, id FROM sessions
          WHERE id = ?4 AND ?5 = ?4 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1
@@ -370,6 +376,78 @@ pub(crate) fn each_listed(
         }
     }
     Ok(())
+}
+
+/// Calls `each` like [`each_listed`] with the sessions whose id has an end. There are few with any end of some digits, so
+/// the statement finds them all before it orders them.
+fn each_with_end(
+    conn: &Connection,
+    query: &ListQuery<'_>,
+    end: &str,
+    mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<()> {
+    let range = short_id::with_end(end);
+    let prefixes = id_range(query.id_prefix.unwrap_or_default());
+    let (Some(range), Some((least, greatest))) = (range, prefixes) else { return Ok(()) };
+    let mut found: Vec<(i64, SessionId, i64)> = conn
+        .prepare_cached(
+            "SELECT num, id, last_ms FROM sessions
+             WHERE ending BETWEEN ?1 AND ?2 AND (?3 >> status) & 1 AND (?4 IS NULL OR project = ?4)
+                 AND +id BETWEEN ?5 AND ?6",
+        )?
+        .query_map(
+            params![
+                ending_of(*range.start()),
+                ending_of(*range.end()),
+                status_bits(query),
+                query.project_hash,
+                least,
+                greatest
+            ],
+            |row| Ok((row.get(0)?, session_id(row, 1)?, row.get(2)?)),
+        )?
+        .collect::<rusqlite::Result<_>>()?;
+    found.retain(|(_, id, last_ms)| {
+        range.contains(&short_id::reversed(id.as_uuid()))
+            && query.after.is_none_or(|after| (*last_ms, *id) < after)
+    });
+    found.sort_by_key(|(_, id, last_ms)| std::cmp::Reverse((*last_ms, *id)));
+    for (num, id, _) in found {
+        if !each(num, id)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn status_bits(query: &ListQuery<'_>) -> i64 {
+    query.statuses.iter().fold(0, |bits, status| bits | 1 << status_code(*status))
+}
+
+/// Returns the part of an id's reversed digits that the table has.
+fn ending_of(reversed: u128) -> [u8; 8] {
+    let mut ending = [0; 8];
+    ending.copy_from_slice(&reversed.to_be_bytes()[..8]);
+    ending
+}
+
+/// Returns the short form of a session's id: the neighbors in the index of ends decide its length.
+pub(crate) fn short_id(conn: &Connection, id: SessionId) -> rusqlite::Result<String> {
+    let ending = ending_of(short_id::reversed(id.as_uuid()));
+    let mut neighbors = Vec::new();
+    for sql in [
+        "SELECT id FROM sessions WHERE (ending, id) < (?1, ?2) ORDER BY ending DESC, id DESC LIMIT 1",
+        "SELECT id FROM sessions WHERE (ending, id) > (?1, ?2) ORDER BY ending, id LIMIT 1",
+    ] {
+        let neighbor = conn
+            .prepare_cached(sql)?
+            .query_row(params![ending, id_bytes(id)], |row| session_id(row, 0))
+            .optional()?;
+        neighbors.extend(neighbor.map(|id| id.as_uuid()));
+    }
+    // Ids that share all digits of the column are told apart by the whole id.
+    let has_twin = neighbors.iter().any(|other| ending_of(short_id::reversed(*other)) == ending);
+    Ok(if has_twin { id.to_string() } else { short_id::shorten(id.as_uuid(), neighbors) })
 }
 
 /// Returns the smallest and the largest id with a prefix; `None` if no id can have it.

@@ -330,6 +330,7 @@ impl VerifiedMatch<'_> {
         let snippet = snippet(text, &focus, terms);
         SearchHit {
             session_id: self.session.session_id,
+            short_id: None,
             title: self.session.title.clone(),
             seq: self.document.seq,
             role: self.document.role,

@@ -28,6 +28,7 @@ pub(super) fn all(exclude: &HashSet<SessionId>) -> ListQuery<'_> {
         statuses: LISTED,
         id_prefix: None,
         title: None,
+        id_end: None,
         limit: 100,
         max_bytes: usize::MAX,
         after: None,
@@ -72,6 +73,32 @@ fn hint_after_a_restart_has_all_blocks() {
     assert_eq!(hint.carry, format!("carry of {n_records} records").into_bytes());
     assert_eq!(fixture.find(&format!("word{}", n_records - 1)), format!("1:{}", n_records - 1));
     assert!(fixture.catalog.hint(id(2)).is_none());
+}
+
+#[test]
+fn short_form_of_an_id_is_its_shortest_unique_end_and_finds_it() {
+    let fixture = CatalogFixture::new();
+    let ids = [0x1_0000_abcd, 0x2_0000_abcd, 0x3_000f_abcd, 0x4_0000_0000, 0x5_abcd_0001];
+    for number in ids {
+        fixture.logs.record(id(number), Role::User, at(0), "x");
+        fixture.catalog.mark_dirty(id(number));
+    }
+    fixture.catch_up();
+    let short = ids.map(|number| fixture.catalog.short_id(id(number)).expect("a short form"));
+    assert_eq!(short, ["10000abcd", "20000abcd", "fabcd", "0000", "0001"]);
+    let none = HashSet::new();
+    let with_end = |end| listed(&fixture.catalog, &ListQuery { id_end: Some(end), ..all(&none) });
+    for (number, end) in ids.into_iter().zip(&short) {
+        assert_eq!(with_end(end.as_str()), [number], "{end}");
+    }
+    let mut found = with_end("ABCD");
+    found.sort_unstable();
+    assert_eq!(found, [ids[0], ids[1], ids[2]]);
+    assert_eq!(with_end("abcdx"), [0; 0]);
+    let both = ListQuery { id_prefix: Some("0000"), id_end: Some("fabcd"), ..all(&none) };
+    assert_eq!(listed(&fixture.catalog, &both), [ids[2]]);
+    let neither = ListQuery { id_prefix: Some("1"), ..both };
+    assert_eq!(listed(&fixture.catalog, &neither), [0; 0]);
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! A session as Markdown.
 //!
-//! Messages are block quotes, with a `>` before every line. The arguments and results of tools are code blocks whose
-//! fences are longer than any run of backticks inside. So no content can end its own block. In quotes, everything that
-//! could begin HTML, a link or an image is escaped, and code blocks get new fences. No HTML is written.
+//! Messages are block quotes, with a `>` before every line, so their headings are below those of the file. The arguments
+//! and results of tools are code blocks whose fences are longer than any run of backticks inside. So no content can end
+//! its own block, and a message is rendered as it was written: a parser of Markdown confirms it for each one.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, TextMergeStream};
 
 use super::text::{empty_reason, head_fields, instant, one_line, verdict};
 use crate::session::document::SessionOverview;
@@ -17,6 +21,13 @@ use ollm_protocol::sanitize;
 const MAX_CALL_CHARS: usize = 200;
 /// Maximum length of a name or a field, in characters.
 const MAX_NAME_CHARS: usize = 200;
+/// The largest text that is parsed, in bytes; a larger one becomes a code block.
+const MAX_PARSED_BYTES: usize = 512 * 1024;
+/// The most passes that escape HTML. Text that was within HTML is Markdown after it, and may contain HTML again.
+const MAX_ESCAPE_PASSES: usize = 4;
+/// The Markdown that common readers know.
+const OPTIONS: Options =
+    Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
 
 /// Writes the title and the fields of the session.
 pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
@@ -151,139 +162,90 @@ fn code(text: &str, max_chars: usize) -> String {
 
 /// Writes a code block that its content cannot end.
 fn fenced(info: &str, text: &str, out: &mut String) {
-    fence_lines("", info, sanitize::text(text).split('\n'), out);
-    out.push('\n');
-}
-
-fn fence_lines<'a>(
-    prefix: &str,
-    info: &str,
-    lines: impl Iterator<Item = &'a str> + Clone,
-    out: &mut String,
-) {
-    let longest = lines.clone().map(longest_run).max().unwrap_or(0);
-    let fence = "`".repeat(longest.max(2) + 1);
-    push_line(out, &format!("{prefix}{fence}{info}"));
-    for line in lines {
-        push_line(out, &format!("{prefix}{line}"));
-    }
-    push_line(out, &format!("{prefix}{fence}"));
+    let text = sanitize::text(text);
+    let fence = "`".repeat(longest_run(&text).max(2) + 1);
+    push_line(out, &format!("{fence}{info}\n{text}\n{fence}\n"));
 }
 
 fn longest_run(line: &str) -> usize {
     line.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }
 
-/// Writes a block quote that its content cannot end.
+/// Writes a text as a block quote that it cannot leave, or as a code block if it could.
+///
+/// The text stays as it was written, except for HTML, images and definitions of link labels: an open HTML element or a
+/// definition holds beyond its quote, and an image is loaded by whoever reads the file.
 fn quoted(text: &str, out: &mut String) {
     let text = sanitize::text(text);
-    let mut lines = text.trim_end_matches('\n').split('\n');
-    while let Some(line) = lines.next() {
-        let Some(fence) = Fence::opened_by(line) else {
-            let prose = prose(line);
-            push_line(out, format!("> {prose}").trim_end());
-            continue;
-        };
-        // An unclosed fence extends to the end of the text.
-        let code: Vec<_> = lines.by_ref().take_while(|line| !fence.is_closed_by(line)).collect();
-        fence_lines("> ", &fence.info, code.iter().copied(), out);
-    }
+    let text = text.trim_end_matches('\n').to_owned() + "\n";
+    let Some(quote) = without_reach(&text).and_then(|text| quote(&text)) else {
+        return fenced("markdown", text.trim_end(), out);
+    };
+    out.push_str(&quote);
     out.push('\n');
 }
 
-/// The opening fence of a code block in a text.
-struct Fence {
-    mark: char,
-    len: usize,
-    info: String,
-}
-
-impl Fence {
-    fn opened_by(line: &str) -> Option<Self> {
-        let text = unindented(line)?;
-        let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
-        let info = text.trim_start_matches(mark);
-        let len = text.len() - info.len();
-        if len < 3 || (mark == '`' && info.contains('`')) {
+/// Returns the text with a backslash before everything that has an effect outside of it, or `None` if that fails.
+fn without_reach(text: &str) -> Option<Cow<'_, str>> {
+    let mut text = Cow::Borrowed(text);
+    for _ in 0..MAX_ESCAPE_PASSES {
+        if text.len() > MAX_PARSED_BYTES {
             return None;
         }
-        let is_word = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '_' | '.');
-        let info = info.trim().chars().take_while(is_word).take(30).collect();
-        Some(Self { mark, len, info })
-    }
-
-    fn is_closed_by(&self, line: &str) -> bool {
-        unindented(line).is_some_and(|text| {
-            let text = text.trim_end();
-            text.len() >= self.len && text.chars().all(|c| c == self.mark)
-        })
-    }
-}
-
-/// Returns the line without its indent, or `None` if the indent is too deep for a fence.
-fn unindented(line: &str) -> Option<&str> {
-    let text = line.trim_start_matches(' ');
-    (line.len() - text.len() <= 3).then_some(text)
-}
-
-/// Escapes HTML, links, images and fences in a line of prose; keeps emphasis, lists, headings and code spans.
-///
-/// Renderers pair backticks across lines, so dangerous characters are escaped even where a renderer might show the
-/// backslash as part of code.
-fn prose(line: &str) -> String {
-    let mut escaped = String::with_capacity(line.len() + 8);
-    let mut rest = line;
-    while let Some(c) = rest.chars().next() {
-        // Only runs of these marks are counted, because counting all runs takes quadratic time for a repeated letter.
-        let run = if matches!(c, '`' | '~') { run_length(rest, c) } else { 1 };
-        match c {
-            '`' => {
-                if let Some(span) = code_span(rest, run) {
-                    escaped.push_str(&rest[..span]);
-                    rest = &rest[span..];
-                } else {
-                    escaped.push_str(&"\\`".repeat(run));
-                    rest = &rest[run..];
-                }
-                continue;
-            }
-            '~' if run >= 3 => {
-                escaped.push_str(&"\\~".repeat(run));
-                rest = &rest[run..];
-                continue;
-            }
-            '<' | '[' | ']' | '&' => escaped.push('\\'),
-            // A backslash before a letter is literal, as in a path.
-            '\\' if !rest[1..].starts_with(|next: char| !next.is_ascii_punctuation()) => {
-                escaped.push('\\');
-            }
-            _ => {}
+        let reaching = reaching_marks(&text);
+        if reaching.is_empty() {
+            return Some(text);
         }
-        escaped.push(c);
-        rest = &rest[c.len_utf8()..];
-    }
-    escaped
-}
-
-/// Returns the length of the code span at the start of `rest`, unless its content needs an escape.
-fn code_span(rest: &str, run: usize) -> Option<usize> {
-    let mut at = run;
-    while let Some(offset) = rest[at..].find('`') {
-        let start = at + offset;
-        let len = run_length(&rest[start..], '`');
-        if len == run {
-            let inside = &rest[run..start];
-            let is_harmless = !inside.contains(['<', '[', ']', '&', '\\', '|']);
-            return is_harmless.then_some(start + len);
+        let mut escaped = String::with_capacity(text.len() + reaching.len());
+        let mut done = 0;
+        for at in reaching {
+            escaped.push_str(&text[done..at]);
+            escaped.push('\\');
+            done = at;
         }
-        at = start + len;
+        escaped.push_str(&text[done..]);
+        text = Cow::Owned(escaped);
     }
     None
 }
 
-/// Returns the number of marks at the start of a text; `mark` has one byte.
-fn run_length(text: &str, mark: char) -> usize {
-    text.len() - text.trim_start_matches(mark).len()
+/// Returns the places of the marks that begin HTML, an image or a definition, in order.
+fn reaching_marks(text: &str) -> BTreeSet<usize> {
+    let parser = Parser::new_ext(text, OPTIONS);
+    let definitions = parser.reference_definitions().iter().map(|(_, found)| found.span.clone());
+    let mut marks: BTreeSet<usize> =
+        definitions.filter_map(|span| mark(text, &span, '[')).collect();
+    for (event, range) in parser.into_offset_iter() {
+        match event {
+            Event::Html(_) | Event::InlineHtml(_) => {
+                let inside = text[range.clone()].match_indices('<');
+                marks.extend(inside.map(|(at, _)| range.start + at));
+            }
+            Event::Start(Tag::Image { .. }) => marks.extend(mark(text, &range, '!')),
+            _ => {}
+        }
+    }
+    marks
+}
+
+/// Returns the first place of a mark in a range.
+fn mark(text: &str, range: &Range<usize>, mark: char) -> Option<usize> {
+    text.get(range.clone())?.find(mark).map(|at| range.start + at)
+}
+
+/// Returns the text as a block quote, or `None` if it reads differently within one: a tab stop is elsewhere there.
+fn quote(text: &str) -> Option<String> {
+    let mut quote = String::with_capacity(text.len() + text.len() / 16);
+    for line in text.lines() {
+        // Spaces at the end of a line are a line break.
+        push_line(&mut quote, &if line.is_empty() { ">".to_owned() } else { format!("> {line}") });
+    }
+    let mut inside = TextMergeStream::new(Parser::new_ext(&quote, OPTIONS));
+    let opens = matches!(inside.next(), Some(Event::Start(Tag::BlockQuote(_))));
+    let mut alone = TextMergeStream::new(Parser::new_ext(text, OPTIONS));
+    let is_same = alone.all(|event| inside.next() == Some(event));
+    let closes = matches!(inside.next(), Some(Event::End(TagEnd::BlockQuote(_))));
+    (opens && is_same && closes && inside.next().is_none()).then_some(quote)
 }
 
 fn push_line(out: &mut String, line: &str) {

@@ -12,6 +12,7 @@ use ollm_protocol::content::{ExportFormat, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use self::html::{Highlighter, WindowBar};
 use super::document::{self, DocumentWriter, SessionOverview};
 
 /// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
@@ -26,11 +27,20 @@ pub(crate) const JSONL_VERSION: u64 = 1;
 pub(crate) struct Exporter {
     format: ExportFormat,
     document: DocumentWriter,
+    #[serde(default)]
+    window: WindowBar,
+    #[serde(skip)]
+    highlighter: Highlighter,
 }
 
 impl Exporter {
     pub(crate) fn new(format: ExportFormat) -> Self {
-        Self { format, document: DocumentWriter::default() }
+        Self {
+            format,
+            document: DocumentWriter::default(),
+            window: WindowBar::default(),
+            highlighter: Highlighter::default(),
+        }
     }
 
     pub(crate) const fn format(&self) -> ExportFormat {
@@ -65,7 +75,10 @@ impl Exporter {
                 out.push('\n');
             }
             ExportFormat::Markdown => markdown::record(record, out),
-            ExportFormat::Html => html::record(record, out),
+            ExportFormat::Html if self.window.is_complete() => {
+                html::record(record, &self.highlighter, out);
+            }
+            ExportFormat::Html => self.window.collect(record),
         }
     }
 
@@ -74,9 +87,13 @@ impl Exporter {
         match self.format {
             ExportFormat::Json => self.document.end_pass(overview, out),
             ExportFormat::Jsonl | ExportFormat::Markdown => false,
-            ExportFormat::Html => {
+            ExportFormat::Html if self.window.is_complete() => {
                 html::end(out);
                 false
+            }
+            ExportFormat::Html => {
+                html::begin_messages(overview, &mut self.window, &self.highlighter, out);
+                true
             }
         }
     }
@@ -102,7 +119,8 @@ impl Exporter {
             totals.tokens,
         ];
         // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
-        counts.iter().all(|count| u32::try_from(*count).is_ok()).then_some(exporter)
+        let are_counts = counts.iter().all(|count| u32::try_from(*count).is_ok());
+        (are_counts && exporter.window.is_valid()).then_some(exporter)
     }
 }
 

@@ -6,6 +6,7 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use proptest::strategy::Strategy as _;
+use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag};
 use serde_json::json;
 
 use crate::session::document::{DocumentPass, DocumentTotals, DocumentWriter};
@@ -85,23 +86,125 @@ fn has_unsafe_characters(text: &str) -> bool {
     })
 }
 
+/// The elements of a page without its style and script, with their attributes.
+const ELEMENTS: &[(&str, &[&str])] = &[
+    ("html", &["lang"]),
+    ("head", &[]),
+    ("meta", &["charset", "content", "http-equiv", "name"]),
+    ("title", &[]),
+    ("style", &[]),
+    ("script", &[]),
+    ("body", &[]),
+    ("header", &[]),
+    ("h1", &["dir"]),
+    ("dl", &[]),
+    ("dt", &[]),
+    ("dd", &[]),
+    ("figure", &[]),
+    ("figcaption", &[]),
+    ("svg", &["viewBox", "preserveAspectRatio", "role", "aria-label"]),
+    ("rect", &["class", "x", "y", "width", "height"]),
+    ("nav", &["hidden"]),
+    ("input", &["type", "placeholder", "aria-label"]),
+    ("output", &[]),
+    ("button", &[]),
+    ("main", &[]),
+    ("article", &["class", "id"]),
+    ("h2", &[]),
+    ("time", &["datetime"]),
+    ("small", &[]),
+    ("div", &["class", "dir"]),
+    ("p", &["class"]),
+    ("h3", &[]),
+    ("h4", &[]),
+    ("h5", &[]),
+    ("h6", &[]),
+    ("ul", &[]),
+    ("ol", &["start"]),
+    ("li", &[]),
+    ("blockquote", &[]),
+    ("pre", &["dir"]),
+    ("code", &[]),
+    ("span", &["class"]),
+    ("table", &[]),
+    ("thead", &[]),
+    ("tbody", &[]),
+    ("tr", &[]),
+    ("th", &["class"]),
+    ("td", &["class"]),
+    ("em", &[]),
+    ("strong", &[]),
+    ("del", &[]),
+    ("a", &["href", "rel"]),
+    ("br", &[]),
+    ("hr", &[]),
+    ("details", &[]),
+    ("summary", &[]),
+    ("img", &["alt", "src"]),
+];
+/// The elements without an end.
+const VOID: [&str; 5] = ["meta", "input", "br", "hr", "img"];
+
+/// Parses a page and checks that it has only known elements and attributes, which are balanced, and safe addresses.
+fn check_html(page: &str) {
+    let rest = page.strip_prefix("<!DOCTYPE html>\n").expect("the doctype");
+    let (mut rest, mut open) = (rest, Vec::new());
+    while let Some((text, after)) = rest.split_once('<') {
+        assert!(!text.contains('>'), "a > in {text:?}");
+        let (tag, after) = after.split_once('>').expect("the end of a tag");
+        rest = after;
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "{page}");
+            continue;
+        }
+        let (name, attributes) = tag.split_once(' ').unwrap_or((tag, ""));
+        let known = ELEMENTS.iter().find(|(element, _)| *element == name);
+        let (_, allowed) = known.unwrap_or_else(|| panic!("<{tag}>"));
+        for (attribute, value) in attributes_of(attributes) {
+            assert!(allowed.contains(&attribute), "{attribute} of <{tag}>");
+            let starts = |starts: &[&str]| {
+                starts.iter().any(|start| value.to_lowercase().starts_with(start))
+            };
+            assert!(
+                attribute != "href" || starts(&["#r", "http://", "https://", "mailto:"]),
+                "<{tag}>"
+            );
+            assert!(attribute != "src" || starts(&["data:image/"]), "<{tag}>");
+        }
+        if matches!(name, "style" | "script") {
+            let (_, after) = after.split_once("</").expect("the end of the element");
+            rest = after.split_once('>').expect("the end of a tag").1;
+        } else if !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, [""; 0], "an element is not closed");
+}
+
+/// Returns the attributes of a tag, whose values are in double quotes.
+fn attributes_of(text: &str) -> Vec<(&str, &str)> {
+    let (mut rest, mut found) = (text.trim_start(), Vec::new());
+    while !rest.is_empty() {
+        if rest == "hidden" {
+            found.push((rest, ""));
+            break;
+        }
+        let (name, after) = rest.split_once("=\"").expect("a quoted value");
+        let (value, after) = after.split_once('"').expect("the end of a value");
+        found.push((name, value));
+        rest = after.trim_start();
+    }
+    found
+}
+
 #[test]
 fn html_of_hostile_session_has_only_known_tags() {
     let page = export(ExportFormat::Html, &hostile_session());
     assert!(!has_unsafe_characters(&page));
-    const ELEMENTS: [&str; 18] = [
-        "html", "head", "meta", "title", "style", "body", "h1", "dl", "dt", "dd", "article", "h2",
-        "time", "small", "p", "div", "details", "summary",
-    ];
-    for tag in page.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default()) {
-        let name = tag.split(' ').next().unwrap_or_default();
-        let element = name.strip_prefix('/').unwrap_or(name);
-        let known = tag == "!DOCTYPE html" || element == "pre" || ELEMENTS.contains(&element);
-        assert!(known && name != "/meta", "<{tag}>");
-        assert!(!tag.contains(" on"), "<{tag}>");
-    }
+    check_html(&page);
     assert!(page.contains("default-src 'none'"));
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert!(!page.contains("<img"));
 }
 
 #[test]
@@ -151,96 +254,50 @@ fn html_shows_only_valid_raster_images() {
     }
 }
 
-/// Checks that no line outside of code has live markup and that every fence is closed, as CommonMark reads a page.
-fn check_markdown(page: &str) {
-    let mut fence: Option<usize> = None;
-    let mut quoted_fence: Option<usize> = None;
-    let run = |line: &str| line.len() - line.trim_start_matches('`').len();
-    for line in page.lines() {
-        if let Some(len) = fence {
-            if run(line) >= len && line.trim_start_matches('`').is_empty() {
-                fence = None;
+/// Checks that a Markdown page has only its own blocks at the top level, and nothing that reaches out of a message.
+///
+/// Returns the headings.
+fn check_markdown(page: &str) -> Vec<String> {
+    let options =
+        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    let parser = Parser::new_ext(page, options);
+    assert_eq!(parser.reference_definitions().iter().count(), 0, "a definition holds everywhere");
+    let (mut depth, mut headings) = (0, Vec::new());
+    for event in parser {
+        match &event {
+            Event::Html(_) | Event::InlineHtml(_) | Event::Start(Tag::Image { .. }) => {
+                panic!("{event:?} in {page}")
             }
-            continue;
-        }
-        let Some(quoted) =
-            line.strip_prefix('>').map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
-        else {
-            assert!(quoted_fence.is_none(), "a quote ends within a fence: {line}");
-            if run(line) >= 3 {
-                fence = Some(run(line));
-            } else {
-                no_live_markup(&without_code(line));
-            }
-            continue;
-        };
-        match quoted_fence {
-            Some(len) if run(quoted) >= len && quoted.trim_start_matches('`').is_empty() => {
-                quoted_fence = None;
-            }
-            Some(_) => {}
-            None if run(quoted) >= 3 && !quoted.trim_start_matches('`').contains('`') => {
-                quoted_fence = Some(run(quoted));
-            }
-            None => no_live_markup(quoted),
-        }
-    }
-    assert_eq!((fence, quoted_fence), (None, None), "a fence is not closed");
-}
-
-/// Returns the line without its code spans: a run of backticks ends at the next run of the same length.
-fn without_code(line: &str) -> String {
-    let mut left = String::new();
-    let mut rest = line;
-    while let Some(c) = rest.chars().next() {
-        let run = rest.len() - rest.trim_start_matches('`').len();
-        if c == '\\' {
-            let end = rest.char_indices().nth(2).map_or(rest.len(), |(at, _)| at);
-            left.push_str(&rest[..end]);
-            rest = &rest[end..];
-        } else if run == 0 {
-            left.push(c);
-            rest = &rest[c.len_utf8()..];
-        } else {
-            let inside = &rest[run..];
-            let mut at = 0;
-            let mut end = None;
-            while let Some(start) = inside[at..].find('`').map(|offset| at + offset) {
-                let len = inside.len() - start - inside[start..].trim_start_matches('`').len();
-                if len == run {
-                    end = Some(start + len);
-                    break;
+            Event::Start(tag) if depth == 0 => match tag {
+                Tag::Heading { level, .. } => {
+                    let expected =
+                        if headings.is_empty() { HeadingLevel::H1 } else { HeadingLevel::H2 };
+                    assert_eq!(*level, expected, "{page}");
+                    headings.push(String::new());
                 }
-                at = start + len;
+                Tag::BlockQuote(_) | Tag::CodeBlock(_) | Tag::Paragraph | Tag::List(None) => {}
+                other => panic!("{other:?} at the top level of {page}"),
+            },
+            Event::Text(text) | Event::Code(text) if depth == 1 => {
+                headings.last_mut().expect("a heading first").push_str(text);
             }
-            if end.is_none() {
-                left.push_str(&rest[..run]);
-            }
-            rest = &inside[end.unwrap_or(0)..];
+            _ => {}
         }
-    }
-    left
-}
-
-fn no_live_markup(line: &str) {
-    let mut escaped = false;
-    for c in line.chars() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '<' | '[' | ']' => panic!("live {c} in {line:?}"),
+        match event {
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth -= 1,
             _ => {}
         }
     }
+    headings
 }
 
 #[test]
 fn markdown_of_hostile_session_has_no_live_markup() {
     let page = export(ExportFormat::Markdown, &hostile_session());
     assert!(!has_unsafe_characters(&page));
-    check_markdown(&page);
-    let n_turns = page.lines().filter(|line| line.starts_with("## ")).count();
-    assert_eq!(n_turns, 1 + 6, "the system prompt and one heading a record");
+    let headings = check_markdown(&page);
+    assert_eq!(headings.len(), 2 + 6, "the title, the system prompt and one heading a record");
 }
 
 #[test]
@@ -283,6 +340,24 @@ fn markdown_of_a_session_is_readable() {
          ## tool `read_file` · 2026-01-27 10:00:00 UTC · #5\n\n\
          ````text\na_b <b>\n```\n````\n\n"
     );
+}
+
+#[test]
+fn markdown_keeps_the_text_but_for_that_which_reaches_beyond_it() {
+    let check = |text: &str, expected: &str| {
+        let message = Message::text(Role::User, text, Timestamp::from_unix_ms(0));
+        let page = export(ExportFormat::Markdown, &session(vec![RecordBody::Message(message)]));
+        assert!(page.ends_with(&format!("#1\n\n{expected}\n")), "{text:?}: {page}");
+        check_markdown(&page);
+    };
+    check("# A [b](https://c) & *d*  \ne", "> # A [b](https://c) & *d*  \n> e\n");
+    check("`<b>` <b>c</b>", "> `<b>` \\<b>c\\</b>\n");
+    check("<div>\n<!-- x", "> \\<div>\n> \\<!-- x\n");
+    check("![a](https://b)", "> \\![a](https://b)\n");
+    check("[a]: https://b\n\n[a]", "> \\[a]: https://b\n>\n> [a]\n");
+    check("```\nopen", "> ```\n> open\n");
+    // A tab stop is elsewhere within a quote.
+    check("\tcode", "```markdown\n\tcode\n```\n");
 }
 
 #[test]
@@ -333,25 +408,67 @@ proptest::proptest! {
         };
         let (pass, n_written, n_messages) = (DocumentPass::ToolCalls, n[5], n[6]);
         let document = DocumentWriter { pass, n_written, n_messages, totals };
-        let exporter = Exporter { format: ExportFormat::Json, document };
+        let exporter = Exporter { document, ..Exporter::new(ExportFormat::Json) };
         proptest::prop_assert_eq!(Exporter::from_cursor(&exporter.to_cursor()), Some(exporter));
     }
 
     #[test]
-    fn markdown_of_any_text_has_no_live_markup(
-        parts in proptest::collection::vec(
-            proptest::prelude::prop_oneof![
-                proptest::prelude::any::<String>(),
-                proptest::sample::select(
-                    vec!["`", "```", "~~~", "\n", "<script>", "[", "\\", "&", "|", "- ", "  ", "> ", "x"],
-                ).prop_map(str::to_owned),
-            ],
-            0..20,
-        )
-    ) {
+    fn page_of_any_text_has_only_its_own_structure(text in hostile_text()) {
         let at = Timestamp::from_unix_ms(0);
-        let message = Message::text(Role::Assistant, parts.concat(), at);
-        let records = session(vec![RecordBody::Message(message)]);
-        check_markdown(&export(ExportFormat::Markdown, &records));
+        let message = |role| RecordBody::Message(Message::text(role, text.as_str(), at));
+        let records = session(vec![message(Role::User), message(Role::Assistant)]);
+        check_html(&export(ExportFormat::Html, &records));
+        let headings = check_markdown(&export(ExportFormat::Markdown, &records));
+        proptest::prop_assert_eq!(headings.len(), 2 + 2);
     }
+}
+
+/// Returns texts of which many are Markdown or HTML.
+fn hostile_text() -> impl proptest::strategy::Strategy<Value = String> {
+    let marks = vec![
+        "`",
+        "```",
+        "~~~",
+        "\n",
+        "\n\n",
+        "<script>",
+        "</div>",
+        "<!--",
+        "<a href=\"",
+        "[",
+        "](",
+        ")",
+        "![",
+        "[x]: /y",
+        "\\",
+        "&",
+        "&lt;",
+        "&#27;",
+        "|",
+        "|-|-|\n",
+        "- ",
+        "1. ",
+        "  ",
+        "\t",
+        "> ",
+        "# ",
+        "===",
+        "---",
+        "*",
+        "**",
+        "~~",
+        "<",
+        "https://a.b",
+        "javascript:",
+        "x",
+        " ",
+        "\"",
+        "'",
+        "```rust\nlet a = \"",
+    ];
+    let part = proptest::prop_oneof![
+        1 => proptest::prelude::any::<String>(),
+        4 => proptest::sample::select(marks).prop_map(str::to_owned),
+    ];
+    proptest::collection::vec(part, 0..24).prop_map(|parts| parts.concat())
 }

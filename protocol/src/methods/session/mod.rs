@@ -71,6 +71,17 @@ pub struct SessionIdParams {
 pub struct SessionCurrentParams {
     /// The directory of the project.
     pub project_path: String,
+    /// Further directories, of which the first with a current session counts if the project has none; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub else_of: Vec<String>,
+}
+
+impl SessionCurrentParams {
+    /// Returns params for one directory.
+    #[must_use]
+    pub const fn new(project_path: String) -> Self {
+        Self { project_path, else_of: Vec::new() }
+    }
 }
 
 /// The result of `session.current` and `session.setCurrent`.
@@ -475,6 +486,8 @@ pub struct SessionListParams {
     /// Restricts the list to titles that contain each word of this text, at most 4096 bytes, in any case and order. A
     /// word can be a part of one in the title.
     pub title: Option<String>,
+    /// Restricts the list to ids that end with this text; case and hyphens are ignored.
+    pub id_end: Option<String>,
     /// The most sessions of the page, 1 to 1000; default 25.
     pub limit: Option<u32>,
     /// The `nextCursor` of the page before; absent for the first page.

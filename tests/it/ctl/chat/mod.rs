@@ -201,7 +201,7 @@ fn unreachable_model_server_is_named_with_its_settings() {
     let fixture =
         ChatFixture::with_config("ollama:\n  host: 127.0.0.1:9\nmodels:\n  default: tiny\n");
     let stderr = fixture.chat(&["hello"], "").fails(7);
-    for part in ["http://127.0.0.1:9", "try: ollama serve", "ollama.host", "OLLAMA_HOST"] {
+    for part in ["http://127.0.0.1:9", "https://ollama.com", "try: ollmctl tour", "ollama.host"] {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
     assert_eq!(fixture.messages(), pairs(&[("user", "hello")]), "the question is recorded");

@@ -1,77 +1,80 @@
 //! A session as one HTML page.
 //!
-//! The page has no scripts and no links and loads nothing. Every text is escaped; the content security policy in the
-//! head is a second line of defense. Images are included only as data of a few raster types.
+//! The page loads nothing. Every text is escaped; the content security policy in the head is a second line of defense: it
+//! allows the one script and the one style sheet of the page by their hashes. The script only adds a search and a switch.
+//! Images are included only as data of a few raster types.
+
+mod highlight;
+mod prose;
+mod window_bar;
 
 use std::fmt::Write as _;
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
+use ollm_protocol::content::{Compaction, Message, Part, Record, RecordBody, Role, ToolCall};
 use serde_json::Value;
 
+use self::prose::LineBreaks;
 use super::text::{empty_reason, head_fields, instant, main_argument, one_line, verdict};
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
+
+pub(super) use highlight::Highlighter;
+pub(super) use window_bar::WindowBar;
 
 /// Image types that browsers show and that cannot contain scripts.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// Maximum length of a name in a heading, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
-const HEAD: &str = r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
-<meta name="referrer" content="no-referrer">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-"#;
-
-const STYLE: &str = r"<style>
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --user: #2f6fdd; --assistant: #1f8a5b; --tool: #a3662a; --system: #7a5cc7; }
-body { margin: 2rem auto; padding: 0 1rem; max-width: 54rem; font: 16px/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; font-size: .9rem; }
-dd { margin: 0; overflow-wrap: anywhere; }
-article { margin: 1.2rem 0; padding: .1rem 0 .1rem 1rem; border-left: 4px solid var(--line); }
-article.user { border-color: var(--user); }
-article.assistant { border-color: var(--assistant); }
-article.tool { border-color: var(--tool); }
-article.system { border-color: var(--system); }
-article.inactive { opacity: .6; }
-h2 { margin: 0; font-size: .95rem; overflow-wrap: anywhere; }
-h2 time, h2 small { font-weight: normal; opacity: .7; }
-.text { margin: .4rem 0; white-space: pre-wrap; overflow-wrap: anywhere; }
-pre { margin: .4rem 0; padding: .6rem; max-height: 32rem; overflow: auto; background: var(--soft); border-radius: 6px; font: 13px/1.45 ui-monospace, monospace; }
-summary { cursor: pointer; opacity: .8; overflow-wrap: anywhere; }
-img { max-width: 100%; }
-</style>
-</head>
-<body>
-";
+/// The style sheet and the script, with their SHA-256 digests as a content security policy names them.
+const STYLE: &str = include_str!("page.css");
+const STYLE_DIGEST: &str = "u4qQHsVcMpFsXzbePiSOS9b9Czj8vif3mENwxveOFo8=";
+const SCRIPT: &str = include_str!("page.js");
+const SCRIPT_DIGEST: &str = "4/jilIylpTC+8XX14MRG8iF7xKkIai6HTmrcjI6I4Pc=";
 
 /// Writes the head of the page and the fields of the session.
 pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
     let session = overview.session;
     let title = if session.title.is_empty() { "Session" } else { &session.title };
     let title = name(title);
-    out.push_str(HEAD);
-    let _ = writeln!(out, "<title>{title}</title>");
-    out.push_str(STYLE);
-    let _ = writeln!(out, "<h1 dir=\"auto\">{title}</h1>\n<dl>");
+    let _ = write!(
+        out,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; \
+         script-src 'sha256-{SCRIPT_DIGEST}'; img-src data:; base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<header>\n\
+         <h1 dir=\"auto\">{title}</h1>\n<dl>\n",
+    );
     for (label, value) in head_fields(session) {
         let _ = writeln!(out, "<dt>{label}</dt><dd>{}</dd>", name(&value));
     }
     out.push_str("</dl>\n");
+}
+
+/// Writes what stands between the fields of the session and its first message.
+pub(super) fn begin_messages(
+    overview: &SessionOverview<'_>,
+    window: &mut WindowBar,
+    highlighter: &Highlighter,
+    out: &mut String,
+) {
+    window.draw(overview.session.context_size, out);
+    out.push_str(
+        "</header>\n<nav hidden><input type=\"search\" placeholder=\"Search in this page\" \
+         aria-label=\"Search in this page\"><output></output><button>Expand all</button></nav>\n<main>\n",
+    );
     if let Some(prompt) = overview.system_prompt {
         out.push_str("<article class=\"system\">\n<h2>system prompt</h2>\n");
-        text(prompt, out);
+        prose::write(prompt, LineBreaks::Kept, highlighter, out);
         out.push_str("</article>\n");
     }
 }
 
 /// Writes one record, unless it has no content for a reader.
-pub(super) fn record(record: Record, out: &mut String) {
+pub(super) fn record(record: Record, highlighter: &Highlighter, out: &mut String) {
     let (seq, at, active) = (record.seq, record.at, record.active);
     let open = |out: &mut String, class: &str, title: &str, at: Timestamp| {
         let (inactive, note) =
@@ -87,7 +90,7 @@ pub(super) fn record(record: Record, out: &mut String) {
     match record.into_body() {
         Some(RecordBody::Message(message)) => {
             open(out, message.role.as_str(), &author(&message), message.timestamp);
-            message.parts.iter().for_each(|part| self::part(part, message.role, out));
+            message.parts.iter().for_each(|part| self::part(part, message.role, highlighter, out));
             if let Some(reason) = empty_reason(&message) {
                 let _ = writeln!(out, "<p>no answer: {}</p>", name(reason));
             }
@@ -98,11 +101,11 @@ pub(super) fn record(record: Record, out: &mut String) {
         }
         Some(RecordBody::Compaction(compaction)) => {
             open(out, "system", "compaction", at);
-            folded("summary", &compaction.summary, out);
+            compaction_note(&compaction, out);
         }
         Some(RecordBody::BranchSummary(summary)) => {
             open(out, "system", "summary of a branch", at);
-            text(&summary.summary, out);
+            prose::write(&summary.summary, LineBreaks::Joined, highlighter, out);
         }
         Some(RecordBody::ModeChange(change)) => {
             open(out, "system", &format!("mode {}", change.to), at);
@@ -110,7 +113,7 @@ pub(super) fn record(record: Record, out: &mut String) {
         Some(RecordBody::Custom(custom)) => {
             let Some(context_text) = custom.context_text else { return };
             open(out, "system", &custom.name, at);
-            text(&context_text, out);
+            prose::write(&context_text, LineBreaks::Kept, highlighter, out);
         }
         _ => return,
     }
@@ -119,7 +122,7 @@ pub(super) fn record(record: Record, out: &mut String) {
 
 /// Writes the end of the page.
 pub(super) fn end(out: &mut String) {
-    out.push_str("</body>\n</html>\n");
+    let _ = write!(out, "</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n");
 }
 
 /// Returns the role of a message with its tool and model.
@@ -132,15 +135,30 @@ fn author(message: &Message) -> String {
     author
 }
 
-fn part(part: &Part, role: Role, out: &mut String) {
+fn part(part: &Part, role: Role, highlighter: &Highlighter, out: &mut String) {
     match part {
         Part::Text { text } if role == Role::Tool => folded("output", text, out),
-        Part::Text { text } => self::text(text, out),
+        Part::Text { text } => {
+            let breaks = if role == Role::User { LineBreaks::Kept } else { LineBreaks::Joined };
+            prose::write(text, breaks, highlighter, out);
+        }
         Part::Thinking { text } => folded("thinking", text, out),
         Part::ToolCall { name, args, .. } => {
             folded(&with_main_argument(&format!("calls {name}"), args), &pretty(args), out);
         }
         Part::Image { mime_type, data } => image(mime_type, data, out),
+    }
+}
+
+/// Writes the sizes before and after a compaction, and its summaries.
+fn compaction_note(compaction: &Compaction, out: &mut String) {
+    let after = compaction.tokens_after.map(|tokens| format!(" to {tokens}")).unwrap_or_default();
+    let _ =
+        writeln!(out, "<p>The context went from {}{after} tokens.</p>", compaction.tokens_before);
+    let own = Some(&compaction.summary).filter(|summary| !summary.is_empty());
+    let newest = compaction.checkpoints.last().map(|checkpoint| &checkpoint.summary);
+    if let Some(summary) = own.or(newest) {
+        folded("summary", summary, out);
     }
 }
 
@@ -163,11 +181,6 @@ fn pretty(args: &Value) -> String {
 /// Returns the summary of folded arguments: a label and the main argument.
 fn with_main_argument(label: &str, args: &Value) -> String {
     main_argument(args).map_or_else(|| label.to_owned(), |argument| format!("{label}: {argument}"))
-}
-
-fn text(text: &str, out: &mut String) {
-    let _ =
-        writeln!(out, "<div class=\"text\" dir=\"auto\">{}</div>", escaped(&sanitize::text(text)));
 }
 
 fn folded(summary: &str, text: &str, out: &mut String) {
@@ -220,4 +233,22 @@ fn escaped(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+
+    use super::*;
+
+    #[test]
+    fn policy_names_the_digests_of_style_and_script() {
+        let suite = TLS13_AES_128_GCM_SHA256.tls13().expect("a suite of TLS 1.3");
+        let digest = |text: &str| STANDARD.encode(suite.common.hash_provider.hash(text.as_bytes()));
+        assert_eq!(digest(STYLE), STYLE_DIGEST);
+        assert_eq!(digest(SCRIPT), SCRIPT_DIGEST);
+        assert!(!format!("{STYLE}{SCRIPT}").contains("</"), "an element cannot end early");
+    }
 }

@@ -1,0 +1,137 @@
+//! `ollmctl sessions move`: the sessions of a project whose directory moved.
+//!
+//! The order is that of safety: what restricts the sessions and what they begin with is at the new place before the first
+//! of them is. A repeated command continues one that was interrupted.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ollm_protocol::content::{ContextScope, Session, SessionStatus};
+use ollm_protocol::method::{
+    ContextAddEntry, ContextListEntries, SessionCurrent, SessionSetCurrent,
+    SessionSetProjectServers, SessionUpdate,
+};
+use ollm_protocol::methods::context::{ContextAddEntryParams, ContextListEntriesParams};
+use ollm_protocol::methods::session::{
+    SessionCurrentParams, SessionListParams, SessionSetCurrentParams,
+    SessionSetProjectServersParams, SessionUpdateParams,
+};
+use ollm_protocol::sanitize;
+use serde_json::json;
+
+use super::list::list;
+use crate::command_context::CommandContext;
+use crate::command_error::{CommandError, CommandResult, LIST_HINT};
+use crate::project;
+use crate::render::units::counted;
+
+/// Move the sessions of a project to the directory where the project is now.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Sessions belong to a directory by its path. This command gives those of OLD, which may no longer exist, the path of NEW, \
+together with the remembered texts, the allowed model servers and the current session of the project. What NEW has \
+already stays.
+
+Examples:
+  ollmctl sessions move ~/src/parser ~/work/parser
+  ollmctl sessions move ../old-name . --dry-run")]
+pub(crate) struct MoveArgs {
+    /// The directory that the sessions belong to.
+    #[arg(value_name = "OLD")]
+    from: PathBuf,
+    /// The directory that they are to belong to.
+    #[arg(value_name = "NEW")]
+    to: PathBuf,
+    /// Only show how many sessions would be moved.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &MoveArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let from = project::filter_path(Some(&args.from))?.unwrap_or_default();
+    let to = project::canonical_path(Some(&args.to))?;
+    let (from_shown, to_shown) = (sanitize::one_line(&from), sanitize::one_line(&to));
+    if from == to {
+        let problem = format!("{to_shown} is both the old and the new directory");
+        return Err(CommandError::usage(problem, "ollmctl sessions move OLD NEW"));
+    }
+    let sessions = sessions_of(&from, ctx)?;
+    if sessions.is_empty() {
+        let problem = format!("no session belongs to {from_shown}");
+        return Err(CommandError::not_found(problem, LIST_HINT));
+    }
+    if !args.dry_run {
+        move_settings(&from, &to, ctx)?;
+        for session in &sessions {
+            let project_path = Some(to.clone());
+            let id = session.session_id;
+            let params = SessionUpdateParams { project_path, ..SessionUpdateParams::new(id) };
+            ctx.call::<SessionUpdate>(&params)?;
+        }
+    }
+    if ctx.json() {
+        let ids: Vec<_> = sessions.iter().map(|session| session.session_id).collect();
+        return ctx.print_json(&json!({
+            "from": from, "to": to, "sessionIds": ids, "dryRun": args.dry_run,
+        }));
+    }
+    let done = if args.dry_run { "would be moved" } else { "moved" };
+    let count = counted(sessions.len() as u64, "session");
+    ctx.print_text(&format!("{count} {done} from {from_shown} to {to_shown}\n"))
+}
+
+/// Returns the sessions of a project, archived ones included.
+fn sessions_of(path: &str, ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Session>> {
+    let mut all = Vec::new();
+    for status in [None, Some(SessionStatus::Archived)] {
+        let project_path = Some(path.to_owned());
+        let params = SessionListParams { project_path, status, ..SessionListParams::default() };
+        all.extend(list(&params, u32::MAX, ctx)?.data);
+    }
+    Ok(all)
+}
+
+/// Copies the allowed servers, the remembered texts and the current session of a project, as far as the other has none.
+fn move_settings(from: &str, to: &str, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let servers = |path: &str| SessionSetProjectServersParams {
+        project_path: path.to_owned(),
+        allowed_servers: None,
+    };
+    let allowed = ctx.call::<SessionSetProjectServers>(&servers(from))?.value.allowed_servers;
+    let there = ctx.call::<SessionSetProjectServers>(&servers(to))?.value.allowed_servers;
+    if there.is_empty() && !allowed.is_empty() {
+        let params =
+            SessionSetProjectServersParams { allowed_servers: Some(allowed), ..servers(to) };
+        ctx.call::<SessionSetProjectServers>(&params)?;
+    }
+    let entries = |path: &str| ContextListEntriesParams {
+        session_id: None,
+        project_path: Some(path.to_owned()),
+    };
+    let there = ctx.call::<ContextListEntries>(&entries(to))?.value.data;
+    let missing = ctx.call::<ContextListEntries>(&entries(from))?.value.data;
+    let is_own = |scope: ContextScope| scope == ContextScope::Project;
+    for entry in missing.into_iter().filter(|entry| is_own(entry.scope)) {
+        if there.iter().any(|other| is_own(other.scope) && other.key == entry.key) {
+            continue;
+        }
+        ctx.call::<ContextAddEntry>(&ContextAddEntryParams {
+            session_id: None,
+            project_path: Some(to.to_owned()),
+            scope: None,
+            key: entry.key,
+            content: entry.content,
+            priority: Some(entry.priority),
+            source: serde_json::from_value(json!(entry.source)).ok(),
+        })?;
+    }
+    let current = |path: &str| SessionCurrentParams::new(path.to_owned());
+    if ctx.call::<SessionCurrent>(&current(to))?.value.session.is_none()
+        && let Some(session) = ctx.call::<SessionCurrent>(&current(from))?.value.session
+    {
+        let session_id = Some(session.session_id);
+        let params = SessionSetCurrentParams { project_path: to.to_owned(), session_id };
+        ctx.call::<SessionSetCurrent>(&params)?;
+    }
+    Ok(())
+}
