@@ -26,6 +26,7 @@ const VARYING_FIELDS: &[&str] = &[
     "behind",
     "durationMs",
     "answeredMs",
+    "backupId",
     "generation",
     "walkMs",
     "idleSeconds",
@@ -163,6 +164,7 @@ fn check_method(method: &str, path: &Path) {
         ("<home>", home),
         ("<socket>", socket),
         ("<model-server>", fake.url()),
+        ("<place>", sandbox.path("backup").to_str().unwrap().to_owned()),
     ]);
     wire.wait_for_catalog();
     wire.model_server();

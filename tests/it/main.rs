@@ -14,6 +14,7 @@
 
 mod affinity;
 mod allowed_servers;
+mod backup;
 mod chat;
 mod compaction;
 mod config;

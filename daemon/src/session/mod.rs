@@ -8,6 +8,7 @@
 //! id reaches a path only as a parsed UUID. This module knows no contexts, models, SQL or methods of the wire.
 
 mod cell;
+mod copies;
 pub(crate) mod document;
 mod error;
 pub(crate) mod export;
@@ -28,6 +29,7 @@ mod state;
 mod store;
 mod write;
 
+pub(crate) use copies::SessionCopy;
 pub(crate) use error::SessionError;
 pub(crate) use fork::NewFork;
 pub(crate) use open_session::OpenSession;
