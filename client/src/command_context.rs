@@ -10,7 +10,7 @@ use ollm_protocol::method::{
     ContextGetBuild, ContextInspect, ContextStatus, ModelCountTokens, ModelList, ModelRunning,
     ModelServers, ModelShow, ModelWarm, SessionBranch, SessionCleanup, SessionClear, SessionDelete,
     SessionFork, SessionGet, SessionGetRecord, SessionImport, SessionList, SessionRedo,
-    SessionUndo, SnapshotRestore,
+    SessionUndo, SnapshotRestore, StoreVerify,
 };
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
@@ -429,7 +429,7 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         // Each deletion syncs the disk, and a large session is first removed from the catalog.
         SessionCleanup::NAME | SessionClear::NAME | SessionDelete::NAME => 600,
         // Everything is read and written, on a disk of any speed.
-        BackupCreate::NAME | BackupRestore::NAME | BackupVerify::NAME => 43_200,
+        BackupCreate::NAME | BackupRestore::NAME | BackupVerify::NAME | StoreVerify::NAME => 43_200,
         // The reply to the last chunk follows when everything is parsed, written and synced.
         SessionImport::NAME => 600,
         _ => return None,

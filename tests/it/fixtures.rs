@@ -27,6 +27,7 @@ const VARYING_FIELDS: &[&str] = &[
     "durationMs",
     "answeredMs",
     "backupId",
+    "space",
     "generation",
     "walkMs",
     "idleSeconds",

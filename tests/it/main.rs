@@ -42,6 +42,7 @@ mod servers;
 mod session;
 mod snapshot;
 mod storage_faults;
+mod store;
 mod tidy;
 mod tokens;
 mod windows;

@@ -9,6 +9,7 @@ pub(crate) mod chat;
 pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
+mod doctor_store;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod files;
@@ -104,7 +105,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
-        CliCommand::Doctor(_) => doctor::run(ctx),
+        CliCommand::Doctor(args) => doctor::run(&args, ctx),
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),

@@ -9,7 +9,7 @@
 //!   forms in which a session changes.
 //! - [`loops`]: loop detection; `other_branches`: found records off the path; [`put_back`]: files that follow a move of the
 //!   leaf.
-//! - [`models`], [`context`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`], [`backups`]: the methods of the
+//! - [`models`], [`context`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`], [`backups`], [`store_check`]: the methods of the
 //!   wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
@@ -48,6 +48,7 @@ mod running;
 mod schedule;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;
+pub(crate) mod store_check;
 mod store_work;
 mod uploads;
 mod writes;

@@ -22,7 +22,7 @@ use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
-use crate::app::{backups, chat, files, loops, models, snapshots};
+use crate::app::{backups, chat, files, loops, models, snapshots, store_check};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
 
 /// Registers every method.
@@ -47,6 +47,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app::<m::FilesSearch, _, _>(files::search);
     registry.app::<m::FilesStatus, _, _>(files::status);
 
+    registry.app_until_left::<m::StoreVerify, _, _>(store_check::verify);
     registry.app_until_left::<m::BackupCreate, _, _>(backups::create);
     registry.app_blocking::<m::BackupList>(backups::list);
     registry.app_until_left::<m::BackupVerify, _, _>(backups::verify);

@@ -11,6 +11,7 @@ mod cell;
 mod copies;
 pub(crate) mod document;
 mod error;
+mod examine;
 pub(crate) mod export;
 mod fork;
 pub(crate) mod import;
@@ -31,6 +32,7 @@ mod write;
 
 pub(crate) use copies::SessionCopy;
 pub(crate) use error::SessionError;
+pub(crate) use examine::{CatalogView, SessionExam};
 pub(crate) use fork::NewFork;
 pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, NO_SERVER, SessionState, project_hash};

@@ -14,6 +14,7 @@ pub mod loops;
 pub mod model;
 pub mod session;
 pub mod snapshot;
+pub mod store;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

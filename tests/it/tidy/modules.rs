@@ -54,6 +54,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("snapshots", &["snapshots"]),
     ("sessions", &["sessions"]),
     ("backups", &[]),
+    ("store_check", &[]),
     ("compaction", &["compression", "models"]),
     ("branches", &[]),
     ("chat", &["chat", "context", "recall"]),

@@ -268,6 +268,10 @@ fn render_created(path: &Path, result: &BackupCreateResult) -> String {
         let (path, reason) = (line(&skipped.path), line(&skipped.reason));
         format!("{} {path}: {reason}", Style::Bad.paint("not backed up:"))
     }));
+    if !(result.warnings.is_empty() && result.skipped.is_empty()) {
+        let _infallible =
+            writeln!(text, "  {} ollmctl doctor --store", Style::Strong.paint("try:"));
+    }
     text
 }
 
