@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::args::GlobalArgs;
+use crate::commands::backup::BackupCommand;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
 use crate::commands::daemon::{ConfigCommand, DaemonCommand, SocketArgs};
@@ -78,6 +79,8 @@ pub(crate) enum CliCommand {
     Files(FilesCommand),
     #[command(subcommand)]
     Loop(LoopCommand),
+    #[command(subcommand)]
+    Backup(BackupCommand),
     Call(CallArgs),
     Events(EventsArgs),
     #[command(subcommand)]

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::method::{
-    ContextBuild, ContextCheckpoints, ContextCompact, ContextGetBuild, ContextInspect,
-    ContextStatus, ModelCountTokens, ModelList, ModelRunning, ModelServers, ModelShow, ModelWarm,
-    SessionBranch, SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet,
-    SessionGetRecord, SessionImport, SessionList, SessionRedo, SessionUndo, SnapshotRestore,
+    BackupCreate, BackupRestore, BackupVerify, ContextBuild, ContextCheckpoints, ContextCompact,
+    ContextGetBuild, ContextInspect, ContextStatus, ModelCountTokens, ModelList, ModelRunning,
+    ModelServers, ModelShow, ModelWarm, SessionBranch, SessionCleanup, SessionClear, SessionDelete,
+    SessionFork, SessionGet, SessionGetRecord, SessionImport, SessionList, SessionRedo,
+    SessionUndo, SnapshotRestore, StoreVerify,
 };
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
@@ -271,19 +272,19 @@ impl<'a> CommandContext<'a> {
         self.timeout.or(slow_timeout(method)).unwrap_or_else(|| self.connector.timeout())
     }
 
-    /// Calls a method that can take long, and passes the session's events of a kind to `on_event`, or `None` at least every
+    /// Calls a method that can take long, and passes the events of a kind, of one session or of all, to `on_event`, or `None` at least every
     /// 100 ms, until the reply arrives. The result is `None` if Ctrl-C canceled the call, as it does in a chat.
     pub(crate) fn call_with_events<M: Method>(
         &self,
         params: &M::Params,
-        session_id: SessionId,
+        session_id: impl Into<Option<SessionId>>,
         kind: EventKind,
         on_event: &mut dyn FnMut(Option<&Event>),
     ) -> Result<Option<CallReply<M::Result>>, ClientError> {
         // On a connection of its own, because closing the connection cancels the call.
         let client = BlockingClient::connect(&self.connector)?;
         let events = EventSubscribeParams {
-            session_id: Some(session_id),
+            session_id: session_id.into(),
             kinds: vec![kind],
             ..EventSubscribeParams::default()
         };
@@ -472,6 +473,8 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         ModelWarm::NAME => 900,
         // Each deletion syncs the disk, and a large session is first removed from the catalog.
         SessionCleanup::NAME | SessionClear::NAME | SessionDelete::NAME => 600,
+        // Everything is read and written, on a disk of any speed.
+        BackupCreate::NAME | BackupRestore::NAME | BackupVerify::NAME | StoreVerify::NAME => 43_200,
         // The reply to the last chunk follows when everything is parsed, written and synced.
         SessionImport::NAME => 600,
         _ => return None,

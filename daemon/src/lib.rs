@@ -7,7 +7,7 @@
 //! - `app`: the application, which combines the parts below: recording, building contexts, compaction, chat turns.
 //! - `context`: plans what a model is sent; `catalog`: the derived database; `loops`: loop detection; `env`: environment
 //!   variables of tools; `projects`: files of projects; `snapshot`: files of snapshots; `files`: the files of workspaces; `events`: the event ring.
-//! - `session`: the logs and their folds.
+//! - `session`: the logs and their folds; `backup`: the shape of backups.
 //! - `goal`: the fold of goals; `facts`: the fold of what the user said that still holds; `tokens`: counting; `model`: the connection to the model server.
 //! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time;
 //!   `nesting`: the limit of nested JSON.
@@ -15,6 +15,7 @@
 //! `ARCHITECTURE.md` beside this crate explains the design, `FORMAT.md` the files.
 
 mod app;
+mod backup;
 #[doc(hidden)]
 pub mod bench_api;
 mod catalog;

@@ -98,6 +98,22 @@ impl Projects {
         Self { dir, global, changing: Mutex::new(()) }
     }
 
+    /// Returns the files of all projects by name.
+    pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, FsError> {
+        if !self.dir.is_dir() {
+            return Ok(Vec::new());
+        }
+        let mut names = fsutil::file_names(&self.dir)?;
+        names.retain(|name| name.ends_with(".json"));
+        names.sort_unstable();
+        Ok(names.into_iter().map(|name| (name.clone(), self.dir.join(name))).collect())
+    }
+
+    /// Returns the file of the entries of all sessions, which may be missing.
+    pub(crate) fn global_file(&self) -> &Path {
+        &self.global
+    }
+
     /// Returns the canonical path of a project's directory.
     ///
     /// **Errors**: `NoDirectory`, `NotUtf8`.

@@ -11,7 +11,8 @@ use crate::content::{BuiltContext, named_enum};
 use crate::event::Event;
 use crate::methods::session::branches;
 use crate::methods::{
-    TextPart, chat, context, daemon, env, event, files, goal, loops, model, session, snapshot,
+    TextPart, backup, chat, context, daemon, env, event, files, goal, loops, model, session,
+    snapshot, store,
 };
 
 named_enum! {
@@ -185,6 +186,11 @@ methods! {
     FilesSearch = "files.search", Canceled, Safe, files::FilesSearchParams => files::FilesSearchResult, "Finds files of a directory by parts of their paths, the best first.";
     FilesWatch = "files.watch", Stream, Safe, files::FilesWatchParams => files::FilesEvent, "Subscribes to changes of the files of a directory.";
     FilesStatus = "files.status", Canceled, Safe, daemon::NoParams => files::FilesStatusResult, "Returns the directories whose files are in memory.";
+    StoreVerify = "store.verify", Completes, Changes, store::StoreVerifyParams => store::StoreVerifyResult, "Reads everything on the disk, compares it, and can make derived files again.";
+    BackupCreate = "backup.create", Completes, Changes, backup::BackupCreateParams => backup::BackupCreateResult, "Backs up the home or one session, also while others write.";
+    BackupList = "backup.list", Canceled, Safe, backup::BackupListParams => backup::BackupListResult, "Lists the backups in a directory or a file.";
+    BackupVerify = "backup.verify", Canceled, Safe, backup::BackupVerifyParams => backup::BackupVerifyResult, "Reads backups as a whole and compares every checksum.";
+    BackupRestore = "backup.restore", Completes, Changes, backup::BackupRestoreParams => backup::BackupRestoreResult, "Restores a backup into a home without sessions, or one session of it.";
     EventSubscribe = "event.subscribe", Stream, Safe, event::EventSubscribeParams => Event, "Subscribes to events.";
 }
 

@@ -26,6 +26,8 @@ const VARYING_FIELDS: &[&str] = &[
     "behind",
     "durationMs",
     "answeredMs",
+    "backupId",
+    "space",
     "generation",
     "shortId",
     "walkMs",
@@ -164,6 +166,7 @@ fn check_method(method: &str, path: &Path) {
         ("<home>", home),
         ("<socket>", socket),
         ("<model-server>", fake.url()),
+        ("<place>", sandbox.path("backup").to_str().unwrap().to_owned()),
     ]);
     wire.wait_for_catalog();
     wire.model_server();

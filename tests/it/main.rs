@@ -14,6 +14,7 @@
 
 mod affinity;
 mod allowed_servers;
+mod backup;
 mod chat;
 mod compaction;
 mod config;
@@ -41,6 +42,7 @@ mod servers;
 mod session;
 mod snapshot;
 mod storage_faults;
+mod store;
 mod tidy;
 mod tokens;
 mod windows;

@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::daemon::check_config;
-use super::models;
 use super::service::findings::ExaminedService;
+use super::{doctor_store, models};
 use crate::address::{AddressSource, is_home_locked, lock_holder};
 use crate::command_context::{CallReply, CommandContext, is_older};
 use crate::command_error::{CommandError, CommandResult};
@@ -44,10 +44,20 @@ the last error of the daemon's log, and no text of a conversation and no value o
 Exit codes: 0 without a problem, 6 if the daemon cannot be reached, 5 if its configuration is wrong, 7 if only the model \
 server cannot be used, 1 for other problems. Warnings do not count.
 
+With --store, the daemon, which is started if needed, reads all sessions, also while others use them, and shows what takes space. Exit codes: 0 if nothing is lost or wrong, 1 otherwise.
+
 Examples:
   ollmctl doctor
+  ollmctl doctor --store
   ollmctl doctor --json > report.json")]
-pub(crate) struct DoctorArgs {}
+pub(crate) struct DoctorArgs {
+    /// Read and compare everything on the disk instead: logs, blobs, documents, snapshots and the catalog.
+    #[arg(long)]
+    store: bool,
+    /// Make derived files again that are wrong. Logs are never changed.
+    #[arg(long, requires = "store")]
+    repair: bool,
+}
 
 /// The whole report.
 #[derive(Debug, Serialize)]
@@ -102,7 +112,10 @@ struct SocketPart {
 }
 
 /// Prints the report.
-pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
+pub(super) fn run(args: &DoctorArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    if args.store {
+        return doctor_store::run(args.repair, ctx);
+    }
     let (report, daemon) = examine(ctx);
     ctx.print_value(&report, |report, options| render(report, daemon.as_ref(), options))?;
     match exit_of(&report.findings) {

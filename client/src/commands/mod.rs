@@ -3,11 +3,13 @@
 //! The commands, each in a file or folder of its own with its flags and its output for people. Commands print through
 //! [`CommandContext::terminal`] and call through [`CommandContext::call`]; none opens a socket itself.
 
+pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod chat;
 pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
+mod doctor_store;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod files;
@@ -106,11 +108,12 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Exec(args) => exec::run(&args, ctx),
         CliCommand::Files(command) => files::run(command, ctx),
         CliCommand::Loop(command) => loops::run(&command, ctx),
+        CliCommand::Backup(command) => backup::run(command, ctx),
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
         CliCommand::Service(command) => service::run(&command, ctx),
-        CliCommand::Doctor(_) => doctor::run(ctx),
+        CliCommand::Doctor(args) => doctor::run(&args, ctx),
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),

@@ -82,6 +82,8 @@ pub(crate) struct Core {
     pub(crate) creating: Mutex<()>,
     /// Held while sessions are deleted, so that a retry continues the first attempt instead of racing with it.
     pub(crate) deleting: Mutex<()>,
+    /// Held by the work on everything that is stored, such as a backup.
+    pub(crate) store_work: Mutex<()>,
     config: RwLock<Arc<Config>>,
     /// The key of [`Self::affinity`], which is of this home.
     affinity_key: [u8; 32],
@@ -129,6 +131,7 @@ impl Core {
             imports: RunningImports::default(),
             creating: Mutex::new(()),
             deleting: Mutex::new(()),
+            store_work: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
             affinity_key: blake3::derive_key(AFFINITY, dir.as_os_str().as_encoded_bytes()),
         }

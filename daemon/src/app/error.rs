@@ -15,6 +15,7 @@ use ollm_protocol::methods::TextPart;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::Serialize;
 
+use crate::backup::BackupError;
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
 use crate::context::compact::RejectedSummary;
@@ -56,6 +57,8 @@ pub(crate) enum AppError {
     #[error(transparent)]
     Files(#[from] FilesError),
     #[error(transparent)]
+    Backup(#[from] BackupError),
+    #[error(transparent)]
     Storage(#[from] FsError),
     /// A parameter is invalid. `field` is its name on the wire.
     #[error("{field}: {problem}")]
@@ -96,6 +99,35 @@ pub(crate) enum AppError {
         root.display()
     )]
     PutBackPending { id: SessionId, root: PathBuf },
+    /// Another backup, restore or check is running.
+    #[error("another backup, restore or check of the store is running")]
+    StoreBusy,
+    /// The client left.
+    #[error("{method} was canceled")]
+    StoreWorkCanceled { method: &'static str },
+    /// A whole backup is restored into a home without sessions only.
+    #[error("the home has sessions, and a whole backup is restored into an empty home only")]
+    HomeInUse,
+    /// The home has a session with the same id and other records.
+    #[error(
+        "session {id} exists with {}, and was not changed",
+        if *is_longer { "the first records of those in the backup" } else { "other records" }
+    )]
+    RestoreConflict {
+        id: SessionId,
+        /// Set if the log of the backup continues that of the home.
+        is_longer: bool,
+        path: PathBuf,
+    },
+    /// No backup has the session.
+    #[error("{} has no backup of session {id}", path.display())]
+    NotInBackup { id: SessionId, path: PathBuf },
+    /// The files of a restore are durable and not all in their places.
+    #[error("the restore is complete only after a restart, which finishes it")]
+    RestoreUnfinished {
+        #[source]
+        source: FsError,
+    },
     /// Loop detection stopped the session.
     #[error("session {id} repeats itself ({pattern}), so the model is not called")]
     LoopDetected { id: SessionId, pattern: LoopPattern },

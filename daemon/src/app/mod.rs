@@ -5,11 +5,11 @@
 //!
 //! - [`error`], `build_request`; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`,
 //!   `model_limits`, `model_speed`, `placement`: values and state without behavior across modules; [`core`]: the handles over all of it.
-//! - `drafts`, `writes`: records before they are written; `partial`: answers that are being written; `change`: the three
+//! - `store_work`: work on everything that is stored. `drafts`, `writes`: records before they are written; `partial`: answers that are being written; `change`: the three
 //!   forms in which a session changes.
 //! - [`loops`]: loop detection; `other_branches`: found records off the path; [`put_back`]: files that follow a move of the
 //!   leaf.
-//! - [`models`], [`context`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`]: the methods of the
+//! - [`models`], [`context`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`], [`backups`], [`store_check`]: the methods of the
 //!   wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
@@ -18,6 +18,7 @@
 //!
 //! **Invariants**: nothing here knows the wire's errors or framing; a session changes in one of the three forms of `change`.
 
+pub(crate) mod backups;
 pub(crate) mod branches;
 mod build_request;
 mod cache;
@@ -47,6 +48,8 @@ mod running;
 mod schedule;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;
+pub(crate) mod store_check;
+mod store_work;
 mod uploads;
 mod writes;
 

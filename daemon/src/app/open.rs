@@ -8,6 +8,7 @@ use ollm_protocol::SessionId;
 use super::core::Core;
 use super::observer::SessionObserver;
 use super::sessions::retention::RetentionTask;
+use crate::backup;
 use crate::catalog::{Catalog, CatalogError};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -27,6 +28,7 @@ pub(crate) fn open_core(
     retention: Arc<RetentionTask>,
     tasks: &Tasks,
 ) -> Result<Arc<Core>, CatalogError> {
+    backup::finish_at_start(home, &sessions_dir);
     let events = EventRing::new(Arc::clone(&clock));
     let observer = Arc::new(SessionObserver::new(retention));
     let announced_to = Arc::<SessionObserver>::clone(&observer);

@@ -9,6 +9,7 @@
 mod error;
 mod keys;
 mod lines;
+mod portable;
 mod raw;
 mod sections;
 mod servers;
@@ -23,6 +24,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::error::{ConfigNotices, ValueSource};
 use self::keys::ConfigKey;
+pub(crate) use self::portable::portable;
 use self::raw::{ConfigFile, Settings};
 use self::sections::KEYS;
 pub(crate) use self::sections::{

@@ -14,6 +14,7 @@ use ollm_protocol::model_host::ModelHost;
 use serde_json::{Map, Value, json};
 
 use super::error::{ConfigError, ConfigNotices, ConfigWarning, ValueSource, nearest};
+use super::portable::has_password;
 use super::raw::describe as describe_openly;
 use super::sections::{ApiKey, MAX_WINDOW};
 use crate::fsutil;
@@ -170,6 +171,14 @@ fn redacted(section: &Value, host: Option<&ModelHost>) -> Value {
     let headers = shown.get_mut("headers").and_then(Value::as_object_mut);
     headers.into_iter().flatten().for_each(|(_, value)| *value = json!("(hidden)"));
     shown
+}
+
+/// Removes what is no key of a server, or may be secret.
+pub(super) fn remove_secrets(section: &mut Value) {
+    let Some(entries) = section.as_object_mut() else { return };
+    entries.retain(|name, value| {
+        SERVER_KEYS.contains(&name.as_str()) && name != "headers" && !has_password(value)
+    });
 }
 
 /// Returns a wrong value for an error: only numbers are repeated, because any text may be a secret in a wrong place.

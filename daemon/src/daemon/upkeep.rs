@@ -16,10 +16,10 @@ use tokio::sync::Notify;
 
 use super::control::Control;
 use super::{heap, rights};
-use crate::app::compaction;
 use crate::app::core::Core;
 use crate::app::sessions::{delete, documents};
 use crate::app::snapshots;
+use crate::app::{backups, compaction};
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
 
@@ -72,7 +72,11 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
 async fn after_start(control: Arc<Control>) {
     tokio::time::sleep(AFTER_START).await;
     let core = Arc::clone(&control.core);
-    drop(tokio::task::spawn_blocking(move || delete::recover(&core)).await);
+    let recover = move || {
+        backups::recover(&core);
+        delete::recover(&core);
+    };
+    drop(tokio::task::spawn_blocking(recover).await);
     control.retention.request();
     let dirs = control.private_dirs.clone();
     // The task fails only when the runtime shuts down.

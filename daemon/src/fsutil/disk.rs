@@ -254,6 +254,11 @@ fn is_without_links(error: &io::Error) -> bool {
     is(Errno::PERM) || is(Errno::NOTSUP) || is(Errno::NOSYS)
 }
 
+/// Moves a file or directory to another directory unless the name is taken there.
+pub(super) fn move_new(from: &Path, to: &Path) -> io::Result<()> {
+    carry_out(Change::Move(from, to), || rename_new(from, to))
+}
+
 /// Gives a file a second name.
 pub(super) fn link(from: &Path, to: &Path) -> io::Result<()> {
     carry_out(Change::Link(from, to), || fs::hard_link(from, to))

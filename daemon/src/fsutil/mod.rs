@@ -87,6 +87,19 @@ pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
     missing.into_iter().try_for_each(|dir| sync_dir(parent_of(dir)))
 }
 
+/// Creates a directory and its missing parents, durably. They have mode 0700 where the file system has modes. An existing
+/// directory, which is perhaps not ours, stays as it is.
+pub(crate) fn create_dir(path: &Path) -> Result<(), FsError> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
+    disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))?;
+    missing.into_iter().try_for_each(|dir| sync_dir(parent_of(dir)))
+}
+
+/// Creates a private directory in an existing one. The caller syncs both.
+pub(crate) fn create_dir_unsynced(path: &Path) -> Result<(), FsError> {
+    disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))
+}
+
 /// Sets the mode of a file or directory if group or others have any right on it.
 pub(crate) fn make_private(path: &Path, mode: u32) -> Result<(), FsError> {
     let metadata = fs::metadata(path).map_err(|source| FsError::new("examine", path, source))?;
@@ -430,6 +443,13 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
 /// Makes the name of a file durable.
 pub(crate) fn sync_parent(path: &Path) -> Result<(), FsError> {
     sync_dir(parent_of(path))
+}
+
+/// Moves a file or directory to another directory of the file system. The caller syncs both directories.
+///
+/// **Errors**: of kind `AlreadyExists` if the name is taken there, and then nothing changes.
+pub(crate) fn move_new(from: &Path, to: &Path) -> io::Result<()> {
+    disk::move_new(from, to)
 }
 
 /// Renames a file within its directory and makes the rename durable.

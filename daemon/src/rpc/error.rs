@@ -11,6 +11,7 @@ use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value, json};
 
 use crate::app::error::{AppError, ChatError, CompactError, NoServer};
+use crate::backup::BackupError;
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
 use crate::error_chain::with_sources;
@@ -409,6 +410,48 @@ impl From<ChatError> for RpcError {
     }
 }
 
+impl From<BackupError> for RpcError {
+    fn from(error: BackupError) -> Self {
+        let message = with_sources(&error);
+        let reply = |kind| Self::new(kind, message);
+        match error {
+            BackupError::File(error) => error.into(),
+            BackupError::NotABackup { path } | BackupError::NotEmpty { path } => {
+                reply(ErrorKind::InvalidParams).with_field("path", path.to_string_lossy())
+            }
+            BackupError::Exists { path } => {
+                let hint = format!("ollmctl backup list {}", path.display());
+                reply(ErrorKind::Conflict).with_hint(hint).with_field("holder", "the file")
+            }
+            BackupError::Newer { found, .. } => {
+                reply(ErrorKind::UnsupportedVersion).with_field("found", found)
+            }
+            BackupError::Locked { .. } => {
+                reply(ErrorKind::Busy).with_field("holder", "another backup")
+            }
+            BackupError::Damaged { path, name, offset, .. } => reply(ErrorKind::Corrupted)
+                .with_hint(format!("ollmctl backup verify {}", path.display()))
+                .with_field("path", path.join(name).to_string_lossy())
+                .with_field("offset", offset),
+            BackupError::NeedsSecret { with_passphrase, .. } => {
+                let reason = if with_passphrase { "passphraseNeeded" } else { "identityNeeded" };
+                reply(ErrorKind::InvalidParams).with_field("reason", reason)
+            }
+            BackupError::WrongPassphrase { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("reason", "wrongPassphrase")
+            }
+            BackupError::WrongKey { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("reason", "wrongIdentity")
+            }
+            BackupError::BadSecret { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("field", "secret")
+            }
+            BackupError::NoSuchBackup { path, .. } => reply(ErrorKind::InvalidParams)
+                .with_hint(format!("ollmctl backup list {}", path.display())),
+        }
+    }
+}
+
 impl From<GoalError> for RpcError {
     fn from(error: GoalError) -> Self {
         let message = error.to_string();
@@ -496,6 +539,30 @@ impl From<AppError> for RpcError {
             AppError::PutBackPending { root, .. } => reply(ErrorKind::Conflict)
                 .with_field("holder", "an interrupted change of files")
                 .with_field("path", root.to_string_lossy()),
+            AppError::Backup(error) => error.into(),
+            AppError::StoreBusy => reply(ErrorKind::Busy),
+            AppError::StoreWorkCanceled { .. } => reply(ErrorKind::Canceled),
+            AppError::HomeInUse => reply(ErrorKind::Conflict)
+                .with_hint("ollmctl backup restore --help")
+                .with_field("holder", "the sessions of the home"),
+            AppError::RestoreConflict { id, is_longer, path } => {
+                let hint = match is_longer {
+                    true => format!(
+                        "ollmctl sessions delete {id} && ollmctl backup restore {} --session {id}",
+                        path.display()
+                    ),
+                    false => format!("ollmctl sessions view {id}"),
+                };
+                reply(ErrorKind::Conflict).with_hint(hint).with_field("holder", id.to_string())
+            }
+            AppError::NotInBackup { path, .. } => reply(ErrorKind::SessionNotFound)
+                .with_hint(format!("ollmctl backup list {}", path.display())),
+            AppError::RestoreUnfinished { source } => {
+                let hint = "ollmctl daemon restart".to_owned();
+                let Self { message, .. } = reply(ErrorKind::Storage);
+                let message = format!("{message}: {}", with_sources(&source));
+                Self { message, ..source.into() }.with_hint(hint)
+            }
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),

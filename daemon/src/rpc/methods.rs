@@ -25,7 +25,7 @@ use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
 use crate::app::core::Core;
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
-use crate::app::{chat, files, loops, models, snapshots};
+use crate::app::{backups, chat, files, loops, models, snapshots, store_check};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
 
 /// Registers every method.
@@ -49,6 +49,12 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app_page::<m::FilesDiscover, _, _>(files::discover);
     registry.app::<m::FilesSearch, _, _>(files::search);
     registry.app::<m::FilesStatus, _, _>(files::status);
+
+    registry.app_until_left::<m::StoreVerify, _, _>(store_check::verify);
+    registry.app_until_left::<m::BackupCreate, _, _>(backups::create);
+    registry.app_blocking::<m::BackupList>(backups::list);
+    registry.app_until_left::<m::BackupVerify, _, _>(backups::verify);
+    registry.app_until_left::<m::BackupRestore, _, _>(backups::restore);
 
     registry.app::<m::LoopStatus, _, _>(loops::status);
     registry.app::<m::LoopReset, _, _>(loops::reset);

@@ -183,7 +183,8 @@ pub(super) fn sweep(blobs: &Path, log: &Path) -> Result<usize, FsError> {
     Ok(unneeded.len())
 }
 
-fn is_hash(name: &str) -> bool {
+/// Returns whether a file has the name of a blob.
+pub(super) fn is_hash(name: &str) -> bool {
     name.len() == HASH_CHARS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

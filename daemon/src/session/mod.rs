@@ -8,8 +8,10 @@
 //! id reaches a path only as a parsed UUID. This module knows no contexts, models, SQL or methods of the wire.
 
 mod cell;
+mod copies;
 pub(crate) mod document;
 mod error;
+mod examine;
 pub(crate) mod export;
 mod fork;
 pub(crate) mod import;
@@ -28,7 +30,9 @@ mod state;
 mod store;
 mod write;
 
+pub(crate) use copies::SessionCopy;
 pub(crate) use error::SessionError;
+pub(crate) use examine::{CatalogView, SessionExam};
 pub(crate) use fork::NewFork;
 pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, NO_SERVER, SessionState, project_hash};

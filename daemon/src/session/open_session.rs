@@ -225,7 +225,8 @@ impl RecordReader {
         Ok(Some(NewRecord::new(body, tokenizer.map(|tokenizer| (entry.tokens, tokenizer)))))
     }
 
-    fn line(&self, entry: IndexEntry) -> Result<Option<Vec<u8>>, FsError> {
+    /// Reads the line of a record; returns `None` if it is damaged.
+    pub(super) fn line(&self, entry: IndexEntry) -> Result<Option<Vec<u8>>, FsError> {
         let Some(log) = self.log.as_ref().filter(|_| !entry.is_damaged()) else { return Ok(None) };
         let mut line = vec![0; entry.len as usize];
         Ok(log.read_exact(&mut line, entry.offset)?.then_some(line))

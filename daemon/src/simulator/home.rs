@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use super::crash_disk::FileTree;
 use super::dice::Dice;
 use super::model::Position;
+use crate::app::backups;
 use crate::app::core::Core;
 use crate::app::open::open_core;
 use crate::app::sessions::delete;
@@ -85,6 +86,7 @@ impl OpenHome {
         };
         // As in a daemon, which starts without the file.
         let _announcement = Announcement::publish(&dir, &file).ok();
+        backups::recover(&core);
         delete::recover(&core);
         drop(entered);
         Ok(Self { core, runtime, trace, dir, has_damaged_catalog: false, _home: home })

@@ -20,6 +20,7 @@ mod laws;
 mod model;
 mod project_files;
 mod repeated_calls;
+mod restores;
 mod workload;
 
 use std::fmt;

@@ -89,6 +89,13 @@ impl SnapshotStore {
         self.dir.join(id.to_string()).join(FILES)
     }
 
+    /// Returns the files of a session's snapshots by name.
+    pub(crate) fn file_paths(&self, id: SessionId) -> Result<Vec<(String, PathBuf)>, FsError> {
+        let dir = self.files_of(id);
+        let names = file::names(&dir)?;
+        Ok(names.into_iter().map(|(name, _)| (name.clone(), dir.join(name))).collect())
+    }
+
     /// Returns the snapshots of a session; those of a session without any are empty.
     pub(crate) fn list(&self, id: SessionId) -> Result<SessionSnapshots, FsError> {
         Ok(index::load(&self.files_of(id), id)?.0)

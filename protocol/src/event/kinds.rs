@@ -217,6 +217,15 @@ event_kinds! {
         /// the number of files
         total: usize,
     }
+    /// A backup, a restore or a check of the store went on; concerns no session.
+    StoreProgress(StoreProgressData) {
+        /// the method that was called
+        method: String,
+        /// the number of bytes that are done
+        done: u64,
+        /// the number of bytes
+        total: u64,
+    }
     /// A change of goals, or the markers of a model, were recorded.
     GoalUpdated(GoalUpdatedData) {
         /// `client` or `marker`

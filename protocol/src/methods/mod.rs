@@ -2,6 +2,7 @@
 //!
 //! **Invariant**: params refuse unknown fields, so that a misspelled option is an error and never a silent default.
 
+pub mod backup;
 pub mod chat;
 pub mod context;
 pub mod daemon;
@@ -13,6 +14,7 @@ pub mod loops;
 pub mod model;
 pub mod session;
 pub mod snapshot;
+pub mod store;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

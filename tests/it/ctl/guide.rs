@@ -5,9 +5,12 @@ use std::path::Path;
 use crate::harness::{FakeOllama, Output, Sandbox, Terminal, program, run};
 
 const GUIDE: &str = include_str!("../../../client/GUIDE.md");
-/// The commands that need a terminal, with the keys that end them.
-const ON_A_TERMINAL: [(&str, &[&str]); 2] =
-    [("ollmctl chat -c", &["/exit\r"]), ("ollmctl chat -r", &["1\r", "/exit\r"])];
+/// The commands that need a terminal, with a text that they show first and the keys that end them.
+const ON_A_TERMINAL: [(&str, &str, &[&str]); 3] = [
+    ("ollmctl chat -c", "", &["/exit\r"]),
+    ("ollmctl chat -r", "", &["1\r", "/exit\r"]),
+    ("ollmctl ui", "Sessions of", &["q"]),
+];
 
 /// Returns the lines of the blocks that are marked as shell.
 fn commands() -> Vec<&'static str> {
@@ -53,13 +56,15 @@ fn every_command_of_the_guide_works() {
     let commands = commands();
     assert!(commands.len() > 50, "{commands:?}");
     for line in commands {
-        let Some((_, keys)) = ON_A_TERMINAL.iter().find(|(command, _)| *command == line) else {
+        let Some((_, first, keys)) = ON_A_TERMINAL.iter().find(|(command, ..)| *command == line)
+        else {
             let output = run_line(&sandbox, &fake, line);
             let _printed = output.ok();
             continue;
         };
         let args: Vec<&str> = line.split(' ').skip(1).collect();
         let mut terminal = Terminal::start(&sandbox, &args);
+        terminal.expect(first);
         keys.iter().for_each(|keys| terminal.send(keys));
         assert_eq!(terminal.exit_code(), 0, "{line}: {}", terminal.screen());
     }

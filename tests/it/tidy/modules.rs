@@ -11,7 +11,7 @@ use crate::harness::files_under;
 const LEVELS: &[&[&str]] = &[
     &["clock", "error_chain", "flags", "fsutil", "languages", "nesting"],
     &["shutdown"],
-    &["tokens", "model", "goal", "facts", "put_back"],
+    &["tokens", "model", "goal", "facts", "put_back", "backup"],
     &["session"],
     &["catalog", "context", "loops", "env", "events", "config", "files", "projects", "snapshot"],
     &["app"],
@@ -38,6 +38,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("cache", &[]),
     ("counts", &[]),
     ("core", &["files", "models", "ollama", "ollama_key", "servers"]),
+    ("store_work", &[]),
     // Records, and how sessions change.
     ("drafts", &[]),
     ("writes", &["snapshots"]),
@@ -52,6 +53,8 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("context", &["compression", "context", "goals", "modes", "recall"]),
     ("snapshots", &["snapshots"]),
     ("sessions", &["sessions"]),
+    ("backups", &[]),
+    ("store_check", &[]),
     ("compaction", &["compression", "models"]),
     ("branches", &[]),
     ("chat", &["chat", "context", "recall"]),

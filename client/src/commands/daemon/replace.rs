@@ -194,6 +194,9 @@ impl WaitProgress {
                 .filter(|session| !session.title.is_empty())
                 .map(|session| title(&session.title))
         };
-        self.titles.entry(id).or_insert_with(|| find().unwrap_or_else(|| short_id(None, &id))).clone()
+        self.titles
+            .entry(id)
+            .or_insert_with(|| find().unwrap_or_else(|| short_id(None, &id)))
+            .clone()
     }
 }

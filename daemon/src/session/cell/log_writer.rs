@@ -201,6 +201,16 @@ impl SessionCell {
         Ok(true)
     }
 
+    /// Returns how many bytes of the log follow its last record, which is that in memory or else ends at `end`. Waits for
+    /// a running write.
+    pub(in crate::session) fn bytes_behind(&self, end: u64) -> Result<u64, SessionError> {
+        let _writer = self.writer.lock();
+        let end = self.peek(|session| session.state.point().bytes).unwrap_or(end);
+        let open = || Ok(LogReader::open(&self.shared.paths.log(self.id))?.len()?);
+        let len = self.shared.with_descriptors(open);
+        len.map(|len| len.saturating_sub(end)).map_err(|error| SessionError::log(self.id, &error))
+    }
+
     /// Makes a part of the log durable, together with all names.
     fn sync_part(&self, part: Range<u64>, log: Option<&LogReader>) -> Result<(), SessionError> {
         let path = self.shared.paths.log(self.id);

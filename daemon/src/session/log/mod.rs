@@ -18,9 +18,9 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-pub(super) use reading::LogReader;
 #[cfg(test)]
 pub(crate) use reading::ReadFaults;
+pub(super) use reading::{LogReader, read_blob};
 #[cfg(any(test, fuzzing))]
 pub(super) use v1::seal_line;
 pub(super) use v1::{

@@ -1,0 +1,154 @@
+//! `backup.*`: backups of the home or of one session, and their return.
+//!
+//! All of it happens in a daemon: it alone reads and writes sessions while others do. A restore into a new home is asked of
+//! the daemon of that home.
+//!
+//! **Invariant**: a backup has of each session a beginning of its log that was acknowledged, and every blob that it names.
+//! A restore replaces nothing, and comes into the home as a whole or not at all.
+
+mod create;
+mod restore;
+mod verify;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ollm_protocol::methods::backup::{
+    BackedUpSession, BackupCreateParams, BackupCreateResult, BackupInfo, BackupListParams,
+    BackupListResult, BackupRestoreParams, BackupRestoreResult, BackupSecret, BackupVerifyParams,
+    BackupVerifyResult,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::core::{Core, blocking};
+use super::error::{AppError, Result};
+use crate::backup::{BackupSource, HomeFile, Manifest, Secret};
+
+/// The most items of a list in a result.
+const MAX_ITEMS: usize = 1000;
+
+/// Backs up the home or one session (`backup.create`).
+pub(crate) async fn create(
+    core: Arc<Core>,
+    params: BackupCreateParams,
+    left: CancellationToken,
+) -> Result<BackupCreateResult> {
+    blocking(&core, move |core| create::create(core, &params, &left)).await
+}
+
+/// Reads backups as a whole (`backup.verify`).
+pub(crate) async fn verify(
+    core: Arc<Core>,
+    params: BackupVerifyParams,
+    left: CancellationToken,
+) -> Result<BackupVerifyResult> {
+    blocking(&core, move |core| verify::verify(core, &params, &left)).await
+}
+
+/// Restores a backup, or one session of it (`backup.restore`).
+pub(crate) async fn restore(
+    core: Arc<Core>,
+    params: BackupRestoreParams,
+    left: CancellationToken,
+) -> Result<BackupRestoreResult> {
+    blocking(&core, move |core| restore::restore(core, &params, &left)).await
+}
+
+/// Lists the backups of a place (`backup.list`). Blocks on the disk.
+pub(crate) fn list(_: &Arc<Core>, params: BackupListParams) -> Result<BackupListResult> {
+    require_absolute(&params.path)?;
+    let source = BackupSource::open(&params.path, &secret_of(params.secret.as_ref())?)?;
+    let ids = match &params.backup_id {
+        Some(id) => vec![id.clone()],
+        None => source.ids()?,
+    };
+    let mut result = BackupListResult {
+        encrypted: source.is_encrypted(),
+        data: Vec::new(),
+        sessions: Vec::new(),
+    };
+    for id in ids {
+        let manifest = source.manifest(&id)?;
+        if params.backup_id.is_some() {
+            result.sessions = sessions_of(&manifest);
+        }
+        result.data.push(info_of(id, &manifest));
+    }
+    Ok(result)
+}
+
+/// Removes what an interrupted restore left. Blocks on the disk.
+pub(crate) fn recover(core: &Core) {
+    // A restore that is under way removes it itself.
+    let Some(_one_at_a_time) = core.store_work.try_lock() else { return };
+    let removed = crate::backup::finish_or_discard(core.journals.home(), core.sessions.dir());
+    if let Err(error) = removed {
+        tracing::warn!("a part of an interrupted restore is left: {error}");
+    }
+}
+
+fn sessions_of(manifest: &Manifest) -> Vec<BackedUpSession> {
+    let sizes: HashMap<&str, u64> =
+        manifest.files.iter().map(|file| (file.path.as_str(), file.bytes)).collect();
+    let mut sessions: Vec<BackedUpSession> = manifest
+        .sessions
+        .iter()
+        .map(|session| BackedUpSession {
+            session_id: session.session_id,
+            title: session.title.clone(),
+            last_activity: session.last_activity,
+            records: session.records,
+            log_bytes: sizes
+                .get(HomeFile::Log(session.session_id).path().as_str())
+                .copied()
+                .unwrap_or_default(),
+        })
+        .collect();
+    sessions.sort_by_key(|session| std::cmp::Reverse(session.last_activity));
+    sessions
+}
+
+fn info_of(backup_id: String, manifest: &Manifest) -> BackupInfo {
+    BackupInfo {
+        backup_id,
+        created_at: manifest.created_at,
+        version: manifest.daemon.clone(),
+        session_id: manifest.session_id,
+        sessions: manifest.sessions.len() as u64,
+        files: manifest.files.len() as u64,
+        bytes: manifest.bytes(),
+    }
+}
+
+fn secret_of(secret: Option<&BackupSecret>) -> Result<Secret> {
+    let Some(secret) = secret else { return Ok(Secret::default()) };
+    Ok(Secret::parse(secret.passphrase.clone(), &secret.identities, &secret.recipients)?)
+}
+
+/// Refuses a relative path: the daemon has no working directory.
+fn require_absolute(path: &Path) -> Result<()> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(AppError::invalid("path", "must be absolute"))
+}
+
+/// Refuses a place in the home, whose loss a backup is made against.
+fn require_outside(core: &Core, path: &Path) -> Result<()> {
+    require_absolute(path)?;
+    let existing = path.ancestors().find_map(|part| part.canonicalize().ok());
+    let homes = [core.journals.home(), core.sessions.dir()];
+    let is_inside = |home: &Path| {
+        let home = home.canonicalize().unwrap_or_else(|_| home.to_owned());
+        existing.as_ref().is_some_and(|path| path.starts_with(&home))
+    };
+    if homes.into_iter().any(is_inside) {
+        let problem = format!("{} lies in the home; name a place on another disk", path.display());
+        return Err(AppError::invalid("path", problem));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! Backups and restores of real homes, with changed bytes, wrong secrets and full disks.
+#![expect(clippy::disallowed_methods, reason = "these tests write files as other programs do")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use age::secrecy::ExposeSecret as _;
+use rustix::io::Errno;
+
+use super::*;
+use crate::app::testing::{TestSession, scratch_core};
+use crate::fsutil::trace::{DiskFault, DiskTrace, FaultKind};
+use crate::simulator::dice::Dice;
+
+/// The changed bytes of each form of a backup.
+const N_FLIPS: usize = 60;
+
+/// A home with a session of several parts, blobs and files.
+async fn home() -> TestSession {
+    let session = TestSession::new(&[]);
+    for text in ["hello", &"long ".repeat(40_000), &"x".repeat(60_000), "bye"] {
+        session.record("user", text).await;
+    }
+    let write = |name: &str, text: &str| {
+        let path = session.dir.path().join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("creates");
+        fs::write(path, text).expect("writes");
+    };
+    write(
+        "config.yaml",
+        "models: {default: m}\nservers: {a: {url: 'http://x', headers: {k: hunter2}}}\n",
+    );
+    write("global.json", r#"{"entries":{}}"#);
+    write("projects/0123456789abcdef.json", r#"{"path":"/p"}"#);
+    let snapshot = format!("context-snapshots/{}/snapshots/snapshot-x.json", session.id);
+    write(&snapshot, r#"{"sessionId":"x","messages":[]}"#);
+    session
+}
+
+fn create_params(path: &Path, secret: Option<BackupSecret>) -> BackupCreateParams {
+    BackupCreateParams { path: path.to_owned(), session_id: None, secret }
+}
+
+fn created(core: &Arc<Core>, path: &Path, secret: Option<&BackupSecret>) -> BackupCreateResult {
+    let params = create_params(path, secret.cloned());
+    let result = create::create(core, &params, &CancellationToken::new()).expect("creates");
+    assert_eq!((&result.skipped, &result.warnings), (&Vec::new(), &Vec::new()));
+    result
+}
+
+fn verified(
+    core: &Arc<Core>,
+    path: &Path,
+    secret: Option<&BackupSecret>,
+) -> Result<BackupVerifyResult> {
+    let params = BackupVerifyParams { path: path.to_owned(), secret: secret.cloned() };
+    verify::verify(core, &params, &CancellationToken::new())
+}
+
+fn restore_params(path: &Path, secret: Option<&BackupSecret>) -> BackupRestoreParams {
+    let secret = secret.cloned();
+    BackupRestoreParams { path: path.to_owned(), backup_id: None, session_id: None, secret }
+}
+
+fn restored(core: &Arc<Core>, params: &BackupRestoreParams) -> Result<BackupRestoreResult> {
+    restore::restore(core, params, &CancellationToken::new())
+}
+
+/// Returns the secret key of age, in a form that opens a backup.
+fn identity() -> BackupSecret {
+    let identity = age::x25519::Identity::generate();
+    let identities = vec![identity.to_string().expose_secret().to_owned()];
+    BackupSecret { identities, ..BackupSecret::default() }
+}
+
+/// Returns the files below a directory, relative to it.
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("lists") {
+        let path = entry.expect("lists").path();
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn restored_home_has_the_same_bytes_and_no_secret() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let passphrase = Some("correct horse".to_owned());
+    let with_passphrase = BackupSecret { passphrase, ..BackupSecret::default() };
+    for (name, secret) in
+        [("b", None), ("b.tar", None), ("c", Some(with_passphrase)), ("c.tar", Some(identity()))]
+    {
+        let (path, secret) = (scratch.path().join(name), secret.as_ref());
+        let made = created(&session.core, &path, secret);
+        assert_eq!((made.backup.sessions, made.encrypted), (1, secret.is_some()), "{name}");
+        assert!(verified(&session.core, &path, secret).expect("verifies").ok, "{name}");
+        for file in if path.is_dir() { files_below(&path) } else { vec![path.clone()] } {
+            let bytes = fs::read(&file).expect("reads");
+            let has = |text: &[u8]| memchr::memmem::find(&bytes, text).is_some();
+            assert!(!has(b"hunter2"), "{}", file.display());
+            assert!(
+                secret.is_none() || !(has(b"hello") || has(b"long long")),
+                "{}",
+                file.display()
+            );
+        }
+        let other = tempfile::tempdir().expect("a scratch directory");
+        let core = scratch_core(other.path());
+        let result = restored(&core, &restore_params(&path, secret)).expect("restores");
+        assert_eq!((&result.sessions, &result.kept), (&vec![session.id], &Vec::new()), "{name}");
+        let log = format!("{}.jsonl", session.id);
+        for file in [&log, "global.json", "projects/0123456789abcdef.json"] {
+            let read = |dir: &Path| fs::read(dir.join(file)).expect("reads");
+            assert!(read(other.path()) == read(session.dir.path()), "{name}: {file}");
+        }
+        let texts = |core: &Core| {
+            let seqs: Vec<_> = (0..5).map(ollm_protocol::Seq).collect();
+            format!("{:?}", core.sessions.bodies(session.id, &seqs).expect("reads"))
+        };
+        assert!(texts(&core) == texts(&session.core), "{name}");
+        assert!(!other.path().join(".ollm-restore").exists(), "{name}");
+        assert!(core.snapshots.file_paths(session.id).expect("lists").len() == 1, "{name}");
+        let again = restored(&core, &restore_params(&path, secret)).expect_err("is in use");
+        assert!(matches!(again, AppError::HomeInUse), "{again}");
+    }
+}
+
+#[tokio::test]
+async fn second_backup_writes_only_what_changed() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    for secret in [None, Some(identity())] {
+        let path = scratch.path().join(if secret.is_some() { "sealed" } else { "plain" });
+        let first = created(&session.core, &path, secret.as_ref());
+        let same = created(&session.core, &path, secret.as_ref());
+        assert_eq!((same.new_parts, same.known_parts), (0, first.new_parts));
+        session.record("user", "more").await;
+        let second = created(&session.core, &path, secret.as_ref());
+        assert_eq!(second.new_parts, 1, "the end of the log");
+        let params =
+            BackupListParams { path: path.clone(), backup_id: None, secret: secret.clone() };
+        let listed = list(&session.core, params).expect("lists");
+        assert_eq!(listed.data.len(), 3);
+        let ids = |one: &BackupInfo| one.backup_id.clone();
+        let all: std::collections::BTreeSet<_> = listed.data.iter().map(ids).collect();
+        assert!(all.contains(&first.backup.backup_id) && all.contains(&second.backup.backup_id));
+        assert!(verified(&session.core, &path, secret.as_ref()).expect("verifies").ok);
+    }
+}
+
+#[tokio::test]
+async fn any_changed_byte_is_found_and_restores_nothing() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let mut dice = Dice::of(7, 0);
+    for (name, secret) in
+        [("b", None), ("b.tar", None), ("c", Some(identity())), ("c.tar", Some(identity()))]
+    {
+        let (path, secret) = (scratch.path().join(name), secret.as_ref());
+        drop(created(&session.core, &path, secret));
+        let mut files = if path.is_dir() { files_below(&path) } else { vec![path.clone()] };
+        files.retain(|file| !file.ends_with("lock"));
+        let other = tempfile::tempdir().expect("a scratch directory");
+        let core = scratch_core(other.path());
+        for number in 0..N_FLIPS {
+            // Small files are hit as often as large ones.
+            let file = &files[number % files.len()];
+            let whole = fs::read(file).expect("reads");
+            let (at, bit) = (dice.below(whole.len()), dice.below(8));
+            let mut changed = whole.clone();
+            if number % 5 == 4 {
+                changed.truncate(at)
+            } else {
+                changed[at] ^= 1 << bit
+            };
+            fs::write(file, &changed).expect("writes");
+            let found = verified(&session.core, &path, secret);
+            let context = format!("{} at {at}, bit {bit}: {found:?}", file.display());
+            assert!(found.as_ref().map_or(true, |result| !result.ok), "{context}");
+            let refused = restored(&core, &restore_params(&path, secret));
+            assert!(refused.is_err(), "{context}");
+            assert!(core.sessions.log_ids().expect("lists").is_empty(), "{context}");
+            fs::write(file, &whole).expect("writes");
+        }
+        assert!(verified(&session.core, &path, secret).expect("verifies").ok, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_secrets_are_told_apart() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let (sealed, keyed) = (scratch.path().join("sealed"), scratch.path().join("keyed"));
+    let passphrase = |text: &str| {
+        Some(BackupSecret { passphrase: Some(text.to_owned()), ..BackupSecret::default() })
+    };
+    let (own, other) = (identity(), identity());
+    drop(created(&session.core, &sealed, passphrase("right").as_ref()));
+    drop(created(&session.core, &keyed, Some(&own)));
+    let check = |path: &Path, secret: Option<BackupSecret>, expected: &str| {
+        let error = verified(&session.core, path, secret.as_ref()).expect_err("is refused");
+        assert!(error.to_string().contains(expected), "{error}");
+        let params = create_params(path, secret);
+        let error = create::create(&session.core, &params, &CancellationToken::new());
+        assert!(error.expect_err("is refused").to_string().contains(expected));
+    };
+    check(&sealed, passphrase("wrong"), "the passphrase does not open");
+    check(&sealed, None, "is encrypted with a passphrase");
+    check(&sealed, Some(own), "is encrypted with a passphrase");
+    check(&keyed, Some(other), "none of the given keys opens");
+    check(&keyed, None, "is encrypted with a key");
+    check(&keyed, passphrase("right"), "is encrypted with a key");
+    let plain = scratch.path().join("plain");
+    drop(created(&session.core, &plain, None));
+    let params = create_params(&plain, passphrase("right"));
+    let error = create::create(&session.core, &params, &CancellationToken::new());
+    assert!(error.expect_err("is refused").to_string().contains("are not encrypted"));
+}
+
+#[tokio::test]
+async fn places_that_are_none_are_refused() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let refuse = |path: &Path, expected: &str| {
+        let params = create_params(path, None);
+        let error = create::create(&session.core, &params, &CancellationToken::new());
+        let error = error.expect_err("is refused").to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    refuse(Path::new("b"), "must be absolute");
+    refuse(&session.dir.path().join("new/b"), "lies in the home");
+    fs::write(scratch.path().join("file"), "x").expect("writes");
+    refuse(scratch.path(), "has other files");
+    refuse(&scratch.path().join("file"), "");
+    let archive = scratch.path().join("b.tar");
+    drop(created(&session.core, &archive, None));
+    refuse(&archive, "there is already a file");
+    let error = verified(&session.core, scratch.path(), None).expect_err("is none");
+    assert!(error.to_string().contains("is not a backup"), "{error}");
+    assert!(!session.dir.path().join("new").exists(), "nothing was written");
+}
+
+#[tokio::test]
+async fn full_disk_is_an_error_and_leaves_no_backup() {
+    let session = home().await;
+    let full = FaultKind::Short(Errno::NOSPC.raw_os_error());
+    for name in ["b", "b.tar"] {
+        let mut n_failed = 0;
+        for at in 0.. {
+            let scratch = tempfile::tempdir().expect("a scratch directory");
+            let (path, trace) = (scratch.path().join(name), DiskTrace::new(scratch.path()));
+            trace.set_fault(Some(DiskFault { at, count: 2, kind: full }));
+            let result = create::create(
+                &session.core,
+                &create_params(&path, None),
+                &CancellationToken::new(),
+            );
+            trace.set_fault(None);
+            if trace.counts().1 == 0 {
+                assert!(at > 3, "all changes were tried");
+                break;
+            }
+            if let Err(error) = &result {
+                n_failed += 1;
+                assert!(matches!(error, AppError::Backup(_) | AppError::Storage(_)), "{error}");
+                if path.is_file() {
+                    // The last change failed, and its removal too.
+                    assert!(verified(&session.core, &path, None).expect("verifies").ok, "{at}");
+                    fs::remove_file(&path).expect("removes");
+                }
+                let manifests = fs::read_dir(path.join("backups")).map_or(0, |all| {
+                    all.filter(|one| {
+                        !one.as_ref()
+                            .expect("lists")
+                            .file_name()
+                            .as_encoded_bytes()
+                            .starts_with(b".")
+                    })
+                    .count()
+                });
+                // The last change is the sync of its name.
+                let is_whole =
+                    manifests == 0 || verified(&session.core, &path, None).is_ok_and(|all| all.ok);
+                assert!(is_whole, "{name} {at}");
+            }
+            if result.is_err() {
+                drop(created(&session.core, &path, None));
+            }
+            assert!(verified(&session.core, &path, None).expect("verifies").ok, "{name} {at}");
+        }
+        assert!(n_failed >= 3, "{name}: {n_failed}");
+    }
+}
+
+#[tokio::test]
+async fn session_comes_into_a_home_in_use_unless_its_records_differ() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let path = scratch.path().join("b");
+    drop(created(&session.core, &path, None));
+    let other = TestSession::new(&[]);
+    other.record("user", "another session").await;
+    let params =
+        BackupRestoreParams { session_id: Some(session.id), ..restore_params(&path, None) };
+    let result = restored(&other.core, &params).expect("restores");
+    assert_eq!(result.sessions, [session.id]);
+    assert_eq!(restored(&other.core, &params).expect("is there").present, [session.id]);
+    assert!(!other.dir.path().join("global.json").exists(), "only the session");
+    // The one that continues has all records of the backup.
+    let moved = TestSession { dir: other.dir, core: other.core, id: session.id };
+    moved.record("user", "goes on").await;
+    assert_eq!(restored(&moved.core, &params).expect("is there").present, [session.id]);
+    session.record("user", "goes on elsewhere").await;
+    drop(created(&session.core, &path, None));
+    let error = restored(&moved.core, &params).expect_err("differs");
+    assert!(matches!(error, AppError::RestoreConflict { is_longer: false, .. }), "{error}");
+
+    let third = tempfile::tempdir().expect("a scratch directory");
+    let core = scratch_core(third.path());
+    drop(restored(&core, &params).expect("restores"));
+    session.record("user", "more").await;
+    drop(created(&session.core, &path, None));
+    let error = restored(&core, &params).expect_err("is longer");
+    assert!(matches!(error, AppError::RestoreConflict { is_longer: true, .. }), "{error}");
+    let unknown = Some(ollm_protocol::SessionId::from_uuid(uuid::Uuid::nil()));
+    let params = BackupRestoreParams { session_id: unknown, ..params };
+    let error = restored(&core, &params).expect_err("is unknown");
+    assert!(matches!(error, AppError::NotInBackup { .. }), "{error}");
+}

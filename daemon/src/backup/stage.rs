@@ -1,0 +1,238 @@
+//! The files of a restore on their way into a home: all of them come into it, or none.
+//!
+//! They are written to a directory beside the logs, and a mark there is durable when all of them are. Then they move to their
+//! places, the blobs of a session before its log. The next start removes a stage without the mark, and finishes one with
+//! it. FORMAT.md, "Crash cases".
+//!
+//! **Invariant**: no file of the home is replaced.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use ollm_protocol::SessionId;
+use serde::{Deserialize, Serialize};
+
+use super::manifest::HomeFile;
+use crate::fsutil::beneath::Dir;
+use crate::fsutil::{self, DiskFile, FsError, SyncMethod};
+
+/// The directory of the stage, beside the logs.
+const STAGE: &str = ".ollm-restore";
+/// The mark that everything is there, with the list of the files.
+const READY: &str = "ready";
+/// The largest list that is read in bytes, far above that of some million sessions.
+const MAX_LIST_BYTES: u64 = 1 << 30;
+
+/// The files of a stage.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RestoredFiles {
+    sessions: BTreeSet<SessionId>,
+    /// The paths of other files in the home. The name of each in the stage is its place in this list.
+    others: Vec<String>,
+}
+
+/// A stage.
+pub(crate) struct RestoreStage {
+    dir: PathBuf,
+    home: PathBuf,
+    sessions: PathBuf,
+    sync: SyncMethod,
+    staged: RestoredFiles,
+    dirs: BTreeSet<PathBuf>,
+}
+
+impl RestoreStage {
+    fn of(home: &Path, sessions: &Path) -> Self {
+        Self {
+            dir: sessions.join(STAGE),
+            home: home.to_owned(),
+            sessions: sessions.to_owned(),
+            sync: SyncMethod::Each,
+            staged: RestoredFiles::default(),
+            dirs: BTreeSet::new(),
+        }
+    }
+
+    /// Begins a stage for a number of files. `sessions` is the directory of the logs of a home.
+    pub(crate) fn begin(home: &Path, sessions: &Path, n_files: usize) -> Result<Self, FsError> {
+        finish_or_discard(home, sessions)?;
+        let mut stage = Self::of(home, sessions);
+        fsutil::create_private_dir(&stage.dir)?;
+        let dir = open(&stage.dir)?;
+        stage.sync = SyncMethod::of(n_files, &dir);
+        Ok(stage)
+    }
+
+    /// Creates a file of the stage, which the caller writes and hands to [`Self::add`].
+    pub(crate) fn create(&mut self, file: &HomeFile) -> Result<DiskFile, FsError> {
+        let path = match file {
+            HomeFile::Log(id) => {
+                self.staged.sessions.insert(*id);
+                self.dir.join(format!("{id}.jsonl"))
+            }
+            HomeFile::Blob(id, name) => {
+                self.staged.sessions.insert(*id);
+                let blobs = self.dir.join(format!("{id}.blobs"));
+                if self.dirs.insert(blobs.clone()) {
+                    fsutil::create_dir_unsynced(&blobs)?;
+                }
+                blobs.join(name)
+            }
+            HomeFile::Config | HomeFile::Global | HomeFile::Project(_) | HomeFile::Snapshot(..) => {
+                self.staged.others.push(file.path());
+                self.dir.join((self.staged.others.len() - 1).to_string())
+            }
+        };
+        DiskFile::create(&path).map_err(|source| FsError::new("create", &path, source))
+    }
+
+    /// Adds a file that is written.
+    pub(crate) fn add(&self, file: &DiskFile) -> Result<(), FsError> {
+        match self.sync {
+            SyncMethod::Whole => Ok(()),
+            SyncMethod::Each => {
+                file.sync_all().map_err(|source| FsError::new("sync", file.path(), source))
+            }
+        }
+    }
+
+    /// Removes the stage; what cannot be removed is removed by the next start.
+    pub(crate) fn discard(self) {
+        if let Err(error) = remove(&self.dir) {
+            tracing::warn!("a part of a failed restore stays until the next start: {error}");
+        }
+    }
+
+    /// Makes the stage durable, and moves its files into the home. After an error nothing is in the home.
+    ///
+    /// **Errors**: of the second kind if the files are durable and not all in their places; the next start finishes it.
+    pub(crate) fn commit(self) -> Result<Result<(), FsError>, FsError> {
+        let prepared = self.prepare();
+        if let Err(error) = prepared {
+            // Its mark may be there although it could not be synced.
+            self.discard();
+            return Err(error);
+        }
+        Ok(self.finish())
+    }
+
+    fn prepare(&self) -> Result<(), FsError> {
+        match self.sync {
+            SyncMethod::Whole => {
+                let synced = open(&self.dir)?.sync_file_system();
+                synced.map_err(|source| FsError::new("sync", &self.dir, source))?;
+            }
+            SyncMethod::Each => {
+                self.dirs.iter().try_for_each(|dir| fsutil::sync_dir(dir))?;
+                fsutil::sync_dir(&self.dir)?;
+            }
+        }
+        fsutil::replace_with(&self.dir.join(READY), |out| {
+            Ok(serde_json::to_writer(out, &self.staged)?)
+        })
+    }
+
+    /// Moves the files of a complete stage to their places, those that are not there yet, and removes the stage.
+    fn finish(&self) -> Result<(), FsError> {
+        for id in &self.staged.sessions {
+            self.place(&format!("{id}.blobs"))?;
+            self.place(&format!("{id}.jsonl"))?;
+        }
+        fsutil::sync_dir(&self.dir)?;
+        fsutil::sync_dir(&self.sessions)?;
+        for (number, path) in self.staged.others.iter().enumerate() {
+            let staged = self.dir.join(number.to_string());
+            if let Some(file) = HomeFile::parse(path) {
+                self.copy_other(&file, &staged)?;
+            }
+        }
+        remove(&self.dir)
+    }
+
+    /// Moves a file or directory beside the logs.
+    fn place(&self, name: &str) -> Result<(), FsError> {
+        let (from, to) = (self.dir.join(name), self.sessions.join(name));
+        match fsutil::move_new(&from, &to) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                // Nothing but a person puts it there meanwhile. The backup still has the other one.
+                tracing::warn!(path = %to.display(), "exists already, and was not restored");
+                Ok(())
+            }
+            moved => moved.map_err(|source| FsError::new("move", &from, source)),
+        }
+    }
+
+    /// Copies another file to its place, which may be on another file system, unless there is one.
+    fn copy_other(&self, file: &HomeFile, staged: &Path) -> Result<(), FsError> {
+        let path = self.home.join(file.path());
+        let is_lost = |id: SessionId| !self.sessions.join(format!("{id}.jsonl")).exists();
+        if path.symlink_metadata().is_ok() || file.session().is_some_and(is_lost) {
+            return Ok(());
+        }
+        let bytes = fsutil::read_regular(staged);
+        let bytes = bytes.map_err(|source| FsError::new("read", staged, source))?;
+        let parts: Vec<&Path> = path.ancestors().skip(1).collect();
+        let missing = parts.into_iter().take_while(|dir| **dir != *self.home);
+        missing.collect::<Vec<_>>().into_iter().rev().try_for_each(fsutil::create_private_dir)?;
+        fsutil::replace_atomically(&path, &bytes)
+    }
+}
+
+/// Finishes a restore that a kill interrupted when its files were complete, and removes an incomplete one.
+pub(crate) fn finish_or_discard(home: &Path, sessions: &Path) -> Result<(), FsError> {
+    let mut stage = RestoreStage::of(home, sessions);
+    match read_list(&stage.dir)? {
+        Some(staged) => {
+            stage.staged = staged;
+            // A process that was killed may have left the mark in the system's cache only.
+            fsutil::sync_dir(&stage.dir)?;
+            stage.finish()
+        }
+        None => remove(&stage.dir),
+    }
+}
+
+/// Finishes a complete restore before the home is used. One that cannot be finished is tried again at the next start.
+pub(crate) fn finish_at_start(home: &Path, sessions: &Path) {
+    let dir = sessions.join(STAGE);
+    if dir.symlink_metadata().is_err() {
+        return;
+    }
+    match read_list(&dir)
+        .and_then(|list| list.map(|_| finish_or_discard(home, sessions)).transpose())
+    {
+        Ok(Some(())) => tracing::info!("finished a restore"),
+        // Removed in the background.
+        Ok(None) => {}
+        Err(error) => tracing::error!("a restore is not finished: {error}"),
+    }
+}
+
+/// Reads the list of a complete stage.
+fn read_list(dir: &Path) -> Result<Option<RestoredFiles>, FsError> {
+    let path = dir.join(READY);
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    let Some(bytes) = fsutil::read_derived(&path, MAX_LIST_BYTES)? else { return Ok(None) };
+    let list = serde_json::from_slice(&bytes);
+    list.map(Some).map_err(|error| FsError::new("understand", &path, error.into()))
+}
+
+/// Removes a stage, its mark first and durably: without it a power cut leaves nothing to finish.
+fn remove(dir: &Path) -> Result<(), FsError> {
+    if dir.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    fsutil::remove_file(&dir.join(READY))?;
+    fsutil::sync_dir(dir)?;
+    fsutil::remove_dir_all(dir)?;
+    fsutil::sync_parent(dir)
+}
+
+fn open(dir: &Path) -> Result<Dir, FsError> {
+    Dir::open(dir).map_err(|source| FsError::new("open", dir, source))
+}
