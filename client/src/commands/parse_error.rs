@@ -55,19 +55,19 @@ fn hint(error: &clap::Error, words: &[String]) -> String {
         [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let wrong = invalid.into_iter().find_map(|kind| first(error.get(kind)?));
     let right = suggested.into_iter().find_map(|kind| first(error.get(kind)?));
+    let command = cli::whole_command();
+    if let Some(name) = wrong.as_ref().filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
+        && let Some(sessions) = command.find_subcommand("sessions")
+        && sessions.find_subcommand(name).is_some()
+    {
+        return format!("ollmctl sessions {name} --help");
+    }
     if let (Some(wrong), Some(right)) = (&wrong, right)
         && words.contains(wrong)
     {
         let meant = words.iter().map(|word| if word == wrong { &right } else { word });
         let meant: Vec<&str> = meant.map(String::as_str).collect();
         return format!("ollmctl {}", meant.join(" "));
-    }
-    let command = cli::whole_command();
-    if let Some(name) = wrong.filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
-        && let Some(sessions) = command.find_subcommand("sessions")
-        && sessions.find_subcommand(&name).is_some()
-    {
-        return format!("ollmctl sessions {name} --help");
     }
     let mut known = vec!["ollmctl".to_owned()];
     let mut at = &command;

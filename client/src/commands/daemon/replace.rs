@@ -196,7 +196,7 @@ impl WaitProgress {
         };
         self.titles
             .entry(id)
-            .or_insert_with(|| find().unwrap_or_else(|| short_id(None, &id)))
+            .or_insert_with(|| find().unwrap_or_else(|| short_id(None, id)))
             .clone()
     }
 }

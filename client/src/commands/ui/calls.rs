@@ -151,7 +151,7 @@ impl UiCall {
 pub(super) enum UiAnswer {
     List(SessionListResult),
     Hits(SessionSearchResult),
-    Records(SessionGetResult),
+    Records(Box<SessionGetResult>),
     Tree(SessionTreeResult),
     Status(Box<ContextStatusResult>),
     Snapshots(Vec<SnapshotInfo>),
@@ -212,7 +212,7 @@ async fn answer(client: &AsyncClient, call: UiCall) -> Result<UiAnswer, ClientEr
             Ok(UiAnswer::Hits(client.call::<SessionSearch>(&params).await?))
         }
         UiCall::Records(target) => {
-            Ok(UiAnswer::Records(client.call::<SessionGet>(&target.params()).await?))
+            Ok(UiAnswer::Records(Box::new(client.call::<SessionGet>(&target.params()).await?)))
         }
         UiCall::Tree { session_id, cursor } => {
             let params = SessionTreeParams { session_id, limit: Some(PAGE_NODES), cursor };
@@ -225,7 +225,7 @@ async fn answer(client: &AsyncClient, call: UiCall) -> Result<UiAnswer, ClientEr
         UiCall::History(session_id) => {
             let (from, limit) = (Some(-i64::from(HISTORY_RECORDS)), Some(HISTORY_RECORDS));
             let params = SessionGetParams { session_id, from, limit, branch: BranchFilter::Active };
-            Ok(UiAnswer::Records(client.call::<SessionGet>(&params).await?))
+            Ok(UiAnswer::Records(Box::new(client.call::<SessionGet>(&params).await?)))
         }
         UiCall::Snapshots(session_id) => {
             let (session_id, limit) = (Some(session_id), Some(SHOWN_SNAPSHOTS));

@@ -12,7 +12,7 @@ use ollm_protocol::content::{ExportFormat, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use self::html::{Highlighter, WindowBar};
+use self::html::{PageHighlighter, WindowBar};
 use super::document::{self, DocumentWriter, SessionOverview};
 
 /// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
@@ -30,7 +30,7 @@ pub(crate) struct Exporter {
     #[serde(default)]
     window: WindowBar,
     #[serde(skip)]
-    highlighter: Highlighter,
+    highlighter: PageHighlighter,
 }
 
 impl Exporter {
@@ -39,7 +39,7 @@ impl Exporter {
             format,
             document: DocumentWriter::default(),
             window: WindowBar::default(),
-            highlighter: Highlighter::default(),
+            highlighter: PageHighlighter::default(),
         }
     }
 

@@ -294,7 +294,7 @@ impl UiState {
             FoundItem::Hit(hit) if hit.session_id == id => Some(title(&hit.title)),
             _ => None,
         });
-        hits.unwrap_or_else(|| short_id(None, &id))
+        hits.unwrap_or_else(|| short_id(None, id))
     }
 
     /// Says something at the bottom of the screen.

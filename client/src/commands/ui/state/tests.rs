@@ -99,7 +99,7 @@ impl UiFixture {
                 let mut page = json!({ "session": session, "records": self.records });
                 page["session"]["sessionId"] = json!(target.session_id);
                 let page: SessionGetResult = serde_json::from_value(page).unwrap();
-                Some(UiAnswer::Records(page))
+                Some(UiAnswer::Records(Box::new(page)))
             }
             UiCall::Fork { .. } => {
                 let fork = Session { last_activity: self.state.times.now, ..session(99, "a fork") };

@@ -1,7 +1,7 @@
 //! Code with the classes of its tokens.
 //!
 //! The grammars are loaded for the first block of code in a known language and dropped with the last clone of the
-//! [`Highlighter`], so a daemon that exports nothing holds none. The style sheet of the page gives the classes their
+//! [`PageHighlighter`], so a daemon that exports nothing holds none. The style sheet of the page gives the classes their
 //! colors. A block that is large, has long lines, or is in an unknown language stays plain.
 
 use std::fmt;
@@ -43,14 +43,14 @@ const CLASSES: &[(&str, &str)] = &[
 
 /// The grammars of an export, which are loaded when a block needs them.
 #[derive(Clone, Default)]
-pub(in crate::session::export) struct Highlighter(Arc<OnceLock<Grammars>>);
+pub(in crate::session::export) struct PageHighlighter(Arc<OnceLock<Grammars>>);
 
 struct Grammars {
     syntaxes: SyntaxSet,
     classes: Vec<(Scope, &'static str)>,
 }
 
-impl Highlighter {
+impl PageHighlighter {
     /// Returns code as HTML, or `None` if it stays plain.
     pub(super) fn code(&self, language: &str, code: &str) -> Option<String> {
         let is_small =
@@ -77,17 +77,17 @@ impl Highlighter {
 }
 
 /// Grammars are no part of an export's state: all highlighters are equal.
-impl PartialEq for Highlighter {
+impl PartialEq for PageHighlighter {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Highlighter {}
+impl Eq for PageHighlighter {}
 
-impl fmt::Debug for Highlighter {
+impl fmt::Debug for PageHighlighter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Highlighter")
+        f.write_str("PageHighlighter")
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn known_language_gets_classes_and_text_stays_the_same() {
-        let highlighter = Highlighter::default();
+        let highlighter = PageHighlighter::default();
         let check = |language: &str, code: &str, expected: &[&str]| {
             let html = highlighter.code(language, code).expect(language);
             for part in expected {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn large_block_long_line_and_unknown_language_stay_plain() {
-        let highlighter = Highlighter::default();
+        let highlighter = PageHighlighter::default();
         assert_eq!(highlighter.code("", "let a;\n"), None);
         assert_eq!(highlighter.code("rust", &"x;\n".repeat(MAX_BLOCK_BYTES)), None);
         assert_eq!(highlighter.code("rust", &"x".repeat(MAX_LINE_BYTES + 1)), None);

@@ -19,7 +19,7 @@ use super::text::{empty_reason, head_fields, instant, main_argument, one_line, v
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
 
-pub(super) use highlight::Highlighter;
+pub(super) use highlight::PageHighlighter;
 pub(super) use window_bar::WindowBar;
 
 /// Image types that browsers show and that cannot contain scripts.
@@ -58,7 +58,7 @@ pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
 pub(super) fn begin_messages(
     overview: &SessionOverview<'_>,
     window: &mut WindowBar,
-    highlighter: &Highlighter,
+    highlighter: &PageHighlighter,
     out: &mut String,
 ) {
     window.draw(overview.session.context_size, out);
@@ -74,7 +74,7 @@ pub(super) fn begin_messages(
 }
 
 /// Writes one record, unless it has no content for a reader.
-pub(super) fn record(record: Record, highlighter: &Highlighter, out: &mut String) {
+pub(super) fn record(record: Record, highlighter: &PageHighlighter, out: &mut String) {
     let (seq, at, active) = (record.seq, record.at, record.active);
     let open = |out: &mut String, class: &str, title: &str, at: Timestamp| {
         let (inactive, note) =
@@ -135,7 +135,7 @@ fn author(message: &Message) -> String {
     author
 }
 
-fn part(part: &Part, role: Role, highlighter: &Highlighter, out: &mut String) {
+fn part(part: &Part, role: Role, highlighter: &PageHighlighter, out: &mut String) {
     match part {
         Part::Text { text } if role == Role::Tool => folded("output", text, out),
         Part::Text { text } => {

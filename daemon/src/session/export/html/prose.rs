@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use ollm_protocol::sanitize;
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
-use super::highlight::Highlighter;
+use super::highlight::PageHighlighter;
 use super::{MAX_NAME_CHARS, escaped};
 
 /// The largest text that is rendered, in bytes. One message is in memory several times while it is rendered.
@@ -34,7 +34,12 @@ pub(super) enum LineBreaks {
 }
 
 /// Writes a text.
-pub(super) fn write(text: &str, breaks: LineBreaks, highlighter: &Highlighter, out: &mut String) {
+pub(super) fn write(
+    text: &str,
+    breaks: LineBreaks,
+    highlighter: &PageHighlighter,
+    out: &mut String,
+) {
     let text = sanitize::text(text);
     let start = out.len();
     out.push_str("<div class=\"text\" dir=\"auto\">");
@@ -66,7 +71,7 @@ pub(super) fn write(text: &str, breaks: LineBreaks, highlighter: &Highlighter, o
 struct Prose<'a, 'o> {
     out: &'o mut String,
     breaks: LineBreaks,
-    highlighter: &'a Highlighter,
+    highlighter: &'a PageHighlighter,
     max_bytes: usize,
     depth: usize,
     /// The language and the text of the code block that is open.
@@ -259,7 +264,7 @@ mod tests {
 
     fn html(text: &str) -> String {
         let mut out = String::new();
-        write(text, LineBreaks::Joined, &Highlighter::default(), &mut out);
+        write(text, LineBreaks::Joined, &PageHighlighter::default(), &mut out);
         let out = out.strip_prefix("<div class=\"text\" dir=\"auto\">").unwrap_or(&out);
         out.strip_suffix("</div>\n").expect("the end").replace('\n', "")
     }
@@ -310,7 +315,7 @@ mod tests {
     #[test]
     fn lines_of_people_stay_lines() {
         let mut out = String::new();
-        write("a\nb", LineBreaks::Kept, &Highlighter::default(), &mut out);
+        write("a\nb", LineBreaks::Kept, &PageHighlighter::default(), &mut out);
         assert!(out.contains("<p>a<br>\nb</p>"), "{out}");
     }
 
