@@ -1,5 +1,6 @@
 //! The options of the answers of a chat: those of its flags and of `/set`, which win over those that the session keeps.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::commands::sessions::options::option;
 use crate::regular_file::open_input;
 
-/// The sampling options of model servers. PROTOCOL.md, `chat.send`.
+/// The sampling options that most model servers have. PROTOCOL.md, `chat.send`.
 const SAMPLING: [&str; 12] = [
     "temperature",
     "seed",
@@ -117,7 +118,11 @@ impl ChatOptions {
     pub(super) fn list(&self, kept: &Meta) -> String {
         let mut text = String::new();
         let mut names: Vec<&str> = Vec::new();
-        for name in SAMPLING.into_iter().chain(OTHERS) {
+        let known = || SAMPLING.into_iter().chain(OTHERS);
+        let further: BTreeSet<&str> =
+            self.0.keys().chain(kept.keys()).map(String::as_str).collect();
+        let further = further.into_iter().filter(|name| known().all(|known| known != *name));
+        for name in known().chain(further) {
             let (value, source) = match (self.0.get(name), kept.get(name)) {
                 (Some(Value::Null), _) => ("-".to_owned(), "left out in this chat"),
                 (Some(value), _) => (value.to_string(), "this chat"),
@@ -127,7 +132,8 @@ impl ChatOptions {
                     continue;
                 }
             };
-            let _infallible = writeln!(text, "{name} = {}  ({source})", sanitize::one_line(&value));
+            let (name, value) = (sanitize::one_line(name), sanitize::one_line(&value));
+            let _infallible = writeln!(text, "{name} = {value}  ({source})");
         }
         let _infallible = writeln!(
             text,
@@ -139,24 +145,14 @@ impl ChatOptions {
     }
 }
 
-/// Reads `NAME=VALUE` with the name of an option.
+/// Reads `NAME=VALUE`. Each kind of server has options of its own, so a name that is not known here is left to it.
 ///
-/// **Errors**: there is no such option, or its value is none that it can have.
+/// **Errors**: the option cannot have the value.
 pub(super) fn named_option(text: &str) -> CommandResult<(String, Value)> {
     let (name, value) = option(text)?;
     let normal = |name: &str| name.replace(['-', '_'], "").to_lowercase();
     let known = SAMPLING.into_iter().chain(OTHERS).find(|known| normal(known) == normal(&name));
-    let Some(known) = known else {
-        let names: Vec<&str> = SAMPLING.into_iter().chain(OTHERS).collect();
-        return Err(CommandError::usage(
-            format!(
-                "{} is not an option; options are {}",
-                sanitize::one_line(&name),
-                names.join(", ")
-            ),
-            "",
-        ));
-    };
+    let Some(known) = known else { return Ok((name, value)) };
     let value = match (known, value) {
         ("format", Value::String(path)) => format_of(&path)?,
         ("think", Value::String(word)) if matches!(word.as_str(), "on" | "off") => {
@@ -226,9 +222,8 @@ mod tests {
         check("think=high", "think", json!("high"));
         check("format=json", "format", json!("json"));
         check("seed=", "seed", Value::Null);
-        for wrong in
-            ["num_ctx=1", "temperature=hot", "think=lots", "answerLimit=0", "format=/no", "seed"]
-        {
+        check("repetition_penalty=1.1", "repetition_penalty", json!(1.1));
+        for wrong in ["temperature=hot", "think=lots", "answerLimit=0", "format=/no", "seed"] {
             assert!(named_option(wrong).is_err(), "{wrong}");
         }
     }
@@ -241,14 +236,21 @@ mod tests {
         options.set(named_option("temperature=0.2").unwrap(), false);
         options.set(named_option("top_k=").unwrap(), true);
         options.set(named_option("min_p=").unwrap(), false);
+        options.set(named_option("mirostat=2").unwrap(), false);
         let mut params = ChatSendParams::new(SESSION_ID.parse().unwrap());
         options.apply(&mut params);
         assert_eq!(params.think, Some(Think::Flag(false)));
-        assert_eq!(Value::from(params.options), json!({"temperature": 0.2, "top_k": null}));
+        assert_eq!(
+            Value::from(params.options),
+            json!({"mirostat": 2, "temperature": 0.2, "top_k": null})
+        );
         let list = options.list(&kept);
-        for line in
-            ["temperature = 0.2  (this chat)", "seed = 7  (kept by the session)", "top_k = -"]
-        {
+        for line in [
+            "temperature = 0.2  (this chat)",
+            "mirostat = 2  (this chat)",
+            "seed = 7  (kept by the session)",
+            "top_k = -",
+        ] {
             assert!(list.contains(line), "{list}");
         }
     }
