@@ -26,7 +26,7 @@ pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 /// The name in a list of allowed servers that no server can have: such a list allows none, and an empty one would allow all.
 pub(crate) const NO_SERVER: &str = "(none)";
 
-/// Maximum length of the automatic title, in characters of the first user message.
+/// Maximum length of the automatic title, in characters of the first paragraph of the first user message.
 const TITLE_CHARS: usize = 60;
 /// Maximum length of the automatic description, in characters of the first user message.
 const DESCRIPTION_CHARS: usize = 200;
@@ -140,7 +140,9 @@ impl SessionState {
     /// Takes the automatic title and description from a message of the user; returns whether it has a text.
     pub(super) fn name_after(&mut self, message: &Message) -> bool {
         let text = message.plain_text();
-        self.carry.auto_title = excerpt(&text, TITLE_CHARS);
+        // Files and pasted texts follow what a person wrote.
+        let first = text.trim_start().split("\n\n").next().unwrap_or_default();
+        self.carry.auto_title = excerpt(first, TITLE_CHARS);
         self.carry.auto_description = excerpt(&text, DESCRIPTION_CHARS);
         self.carry.auto_title.is_some()
     }
@@ -727,6 +729,21 @@ fn excerpt(text: &str, max_chars: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn session_is_named_after_the_first_paragraph() {
+        let named = |text: &str| {
+            let mut state = SessionState::new(SessionId::from_uuid(uuid::Uuid::nil()));
+            let message = Message::text(Role::User, text, Timestamp::from_unix_ms(0));
+            assert_eq!(state.name_after(&message), state.carry.auto_title.is_some());
+            (state.carry.auto_title, state.carry.auto_description)
+        };
+        let (title, description) =
+            named("\n\nExplain @a.rs,\nplease.\n\na.rs:\n```\nfn a() {}\n```");
+        assert_eq!(title.as_deref(), Some("Explain @a.rs, please."));
+        assert!(description.unwrap().starts_with("Explain @a.rs, please. a.rs: ```"));
+        assert_eq!(named(" \n\n"), (None, None));
+    }
 
     #[test]
     fn project_is_named_by_the_last_component_of_its_path() {
