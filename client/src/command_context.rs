@@ -319,8 +319,19 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Returns the id of the session that a text identifies.
+    ///
+    /// **Errors**: `CatalogBehind` if sessions may be missing from the list by which `last` or none was found.
     pub(crate) fn session(&mut self, text: &str) -> CommandResult<SessionId> {
-        resolve(text, |params| Ok(self.list_sessions(&params)?.data))
+        let mut is_behind = false;
+        let found = resolve(text, |params| {
+            let page = self.list_sessions(&params)?;
+            is_behind |= page.behind;
+            Ok(page.data)
+        });
+        if is_behind && (text == "last" || matches!(found, Err(CommandError::NotFound { .. }))) {
+            return Err(CommandError::CatalogBehind);
+        }
+        found
     }
 
     /// Requests a list of sessions until it is complete or [`CATALOG_LIMIT`] is over: just after its start a daemon

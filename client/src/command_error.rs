@@ -59,6 +59,11 @@ pub(crate) enum CommandError {
     /// The daemon was asked to shut down and did not end in time.
     #[error("ollmd was asked to shut down and still runs after {seconds} s")]
     StillRunning { seconds: u64 },
+    /// The catalog does not have all sessions yet, so another one could be meant, or this one be missing.
+    #[error(
+        "the catalog is being made again, so sessions may be missing from it; nothing was done"
+    )]
+    CatalogBehind,
     /// The daemon was not stopped, because it works for a client.
     #[error("ollmd was not stopped: after {seconds} s it still works on {work}")]
     StillWorking { work: String, seconds: u64 },
@@ -211,7 +216,9 @@ impl CommandError {
             Self::Service(_) | Self::ServiceNotUsed { .. } => ("service", Exit::Internal),
             Self::UnusablePath(_) => ("usage", Exit::Usage),
             Self::Unwell { exit } => ("unwell", *exit),
-            Self::StillRunning { .. } | Self::StillWorking { .. } => ("busy", Exit::Busy),
+            Self::StillRunning { .. } | Self::StillWorking { .. } | Self::CatalogBehind => {
+                ("busy", Exit::Busy)
+            }
             Self::UnfinishedCall { .. } => ("unfinishedCall", Exit::Busy),
             Self::Interrupted => ("interrupted", Exit::Interrupted),
             Self::Canceled { .. } => ("canceled", Exit::Interrupted),
@@ -237,7 +244,7 @@ impl CommandError {
                 let file = if is_stdin(path) { "FILE".into() } else { path.to_string_lossy() };
                 Some(format!("iconv -f ISO-8859-1 -t UTF-8 {file} | ollmctl {command} -"))
             }
-            Self::StillRunning { .. } | Self::StreamEnded => {
+            Self::StillRunning { .. } | Self::StreamEnded | Self::CatalogBehind => {
                 Some("ollmctl daemon status".to_owned())
             }
             Self::NoManager(missing) => Some(missing.instead.clone()),

@@ -28,11 +28,18 @@ pub(crate) fn canonical_path(given: Option<&Path>) -> CommandResult<String> {
     to_text(canonical)
 }
 
-/// Returns the path by which sessions are filtered, canonical if the directory still exists.
+/// Returns the path by which sessions are filtered, canonical as far as its directories still exist.
 pub(crate) fn filter_path(given: Option<&Path>) -> CommandResult<Option<String>> {
     let Some(path) = given else { return Ok(None) };
-    let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-    to_text(found.unwrap_or_else(|_| path.to_owned())).map(Some)
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let canonical = whole.ancestors().find_map(|above| {
+        let gone = whole.strip_prefix(above).ok()?;
+        let mut found = std::fs::canonicalize(above).ok()?;
+        // No separator follows a directory that is there.
+        found.extend(gone.components());
+        Some(found)
+    });
+    to_text(canonical.unwrap_or(whole)).map(Some)
 }
 
 fn to_text(path: PathBuf) -> CommandResult<String> {
@@ -73,7 +80,9 @@ pub(crate) fn current_session(
     project_path: &str,
     ctx: &mut CommandContext<'_>,
 ) -> Result<Option<Session>, ClientError> {
-    let else_of = directories_above(Path::new(project_path), std::env::home_dir().as_deref());
+    let home = ctx.environment.user_home.as_deref();
+    let home = home.and_then(|home| std::fs::canonicalize(home).ok());
+    let else_of = directories_above(Path::new(project_path), home.as_deref());
     let params = SessionCurrentParams { project_path: project_path.to_owned(), else_of };
     Ok(ctx.call::<SessionCurrent>(&params)?.value.session)
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -14,6 +14,7 @@ use ollm_protocol::methods::daemon::{
     DaemonDoctorResult, DaemonHelloParams, DoctorFinding, FindingLevel, NoParams, RetentionWork,
 };
 use ollm_protocol::{ErrorKind, METHODS, Method as _, PROTOCOL_VERSION, sanitize};
+use rustix::fs::Access;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -137,6 +138,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         round_trip_us: None,
     };
     let mut daemon = None;
+    let foreign = address.check_owner().err();
     match BlockingClient::connect(&connector) {
         Ok(mut client) => {
             socket.connected = Some(client.socket().to_owned());
@@ -146,7 +148,10 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
                 Err(error) => findings.push(problem("daemon", &error, error.hint())),
             }
         }
+        // Of the home of another user, nothing else can be said.
+        Err(_) if foreign.is_some() => {}
         Err(ClientError::Unreachable { .. }) if !home.locked && address.socket().is_none() => {
+            findings.extend(unwritable(address.home()));
             let text = "ollmd is not running, so sessions and model servers were not examined; \
                 other commands start it when they need it";
             let hint = Some("ollmctl daemon start".to_owned());
@@ -156,6 +161,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     }
     match check_config(&connector) {
         Ok(()) => {}
+        Err(_) if foreign.is_some() => {}
         Err(CommandError::BadConfig { reason, .. }) => {
             findings.extend(reason.lines().map(|mistake| {
                 let text = format!("the configuration is wrong: {mistake}");
@@ -164,9 +170,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         }
         Err(error) => findings.push(problem("program", error.message(), None)),
     }
-    if let Err(error) = address.check_owner() {
-        findings.push(problem("rights", &error, error.hint()));
-    }
+    findings.extend(foreign.map(|error| problem("rights", &error, error.hint())));
     let running = daemon.as_ref().map(|daemon| daemon.value.status.pid);
     if let Some(service) = ExaminedService::find(ctx) {
         findings.extend(service.findings(running, ctx));
@@ -187,6 +191,17 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         daemon: daemon.as_ref().map(CallReply::to_json),
     };
     (report, daemon.map(|daemon| daemon.value))
+}
+
+/// Returns the problem of a home that a daemon could not write, or not make.
+fn unwritable(home: &Path) -> Option<DoctorFinding> {
+    let directory = home.ancestors().find(|path| path.exists())?;
+    let rights = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(directory, rights).err()?;
+    let shown = sanitize::one_line(&directory.to_string_lossy());
+    let text = format!("{shown} cannot be written, so ollmd cannot keep anything there");
+    let hint = format!("ollmctl --home DIR ... # or: chmod u+rwx {shown}");
+    Some(problem("rights", text, Some(hint)))
 }
 
 /// Compares the model server of the daemon with that of this shell.

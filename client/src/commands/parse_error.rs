@@ -56,7 +56,9 @@ fn hint(error: &clap::Error, words: &[String]) -> String {
     let wrong = invalid.into_iter().find_map(|kind| first(error.get(kind)?));
     let right = suggested.into_iter().find_map(|kind| first(error.get(kind)?));
     let command = cli::whole_command();
-    if let Some(name) = wrong.as_ref().filter(|_| error.kind() == ErrorKind::InvalidSubcommand)
+    let is_first = |name: &&String| words.iter().find(|word| !word.starts_with('-')) == Some(name);
+    if let Some(name) = wrong.as_ref().filter(is_first)
+        && error.kind() == ErrorKind::InvalidSubcommand
         && let Some(sessions) = command.find_subcommand("sessions")
         && sessions.find_subcommand(name).is_some()
     {

@@ -60,14 +60,10 @@ pub(super) fn run(args: &MoveArgs, ctx: &mut CommandContext<'_>) -> CommandResul
         let problem = format!("no session belongs to {from_shown}");
         return Err(CommandError::not_found(problem, LIST_HINT));
     }
+    let missing_servers = missing_servers(&from, &to, ctx)?;
     if !args.dry_run {
-        move_settings(&from, &to, ctx)?;
-        for session in &sessions {
-            let project_path = Some(to.clone());
-            let id = session.session_id;
-            let params = SessionUpdateParams { project_path, ..SessionUpdateParams::new(id) };
-            ctx.call::<SessionUpdate>(&params)?;
-        }
+        move_settings(&from, &to, missing_servers, ctx)?;
+        move_sessions(&sessions, &to, ctx)?;
     }
     if ctx.json() {
         let ids: Vec<_> = sessions.iter().map(|session| session.session_id).collect();
@@ -86,22 +82,69 @@ fn sessions_of(path: &str, ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Se
     for status in [None, Some(SessionStatus::Archived)] {
         let project_path = Some(path.to_owned());
         let params = SessionListParams { project_path, status, ..SessionListParams::default() };
-        all.extend(list(&params, u32::MAX, ctx)?.data);
+        let found = list(&params, u32::MAX, ctx)?;
+        if found.behind {
+            return Err(CommandError::CatalogBehind);
+        }
+        all.extend(found.data);
     }
     Ok(all)
 }
 
-/// Copies the allowed servers, the remembered texts and the current session of a project, as far as the other has none.
-fn move_settings(from: &str, to: &str, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let servers = |path: &str| SessionSetProjectServersParams {
-        project_path: path.to_owned(),
-        allowed_servers: None,
+/// Gives sessions another project, the newest last, so that their order stays. Goes on after one that cannot be changed.
+fn move_sessions(sessions: &[Session], to: &str, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let mut failures = Vec::new();
+    for session in sessions.iter().rev() {
+        let (id, project_path) = (session.session_id, Some(to.to_owned()));
+        let params = SessionUpdateParams { project_path, ..SessionUpdateParams::new(id) };
+        if let Err(error) = ctx.call::<SessionUpdate>(&params) {
+            let error = CommandError::from(error);
+            ctx.terminal.eprintln(&format!("{id}: {}", error.to_text()));
+            failures.push(error);
+        }
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => Err(CommandError::PartialFailure {
+            failed: failures.len(),
+            total: sessions.len(),
+            exit: first.exit(),
+        }),
+    }
+}
+
+/// Returns the model servers that one project allows and that another must be given, because it allows all.
+///
+/// **Errors**: the other one allows a server that the project does not.
+fn missing_servers(
+    from: &str,
+    to: &str,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<Option<Vec<String>>> {
+    let mut servers = |path: &str| -> CommandResult<Vec<String>> {
+        let project_path = path.to_owned();
+        let params = SessionSetProjectServersParams { project_path, allowed_servers: None };
+        Ok(ctx.call::<SessionSetProjectServers>(&params)?.value.allowed_servers)
     };
-    let allowed = ctx.call::<SessionSetProjectServers>(&servers(from))?.value.allowed_servers;
-    let there = ctx.call::<SessionSetProjectServers>(&servers(to))?.value.allowed_servers;
-    if there.is_empty() && !allowed.is_empty() {
-        let params =
-            SessionSetProjectServersParams { allowed_servers: Some(allowed), ..servers(to) };
+    let (allowed, there) = (servers(from)?, servers(to)?);
+    if allowed.is_empty() || there.iter().all(|server| allowed.contains(server)) {
+        return Ok(Some(allowed).filter(|allowed| there.is_empty() && !allowed.is_empty()));
+    }
+    let problem = "the new directory allows model servers that the old one does not";
+    Err(CommandError::usage(problem, "ollmctl sessions servers --help"))
+}
+
+/// Gives a project the servers that it must have, and the remembered texts and the current session of another, as far as it
+/// has none.
+fn move_settings(
+    from: &str,
+    to: &str,
+    servers: Option<Vec<String>>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    if servers.is_some() {
+        let project_path = to.to_owned();
+        let params = SessionSetProjectServersParams { project_path, allowed_servers: servers };
         ctx.call::<SessionSetProjectServers>(&params)?;
     }
     let entries = |path: &str| ContextListEntriesParams {

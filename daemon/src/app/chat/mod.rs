@@ -68,6 +68,10 @@ pub(crate) async fn start(
     let request = TurnRequest::new(core, params, message.as_ref()).await?;
     let id = request.id;
     let claim = claim(core, id, &request.named)?;
+    // A daemon that stops while it is idle has seen no turn yet, and would end this one at once.
+    if tasks.is_stopping() {
+        return Err(AppError::Stopping);
+    }
     blocking(core, move |core| settle_now(core, id)).await?;
     let reports = EarlyReports::request(core, tasks, id, &request.model);
     let accepted = record_message(core, id, message, key).await?;

@@ -244,7 +244,9 @@ impl ChatChunks {
             let index = self.index_of(&call, at);
             self.last_call = Some(index);
             let partial = self.calls.entry(index).or_default();
-            partial.id = call.id.filter(|id| !id.is_empty()).or(partial.id.take());
+            let id = call.id.filter(|id| !id.is_empty());
+            self.n_call_bytes += id.as_ref().map_or(0, String::len);
+            partial.id = id.or(partial.id.take());
             let name = call.function.name.unwrap_or_default();
             let arguments = match call.function.arguments {
                 Value::Null => String::new(),
@@ -261,7 +263,7 @@ impl ChatChunks {
     fn end(&mut self, reason: DoneReason) -> ChatEnd {
         let ChunkTimings { cache_n, prompt_n, prompt_ms, predicted_n, predicted_ms } =
             self.timings.clone();
-        let of_timings = prompt_n.map(|new| new + cache_n.unwrap_or(0));
+        let of_timings = prompt_n.map(|new| new.saturating_add(cache_n.unwrap_or(0)));
         let prompt = self.usage.prompt_tokens.filter(|tokens| *tokens > 0).or(of_timings);
         let (waited, answered) = match self.first_at {
             Some(at) => (Some(at - self.sent_at), Some(at.elapsed())),
