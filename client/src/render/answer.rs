@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::sanitize::Sanitizer;
 
-use super::live::LiveLines;
+use super::live::{LiveLines, ScreenSize};
 use super::markdown::{Layout, MarkdownStream};
 use super::terminal::{OutputError, Terminal};
 
@@ -31,7 +31,8 @@ pub(crate) struct AnswerOutput {
     is_dirty: bool,
     /// The time of the next painting; `None` before the first.
     next_paint: Option<Instant>,
-    columns: usize,
+    /// The last known size of the terminal, which can report none for a while.
+    size: Option<ScreenSize>,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +46,8 @@ struct PlainText {
 impl AnswerOutput {
     /// Returns the output of an answer; `wants_plain` is set if nothing may be painted again.
     pub(crate) fn new(wants_plain: bool, terminal: &Terminal) -> Self {
-        let is_plain = wants_plain || terminal.out_size().is_none();
-        Self { is_plain, ..Self::default() }
+        let size = terminal.out_size();
+        Self { is_plain: wants_plain || size.is_none(), size, ..Self::default() }
     }
 
     /// Adds a piece, and shows it unless the screen was painted just before.
@@ -63,8 +64,9 @@ impl AnswerOutput {
 
     /// Shows what has arrived, if it is time; lays the open block out again after a change of the width.
     pub(crate) fn paint_if_due(&mut self, terminal: &mut Terminal) -> Result<(), OutputError> {
-        let Some(size) = terminal.out_size().filter(|_| !self.is_plain) else { return Ok(()) };
-        let has_new_width = size.columns != self.columns && self.stream.has_open_text();
+        let Some(size) = self.size_now(terminal).filter(|_| !self.is_plain) else { return Ok(()) };
+        let is_same = self.size.is_some_and(|known| known.columns == size.columns);
+        let has_new_width = !is_same && self.stream.has_open_text();
         let is_due = self.next_paint.is_none_or(|due| Instant::now() >= due);
         if is_due && (self.is_dirty || has_new_width) {
             self.paint(false, terminal)
@@ -101,8 +103,13 @@ impl AnswerOutput {
         self.paint(true, terminal)
     }
 
+    /// Returns the size of the terminal, or the last one if it reports none.
+    fn size_now(&self, terminal: &Terminal) -> Option<ScreenSize> {
+        terminal.out_size().or(self.size)
+    }
+
     fn paint(&mut self, is_end: bool, terminal: &mut Terminal) -> Result<(), OutputError> {
-        let Some(size) = terminal.out_size() else { return Ok(()) };
+        let Some(size) = self.size_now(terminal) else { return Ok(()) };
         let started = Instant::now();
         let layout = Layout { width: size.columns, is_styled: terminal.has_color() };
         let (finished, open) = if is_end {
@@ -113,7 +120,7 @@ impl AnswerOutput {
         terminal.print_raw(self.live.update(finished, open, size))?;
         terminal.flush()?;
         let pause = PAINT_PAUSE.max(started.elapsed() * PAUSE_FACTOR);
-        (self.is_dirty, self.columns) = (false, size.columns);
+        (self.is_dirty, self.size) = (false, Some(size));
         self.next_paint = Some(Instant::now() + pause);
         Ok(())
     }
@@ -154,5 +161,15 @@ mod tests {
         // An empty answer has no line.
         answer.finish(&mut terminal).unwrap();
         assert_eq!(output.text(), "# A *title*\n\n```\ncode\n```\nend\n");
+    }
+
+    #[test]
+    fn answer_is_shown_though_the_terminal_reports_no_size() {
+        let (mut terminal, output) = Terminal::captured(false);
+        let size = Some(ScreenSize { columns: 20, rows: 5 });
+        let mut answer = AnswerOutput { size, ..AnswerOutput::default() };
+        answer.push("word", &mut terminal).unwrap();
+        answer.finish(&mut terminal).unwrap();
+        assert_eq!(output.text(), "word\n");
     }
 }

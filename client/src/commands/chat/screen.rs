@@ -44,6 +44,8 @@ pub(super) struct Screen {
     last_delta: Option<Instant>,
     /// The notice that the answer stalls is shown.
     is_stalled: bool,
+    /// A printed line says that the message waits for another answer.
+    is_wait_shown: bool,
     /// Cut records are reported as they are known, also without a terminal.
     warns_of_cuts: bool,
 }
@@ -237,8 +239,8 @@ impl TurnOutput for Screen {
     }
 
     fn on_wait(&mut self, terminal: &mut Terminal) {
-        // Repeated waits are one, so that the time goes on.
-        if self.spinner.is_none() {
+        // Repeated waits are one, so that the time goes on, and so that a printed line is not printed again.
+        if self.spinner.is_none() && !std::mem::replace(&mut self.is_wait_shown, self.is_plain) {
             let message = "another answer comes first; your message waits, Ctrl-C takes it back";
             self.show_wait(message.to_owned(), terminal);
         }

@@ -178,17 +178,13 @@ impl ChatSession {
         model: String,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult {
-        self.session = match &self.session {
-            Some(session) if self.has_messages => {
-                let params = SessionUpdateParams {
-                    model: Some(model.clone()),
-                    ..SessionUpdateParams::new(session.session_id)
-                };
-                Some(ctx.call::<SessionUpdate>(&params)?.value.session)
-            }
-            // Discards an unused draft.
-            _ => None,
-        };
+        if let Some(session) = &self.session {
+            let params = SessionUpdateParams {
+                model: Some(model.clone()),
+                ..SessionUpdateParams::new(session.session_id)
+            };
+            self.session = Some(ctx.call::<SessionUpdate>(&params)?.value.session);
+        }
         self.model = Some(model);
         Ok(())
     }

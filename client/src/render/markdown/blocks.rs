@@ -54,6 +54,7 @@ pub(super) fn render(
         depth: 0,
         lists: Vec::new(),
         spaced: None,
+        searched: (0, 0),
         spans: Vec::new(),
         looks: Vec::new(),
         links: Vec::new(),
@@ -95,6 +96,8 @@ struct BlockWriter<'a> {
     lists: Vec<Option<u64>>,
     /// The beginning of the source line whose blank line is written.
     spaced: Option<usize>,
+    /// The place whose line was searched last, and the beginning of that line.
+    searched: (usize, usize),
     spans: Vec<Span>,
     looks: Vec<Look>,
     /// The addresses of open links, and the number of spans before each.
@@ -241,7 +244,7 @@ impl BlockWriter<'_> {
     /// Ends the text before a block, and writes a blank line if the source has one there.
     fn begin_block(&mut self, start: usize) {
         self.flush_text();
-        let line_start = self.source[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_start = self.line_start(start);
         if self.spaced.replace(line_start) == Some(line_start) {
             return;
         }
@@ -252,6 +255,14 @@ impl BlockWriter<'_> {
         if is_blank && (!self.lines.is_empty() || self.position.follows_lines) {
             self.write("");
         }
+    }
+
+    /// Returns the beginning of the line of a place. Places grow, so only the text behind the last one is searched.
+    fn line_start(&mut self, at: usize) -> usize {
+        let (from, known) = if at < self.searched.0 { (0, 0) } else { self.searched };
+        let start = self.source[from..at].rfind('\n').map_or(known, |found| from + found + 1);
+        self.searched = (at, start);
+        start
     }
 
     /// Writes a line within its containers.
@@ -344,8 +355,10 @@ impl BlockWriter<'_> {
 
     fn push(&mut self, text: &str, look: Look) {
         let look = if self.layout.is_styled { look } else { Look::PLAIN };
+        // The text of a link is compared with its address, so it has spans of its own.
+        let begins_link = self.links.last().is_some_and(|(_, before)| *before == self.spans.len());
         match self.spans.last_mut() {
-            Some(last) if last.look == look => last.text.push_str(text),
+            Some(last) if !begins_link && last.look == look => last.text.push_str(text),
             _ => self.spans.push(Span::new(text, look)),
         }
     }

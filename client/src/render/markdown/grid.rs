@@ -7,6 +7,9 @@ use super::inline::{Look, Span, StyledLine, columns_of, lay_out};
 
 /// The longest word that a column keeps whole. If the words of all columns have no room, the table becomes a list.
 const MAX_WHOLE_COLUMNS: usize = 16;
+/// The longest beginning of a name that a list repeats for each row, in characters. Without a limit, a long head and
+/// many rows would fill the memory.
+const MAX_NAME_CHARS: usize = 60;
 const SEPARATOR: &str = " │ ";
 const SEPARATOR_COLUMNS: usize = 3;
 
@@ -99,12 +102,13 @@ impl Grid {
     fn one_below_the_other(self, width: usize) -> Vec<String> {
         let mut rows = self.rows.into_iter();
         let head = rows.next().unwrap_or_default();
+        let names: Vec<Cell> = head.iter().map(shortened).collect();
         let mut lines = Vec::new();
         for row in rows {
             if !lines.is_empty() {
                 lines.push(String::new());
             }
-            for (name, cell) in head.iter().zip(row) {
+            for (name, cell) in names.iter().zip(row) {
                 let mut spans = name.clone();
                 spans.push(Span::new(": ", Look::PLAIN));
                 spans.extend(cell);
@@ -117,6 +121,21 @@ impl Grid {
         }
         lines
     }
+}
+
+/// Returns the beginning of a cell of the head.
+fn shortened(name: &Cell) -> Cell {
+    let mut room = MAX_NAME_CHARS;
+    let mut shown = Cell::new();
+    for span in name.iter().filter(|span| !span.text.is_empty()) {
+        if let Some((end, _)) = span.text.char_indices().nth(room) {
+            shown.push(Span::new(format!("{}...", &span.text[..end]), span.look));
+            break;
+        }
+        room -= span.text.chars().count();
+        shown.push(span.clone());
+    }
+    shown
 }
 
 /// Returns the columns of a cell whose lines are not wrapped.
@@ -180,5 +199,19 @@ mod tests {
         assert_eq!(shown, tall);
         let narrow = ["Name: a short", "one", "Size: 5", "", "Name: 日本", "Size: 12,000"];
         assert_eq!(lines(13), narrow);
+    }
+
+    #[test]
+    fn long_names_are_shortened_where_they_repeat() {
+        let row = |cells: [&str; 2]| cells.map(|text| vec![Span::new(text, Look::PLAIN)]).to_vec();
+        let (first, second) = ("x".repeat(90), "y".repeat(MAX_NAME_CHARS));
+        let grid = Grid {
+            alignments: vec![Alignment::None; 2],
+            rows: vec![row([&first, &second]), row(["1", "2"])],
+        };
+        let (x, y) = ("x".repeat(20), "y".repeat(20));
+        let (x, y) = (x.as_str(), y.as_str());
+        let expect = [x, x, x, "...: 1", y, y, y, ": 2"];
+        assert_eq!(grid.lines(20, false), expect);
     }
 }

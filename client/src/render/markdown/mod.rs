@@ -18,7 +18,7 @@ mod inline;
 mod tests;
 
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use ollm_protocol::sanitize::{self, Sanitizer};
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
@@ -29,8 +29,9 @@ use blocks::{BlockPosition, ends_with_blank_line};
 use code::{CodeMemo, CodePainter, FenceLine};
 use inline::{Look, Span, lay_out};
 
-/// The bytes of a whole text that are parsed at once, but for the rest of a line.
-const RENDER_PIECE_BYTES: usize = 32 << 10;
+/// The bytes that are parsed at once to find the ends of blocks, if no line and no block is longer. The text behind a
+/// fenced block is parsed again, so many short fenced blocks would take long with a larger number.
+const PARSED_BYTES: usize = 4 << 10;
 
 /// The width and the means of a terminal.
 #[derive(Clone, Copy, Debug)]
@@ -44,19 +45,8 @@ pub(crate) struct Layout {
 /// Renders a whole text.
 pub(crate) fn render(text: &str, layout: Layout) -> String {
     let mut stream = MarkdownStream::default();
-    let mut lines = Vec::new();
-    // The rest of a piece is parsed again after each fenced block in it, so a piece is not the whole text.
-    let mut n_pushed = 0;
-    for line in text.split_inclusive('\n') {
-        stream.push(line);
-        n_pushed += line.len();
-        if n_pushed >= RENDER_PIECE_BYTES {
-            lines.append(&mut stream.take_finished(layout));
-            n_pushed = 0;
-        }
-    }
-    lines.append(&mut stream.finish(layout));
-    lines.into_iter().map(|line| line + "\n").collect()
+    stream.push(text);
+    stream.finish(layout).into_iter().map(|line| line + "\n").collect()
 }
 
 /// Lays out a text as a person typed it: lines end between words, and code between fences stays as it is.
@@ -84,12 +74,19 @@ pub(crate) fn render_typed(text: &str, width: usize) -> String {
 pub(crate) struct MarkdownStream {
     sanitizer: Sanitizer,
     /// The source that is not finished.
-    tail: String,
+    tail: Tail,
     /// The bytes at the beginning of the tail in which one block begins.
     n_examined: usize,
     position: BlockPosition,
     code: Option<OpenCode>,
     memo: CodeMemo,
+}
+
+/// A text whose beginning is removed piece by piece. The rest is moved only when it is shorter than what was removed.
+#[derive(Debug, Default)]
+struct Tail {
+    text: String,
+    n_removed: usize,
 }
 
 /// A fenced block whose end has not arrived.
@@ -116,6 +113,29 @@ enum CutKind {
     Item,
 }
 
+impl Deref for Tail {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text[self.n_removed..]
+    }
+}
+
+impl Tail {
+    fn push_str(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// Removes bytes at the beginning.
+    fn remove(&mut self, n_bytes: usize) {
+        self.n_removed += n_bytes;
+        if self.n_removed > self.text.len() / 2 {
+            self.text.drain(..self.n_removed);
+            self.n_removed = 0;
+        }
+    }
+}
+
 impl MarkdownStream {
     /// Adds a piece. Drops empty lines before the first word.
     pub(crate) fn push(&mut self, piece: &str) {
@@ -134,7 +154,7 @@ impl MarkdownStream {
         let mut lines = Vec::new();
         loop {
             self.take_code_lines(layout, &mut lines);
-            let end = self.tail.rfind('\n').map_or(0, |at| at + 1);
+            let end = self.next_end();
             if self.code.is_some() || end == self.n_examined {
                 return lines;
             }
@@ -143,7 +163,7 @@ impl MarkdownStream {
             if let Some(at) = cuts.iter().position(|cut| cut.kind == CutKind::Fenced) {
                 cuts.truncate(at + 1);
             }
-            let Some(open) = cuts.pop() else { return lines };
+            let Some(open) = cuts.pop() else { continue };
             let ends = cuts.iter().skip(1).map(|next| next.at).chain([open.at]);
             for (cut, end) in cuts.iter().zip(ends) {
                 self.finish_part(cut.at..end, cut.kind, layout, &mut lines);
@@ -175,7 +195,7 @@ impl MarkdownStream {
     /// Returns the rest of the lines. The next piece begins a new text.
     pub(crate) fn finish(&mut self, layout: Layout) -> Vec<String> {
         if !self.tail.is_empty() && !self.tail.ends_with('\n') {
-            self.tail.push('\n');
+            self.tail.push_str("\n");
         }
         let mut lines = self.take_finished(layout);
         if self.code.is_none() {
@@ -184,6 +204,17 @@ impl MarkdownStream {
         }
         *self = Self { sanitizer: self.sanitizer, ..Self::default() };
         lines
+    }
+
+    /// Returns the end of the complete lines to parse next. There are at least twice as many as before if so many have
+    /// arrived, so that a long block is parsed a few times only.
+    fn next_end(&self) -> usize {
+        let wanted = PARSED_BYTES.max(self.n_examined * 2);
+        let rest = self.tail.as_bytes().get(wanted..).unwrap_or_default();
+        match rest.iter().position(|byte| *byte == b'\n') {
+            Some(at) => wanted + at + 1,
+            None => self.tail.rfind('\n').map_or(0, |at| at + 1),
+        }
     }
 
     /// Finishes the complete lines of the open fenced block.
@@ -201,7 +232,7 @@ impl MarkdownStream {
             }
             lines.push(code.painter.line(code.fence.content(line)));
         }
-        self.tail.drain(..used);
+        self.tail.remove(used);
         self.code = (!is_closed).then_some(code);
     }
 
@@ -235,8 +266,8 @@ impl MarkdownStream {
     /// Lets the tail begin with its open part.
     fn cut_tail(&mut self, open: Cut) {
         if open.at > 0 {
-            let before: String = self.tail.drain(..open.at).collect();
-            self.position.has_blank_before = ends_with_blank_line(&before);
+            self.position.has_blank_before = ends_with_blank_line(&self.tail[..open.at]);
+            self.tail.remove(open.at);
             if open.kind != CutKind::Item {
                 self.position.item_number = None;
             }
@@ -247,7 +278,8 @@ impl MarkdownStream {
     /// Finishes the opening line of a fenced block, with which the tail begins.
     fn open_code(&mut self, layout: Layout, lines: &mut Vec<String>) {
         let end = self.tail.find('\n').map_or(self.tail.len(), |at| at + 1);
-        let opening: String = self.tail.drain(..end).collect();
+        let opening = self.tail[..end].to_owned();
+        self.tail.remove(end);
         self.n_examined = 0;
         let Some(fence) = FenceLine::of(opening.trim_end_matches('\n')) else { return };
         if self.position.follows_lines && self.position.has_blank_before {
@@ -277,8 +309,11 @@ fn cuts(text: &str) -> Vec<Cut> {
             Event::End(_) => depth -= 1,
             _ => {}
         }
+        let Some(kind) = kind else { continue };
         let at = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
-        let Some(kind) = kind.filter(|_| last_line < Some(at)) else { continue };
+        if last_line >= Some(at) {
+            continue;
+        }
         last_line = Some(at);
         let at = if cuts.is_empty() && kind != CutKind::Fenced { 0 } else { at };
         cuts.push(Cut { at, kind });

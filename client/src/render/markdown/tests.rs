@@ -91,6 +91,17 @@ fn text_without_styles_keeps_its_marks() {
 }
 
 #[test]
+fn address_that_is_the_text_of_a_link_is_shown_once() {
+    let check = |text: &str, expect: &str| {
+        assert_eq!(render(text, UNSTYLED), expect);
+        assert_eq!(shown(text, 40), expect);
+    };
+    check("see <https://a.example> there", "see https://a.example there\n");
+    check("<a@b.example><c@b.example>", "a@b.examplec@b.example\n");
+    check("see [b](http://b) there", "see b (http://b) there\n");
+}
+
+#[test]
 fn lists_keep_their_numbers_and_blank_lines() {
     let check = |text: &str, expect: &str| assert_eq!(shown(text, 40), expect, "{text:?}");
     check("1. a\n1. b\n1. c", "1. a\n2. b\n3. c\n");
@@ -147,6 +158,26 @@ fn finished_blocks_are_not_parsed_again() {
         drop(stream.take_finished(layout));
         assert!(stream.tail.len() <= 8, "{:?}", stream.tail);
     }
+}
+
+#[test]
+fn long_text_is_the_same_at_once_and_line_by_line() {
+    let layout = Layout { width: 40, is_styled: true };
+    let line = "words of a long block, again and again\n";
+    let mut text = line.repeat(3 * PARSED_BYTES / line.len());
+    for _ in 0..=PARSED_BYTES / ANSWER.len() {
+        text.push('\n');
+        text.push_str(ANSWER);
+        text.push('\n');
+    }
+    let mut stream = MarkdownStream::default();
+    let mut lines = Vec::new();
+    for line in text.split_inclusive('\n') {
+        stream.push(line);
+        lines.append(&mut stream.take_finished(layout));
+    }
+    lines.append(&mut stream.finish(layout));
+    assert_eq!(render(&text, layout), lines.join("\n") + "\n");
 }
 
 /// Shows a text on a terminal as its pieces arrive; returns the lines of the scrollback and the screen.

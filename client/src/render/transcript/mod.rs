@@ -182,8 +182,11 @@ fn render_other(label: &RecordLabel, body: &RecordBody, options: &RenderOptions)
     match body {
         RecordBody::Compaction(compaction) => {
             let tokens = grouped(compaction.tokens_before);
+            let own = Some(&compaction.summary).filter(|summary| !summary.is_empty());
+            let newest = compaction.checkpoints.last().map(|checkpoint| &checkpoint.summary);
+            let summary = own.or(newest).map_or("", String::as_str);
             label.heading(Style::Faint, &format!("compaction, {tokens} tokens before"))
-                + &wrapped_excerpt(&compaction.summary, options, label.seq)
+                + &wrapped_excerpt(summary, options, label.seq)
         }
         RecordBody::BranchSummary(branch) => {
             label.heading(Style::Faint, "summary of an abandoned branch")

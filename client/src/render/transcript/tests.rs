@@ -190,3 +190,24 @@ fn state_record_takes_one_line() {
     let leaf = record("leaf", &json!({"to": 2, "cause": "undo"}));
     assert_eq!(render(leaf, false), "\n- went back to #2 (undo) #4 2026-01-27 10:00\n");
 }
+
+#[test]
+fn compaction_shows_its_newest_summary() {
+    let checkpoint = |summary: &str| {
+        json!({
+            "id": "0192f0c1-9a3b-7000-8000-000000000002", "level": 3, "from": 1, "to": 2,
+            "summary": summary, "createdAt": "2026-01-27T10:00:00Z",
+            "originalTokens": 90, "currentTokens": 9, "compressionCount": 1
+        })
+    };
+    let check = |changes: Value, expect: &str| {
+        let mut compaction = json!({ "tokensBefore": 1200, "tokenizer": "t" });
+        compaction.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let text = render(record("compaction", &compaction), false);
+        let heading = "\ncompaction, 1,200 tokens before #4 2026-01-27 10:00\n";
+        assert_eq!(text, format!("{heading}{expect}"));
+    };
+    check(json!({ "checkpoints": [checkpoint("old"), checkpoint("new")] }), "new\n");
+    check(json!({ "summary": "theirs" }), "theirs\n");
+    check(json!({}), "");
+}
