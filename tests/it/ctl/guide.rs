@@ -70,16 +70,26 @@ fn every_command_of_the_guide_works() {
     }
 }
 
+/// Returns the number of words that a command needs, those of its name too, by the usage line of its help.
+fn n_required_words(help: &str) -> usize {
+    let usage = help.lines().find_map(|line| line.strip_prefix("Usage: ollmctl"));
+    let words = usage.expect("help has a usage line").split(' ').filter(|word| !word.is_empty());
+    // `[OPTIONS]`, `[SESSION]...` and `[-- <FLAGS>...]` may be left out.
+    words.filter(|word| !word.starts_with(['[', '-']) && !word.ends_with(']')).count()
+}
+
 #[test]
 fn guide_is_short_and_names_only_commands_that_exist() {
     assert!(GUIDE.lines().count() <= 300);
     let sandbox = Sandbox::new();
     for (at, _) in GUIDE.match_indices("`ollmctl ") {
         let command = GUIDE[at + 1..].split('`').next().unwrap();
-        let words = command.split(' ').skip(1);
-        let words: Vec<&str> =
-            words.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
-        let args = words.iter().copied().chain(["--help"]);
-        let _help = sandbox.ctl(args).ok();
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+        let names = words.iter().copied().take_while(is_name);
+        let help = sandbox.ctl(names.chain(["--help"])).ok();
+        let n_words = words.iter().filter(|word| !word.starts_with('-')).count();
+        let is_whole = words.contains(&"--help") || n_words >= n_required_words(&help);
+        assert!(is_whole, "`{command}` lacks a subcommand or an argument:\n{help}");
     }
 }

@@ -1,7 +1,8 @@
 //! Keys: the bytes of a terminal as keys, and the thread that reads them.
 //!
 //! The thread reads only while a [`Keyboard`] exists, so that a chat can have the terminal in between.
-//! **Invariant**: bytes that are no key are skipped and never stop the keys behind them; a pasted text is one key.
+//! **Invariant**: bytes that are no key are skipped and never stop the keys behind them; a pasted text is one key,
+//! also if it is too long: its rest is dropped.
 
 use std::io::{self, PipeWriter};
 use std::sync::mpsc;
@@ -19,7 +20,11 @@ const ESCAPE_WAIT: Duration = Duration::from_millis(40);
 const MAX_WAITING_KEYS: usize = 256;
 /// The longest pasted text, in bytes: more cannot be a title or a search.
 const MAX_PASTE_BYTES: usize = 64 << 10;
+const PASTE_START: &[u8] = b"\x1b[200~";
 const PASTE_END: &[u8] = b"\x1b[201~";
+/// The wait for the rest of the mark before a pasted text, and for the end of a text that is too long. A longer wait
+/// would only delay the keys behind a mark that is lost.
+const PASTE_WAIT: Duration = Duration::from_secs(1);
 
 /// A key, or a text that was pasted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +102,7 @@ fn read_keys(stopped: &io::PipeReader, keys: &Sender<UiKey>) {
     let mut decoder = KeyDecoder::default();
     let mut bytes = [0; 4096];
     loop {
-        let wait = decoder.is_within_sequence().then_some(ESCAPE_WAIT);
+        let wait = decoder.wait();
         let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let mut files = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         let ready = match poll(&mut files, timeout.as_ref()) {
@@ -127,11 +132,15 @@ fn read_keys(stopped: &io::PipeReader, keys: &Sender<UiKey>) {
 #[derive(Debug, Default)]
 struct KeyDecoder {
     bytes: Vec<u8>,
+    /// Set from the cut of a pasted text that is too long to the end of the paste. The rest would be obeyed as keys.
+    drops_paste: bool,
 }
 
 /// The beginning of the bytes: a key or nothing, and its length; or a sequence whose end is missing.
 enum DecodedKey {
     Key(UiKey, usize),
+    /// A pasted text that is too long, without its rest.
+    CutPaste(UiKey, usize),
     Skipped(usize),
     Incomplete,
 }
@@ -143,10 +152,26 @@ impl KeyDecoder {
         let mut keys = Vec::new();
         let mut done = 0;
         while done < self.bytes.len() {
-            match first_key(&self.bytes[done..]) {
+            let rest = &self.bytes[done..];
+            if self.drops_paste {
+                let Some(end) = paste_end(rest) else {
+                    // The mark of the end may be incomplete.
+                    done += rest.len().saturating_sub(PASTE_END.len() - 1);
+                    break;
+                };
+                self.drops_paste = false;
+                done += end + PASTE_END.len();
+                continue;
+            }
+            match first_key(rest) {
                 DecodedKey::Key(key, length) => {
                     keys.push(key);
                     done += length;
+                }
+                DecodedKey::CutPaste(key, length) => {
+                    keys.push(key);
+                    done += length;
+                    self.drops_paste = true;
                 }
                 DecodedKey::Skipped(length) => done += length,
                 DecodedKey::Incomplete => break,
@@ -156,15 +181,23 @@ impl KeyDecoder {
         keys
     }
 
-    /// Returns whether more bytes can change what the last ones mean.
-    fn is_within_sequence(&self) -> bool {
-        !self.bytes.is_empty() && !self.bytes.starts_with(b"\x1b[200~")
+    /// Returns the time after which the last bytes mean what they mean alone; `None` if no time changes that.
+    fn wait(&self) -> Option<Duration> {
+        if self.drops_paste {
+            return Some(PASTE_WAIT);
+        }
+        if self.bytes.is_empty() || self.bytes.starts_with(PASTE_START) {
+            return None;
+        }
+        let is_mark = self.bytes.len() > 1 && PASTE_START.starts_with(&self.bytes);
+        Some(if is_mark { PASTE_WAIT } else { ESCAPE_WAIT })
     }
 
-    /// Returns the key of an unfinished sequence: Esc if it is nothing else.
+    /// Returns the key of an unfinished sequence: Esc if it is nothing else. Ends a paste that is dropped.
     fn finish(&mut self) -> Vec<UiKey> {
+        let was_paste = std::mem::take(&mut self.drops_paste);
         let rest = std::mem::take(&mut self.bytes);
-        if rest == b"\x1b" { vec![UiKey::Esc] } else { Vec::new() }
+        if rest == b"\x1b" && !was_paste { vec![UiKey::Esc] } else { Vec::new() }
     }
 }
 
@@ -183,9 +216,9 @@ fn first_key(bytes: &[u8]) -> DecodedKey {
                 DecodedKey::Key(UiKey::Alt(char), length + 1)
             }
             DecodedKey::Incomplete => DecodedKey::Incomplete,
-            DecodedKey::Key(_, length) | DecodedKey::Skipped(length) => {
-                DecodedKey::Skipped(length + 1)
-            }
+            DecodedKey::Key(_, length)
+            | DecodedKey::CutPaste(_, length)
+            | DecodedKey::Skipped(length) => DecodedKey::Skipped(length + 1),
         },
         [b'\r' | b'\n', ..] => DecodedKey::Key(UiKey::Enter, 1),
         [b'\t', ..] => DecodedKey::Key(UiKey::Tab, 1),
@@ -240,13 +273,21 @@ fn letter_key(letter: u8) -> Option<UiKey> {
 
 fn paste(whole: &[u8], pasted: &[u8]) -> DecodedKey {
     let start = whole.len() - pasted.len();
-    let end = pasted.windows(PASTE_END.len()).position(|window| window == PASTE_END);
-    let (text, length) = match end {
-        Some(end) => (&pasted[..end], start + end + PASTE_END.len()),
-        None if pasted.len() > MAX_PASTE_BYTES => (pasted, whole.len()),
-        None => return DecodedKey::Incomplete,
-    };
-    DecodedKey::Key(UiKey::Paste(String::from_utf8_lossy(text).into_owned()), length)
+    let key = |text: &[u8]| UiKey::Paste(String::from_utf8_lossy(text).into_owned());
+    match paste_end(pasted) {
+        Some(end) => DecodedKey::Key(key(&pasted[..end]), start + end + PASTE_END.len()),
+        None if pasted.len() > MAX_PASTE_BYTES => {
+            // The last bytes may begin the mark of the end.
+            let cut = pasted.len() - (PASTE_END.len() - 1);
+            DecodedKey::CutPaste(key(&pasted[..cut]), start + cut)
+        }
+        None => DecodedKey::Incomplete,
+    }
+}
+
+/// Returns the position of the mark that ends a pasted text.
+fn paste_end(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(PASTE_END.len()).position(|window| window == PASTE_END)
 }
 
 fn character(bytes: &[u8]) -> DecodedKey {
@@ -322,11 +363,48 @@ mod tests {
     }
 
     #[test]
+    fn rest_of_a_long_paste_is_no_key() {
+        for split in 0..PASTE_END.len() {
+            let mut decoder = KeyDecoder::default();
+            let mut long = b"\x1b[200~".to_vec();
+            long.resize(long.len() + MAX_PASTE_BYTES + 1, b'x');
+            long.extend(&PASTE_END[..split]);
+            let keys = decoder.push(&long);
+            assert!(matches!(keys.as_slice(), [UiKey::Paste(_)]), "{split}");
+            if split == 0 {
+                assert_eq!(decoder.push(b"dy\rdy\x1b[A"), []);
+            }
+            assert_eq!(decoder.wait(), Some(PASTE_WAIT));
+            decoder.push(&PASTE_END[split..]);
+            assert_eq!(decoder.wait(), None);
+            assert_eq!(decoder.push(b"q"), [UiKey::Char('q')], "{split}");
+        }
+    }
+
+    #[test]
     fn paste_without_an_end_is_bounded() {
         let mut decoder = KeyDecoder::default();
-        assert!(decoder.push(b"\x1b[200~").is_empty());
-        let keys = decoder.push(&[b'x'; MAX_PASTE_BYTES + 1]);
-        assert!(matches!(keys.as_slice(), [UiKey::Paste(_)]));
-        assert!(!decoder.is_within_sequence());
+        assert_eq!(decoder.push(PASTE_START), []);
+        assert_eq!(decoder.push(&[b'x'; MAX_PASTE_BYTES + 1]).len(), 1);
+        assert_eq!(decoder.push(&[b'd'; MAX_PASTE_BYTES]), []);
+        assert!(decoder.bytes.len() < PASTE_END.len());
+        assert_eq!(decoder.finish(), []);
+        assert_eq!(decoder.wait(), None);
+        assert_eq!(decoder.push(b"q"), [UiKey::Char('q')]);
+    }
+
+    #[test]
+    fn mark_of_a_paste_is_awaited_longer_than_esc() {
+        let check = |bytes: &[u8], expect: Option<Duration>| {
+            let mut decoder = KeyDecoder::default();
+            decoder.push(bytes);
+            assert_eq!(decoder.wait(), expect, "{bytes:?}");
+        };
+        check(b"\x1b", Some(ESCAPE_WAIT));
+        check(b"\x1b[", Some(PASTE_WAIT));
+        check(b"\x1b[200", Some(PASTE_WAIT));
+        check(b"\x1b[12", Some(ESCAPE_WAIT));
+        check(b"\x1b[200~", None);
+        check(b"q", None);
     }
 }

@@ -4,7 +4,10 @@
 //! One thread reads keys; everything else happens on one other thread. **Invariants**: a frame is drawn at most 30 times
 //! a second, and once for all inputs that arrive together; the terminal is given back however this ends.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,7 +178,11 @@ impl Shell {
 
     fn arrived(&mut self, arrival: Arrival) -> CommandResult {
         match arrival {
-            Arrival::Key(_) if self.waits_for_key => self.take_terminal()?,
+            Arrival::Key(_) if self.waits_for_key => {
+                // The rest of the line is no key of the view. After Ctrl-D, the thread has ended.
+                self.keyboard = None;
+                self.take_terminal()?;
+            }
             Arrival::Key(key) => self.pressed(key)?,
             Arrival::Signal(signal) => self.signaled(signal)?,
             Arrival::Answer(Ok(input)) => self.update(input)?,
@@ -342,7 +349,7 @@ impl Shell {
     fn start_chat(&mut self, session_id: Option<SessionId>) -> CommandResult {
         self.keyboard = None;
         self.screen.leave();
-        let program = std::env::current_exe();
+        let program = std::env::current_exe().map(program_at);
         let spawned = program.and_then(|program| {
             let mut command = Command::new(program);
             command.args(&self.settings.flags).arg("chat");
@@ -415,6 +422,16 @@ impl Shell {
     }
 }
 
+/// Returns the program at the path of this process. After an update, Linux reports the removed file; the new one has
+/// its path without the mark.
+fn program_at(path: PathBuf) -> PathBuf {
+    let unmarked = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
+    match unmarked.filter(|_| !path.exists()) {
+        Some(unmarked) => PathBuf::from(OsStr::from_bytes(unmarked)),
+        None => path,
+    }
+}
+
 /// Returns the size of the terminal in columns and rows.
 pub(super) fn size() -> (u16, u16) {
     let size = ratatui::crossterm::terminal::size().ok();
@@ -461,5 +478,23 @@ async fn wait_until(time: Option<Instant>) {
 fn rethrow(error: JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         std::panic::resume_unwind(panic);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_is_found_after_an_update() {
+        let scratch = tempfile::tempdir().unwrap();
+        let check = |name: &str, expect: &str| {
+            assert_eq!(program_at(scratch.path().join(name)), scratch.path().join(expect));
+        };
+        check("ollmctl", "ollmctl");
+        check("ollmctl (deleted)", "ollmctl");
+        let marked = scratch.path().join("other (deleted)");
+        drop(std::fs::File::create(marked).unwrap());
+        check("other (deleted)", "other (deleted)");
     }
 }

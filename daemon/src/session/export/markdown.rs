@@ -13,7 +13,9 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, TextMergeStream};
 
-use super::text::{empty_reason, head_fields, instant, one_line, verdict};
+use super::text::{
+    compaction_sizes, empty_reason, head_fields, instant, one_line, summary_of, verdict,
+};
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
 
@@ -65,7 +67,10 @@ pub(super) fn record(record: Record, out: &mut String) {
         }
         Some(RecordBody::Compaction(compaction)) => {
             heading(out, "compaction", at);
-            quoted(&compaction.summary, out);
+            push_line(out, &format!("{}\n", compaction_sizes(&compaction)));
+            if let Some(summary) = summary_of(&compaction) {
+                quoted(summary, out);
+            }
         }
         Some(RecordBody::BranchSummary(summary)) => {
             heading(out, "summary of a branch", at);

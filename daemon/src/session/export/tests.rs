@@ -233,6 +233,32 @@ fn empty_answer_shows_its_finish_reason() {
 }
 
 #[test]
+fn compaction_shows_the_summary_of_its_newest_checkpoint() {
+    let checkpoint = |summary: &str| {
+        json!({
+            "id": SessionId::from_uuid(FALLBACK_ID), "level": 3, "from": 1, "to": 2, "summary": summary,
+            "createdAt": Timestamp::from_unix_ms(0), "originalTokens": 90, "currentTokens": 9,
+            "compressionCount": 1,
+        })
+    };
+    let checkpoints = [checkpoint("older notes"), checkpoint("newer notes")];
+    let compaction: Compaction = serde_json::from_value(json!({
+        "tokensBefore": 100, "tokensAfter": 20, "tokenizer": "t", "checkpoints": checkpoints,
+    }))
+    .unwrap();
+    let records = session(vec![RecordBody::Compaction(compaction)]);
+    let page = export(ExportFormat::Markdown, &records);
+    assert!(
+        page.ends_with("#1\n\nThe context went from 100 to 20 tokens.\n\n> newer notes\n\n"),
+        "{page}"
+    );
+    check_markdown(&page);
+    let page = export(ExportFormat::Html, &records);
+    assert!(page.contains("<p>The context went from 100 to 20 tokens.</p>"), "{page}");
+    assert!(page.contains("newer notes") && !page.contains("older notes"), "{page}");
+}
+
+#[test]
 fn html_shows_only_valid_raster_images() {
     let image = |mime_type: &str, data: &str| {
         let parts = vec![Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() }];

@@ -3,7 +3,7 @@
 //! Texts of models, tools and files pass [`sanitize`] before they enter a page.
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Message, Part, Role, Session, ToolResult};
+use ollm_protocol::content::{Compaction, Message, Part, Role, Session, ToolResult};
 use serde_json::Value;
 
 use ollm_protocol::sanitize;
@@ -57,6 +57,19 @@ pub(super) fn empty_reason(message: &Message) -> Option<&str> {
             Part::ToolCall { .. } | Part::Image { .. } => false,
         });
     message.finish_reason.as_deref().filter(|_| is_empty)
+}
+
+/// Returns the summary of a compaction: that of another program, or of the newest checkpoint.
+pub(super) fn summary_of(compaction: &Compaction) -> Option<&str> {
+    let newest = || compaction.checkpoints.last().map(|checkpoint| checkpoint.summary.as_str());
+    let other = Some(compaction.summary.as_str()).filter(|summary| !summary.is_empty());
+    other.or_else(newest)
+}
+
+/// Returns the sizes of the context before and after a compaction, as a sentence.
+pub(super) fn compaction_sizes(compaction: &Compaction) -> String {
+    let after = compaction.tokens_after.map(|tokens| format!(" to {tokens}")).unwrap_or_default();
+    format!("The context went from {}{after} tokens.", compaction.tokens_before)
 }
 
 /// Returns how a tool call ended, such as `failed, exit code 1`; empty for a success without exit code.

@@ -237,8 +237,7 @@ fn draw_footer(state: &UiState, place: Rect, canvas: &mut Canvas<'_>) {
         canvas.line(place.x, place.y, place.width, &[(remark.tone, text)]);
         return;
     }
-    let is_edited = state.search.as_ref().is_some_and(|search| search.is_edited);
-    let is_typed = is_edited && matches!(state.view, UiView::Sessions);
+    let is_typed = state.is_search_edited();
     let mut hints: Vec<(&str, &str)> = bindings_of(state.view_kind())
         .filter(|binding| !binding.hint.is_empty())
         .map(|binding| (binding.label, binding.hint))

@@ -22,8 +22,8 @@ impl UiState {
     /// Takes a key.
     pub(super) fn press(&mut self, key: UiKey) -> Vec<UiRequest> {
         self.remark = None;
-        let is_edited = self.search.as_ref().is_some_and(|search| search.is_edited);
-        let is_edited = is_edited && matches!(self.view, UiView::Sessions);
+        self.asked_step = None;
+        let is_edited = self.is_search_edited();
         let is_typed = is_edited || matches!(self.prompt, Some(UiPrompt::Rename { .. }));
         match key {
             // Esc and a letter arrive together over a slow connection.
@@ -174,15 +174,17 @@ impl UiState {
                 None
             }
             UiAction::Snapshot => Some(UiCall::Snapshot(target)),
-            UiAction::Undo => {
-                Some(UiCall::PreviewStep { session_id: target, step: UndoStep::Undo })
-            }
-            UiAction::Redo => {
-                Some(UiCall::PreviewStep { session_id: target, step: UndoStep::Redo })
-            }
+            UiAction::Undo => Some(self.preview_step(target, UndoStep::Undo)),
+            UiAction::Redo => Some(self.preview_step(target, UndoStep::Redo)),
             _ => None,
         };
         call.map(UiRequest::Call).into_iter().collect()
+    }
+
+    /// Returns the call that asks what a step would do.
+    fn preview_step(&mut self, session_id: SessionId, step: UndoStep) -> UiCall {
+        self.asked_step = Some((session_id, step));
+        UiCall::PreviewStep { session_id, step }
     }
 
     fn tree_id(&self) -> Option<SessionId> {

@@ -43,7 +43,7 @@ impl UiState {
                 self.records.receive(*target, wanted, Ok(page.records), &self.times);
             }
             (UiCall::PreviewStep { session_id, step }, UiAnswer::Step(result)) => {
-                self.ask_step(*session_id, *step, &result);
+                self.receive_preview(*session_id, *step, &result);
             }
             (UiCall::Step { step, .. }, UiAnswer::Step(result)) => {
                 let what = result.operations.first().map(operation_text).unwrap_or_default();
@@ -73,7 +73,10 @@ impl UiState {
                 self.say(UiTone::Plain, format!("forked: {}", title(&session.title)));
                 self.made = Some(session.session_id);
                 self.changed.insert(session.session_id);
-                (self.view, self.search) = (UiView::Sessions, None);
+                // The keys that are typed now are meant for what is on the screen.
+                if !self.is_search_edited() && self.prompt.is_none() {
+                    (self.view, self.search) = (UiView::Sessions, None);
+                }
             }
             (UiCall::Delete(id), UiAnswer::Done) => {
                 self.forget(*id);
@@ -195,12 +198,33 @@ impl UiState {
         self.list.put(session);
     }
 
+    /// Takes what a step would do, and asks whether to do it, unless a key was pressed since the request: that key was
+    /// meant for something else, and so may be the next one.
+    fn receive_preview(
+        &mut self,
+        session_id: SessionId,
+        step: UndoStep,
+        result: &SessionUndoResult,
+    ) {
+        let is_asked = self.asked_step == Some((session_id, step)) && self.prompt.is_none();
+        match result.operations.first() {
+            Some(operation) if is_asked => self.ask_step(session_id, step, operation, result),
+            Some(_) => {
+                let key = if step == UndoStep::Undo { 'u' } else { 'U' };
+                self.say(UiTone::Plain, format!("press {key} again to {}", step.verb()));
+            }
+            None => self.say(UiTone::Bad, format!("there is nothing to {}", step.verb())),
+        }
+    }
+
     /// Shows what a step would do, and asks whether to do it.
-    fn ask_step(&mut self, session_id: SessionId, step: UndoStep, result: &SessionUndoResult) {
-        let Some(operation) = result.operations.first() else {
-            self.say(UiTone::Bad, format!("there is nothing to {}", step.verb()));
-            return;
-        };
+    fn ask_step(
+        &mut self,
+        session_id: SessionId,
+        step: UndoStep,
+        operation: &Operation,
+        result: &SessionUndoResult,
+    ) {
         let mut lines =
             vec![(UiTone::Strong, format!("{} {}", step.verb(), operation_text(operation)))];
         let changes = match step {

@@ -28,7 +28,7 @@ use self::search::{FoundItem, MAX_TITLES, PAGE_HITS, SearchBox, SearchRequest};
 use self::tree::TreePane;
 use self::window::SessionWindow;
 use super::bindings::ViewKind;
-use super::calls::{CallProblem, UiAnswer, UiCall};
+use super::calls::{CallProblem, UiAnswer, UiCall, UndoStep};
 use super::keys::UiKey;
 use super::layout::UiLayout;
 use super::text::{UiTone, shown_line};
@@ -139,6 +139,8 @@ pub(super) struct UiState {
     pub(super) records: RecordPreview,
     pub(super) events: EventLog,
     pub(super) prompt: Option<UiPrompt>,
+    /// The step whose preview was requested by the last key: a later answer may not take the keys of something else.
+    asked_step: Option<(SessionId, UndoStep)>,
     /// The first line of the help, if it is on the screen.
     pub(super) help: Option<usize>,
     pub(super) remark: Option<UiRemark>,
@@ -177,6 +179,7 @@ impl UiState {
             records: RecordPreview::default(),
             events: EventLog::default(),
             prompt: None,
+            asked_step: None,
             help: None,
             remark: None,
             is_behind: false,
@@ -222,6 +225,12 @@ impl UiState {
         let is_live = self.target().is_some_and(|target| self.events.is_live(target.session_id));
         let is_stale = matches!(&self.view, UiView::Tree(pane) if pane.is_stale());
         self.link == DaemonLink::Online && (is_live || is_stale || self.is_behind)
+    }
+
+    /// Returns whether keys edit the text of a search.
+    pub(super) fn is_search_edited(&self) -> bool {
+        let is_edited = self.search.as_ref().is_some_and(|search| search.is_edited);
+        is_edited && matches!(self.view, UiView::Sessions)
     }
 
     /// Returns the kind of the view, by which keys mean different things.

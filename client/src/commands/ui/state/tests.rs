@@ -8,7 +8,6 @@ use ratatui::style::{Color, Modifier};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::commands::ui::calls::UndoStep;
 use crate::commands::ui::draw::{UiPalette, draw};
 use crate::testing::{render_options, session_named};
 
@@ -367,6 +366,28 @@ fn undo_shows_what_it_would_do_and_names_the_operation() {
     assert_eq!(step(&fixture), (7, false));
     fixture.keys("uf");
     assert_eq!(step(&fixture), (7, true));
+}
+
+#[test]
+fn late_answer_does_not_take_keys_that_are_typed_for_something_else() {
+    for (asked, typed, shown) in [
+        ('u', "j", "press u again to undo"),
+        ('U', "/dy", "Search: dy"),
+        ('u', "d", "delete “Lists”"),
+        ('f', "/dy", "Search: dy"),
+        ('f', "r", "Title: Lists"),
+    ] {
+        let mut fixture = UiFixture::connected((80, 24), &["Lists", "Ports"]);
+        let mut requests = fixture.state.update(UiInput::Key(UiKey::Char(asked)));
+        let UiRequest::Call(call) = requests.remove(0) else { panic!("{requests:?}") };
+        fixture.keys(typed);
+        let answer = fixture.answer(&call).unwrap();
+        fixture.changes.clear();
+        fixture.input(UiInput::answered(call, Ok(answer)));
+        fixture.shows(shown);
+        fixture.keys("y");
+        assert!(!fixture.changes.iter().any(|call| matches!(call, UiCall::Step { .. })), "{asked}");
+    }
 }
 
 #[test]

@@ -3,6 +3,10 @@
 //! The page loads nothing. Every text is escaped; the content security policy in the head is a second line of defense: it
 //! allows the one script and the one style sheet of the page by their hashes. The script only adds a search and a switch.
 //! Images are included only as data of a few raster types.
+//!
+//! **Memory**: the text of a message or result takes at most seven times its bytes beside its record: a sanitized copy, and
+//! six in the page, because `"` becomes `&quot;`. So large texts are escaped once, straight into the page. Rendered
+//! Markdown may grow more, but only short texts are rendered.
 
 mod highlight;
 mod prose;
@@ -15,7 +19,10 @@ use ollm_protocol::content::{Compaction, Message, Part, Record, RecordBody, Role
 use serde_json::Value;
 
 use self::prose::LineBreaks;
-use super::text::{empty_reason, head_fields, instant, main_argument, one_line, verdict};
+use super::text::{
+    compaction_sizes, empty_reason, head_fields, instant, main_argument, one_line, summary_of,
+    verdict,
+};
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
 
@@ -150,14 +157,10 @@ fn part(part: &Part, role: Role, highlighter: &PageHighlighter, out: &mut String
     }
 }
 
-/// Writes the sizes before and after a compaction, and its summaries.
+/// Writes the sizes before and after a compaction, and its summary.
 fn compaction_note(compaction: &Compaction, out: &mut String) {
-    let after = compaction.tokens_after.map(|tokens| format!(" to {tokens}")).unwrap_or_default();
-    let _ =
-        writeln!(out, "<p>The context went from {}{after} tokens.</p>", compaction.tokens_before);
-    let own = Some(&compaction.summary).filter(|summary| !summary.is_empty());
-    let newest = compaction.checkpoints.last().map(|checkpoint| &checkpoint.summary);
-    if let Some(summary) = own.or(newest) {
+    let _ = writeln!(out, "<p>{}</p>", compaction_sizes(compaction));
+    if let Some(summary) = summary_of(compaction) {
         folded("summary", summary, out);
     }
 }
@@ -190,12 +193,10 @@ fn folded(summary: &str, text: &str, out: &mut String) {
         lines => format!("{lines} lines"),
     };
     // Parsers drop a line break right after <pre>, so one is added to keep that of the text.
-    let _ = writeln!(
-        out,
-        "<details><summary>{} ({lines})</summary><pre dir=\"auto\">\n{}</pre></details>",
-        name(summary),
-        escaped(&text),
-    );
+    let title = name(summary);
+    let _ = writeln!(out, "<details><summary>{title} ({lines})</summary><pre dir=\"auto\">");
+    escape_into(&text, out);
+    out.push_str("</pre></details>\n");
 }
 
 fn image(mime_type: &str, data: &str, out: &mut String) {
@@ -219,20 +220,39 @@ fn name(text: &str) -> String {
     escaped(&one_line(text, MAX_NAME_CHARS))
 }
 
-/// Escapes a text for HTML, also within quotes.
+/// Returns a text escaped for HTML, also within quotes.
 fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len() + text.len() / 16);
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
+    let mut escaped = String::new();
+    escape_into(text, &mut escaped);
+    escaped
+}
+
+/// Writes a text escaped for HTML, also within quotes. Reserves what it needs at once, because a string that grows has
+/// room for twice as much.
+fn escape_into(text: &str, out: &mut String) {
+    let growth: usize = text.bytes().filter_map(entity_of).map(|entity| entity.len() - 1).sum();
+    out.reserve(text.len() + growth);
+    let mut done = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if let Some(entity) = entity_of(byte) {
+            out.push_str(&text[done..at]);
+            out.push_str(entity);
+            done = at + 1;
         }
     }
-    escaped
+    out.push_str(&text[done..]);
+}
+
+/// Returns the form of a character that HTML would obey.
+const fn entity_of(byte: u8) -> Option<&'static str> {
+    match byte {
+        b'&' => Some("&amp;"),
+        b'<' => Some("&lt;"),
+        b'>' => Some("&gt;"),
+        b'"' => Some("&quot;"),
+        b'\'' => Some("&#39;"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -242,6 +262,15 @@ mod tests {
     use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
     use super::*;
+
+    #[test]
+    fn large_text_is_escaped_in_the_room_that_it_needs() {
+        let mut out = String::new();
+        let text = "&<>\"'é".repeat(1000);
+        escape_into(&text, &mut out);
+        assert_eq!(out, "&amp;&lt;&gt;&quot;&#39;é".repeat(1000));
+        assert!(out.capacity() < out.len() + out.len() / 2, "{}", out.capacity());
+    }
 
     #[test]
     fn policy_names_the_digests_of_style_and_script() {

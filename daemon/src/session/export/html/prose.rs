@@ -11,7 +11,7 @@ use ollm_protocol::sanitize;
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::highlight::PageHighlighter;
-use super::{MAX_NAME_CHARS, escaped};
+use super::{MAX_NAME_CHARS, escape_into, escaped};
 
 /// The largest text that is rendered, in bytes. One message is in memory several times while it is rendered.
 const MAX_RENDERED_BYTES: usize = 256 * 1024;
@@ -63,7 +63,7 @@ pub(super) fn write(
     if !is_rendered {
         out.truncate(start);
         out.push_str("<div class=\"text raw\" dir=\"auto\">");
-        out.push_str(&escaped(&text));
+        escape_into(&text, out);
     }
     out.push_str("</div>\n");
 }
@@ -203,7 +203,7 @@ impl Prose<'_, '_> {
     }
 
     fn text(&mut self, text: &str) {
-        self.out.push_str(&escaped(&sanitize::text(text)));
+        escape_into(&sanitize::text(text), self.out);
     }
 
     fn cell(&mut self) {
