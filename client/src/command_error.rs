@@ -64,9 +64,9 @@ pub(crate) enum CommandError {
         "the catalog is being made again, so sessions may be missing from it; nothing was done"
     )]
     CatalogBehind,
-    /// The daemon was not stopped, because it works for a client.
+    /// The daemon was not stopped, because it works for a client. `command` ends the work with `--now`.
     #[error("ollmd was not stopped: after {seconds} s it still works on {work}")]
-    StillWorking { work: String, seconds: u64 },
+    StillWorking { work: String, seconds: u64, command: &'static str },
     /// The daemon ended the stream of events, which a script must not take for success.
     #[error("ollmd ended the stream of events")]
     StreamEnded,
@@ -250,7 +250,7 @@ impl CommandError {
             Self::NoManager(missing) => Some(missing.instead.clone()),
             Self::Service(_) => Some("ollmctl service status".to_owned()),
             Self::ServiceNotUsed { .. } => Some("ollmctl service logs".to_owned()),
-            Self::StillWorking { .. } => Some("ollmctl daemon restart --now".to_owned()),
+            Self::StillWorking { command, .. } => Some(format!("ollmctl {command} --now")),
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
             Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),
@@ -444,6 +444,16 @@ error: cannot connect to ollmd
             json!({"kind": "conflict", "message": "taken", "hint": "wait", "code": 1004, "holder": "h"})
         );
         assert_eq!(error.exit(), Exit::Busy);
+    }
+
+    #[test]
+    fn wait_for_an_answer_that_took_too_long_has_the_own_command_with_now() {
+        for command in ["daemon restart", "service install", "service uninstall"] {
+            let error =
+                CommandError::StillWorking { work: "1 answer".to_owned(), seconds: 600, command };
+            let expected = format!("ollmctl {command} --now");
+            assert_eq!((error.hint(), error.exit()), (Some(expected), Exit::Busy));
+        }
     }
 
     #[test]

@@ -139,8 +139,13 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     };
     let mut daemon = None;
     let foreign = address.check_owner().err();
-    match BlockingClient::connect(&connector) {
-        Ok(mut client) => {
+    // A connection to the socket of an installed service would start the daemon.
+    let connected = match connector.may_be_running() {
+        true => BlockingClient::connect(&connector).map(Some),
+        false => Ok(None),
+    };
+    match connected {
+        Ok(Some(mut client)) => {
             socket.connected = Some(client.socket().to_owned());
             findings.extend(other_model_server(&client, ctx));
             match ask(&mut client, &mut socket, &mut findings) {
@@ -150,12 +155,9 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         }
         // Of the home of another user, nothing else can be said.
         Err(_) if foreign.is_some() => {}
+        Ok(None) => findings.extend(not_running(address.home())),
         Err(ClientError::Unreachable { .. }) if !home.locked && address.socket().is_none() => {
-            findings.extend(unwritable(address.home()));
-            let text = "ollmd is not running, so sessions and model servers were not examined; \
-                other commands start it when they need it";
-            let hint = Some("ollmctl daemon start".to_owned());
-            findings.push(warning("daemon", text.to_owned(), hint));
+            findings.extend(not_running(address.home()));
         }
         Err(error) => findings.push(problem("daemon", &error, error.hint())),
     }
@@ -191,6 +193,14 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         daemon: daemon.as_ref().map(CallReply::to_json),
     };
     (report, daemon.map(|daemon| daemon.value))
+}
+
+/// Returns what is to say of a home without a daemon.
+fn not_running(home: &Path) -> Vec<DoctorFinding> {
+    let text = "ollmd is not running, so sessions and model servers were not examined; \
+        other commands start it when they need it";
+    let start = Some("ollmctl daemon start".to_owned());
+    unwritable(home).into_iter().chain([warning("daemon", text.to_owned(), start)]).collect()
 }
 
 /// Returns the problem of a home that a daemon could not write, or not make.

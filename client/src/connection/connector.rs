@@ -155,6 +155,24 @@ impl Connector {
         }
     }
 
+    /// Returns whether a daemon may run at this address; connects to nothing. The locks in the home decide, unless the given
+    /// socket may be that of another home: a service manager may listen at the socket, and starts the daemon at the first
+    /// connection.
+    pub(crate) fn may_be_running(&self) -> bool {
+        let address = &self.address;
+        let is_of_home = address.socket().is_none() || self.program.service(address).is_some();
+        !is_of_home || self.is_home_used()
+    }
+
+    /// Returns whether a daemon holds the home, or another client starts or replaces it.
+    fn is_home_used(&self) -> bool {
+        let home = self.address.home();
+        // A client that starts a daemon keeps the lock of starts until the daemon holds the home, so that lock is examined
+        // first.
+        let is_starting = self.start_lock.is_none() && autostart::is_starting(home);
+        is_starting || is_home_locked(home)
+    }
+
     /// Connects to the running daemon, or returns the error that shows that none runs. Waits for a daemon that is
     /// starting or ending.
     ///
@@ -171,7 +189,9 @@ impl Connector {
         let limit = self.timeout.min(self.holder_limit());
         let deadline = Instant::now() + limit;
         let mut show_waiting: Option<Box<dyn FnMut()>> = None;
-        while is_home_locked(home) {
+        // A client that may start a daemon waits for other starts in `autostart`.
+        let is_awaited = || if self.spawn { is_home_locked(home) } else { self.is_home_used() };
+        while is_awaited() {
             if Instant::now() >= deadline {
                 return held_unreachable(&self.address).map_or(Ok(Err(missing)), Err);
             }
@@ -203,6 +223,7 @@ impl Connector {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use serde_json::json;
 
@@ -231,6 +252,29 @@ mod tests {
         std::fs::remove_file(home.socket()).unwrap();
         let _server = serve();
         assert_eq!(connector.with_any_protocol().open().unwrap().socket, home.socket());
+    }
+
+    #[test]
+    fn client_that_starts_nothing_waits_while_another_one_replaces_the_daemon() {
+        static WAITS: AtomicBool = AtomicBool::new(false);
+        let home = TestHome::new();
+        let connector = home.connector().with_show_waiting(|_| {
+            WAITS.store(true, Ordering::Relaxed);
+            Box::new(|| {})
+        });
+        let lock = connector.hold_starts().unwrap();
+        let replacing = connector.clone().with_start_lock(lock);
+        let refused = replacing.open().unwrap_err();
+        assert!(matches!(refused, ClientError::Unreachable { .. }), "{refused}");
+        assert!(!WAITS.load(Ordering::Relaxed), "the client that replaces it does not wait");
+        let client = std::thread::spawn(move || connector.open());
+        while !WAITS.load(Ordering::Relaxed) {
+            assert!(!client.is_finished(), "it waits");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _listener = UnixListener::bind(home.socket()).unwrap();
+        assert_eq!(client.join().unwrap().unwrap().socket, home.socket());
+        drop(replacing);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::systemd::socket_of;
 use super::{Manager, ManagerKind, ServedDaemon, ServiceError};
 use crate::address::{Address, Environment};
 
@@ -48,15 +49,21 @@ impl InstalledService {
 impl ServedDaemon {
     /// Returns whether this is the daemon of an address.
     pub(crate) fn serves(&self, address: &Address, environment: &Environment) -> bool {
-        let default = environment.user_home.as_ref().map(|user_home| user_home.join(".ollm"));
-        let home = self.home.clone().or(default);
-        let has_socket = match address.socket() {
-            Some(socket) => self.socket.as_deref() == Some(socket),
+        let default = || environment.user_home.as_ref().map(|user_home| user_home.join(".ollm"));
+        let Some(home) = self.home.clone().or_else(default) else { return false };
+        let has_socket = match (address.socket(), self.socket.as_deref()) {
+            (Some(given), Some(own)) => given == own,
+            (Some(given), None) => is_socket_of(given, &home),
             // A client that was given no socket finds that of the running daemon in its home.
-            None => true,
+            (None, _) => true,
         };
-        has_socket && home.is_some_and(|home| is_same(&home, address.home()))
+        has_socket && is_same(&home, address.home())
     }
+}
+
+/// Returns whether a path is the socket of a service of a home whose definition names no other one.
+pub(crate) fn is_socket_of(socket: &Path, home: &Path) -> bool {
+    is_same(socket, &socket_of(home))
 }
 
 /// Returns whether two paths are the same, with links resolved where they exist.
@@ -137,6 +144,8 @@ mod tests {
         assert_eq!(user.service(None, None).as_deref(), Some(START));
         assert_eq!(user.service(Some("/nowhere/else"), None), None, "another home");
         assert_eq!(user.service(None, Some("/nowhere/s.sock")), None, "another socket");
+        let default = user.0.path().join(".ollm/run/ollmd.sock");
+        assert_eq!(user.service(None, default.to_str()).as_deref(), Some(START));
         user.write(SERVICE, "[Service]\nExecStart=/bin/ollmd --home /nowhere/else\n");
         let socket = ".config/systemd/user/ollmd.socket";
         user.write(socket, "[Socket]\nListenStream=/nowhere/s.sock\n");

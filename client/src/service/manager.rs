@@ -22,6 +22,8 @@ const OUTPUT_LIMIT: Duration = Duration::from_millis(100);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait for a service to stop: longer than the units allow.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
+/// The unit of systemd that listens for the daemon.
+const SOCKET_UNIT: &str = "ollmd.socket";
 /// The exit codes of `launchctl bootout` for an agent that is not loaded: `ESRCH`, and that of a missing service.
 const NOT_LOADED: [i32; 2] = [3, 113];
 
@@ -188,12 +190,16 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends what the manager runs of an earlier definition, when no daemon runs any more. launchd reads its file and starts
-    /// the agent here, because it does both at once.
-    pub(crate) fn renew(&self, files: &[PathBuf]) -> Result<(), ServiceError> {
+    /// Ends what the manager runs of an earlier definition, when no daemon runs any more; `written` are those of the files that
+    /// changed. launchd reads its file and starts the agent here, because it does both at once.
+    pub(crate) fn renew(&self, files: &[PathBuf], written: &[PathBuf]) -> Result<(), ServiceError> {
         match self.kind {
-            // A socket keeps the path that it was started with.
-            ManagerKind::Systemd => self.answer(&["--user", "stop", "ollmd.socket"]).map(drop),
+            // A socket keeps the path that it was started with. An unchanged one may have started the next daemon already,
+            // which would end with it.
+            ManagerKind::Systemd if written.iter().any(|path| path.ends_with(SOCKET_UNIT)) => {
+                self.answer(&["--user", "stop", SOCKET_UNIT]).map(drop)
+            }
+            ManagerKind::Systemd => Ok(()),
             ManagerKind::Launchd => {
                 self.unload_agent()?;
                 let file = files.first().map(|file| file.to_string_lossy()).unwrap_or_default();

@@ -17,11 +17,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-pub(crate) use installed::{InstalledService, is_same};
+pub(crate) use installed::{InstalledService, is_same, is_socket_of};
 pub(crate) use manager::{Manager, ManagerKind, NoManager, ServiceError, ServiceState};
 
 /// The label of the launchd agent.
 const LAUNCHD_AGENT: &str = "org.ollm.ollmd";
+/// The file in the home with variables that systemd gives to the daemon.
+pub(crate) const VARIABLES_FILE: &str = "service.env";
 
 /// The daemon that a service runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -2,13 +2,13 @@
 //!
 //! **Source**: systemd.service(5), "Command lines", tried with systemd 252. In arguments, `$` and `%` are doubled and
 //! quotes escaped; in the program's path only `%` is doubled, and quotes are refused; the path of a socket is never
-//! quoted.
+//! quoted. `EnvironmentFile` (systemd.exec(5)) is a pattern as of glob(7), without quotes.
 
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::address::candidates;
 
-use super::{ServedDaemon, UnusablePath, text};
+use super::{ServedDaemon, UnusablePath, VARIABLES_FILE, text};
 
 /// The service and the socket.
 pub(super) const TEMPLATES: [&str; 2] =
@@ -29,7 +29,10 @@ pub(super) fn write(daemon: &ServedDaemon, user_home: &Path) -> Result<[String; 
     let words: Vec<String> =
         std::iter::once(program).chain(words[1..].iter().map(|word| quote(word))).collect();
     let [service, socket] = TEMPLATES;
-    let service = with_value(service, "ExecStart", &words.join(" "));
+    let mut service = with_value(service, "ExecStart", &words.join(" "));
+    if let Some(home) = &daemon.home {
+        service = with_value(&service, "EnvironmentFile", &variables_file(home)?);
+    }
     let default_home = user_home.join(".ollm");
     let own_socket = || socket_of(daemon.home.as_ref().unwrap_or(&default_home));
     let path = daemon.socket.clone().unwrap_or_else(own_socket);
@@ -54,10 +57,24 @@ pub(super) fn read(service: &str, socket: &str, user_home: &Path) -> Option<Serv
 
 /// Returns the socket of a home that a unit names; every client tries it. It is the one in the home, or the one in `/tmp` if
 /// the path of the home is too long.
-fn socket_of(home: &Path) -> PathBuf {
+pub(super) fn socket_of(home: &Path) -> PathBuf {
     let euid = rustix::process::geteuid().as_raw();
     let mut paths = candidates(home, euid).into_iter().skip(1);
     paths.next().unwrap_or_else(|| home.join(DEFAULT_SOCKET))
+}
+
+/// Returns the value that names the file with variables in a home, which need not exist.
+fn variables_file(home: &Path) -> Result<String, UnusablePath> {
+    let path = home.join(VARIABLES_FILE);
+    let mut value = String::from("-");
+    for char in text(&path)?.chars() {
+        match char {
+            '%' => value.push_str("%%"),
+            '*' | '?' | '[' | '\\' => value.extend(['\\', char]),
+            _ => value.push(char),
+        }
+    }
+    Ok(value)
 }
 
 /// Replaces the value of a key, which the template has once.
@@ -158,12 +175,21 @@ mod tests {
             let lines = written[at].lines().zip(TEMPLATES[at].lines());
             lines.filter(|(new, old)| new != old).map(|(new, _)| new).collect()
         };
-        assert_eq!(changed(0), ["ExecStart=/usr/local/bin/ollmd --home \"/srv/my talks\""]);
+        let command = "ExecStart=/usr/local/bin/ollmd --home \"/srv/my talks\"";
+        assert_eq!(changed(0), [command, "EnvironmentFile=-/srv/my talks/service.env"]);
         assert_eq!(changed(1), ["ListenStream=/srv/my talks/run/ollmd.sock"]);
         let by_hand =
             "[Service]\nExecStart=\nExecStart = -%h/bin/ollmd --home='/srv/my talks' -v\n";
         let read = read(by_hand, &written[1], Path::new("/home/ada")).unwrap();
         assert_eq!((read.program, read.home), ("/home/ada/bin/ollmd".into(), daemon.home));
         assert_eq!(read.socket, None);
+    }
+
+    #[test]
+    fn file_with_variables_is_no_pattern_of_others() {
+        let value = variables_file(Path::new("/srv/100% [a]*?\\b")).unwrap();
+        assert_eq!(value, r"-/srv/100%% \[a]\*\?\\b/service.env");
+        let default = format!("\nEnvironmentFile=-%h/.ollm/{VARIABLES_FILE}\n");
+        assert!(TEMPLATES[0].contains(&default), "{default}");
     }
 }

@@ -271,10 +271,27 @@ impl Drop for SocketActivated {
 fn socket_activated_daemon_stops_and_keeps_its_socket() {
     let sandbox = Sandbox::new();
     let mut activated = SocketActivated::start(&sandbox);
+    // `daemon status` does not wait for a daemon that does not hold its home yet.
+    sandbox.ctl(["--no-spawn", "sessions", "list"]).ok();
     let status = sandbox.ctl(["--no-spawn", "daemon", "status", "--json"]).json();
     assert_eq!(status["pid"], json!(activated.daemon.id()), "the inherited socket is served");
     sandbox.ctl(["--no-spawn", "daemon", "stop"]).ok();
     let status = activated.daemon.wait_timeout(DEADLINE).expect("the daemon ends");
     assert!(status.success());
     assert!(sandbox.home().join("run/ollmd.sock").exists());
+}
+
+#[test]
+fn status_and_stop_do_not_connect_to_a_socket_without_a_daemon() {
+    let sandbox = Sandbox::new();
+    let directory = sandbox.home().join("run");
+    std::fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+    // A service manager that listens here would start the daemon at the first connection.
+    let listener = UnixListener::bind(directory.join("ollmd.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let status = sandbox.ctl(["daemon", "status"]);
+    assert_eq!((status.stdout.as_str(), status.code), ("ollmd is not running\n", Some(6)));
+    assert_eq!(sandbox.ctl(["daemon", "stop"]).ok(), "ollmd is not running\n");
+    let accepted = listener.accept().map_err(|error| error.kind());
+    assert_eq!(accepted.err(), Some(std::io::ErrorKind::WouldBlock), "nothing connected");
 }

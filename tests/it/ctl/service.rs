@@ -160,9 +160,38 @@ fn dry_run_prints_the_units_of_the_given_home_and_changes_nothing() {
     assert!(printed.contains(&command), "{printed}");
     let socket = format!("\nListenStream={}/run/ollmd.sock\n", home.display());
     assert!(printed.contains(&socket), "{printed}");
+    let variables = format!("\nEnvironmentFile=-{}/service.env\n", home.display());
+    assert!(printed.contains(&variables), "{printed}");
     assert!(printed.contains("\nsystemctl --user enable ollmd.service ollmd.socket\n"));
     assert_eq!(user.systemctl_log(), "");
     assert!(!user.0.path(".config").exists() && !home.exists());
+}
+
+#[test]
+fn default_socket_in_the_environment_is_that_of_the_template() {
+    let user = User::new();
+    let mut command = user.command(&["service", "install", "--dry-run"]);
+    command.env("OLLM_SOCKET", user.home().join("run/ollmd.sock"));
+    let printed = run(command, "").ok();
+    assert!(printed.contains("\nListenStream=%h/.ollm/run/ollmd.sock\n"), "{printed}");
+    assert!(printed.contains(&format!("\nExecStart={}\n", ollmd().display())), "{printed}");
+}
+
+#[test]
+fn renewed_service_keeps_a_socket_that_did_not_change() {
+    let user = User::new();
+    user.ctl(&["service", "install"]).ok();
+    let before = user.daemon_pid();
+    let unit = user.0.path(".config/systemd/user/ollmd.service");
+    let text = std::fs::read_to_string(&unit).unwrap();
+    std::fs::write(&unit, text + "# of an older version\n").unwrap();
+    let _first = user.systemctl_log();
+    let renewed = user.ctl(&["service", "install", "--json"]).json();
+    assert_eq!(renewed["written"].as_array().map(Vec::len), Some(1), "{renewed}");
+    assert_ne!(renewed["pid"], before, "{renewed}");
+    let calls = "--user daemon-reload\n--user enable ollmd.service ollmd.socket\n\
+                 --user start ollmd.service\n";
+    assert_eq!(user.systemctl_log(), format!("{calls}{SHOW}"));
 }
 
 #[test]
@@ -213,7 +242,7 @@ fn what_a_service_misses_is_named_without_its_value() {
     assert!(!format!("{output:?}").contains("sk-secret"), "{output:?}");
     for text in [
         "does not have OLLAMA_HOST of this shell: set ollama.host in ",
-        "Environment=OLLAMA_API_KEY=...",
+        "(umask 077; echo \"OLLAMA_API_KEY=$OLLAMA_API_KEY\" >> ~/.ollm/service.env)",
     ] {
         assert!(output.stderr.contains(text), "{output:?}");
     }

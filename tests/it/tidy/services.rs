@@ -43,6 +43,7 @@ fn service_files_agree_with_the_defaults() {
         ("DirectoryMode", unit_values(&socket, "DirectoryMode"), "0700"),
         ("Requires", unit_values(&service, "Requires"), "ollmd.socket"),
         ("ExecStart", unit_values(&service, "ExecStart"), "%h/.cargo/bin/ollmd"),
+        ("EnvironmentFile", unit_values(&service, "EnvironmentFile"), "-%h/.ollm/service.env"),
         ("UMask", unit_values(&service, "UMask"), "0077"),
         ("RestartPrevent", unit_values(&service, "RestartPreventExitStatus"), &exit_locked),
         ("Label", vec![plist_value(&agent, "Label")], &label),

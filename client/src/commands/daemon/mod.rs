@@ -36,10 +36,11 @@ If a unit of systemd or an agent of launchd is installed for the default home, t
     Start,
     /// Shut the daemon down and wait until it has ended; an answer that is being written is kept as far as it is.
     Stop,
-    /// Stop the daemon and start it again, for example after an update, without losing a call.
+    /// Stop the daemon and start it again, for example after an update, once running answers are written.
     #[command(after_help = "\
-Checks the configuration first, and then waits for running answers, for at most ten minutes or --timeout. Other clients \
-wait for the new daemon; `ollmctl events` continues with `resync`.
+Checks the configuration first, and then waits for running answers and compactions, for at most ten minutes or --timeout. \
+Other clients wait for the new daemon; `ollmctl events` continues with `resync`. A backup and a check of the store \
+(`ollmctl doctor --store`) are not waited for: they end with an error, and can be run again.
 
 Examples:
   ollmctl daemon restart
@@ -106,7 +107,9 @@ pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> Comma
         DaemonCommand::Restart { now } => {
             ctx.allow_spawn("daemon restart")?;
             check_config(ctx.connector())?;
-            replace::stop_and(ctx, now, true, |ctx, connector| Ok(ctx.connect_with(connector)?))?;
+            replace::stop_and(ctx, "daemon restart", now, true, |ctx, connector| {
+                Ok(ctx.connect_with(connector)?)
+            })?;
             // A service manager may start the new daemon before this client does.
             report_start(false, ctx)
         }
@@ -213,8 +216,16 @@ fn status(ctx: &mut CommandContext<'_>) -> CommandResult {
     ctx.print(&CallReply { raw, value }, render_status)
 }
 
-/// Connects; `None` if no process listens.
-fn connect_if_running(connector: &Connector) -> Result<Option<BlockingClient>, ClientError> {
+/// Connects with a connector that starts nothing; `None` if no daemon runs. Does not connect to the socket of a service manager
+/// then, because that would start the daemon.
+pub(crate) fn connect_if_running(
+    connector: &Connector,
+) -> Result<Option<BlockingClient>, ClientError> {
+    if !connector.may_be_running() {
+        // The locks in the home of another user cannot be examined.
+        connector.address().check_owner()?;
+        return Ok(None);
+    }
     match BlockingClient::connect(connector) {
         Ok(client) => Ok(Some(client)),
         Err(error) if means_not_running(connector.address(), &error) => Ok(None),

@@ -1,7 +1,8 @@
-//! Stopping the daemon, and replacing it by the next one without a lost call.
+//! Stopping the daemon, and replacing it by the next one once it writes no answer and compacts nothing for a client.
 //!
-//! The daemon refuses to stop while it works for a client; this side waits and shows for what. While the daemon is replaced,
-//! this client holds the lock of starts, so that other clients wait for the next daemon and do not start one themselves.
+//! The daemon refuses to stop while it does; this side waits and shows for what. While the daemon is replaced, this client
+//! holds the lock of starts, so that other clients wait for the next daemon and do not start one themselves. Other long calls,
+//! such as a backup, end with an error.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -78,11 +79,12 @@ pub(crate) fn stop(
 }
 
 /// Stops the daemon once it works for no client, or at once if `now` is set, and calls `then` before any other client can
-/// start the next one.
+/// start the next one. `command` is the command of the user, for the error.
 ///
 /// **Errors**: the daemon still works for a client at the end of the wait; it was not stopped then.
 pub(crate) fn stop_and<T>(
     ctx: &mut CommandContext<'_>,
+    command: &'static str,
     now: bool,
     restart: bool,
     then: impl FnOnce(&mut CommandContext<'_>, &Connector) -> CommandResult<T>,
@@ -93,20 +95,20 @@ pub(crate) fn stop_and<T>(
     let params = DaemonShutdownParams { if_idle: !now, restart };
     let mut progress = WaitProgress::default();
     loop {
-        let lock = connector.hold_starts()?;
-        let work = match stop(&connector, params) {
+        // With the lock, connecting does not wait for the lock.
+        let locked = connector.clone().with_start_lock(connector.hold_starts()?);
+        let work = match stop(&locked, params) {
             Err(error) => running_work(&error).ok_or(error)?,
             Ok(_) => {
                 drop(progress);
-                let connector = connector.with_start_lock(lock);
-                return then(ctx, &connector);
+                return then(ctx, &locked);
             }
         };
         // Other clients may start a daemon in place of one that fails now.
-        drop(lock);
+        drop(locked);
         if Instant::now() >= deadline {
             let work = progress.describe(&work, ctx);
-            return Err(CommandError::StillWorking { work, seconds: limit.as_secs() });
+            return Err(CommandError::StillWorking { work, seconds: limit.as_secs(), command });
         }
         progress.show(&work, ctx);
         progress.wait(deadline.min(Instant::now() + WORK_PAUSE));

@@ -17,11 +17,15 @@ use crate::commands::daemon::check_config;
 use crate::commands::daemon::replace::stop_and;
 use crate::error::ClientError;
 use crate::render::Style;
-use crate::service::{Manager, ManagerKind, ServedDaemon, ServiceFile, is_same};
+use crate::service::{
+    Manager, ManagerKind, ServedDaemon, ServiceFile, VARIABLES_FILE, is_same, is_socket_of,
+};
 
 /// Variables of a shell that a daemon reads, besides `OLLAMA_HOST` and those that begin with `OLLM_`.
 const READ_BY_DAEMON: [&str; 5] =
-    ["OLLAMA_API_KEY", "OLLAMA_MODELS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+    [KEY_VARIABLE, "OLLAMA_MODELS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+/// The variable with the API key of the section `ollama`.
+const KEY_VARIABLE: &str = "OLLAMA_API_KEY";
 /// Variables of which the definition has the value, or that concern clients only.
 const IN_DEFINITION: [&str; 5] =
     ["OLLM_HOME", "OLLM_SOCKET", "OLLM_CONFIG", "OLLM_DAEMON", "OLLM_NO_SPAWN"];
@@ -66,8 +70,8 @@ pub(super) fn run(args: &ServiceInstallArgs, ctx: &mut CommandContext<'_>) -> Co
     manager.enable()?;
     let is_used = planned.written.is_empty() && manager.state()?.pid.is_some();
     if !is_used || !runs_own_version(ctx)? {
-        stop_and(ctx, args.now, true, |ctx, connector| {
-            manager.renew(&paths)?;
+        stop_and(ctx, "service install", args.now, true, |ctx, connector| {
+            manager.renew(&paths, &planned.written)?;
             Ok(ctx.connect_with(connector)?)
         })?;
     }
@@ -95,13 +99,18 @@ fn plan(ctx: &CommandContext<'_>) -> CommandResult<Installation> {
     let directory = kind.directory(environment).ok_or(ClientError::NoHome)?;
     let program = PathBuf::from(ctx.connector().daemon_command()?.get_program());
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let is_default_home = is_same(address.home(), &user_home.join(".ollm"));
+    let default_home = user_home.join(".ollm");
+    let home = (!is_same(address.home(), &default_home)).then(|| address.home().to_owned());
+    let served_home = home.as_deref().unwrap_or(&default_home);
+    // The definition names no socket that follows from the home.
+    let socket = address.socket().filter(|socket| !is_socket_of(socket, served_home));
+    let socket = socket.map(Path::to_owned);
     let daemon = ServedDaemon {
         // A link may lead elsewhere tomorrow, and a relative path means nothing to the manager.
         program: std::fs::canonicalize(&program).unwrap_or_else(|_| absolute(&program)),
-        home: (!is_default_home).then(|| address.home().to_owned()),
+        home,
         config: environment.config.as_deref().map(absolute),
-        socket: address.socket().map(Path::to_owned),
+        socket,
     };
     let files = daemon.files(kind, &directory, user_home)?;
     let (written, notes) = (Vec::new(), Vec::new());
@@ -171,18 +180,36 @@ fn variable_notes(planned: &Installation, ctx: &mut CommandContext<'_>) -> Vec<S
         let place = if name == "OLLAMA_HOST" && !is_host_configured {
             format!("set ollama.host in {config}")
         } else if is_setting || READ_BY_DAEMON.contains(&name.to_ascii_uppercase().as_str()) {
-            match planned.manager {
-                ManagerKind::Systemd => {
-                    format!("systemctl --user edit ollmd  # [Service] Environment={name}=...")
-                }
-                ManagerKind::Launchd => format!("launchctl setenv {name} \"${name}\""),
-            }
+            place_of(&name, planned.manager, &planned.daemon, &config)
         } else {
             continue;
         };
         notes.push(format!("the service does not have {name} of this shell: {place}"));
     }
     notes
+}
+
+/// Returns the command that gives the service a variable of this shell, or the setting that replaces the variable. `config` is
+/// the path of the configuration.
+fn place_of(name: &str, manager: ManagerKind, daemon: &ServedDaemon, config: &str) -> String {
+    match manager {
+        ManagerKind::Systemd => {
+            let file = match &daemon.home {
+                Some(home) => {
+                    let path = home.join(VARIABLES_FILE).to_string_lossy().into_owned();
+                    format!("'{}'", path.replace('\'', r"'\''"))
+                }
+                None => format!("~/.ollm/{VARIABLES_FILE}"),
+            };
+            // The value may be a key, and other users can read units.
+            format!("(umask 077; echo \"{name}=${name}\" >> {file}); ollmctl daemon restart")
+        }
+        // Every program of the user has the variables of launchd, until the machine is restarted.
+        ManagerKind::Launchd if name == KEY_VARIABLE => {
+            format!("name the server under `servers` in {config}, with its url and a keyFile")
+        }
+        ManagerKind::Launchd => format!("launchctl setenv {name} \"${name}\""),
+    }
 }
 
 /// Prints the outcome: the files for a dry run, else what was done; then the notes.
@@ -257,5 +284,35 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"b");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn variable_of_a_shell_has_a_place_that_others_cannot_read() {
+        let check = |manager, home: Option<&str>, name: &str, expected: &str| {
+            let home = home.map(PathBuf::from);
+            let daemon =
+                ServedDaemon { program: "/bin/ollmd".into(), home, config: None, socket: None };
+            assert_eq!(place_of(name, manager, &daemon, "/c.yaml"), expected);
+        };
+        check(
+            ManagerKind::Systemd,
+            None,
+            "OLLAMA_API_KEY",
+            "(umask 077; echo \"OLLAMA_API_KEY=$OLLAMA_API_KEY\" >> ~/.ollm/service.env); ollmctl daemon restart",
+        );
+        check(
+            ManagerKind::Systemd,
+            Some("/srv/ada's talks"),
+            "HTTP_PROXY",
+            r#"(umask 077; echo "HTTP_PROXY=$HTTP_PROXY" >> '/srv/ada'\''s talks/service.env'); ollmctl daemon restart"#,
+        );
+        check(
+            ManagerKind::Launchd,
+            None,
+            "OLLAMA_API_KEY",
+            "name the server under `servers` in /c.yaml, with its url and a keyFile",
+        );
+        let setenv = "launchctl setenv HTTP_PROXY \"$HTTP_PROXY\"";
+        check(ManagerKind::Launchd, None, "HTTP_PROXY", setenv);
     }
 }

@@ -37,7 +37,8 @@ Exit codes: 0 if the service runs, 6 if it is installed and does not run, 3 if n
 #[command(after_help = "\
 Writes the units of systemd to ~/.config/systemd/user, or the agent of launchd to ~/Library/LaunchAgents. They name the \
 ollmd beside this ollmctl, and the home, configuration and socket if they are not the default ones. No root is needed. \
-A daemon that runs is replaced once it works for nobody, and other clients wait for the new one meanwhile.
+A daemon that runs is replaced once it writes no answer and compacts nothing, and other clients wait for the new one \
+meanwhile; a backup or a check of the store ends with an error.
 
 A service does not have the variables of your shell: what of them it would miss is said at the end.
 

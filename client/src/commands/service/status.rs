@@ -6,11 +6,10 @@ use ollm_protocol::sanitize;
 use serde::Serialize;
 
 use super::findings::ExaminedService;
-use crate::address::is_home_locked;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::commands::daemon::connect_if_running;
 use crate::commands::doctor::finding_lines;
-use crate::connection::BlockingClient;
 use crate::error::Exit;
 use crate::render::table;
 
@@ -39,13 +38,10 @@ pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
     }
 }
 
-/// Returns the process of the running daemon. A socket of the manager is not tried, because that would start one.
+/// Returns the process of the running daemon; starts none.
 fn running_process(ctx: &CommandContext<'_>) -> Option<u32> {
-    if !is_home_locked(ctx.connector().address().home()) {
-        return None;
-    }
     let connector = ctx.connector().clone().without_spawn().with_any_protocol();
-    let mut client = BlockingClient::connect(&connector).ok()?;
+    let mut client = connect_if_running(&connector).ok()??;
     client.call::<DaemonStatus>(&NoParams {}).ok().map(|status| status.pid)
 }
 

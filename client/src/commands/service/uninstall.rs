@@ -57,7 +57,7 @@ pub(super) fn run(now: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let manager = Manager::find(ctx.environment).ok();
     if let Some(manager) = &manager {
         ctx.disconnect();
-        stop_and(ctx, now, false, |_, _| {
+        stop_and(ctx, "service uninstall", now, false, |_, _| {
             // The files go in any case: without them there is no service at the next login.
             removal.notes.extend(manager.disable().err().map(|error| error.to_string()));
             Ok(())

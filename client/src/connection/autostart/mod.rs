@@ -89,7 +89,7 @@ impl DaemonProgram {
     }
 
     /// Returns the service that starts the daemon of an address, if one is installed.
-    fn service(&self, address: &Address) -> Option<InstalledService> {
+    pub(super) fn service(&self, address: &Address) -> Option<InstalledService> {
         if self.is_temporary { None } else { InstalledService::find(address, &self.environment) }
     }
 
