@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::method::{
-    BackupCreate, BackupRestore, BackupVerify, ContextBuild, ContextCheckpoints, ContextCompact,
-    ContextGetBuild, ContextInspect, ContextStatus, ModelCountTokens, ModelList, ModelRunning,
-    ModelServers, ModelShow, ModelWarm, SessionBranch, SessionCleanup, SessionClear, SessionDelete,
-    SessionFork, SessionGet, SessionGetRecord, SessionImport, SessionList, SessionRedo,
-    SessionUndo, SnapshotRestore, StoreVerify,
+    BackupCreate, BackupList, BackupRestore, BackupVerify, ContextBuild, ContextCheckpoints,
+    ContextCompact, ContextGetBuild, ContextInspect, ContextStatus, ModelCountTokens, ModelList,
+    ModelRunning, ModelServers, ModelShow, ModelWarm, SessionBranch, SessionCleanup, SessionClear,
+    SessionDelete, SessionFork, SessionGet, SessionGetRecord, SessionImport, SessionList,
+    SessionRedo, SessionUndo, SnapshotRestore, StoreVerify,
 };
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
@@ -485,7 +485,11 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         // Each deletion syncs the disk, and a large session is first removed from the catalog.
         SessionCleanup::NAME | SessionClear::NAME | SessionDelete::NAME => 600,
         // Everything is read and written, on a disk of any speed.
-        BackupCreate::NAME | BackupRestore::NAME | BackupVerify::NAME | StoreVerify::NAME => 43_200,
+        BackupCreate::NAME
+        | BackupList::NAME
+        | BackupRestore::NAME
+        | BackupVerify::NAME
+        | StoreVerify::NAME => 43_200,
         // The reply to the last chunk follows when everything is parsed, written and synced.
         SessionImport::NAME => 600,
         _ => return None,

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::SessionId;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,11 @@ impl Projects {
         names.retain(|name| name.ends_with(".json"));
         names.sort_unstable();
         Ok(names.into_iter().map(|name| (name.clone(), self.dir.join(name))).collect())
+    }
+
+    /// Keeps all files as they are, while somebody else adds some, until the guard is dropped.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
     }
 
     /// Returns the file of the entries of all sessions, which may be missing.

@@ -105,15 +105,29 @@ fn client_that_leaves_cancels_a_backup() {
     let (daemon, mut wire) = sandbox.daemon_and_wire();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "hello");
+    // Gigabytes of zeros take no space, and seconds to be read; that the client left is noticed at once.
+    let blobs = sandbox.log_path(&session).with_extension("blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    for number in 0..40 {
+        let blob = fs::File::create(blobs.join(format!("{number:064x}"))).unwrap();
+        blob.set_len(64 << 20).unwrap();
+    }
     let path = place(&sandbox, "b");
-    let mut leaving = daemon.wire();
+    let (mut other, mut leaving) = (daemon.wire(), daemon.wire());
+    other.subscribe(json!({ "kinds": ["store-progress"] }));
     leaving.request("backup.create", json!({ "path": path }));
+    assert_eq!(other.event()["data"]["method"], "backup.create");
     drop(leaving);
-    // Another one is admitted as soon as it ended.
-    let made = crate::harness::until_some("the backup is admitted", || {
-        wire.call("backup.create", json!({ "path": path })).ok()
+    // Another call is admitted as soon as that one ended.
+    let checked = crate::harness::until_some("the check is admitted", || {
+        wire.call("backup.verify", json!({ "path": path })).ok()
     });
+    assert_eq!(checked["findings"][0]["text"], "no backup is complete", "{checked}");
+    fs::remove_dir_all(blobs).unwrap();
+    let made = wire.ok("backup.create", json!({ "path": path }));
     assert_eq!(made["backup"]["sessions"], 1);
+    let checked = wire.ok("backup.verify", json!({ "path": path }));
+    assert_eq!(checked["ok"], true, "{checked}");
 }
 
 #[test]

@@ -118,6 +118,7 @@ pub(crate) enum AppError {
         /// Set if the log of the backup continues that of the home.
         is_longer: bool,
         path: PathBuf,
+        backup_id: String,
     },
     /// No backup has the session.
     #[error("{} has no backup of session {id}", path.display())]

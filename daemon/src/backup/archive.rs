@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::BackupError;
+use super::{BackupError, max_bytes};
 use crate::fsutil::{self, DiskFile, FsError, TemporaryName};
 
 /// The size of a header, and the unit of sizes in a tar file.
@@ -18,8 +18,6 @@ const BLOCK: u64 = 512;
 const END_BLOCKS: u64 = 2;
 /// The bytes that are written at once.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// The largest entry in bytes. A manifest of some million files has less.
-const MAX_ENTRY_BYTES: u64 = 4 << 30;
 
 /// A tar file that gets its name when it is complete.
 pub(super) struct ArchiveWriter {
@@ -93,7 +91,7 @@ impl ArchiveReader {
                 }
                 return Ok(reader);
             }
-            let entry = entry_of(&block).filter(|(_, size)| *size <= MAX_ENTRY_BYTES);
+            let entry = entry_of(&block).filter(|(name, size)| *size <= max_bytes(name));
             let (name, size) = entry.ok_or_else(|| match at {
                 0 => BackupError::NotABackup { path: path.to_owned() },
                 at => reader.damaged(at, "an entry does not begin here"),

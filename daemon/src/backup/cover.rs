@@ -13,7 +13,7 @@ use std::path::Path;
 use age::secrecy::{ExposeSecret as _, SecretString};
 use age::{DecryptError, Decryptor, Encryptor, Identity, Recipient, scrypt, x25519};
 
-use super::{BackupError, KEY_FILE};
+use super::{BackupError, KEY_FILE, MAX_KEYS};
 
 /// The context of the key of names.
 const NAMES: &str = "ollmd 2026-11-28 names of the parts of a backup";
@@ -39,7 +39,7 @@ impl fmt::Debug for Secret {
 impl Secret {
     /// Returns the secrets of a call.
     ///
-    /// **Errors**: `BadSecret` for an empty passphrase, or a text that is no key.
+    /// **Errors**: `BadSecret` for an empty passphrase, a text that is no key, or too many keys.
     pub(crate) fn parse(
         passphrase: Option<String>,
         identities: &[String],
@@ -52,6 +52,9 @@ impl Secret {
         if passphrase.is_some() && !(identities.is_empty() && recipients.is_empty()) {
             return Err(bad("a backup is encrypted with a passphrase or with keys, not with both"));
         }
+        if identities.len() + recipients.len() > MAX_KEYS {
+            return Err(bad("more than 1,000 keys were given"));
+        }
         let not_secret =
             bad("an identity is not a secret key of age, which begins with AGE-SECRET-KEY-1");
         let not_public = bad("a recipient is not a public key of age, which begins with age1");
@@ -62,6 +65,11 @@ impl Secret {
             identities: identities.map_err(|_: &str| not_secret)?,
             recipients: recipients.map_err(|_: &str| not_public)?,
         })
+    }
+
+    /// Returns whether a new backup would be encrypted for others.
+    pub(super) fn has_recipients(&self) -> bool {
+        !self.recipients.is_empty()
     }
 
     /// Returns whether nothing was given.

@@ -11,6 +11,8 @@ use super::{BackupError, PART_BYTES, VERSION, is_hex, is_part_name};
 const ID_DIGITS: usize = 16;
 /// The characters of the time in the id of a backup, with milliseconds: `20261128T044756123Z`.
 const ID_TIME: usize = 19;
+/// The longest name of a file, in bytes.
+const MAX_NAME_BYTES: usize = 255;
 
 /// The description of one backup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -147,7 +149,8 @@ impl HomeFile {
             ["config.yaml"] => Self::Config,
             ["global.json"] => Self::Global,
             ["projects", name] => {
-                is_hex(name.strip_suffix(".json")?).then(|| Self::Project(name.to_owned()))?
+                let is_project = is_file_name(name) && is_hex(name.strip_suffix(".json")?);
+                is_project.then(|| Self::Project(name.to_owned()))?
             }
             ["sessions", log] => Self::Log(log.strip_suffix(".jsonl")?.parse().ok()?),
             ["sessions", dir, name] => {
@@ -155,7 +158,8 @@ impl HomeFile {
                 is_part_name(name).then(|| Self::Blob(id, name.to_owned()))?
             }
             ["context-snapshots", id, "snapshots", name] => {
-                let is_snapshot = name.starts_with("snapshot-") && name.ends_with(".json");
+                let is_snapshot =
+                    is_file_name(name) && name.starts_with("snapshot-") && name.ends_with(".json");
                 is_snapshot.then_some(Self::Snapshot(id.parse().ok()?, name.to_owned()))?
             }
             _ => return None,
@@ -170,4 +174,9 @@ impl HomeFile {
             Self::Config | Self::Global | Self::Project(_) => None,
         }
     }
+}
+
+/// Returns whether every file system can have a file with this name.
+fn is_file_name(name: &str) -> bool {
+    name.len() <= MAX_NAME_BYTES && !name.contains('\0')
 }

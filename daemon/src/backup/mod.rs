@@ -22,13 +22,21 @@ pub(crate) use source::BackupSource;
 pub(crate) use stage::{RestoreStage, finish_at_start, finish_or_discard};
 pub(crate) use target::BackupTarget;
 
-use crate::fsutil::FsError;
+use crate::fsutil::{self, FsError};
 
 /// The size of all parts of a file but the last one, in bytes. A log that grew has one new part and one changed one. With
 /// larger parts more of it is written again, with smaller ones a backup has more files.
 pub(crate) const PART_BYTES: usize = 1024 * 1024;
 /// The newest version of a backup that is read, and the one that is written.
 const VERSION: u32 = 1;
+/// The most bytes of the file of a part: its content, and what encryption adds.
+const MAX_PART_FILE_BYTES: u64 = PART_BYTES as u64 + 64 * 1024;
+/// The most bytes of a manifest, which has some million files then.
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
+/// The most bytes of any other file. [`KEY_FILE`] has about 100 bytes for each of at most [`MAX_KEYS`].
+const MAX_SMALL_BYTES: u64 = 128 * 1024;
+/// The most keys that a backup can be encrypted for.
+const MAX_KEYS: usize = 1000;
 /// The file by which a backup is recognized.
 const FORMAT_FILE: &str = "ollm-backup.json";
 /// The secret key of an encrypted backup, which a passphrase or a key of the user opens.
@@ -84,6 +92,15 @@ pub(crate) enum BackupError {
 }
 
 impl BackupError {
+    /// Returns whether one file cannot be used, and others perhaps can.
+    pub(crate) fn is_of_one_file(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::Newer { .. } => true,
+            Self::File(error) => !fsutil::is_out_of_descriptors(&error.source),
+            _ => false,
+        }
+    }
+
     fn damaged(path: &Path, name: &str, problem: &'static str) -> Self {
         Self::Damaged { path: path.to_owned(), name: name.to_owned(), offset: None, problem }
     }
@@ -96,6 +113,15 @@ fn at_byte(offset: Option<u64>) -> String {
 /// Returns whether a path names a backup in one file, and not a directory of backups.
 pub(crate) fn is_file(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(FILE_SUFFIX.as_bytes())
+}
+
+/// Returns the most bytes of a file of a backup. A larger one is damage, and is not read into memory.
+fn max_bytes(name: &str) -> u64 {
+    match name.split_once('/') {
+        Some((PARTS, _)) => MAX_PART_FILE_BYTES,
+        Some((MANIFESTS, _)) => MAX_MANIFEST_BYTES,
+        _ => MAX_SMALL_BYTES,
+    }
 }
 
 /// Returns whether a text is the name of a part.

@@ -1,11 +1,15 @@
 //! Reading backups: a directory or a tar file, whose parts and manifests are checked whenever they are read.
 
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::archive::ArchiveReader;
 use super::cover::{Cover, Secret};
 use super::manifest::{Manifest, checksum_of};
-use super::{BackupError, FORMAT_FILE, Format, KEY_FILE, MANIFESTS, PARTS, is_file, is_part_name};
+use super::{
+    BackupError, FORMAT_FILE, Format, KEY_FILE, MANIFESTS, MAX_PART_FILE_BYTES, PARTS, is_file,
+    is_part_name, max_bytes,
+};
 use crate::fsutil::{self, FsError};
 
 /// The end of the name of a manifest.
@@ -39,7 +43,7 @@ impl Store {
             return Ok(Self::Directory(path.to_owned()));
         }
         if path.symlink_metadata().is_err() {
-            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            let source = io::Error::from(io::ErrorKind::NotFound);
             return Err(FsError::new("read", path, source).into());
         }
         match is_file(path) {
@@ -49,15 +53,20 @@ impl Store {
     }
 
     /// Reads a file; returns `None` if there is none.
+    ///
+    /// **Errors**: `Damaged` if it is larger than any of its kind.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BackupError> {
         let dir = match self {
             Self::Archive(archive) => return archive.read(name),
             Self::Directory(dir) => dir,
         };
-        let path = dir.join(name);
-        match fsutil::read_regular(&path) {
+        let (path, max) = (dir.join(name), max_bytes(name));
+        match read_up_to(&path, max + 1) {
+            Ok(bytes) if bytes.len() as u64 > max => {
+                Err(BackupError::damaged(dir, name, "it is larger than any file of its kind"))
+            }
             Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(FsError::new("read", &path, source).into()),
         }
     }
@@ -97,13 +106,18 @@ impl Store {
 impl BackupSource {
     /// Opens a place.
     ///
-    /// **Errors**: `NotABackup`, `Newer`, `NeedsSecret`, `WrongPassphrase`, `WrongKey`, `Damaged`.
+    /// **Errors**: `NotABackup`, `Newer`, `NeedsSecret`, `WrongPassphrase`, `WrongKey`, `Damaged`; `BadSecret` if a secret
+    /// was given and nothing is encrypted, because somebody may have put other backups there.
     pub(crate) fn open(path: &Path, secret: &Secret) -> Result<Self, BackupError> {
         let store = Store::open(path)?;
         let not_a_backup = || BackupError::NotABackup { path: path.to_owned() };
         let FoundPlace { key_file } = store.found(path)?.ok_or_else(not_a_backup)?;
         let cover = match key_file {
-            None => Cover::Plain,
+            None if secret.is_empty() => Cover::Plain,
+            None => {
+                let problem = "the backups are not encrypted, and a passphrase or a key was given";
+                return Err(BackupError::BadSecret { problem });
+            }
             Some(key_file) => Cover::open(&key_file, secret, path)?,
         };
         Ok(Self { path: path.to_owned(), store, cover })
@@ -184,4 +198,13 @@ impl BackupSource {
 pub(super) fn manifest_suffix(cover: &Cover) -> String {
     let sealed = if cover.is_sealed() { SEALED_SUFFIX } else { "" };
     format!("{MANIFEST_SUFFIX}{sealed}")
+}
+
+/// Reads a file, at most its first `limit` bytes. A size that the system states may be any number.
+fn read_up_to(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = fsutil::open_regular(path)?;
+    let len = file.metadata().map_or(0, |metadata| metadata.len()).min(MAX_PART_FILE_BYTES);
+    let mut bytes = Vec::with_capacity(len as usize + 1);
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

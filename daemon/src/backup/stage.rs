@@ -4,10 +4,11 @@
 //! places, the blobs of a session before its log. The next start removes a stage without the mark, and finishes one with
 //! it. FORMAT.md, "Crash cases".
 //!
-//! **Invariant**: no file of the home is replaced.
+//! **Invariant**: no file of the home is replaced, except for a log without a byte.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::SessionId;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manifest::HomeFile;
 use crate::fsutil::beneath::Dir;
-use crate::fsutil::{self, DiskFile, FsError, SyncMethod};
+use crate::fsutil::{self, DiskFile, FsError, SyncMethod, TemporaryName};
 
 /// The directory of the stage, beside the logs.
 const STAGE: &str = ".ollm-restore";
@@ -105,10 +106,11 @@ impl RestoreStage {
         }
     }
 
-    /// Makes the stage durable, and moves its files into the home. After an error nothing is in the home.
+    /// Makes the stage durable, and moves its files into the home. After an error nothing is in the home. Returns the
+    /// sessions that stay as they are, because another log got their names meanwhile.
     ///
     /// **Errors**: of the second kind if the files are durable and not all in their places; the next start finishes it.
-    pub(crate) fn commit(self) -> Result<Result<(), FsError>, FsError> {
+    pub(crate) fn commit(self) -> Result<Result<BTreeSet<SessionId>, FsError>, FsError> {
         let prepared = self.prepare();
         if let Err(error) = prepared {
             // Its mark may be there although it could not be synced.
@@ -134,50 +136,106 @@ impl RestoreStage {
         })
     }
 
-    /// Moves the files of a complete stage to their places, those that are not there yet, and removes the stage.
-    fn finish(&self) -> Result<(), FsError> {
+    /// Moves the files of a complete stage to their places, those that are not there yet, and removes the stage. Returns
+    /// the sessions that stay as they are.
+    fn finish(&self) -> Result<BTreeSet<SessionId>, FsError> {
+        let mut kept = BTreeSet::new();
         for id in &self.staged.sessions {
-            self.place(&format!("{id}.blobs"))?;
-            self.place(&format!("{id}.jsonl"))?;
+            if !self.place_session(*id)? {
+                // Nothing but a person puts it there meanwhile. The backup still has the other one.
+                tracing::warn!(session = %id, "exists already, and was not restored");
+                kept.insert(*id);
+            }
         }
         fsutil::sync_dir(&self.dir)?;
         fsutil::sync_dir(&self.sessions)?;
-        for (number, path) in self.staged.others.iter().enumerate() {
-            let staged = self.dir.join(number.to_string());
-            if let Some(file) = HomeFile::parse(path) {
-                self.copy_other(&file, &staged)?;
-            }
-        }
-        remove(&self.dir)
+        self.place_others(&kept)?;
+        remove(&self.dir)?;
+        Ok(kept)
     }
 
-    /// Moves a file or directory beside the logs.
-    fn place(&self, name: &str) -> Result<(), FsError> {
-        let (from, to) = (self.dir.join(name), self.sessions.join(name));
+    /// Moves the blobs of a session and then its log. Returns false if something else has the name of one of them.
+    fn place_session(&self, id: SessionId) -> Result<bool, FsError> {
+        let name = format!("{id}.jsonl");
+        let (from, to) = (self.dir.join(&name), self.sessions.join(&name));
+        let is_staged = exists(&from)?;
+        if is_staged {
+            match to.symlink_metadata() {
+                // A failing disk left it. No record is lost with it.
+                Ok(found) if found.is_file() && found.len() == 0 => fsutil::remove_file(&to)?,
+                Ok(_) if !is_same_file(&from, &to) => return Ok(false),
+                // Missing, or moved by a process that was killed.
+                _ => {}
+            }
+        }
+        if !self.place_blobs(id)? {
+            return Ok(false);
+        }
+        if !is_staged {
+            return Ok(true);
+        }
         match fsutil::move_new(&from, &to) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                // Nothing but a person puts it there meanwhile. The backup still has the other one.
-                tracing::warn!(path = %to.display(), "exists already, and was not restored");
-                Ok(())
-            }
-            moved => moved.map_err(|source| FsError::new("move", &from, source)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(is_same_file(&from, &to)),
+            moved => moved.map(|()| true).map_err(|source| FsError::new("move", &from, source)),
         }
     }
 
-    /// Copies another file to its place, which may be on another file system, unless there is one.
-    fn copy_other(&self, file: &HomeFile, staged: &Path) -> Result<(), FsError> {
-        let path = self.home.join(file.path());
-        let is_lost = |id: SessionId| !self.sessions.join(format!("{id}.jsonl")).exists();
-        if path.symlink_metadata().is_ok() || file.session().is_some_and(is_lost) {
-            return Ok(());
+    /// Moves the blobs of a session, those that are not there yet: a log that was lost leaves its blobs. Returns false if
+    /// their directory is something else.
+    fn place_blobs(&self, id: SessionId) -> Result<bool, FsError> {
+        let name = format!("{id}.blobs");
+        let (from, to) = (self.dir.join(&name), self.sessions.join(&name));
+        if !exists(&from)? {
+            return Ok(true);
         }
-        let bytes = fsutil::read_regular(staged);
-        let bytes = bytes.map_err(|source| FsError::new("read", staged, source))?;
-        let parts: Vec<&Path> = path.ancestors().skip(1).collect();
-        let missing = parts.into_iter().take_while(|dir| **dir != *self.home);
-        missing.collect::<Vec<_>>().into_iter().rev().try_for_each(fsutil::create_private_dir)?;
-        fsutil::replace_atomically(&path, &bytes)
+        match fsutil::move_new(&from, &to) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            moved => {
+                return moved.map(|()| true).map_err(|source| FsError::new("move", &from, source));
+            }
+        }
+        if !to.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+            return Ok(false);
+        }
+        for name in fsutil::file_names(&from)? {
+            let blob = from.join(&name);
+            match fsutil::move_new(&blob, &to.join(&name)) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                moved => moved.map_err(|source| FsError::new("move", &blob, source))?,
+            }
+        }
+        fsutil::sync_dir(&to)?;
+        Ok(true)
+    }
+
+    /// Copies the other files to their places, which may be on another file system, unless there are files. Those of a
+    /// session follow its log.
+    fn place_others(&self, kept: &BTreeSet<SessionId>) -> Result<(), FsError> {
+        let mut dirs = BTreeSet::new();
+        for (number, path) in self.staged.others.iter().enumerate() {
+            let Some(file) = HomeFile::parse(path) else { continue };
+            let has_log = |id: SessionId| {
+                !kept.contains(&id) && self.sessions.join(format!("{id}.jsonl")).exists()
+            };
+            if file.session().is_none_or(has_log) {
+                let path = self.home.join(file.path());
+                self.create_dirs_of(&path, &mut dirs)?;
+                copy_new(&self.dir.join(number.to_string()), &path)?;
+            }
+        }
+        dirs.iter().try_for_each(|dir| fsutil::sync_dir(dir))?;
+        fsutil::sync_dir(&self.home)
+    }
+
+    /// Creates the missing directories of a file in the home, each once.
+    fn create_dirs_of(&self, path: &Path, dirs: &mut BTreeSet<PathBuf>) -> Result<(), FsError> {
+        let parts = path.ancestors().skip(1).take_while(|dir| **dir != *self.home);
+        for dir in parts.collect::<Vec<_>>().into_iter().rev() {
+            if dirs.insert(dir.to_owned()) {
+                fsutil::create_private_dir(dir)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -189,7 +247,7 @@ pub(crate) fn finish_or_discard(home: &Path, sessions: &Path) -> Result<(), FsEr
             stage.staged = staged;
             // A process that was killed may have left the mark in the system's cache only.
             fsutil::sync_dir(&stage.dir)?;
-            stage.finish()
+            stage.finish().map(drop)
         }
         None => remove(&stage.dir),
     }
@@ -204,7 +262,9 @@ pub(crate) fn finish_at_start(home: &Path, sessions: &Path) {
     match read_list(&dir)
         .and_then(|list| list.map(|_| finish_or_discard(home, sessions)).transpose())
     {
-        Ok(Some(())) => tracing::info!("finished a restore"),
+        Ok(Some(())) => {
+            tracing::info!("finished a restore; a configuration in it needs another restart");
+        }
         // Removed in the background.
         Ok(None) => {}
         Err(error) => tracing::error!("a restore is not finished: {error}"),
@@ -235,4 +295,38 @@ fn remove(dir: &Path) -> Result<(), FsError> {
 
 fn open(dir: &Path) -> Result<Dir, FsError> {
     Dir::open(dir).map_err(|source| FsError::new("open", dir, source))
+}
+
+/// Copies a file of the stage to its place, durably but for its name, unless there is a file.
+fn copy_new(staged: &Path, path: &Path) -> Result<(), FsError> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let source = fsutil::open_regular(staged);
+    let mut source = source.map_err(|source| FsError::new("read", staged, source))?;
+    let fail = |source| FsError::new("write", path, source);
+    let unnamed = fsutil::temporary_beside(path);
+    let mut file = DiskFile::create(&unnamed).map_err(fail)?;
+    let temporary = TemporaryName::of(unnamed);
+    io::copy(&mut source, &mut file).and_then(|_| file.sync_all()).map_err(fail)?;
+    match file.rename_new(path) {
+        // Somebody wrote one meanwhile, which is acknowledged.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        renamed => {
+            renamed.map_err(fail)?;
+            temporary.was_renamed();
+            Ok(())
+        }
+    }
+}
+
+/// Returns whether there is anything at a path in the stage.
+fn exists(path: &Path) -> Result<bool, FsError> {
+    path.try_exists().map_err(|source| FsError::new("examine", path, source))
+}
+
+/// Returns whether two paths are names of one file, as a file system without flags of renames may leave them.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let number = |path: &Path| path.symlink_metadata().map(|found| (found.dev(), found.ino())).ok();
+    number(one).is_some_and(|found| number(other) == Some(found))
 }

@@ -15,7 +15,8 @@ use super::cover::{Cover, Secret};
 use super::manifest::{Manifest, backup_id};
 use super::source::{Store, manifest_suffix};
 use super::{
-    BackupError, FORMAT_FILE, Format, KEY_FILE, MANIFESTS, PART_BYTES, PARTS, is_file, is_part_name,
+    BackupError, FORMAT_FILE, Format, KEY_FILE, MANIFESTS, MAX_MANIFEST_BYTES, PART_BYTES, PARTS,
+    is_file, is_part_name,
 };
 use crate::fsutil::{self, FsError, Replacements};
 
@@ -34,6 +35,8 @@ pub(crate) struct BackupTarget {
     /// The sizes of the files of all parts, in bytes.
     known: HashMap<String, u64>,
     counts: PartCounts,
+    /// Set if public keys were given for a directory whose readers are decided.
+    ignores_recipients: bool,
 }
 
 /// The parts of a backup so far.
@@ -69,8 +72,8 @@ impl BackupTarget {
         if let Some(key_file) = key_file {
             archive.add(KEY_FILE, &key_file)?;
         }
-        let (out, known) = (Out::Archive(archive), HashMap::new());
-        Ok(Self { out, cover, known, counts: PartCounts::default() })
+        let (out, known, ignores_recipients) = (Out::Archive(archive), HashMap::new(), false);
+        Ok(Self { out, cover, known, counts: PartCounts::default(), ignores_recipients })
     }
 
     fn in_directory(path: &Path, secret: &Secret) -> Result<Self, BackupError> {
@@ -78,25 +81,13 @@ impl BackupTarget {
         fsutil::create_dir(path)?;
         let store = Store::open(path)?;
         let mut found = store.found(path)?;
-        if found.is_none() {
-            let names = fsutil::file_names(path)?;
-            let is_ours =
-                |name: &String| UNFINISHED.contains(&name.as_str()) || name.starts_with(".tmp-");
-            if !names.iter().all(is_ours) {
-                return Err(BackupError::NotEmpty { path: path.to_owned() });
-            }
-        }
-        let lock = lock(path)?;
-        for dir in [PARTS, MANIFESTS] {
-            let dir = path.join(dir);
-            fsutil::create_dir(&dir)?;
-            fsutil::sweep_temporaries(&dir)?;
-        }
-        fsutil::sweep_temporaries(path)?;
+        let lock = prepare(path, found.is_none())?;
         // Another process may have finished it before the lock.
         if found.is_none() {
             found = store.found(path)?;
         }
+        let is_encrypted = found.as_ref().is_some_and(|found| found.key_file.is_some());
+        let ignores_recipients = is_encrypted && secret.has_recipients();
         let cover = match found.map(|found| found.key_file) {
             Some(Some(key_file)) => Cover::open(&key_file, secret, path)?,
             Some(None) if secret.is_empty() => Cover::Plain,
@@ -110,11 +101,16 @@ impl BackupTarget {
         let mut known: HashMap<String, u64> = store.names_in(PARTS)?.into_iter().collect();
         known.retain(|name, _| is_part_name(name));
         let out = Out::Directory { path: path.to_owned(), batch: None, _lock: lock };
-        Ok(Self { out, cover, known, counts: PartCounts::default() })
+        Ok(Self { out, cover, known, counts: PartCounts::default(), ignores_recipients })
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {
         self.cover.is_sealed()
+    }
+
+    /// Returns whether the public keys of the secret were of no use.
+    pub(crate) const fn ignores_recipients(&self) -> bool {
+        self.ignores_recipients
     }
 
     pub(crate) const fn counts(&self) -> PartCounts {
@@ -160,6 +156,11 @@ impl BackupTarget {
         let id = backup_id(manifest.created_at, &cover.name_of(&bytes));
         let name = format!("{MANIFESTS}/{id}{}", manifest_suffix(&cover));
         let stored = cover.close(&bytes);
+        if stored.len() as u64 > MAX_MANIFEST_BYTES {
+            // No daemon would read it.
+            let source = std::io::Error::other("the backup has too many files");
+            return Err(FsError::new("write", Path::new(&name), source).into());
+        }
         match out {
             Out::Archive(mut archive) => {
                 archive.add(&name, &stored)?;
@@ -176,6 +177,30 @@ impl BackupTarget {
         }
         Ok(id)
     }
+}
+
+/// Locks a directory and makes it ready for parts. A new one must have no files of others.
+fn prepare(path: &Path, is_new: bool) -> Result<File, BackupError> {
+    // Listed before the lock is looked for, which another process may be creating.
+    let names = if is_new { fsutil::file_names(path)? } else { Vec::new() };
+    let was_begun = fsutil::file_len(&path.join(LOCK_FILE)).is_some();
+    // Without the lock, even a file with one of our names is of somebody else.
+    let is_ours = |name: &String| {
+        was_begun && (UNFINISHED.contains(&name.as_str()) || name.starts_with(".tmp-"))
+    };
+    if !names.iter().all(is_ours) {
+        return Err(BackupError::NotEmpty { path: path.to_owned() });
+    }
+    let lock = lock(path)?;
+    for dir in [PARTS, MANIFESTS] {
+        fsutil::create_dir(&path.join(dir))?;
+    }
+    if was_begun {
+        for dir in [path.to_owned(), path.join(PARTS), path.join(MANIFESTS)] {
+            fsutil::sweep_temporaries(&dir)?;
+        }
+    }
+    Ok(lock)
 }
 
 /// Makes a directory a place of backups.

@@ -173,12 +173,11 @@ fn redacted(section: &Value, host: Option<&ModelHost>) -> Value {
     shown
 }
 
-/// Removes what is no key of a server, or may be secret.
-pub(super) fn remove_secrets(section: &mut Value) {
-    let Some(entries) = section.as_object_mut() else { return };
-    entries.retain(|name, value| {
-        SERVER_KEYS.contains(&name.as_str()) && name != "headers" && !has_password(value)
-    });
+/// Removes what is no key of a server, and its headers, which may be secret. Returns false if nothing of it may stay.
+pub(super) fn remove_secrets(section: &mut Value) -> bool {
+    let Some(entries) = section.as_object_mut() else { return false };
+    entries.retain(|name, _| SERVER_KEYS.contains(&name.as_str()) && name != "headers");
+    !entries.get("url").is_some_and(has_password)
 }
 
 /// Returns a wrong value for an error: only numbers are repeated, because any text may be a secret in a wrong place.

@@ -84,7 +84,7 @@ impl RpcError {
     /// Names the file that cannot be used; on a full disk the hint shows the free space.
     fn with_file(self, path: &Path, full: bool) -> Self {
         let hint = match path.parent().filter(|_| full) {
-            Some(directory) => format!("df -h {}", directory.display()),
+            Some(directory) => format!("df -h {}", quoted_path(directory)),
             None => "ollmctl daemon status".to_owned(),
         };
         self.with_hint(hint).with_field("path", path.to_string_lossy())
@@ -339,6 +339,15 @@ impl From<ModelError> for RpcError {
     }
 }
 
+/// Returns a path as it is typed in a shell.
+fn quoted_path(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    match is_shell_safe(&path) {
+        true => path.into_owned(),
+        false => format!("'{}'", path.replace('\'', r"'\''")),
+    }
+}
+
 /// Returns whether a name needs no quotes in a shell.
 fn is_shell_safe(name: &str) -> bool {
     !name.starts_with('-')
@@ -420,7 +429,7 @@ impl From<BackupError> for RpcError {
                 reply(ErrorKind::InvalidParams).with_field("path", path.to_string_lossy())
             }
             BackupError::Exists { path } => {
-                let hint = format!("ollmctl backup list {}", path.display());
+                let hint = format!("ollmctl backup list {}", quoted_path(&path));
                 reply(ErrorKind::Conflict).with_hint(hint).with_field("holder", "the file")
             }
             BackupError::Newer { found, .. } => {
@@ -430,7 +439,7 @@ impl From<BackupError> for RpcError {
                 reply(ErrorKind::Busy).with_field("holder", "another backup")
             }
             BackupError::Damaged { path, name, offset, .. } => reply(ErrorKind::Corrupted)
-                .with_hint(format!("ollmctl backup verify {}", path.display()))
+                .with_hint(format!("ollmctl backup verify {}", quoted_path(&path)))
                 .with_field("path", path.join(name).to_string_lossy())
                 .with_field("offset", offset),
             BackupError::NeedsSecret { with_passphrase, .. } => {
@@ -447,7 +456,7 @@ impl From<BackupError> for RpcError {
                 reply(ErrorKind::InvalidParams).with_field("field", "secret")
             }
             BackupError::NoSuchBackup { path, .. } => reply(ErrorKind::InvalidParams)
-                .with_hint(format!("ollmctl backup list {}", path.display())),
+                .with_hint(format!("ollmctl backup list {}", quoted_path(&path))),
         }
     }
 }
@@ -545,18 +554,20 @@ impl From<AppError> for RpcError {
             AppError::HomeInUse => reply(ErrorKind::Conflict)
                 .with_hint("ollmctl backup restore --help")
                 .with_field("holder", "the sessions of the home"),
-            AppError::RestoreConflict { id, is_longer, path } => {
+            AppError::RestoreConflict { id, is_longer, path, backup_id } => {
+                let path = quoted_path(&path);
+                // Nothing is deleted before the backup is known to be whole.
                 let hint = match is_longer {
                     true => format!(
-                        "ollmctl sessions delete {id} && ollmctl backup restore {} --session {id}",
-                        path.display()
+                        "ollmctl backup verify {path} && ollmctl sessions delete {id} && \
+                         ollmctl backup restore {path} --session {id} --backup {backup_id}"
                     ),
                     false => format!("ollmctl sessions view {id}"),
                 };
                 reply(ErrorKind::Conflict).with_hint(hint).with_field("holder", id.to_string())
             }
             AppError::NotInBackup { path, .. } => reply(ErrorKind::SessionNotFound)
-                .with_hint(format!("ollmctl backup list {}", path.display())),
+                .with_hint(format!("ollmctl backup list {}", quoted_path(&path))),
             AppError::RestoreUnfinished { source } => {
                 let hint = "ollmctl daemon restart".to_owned();
                 let Self { message, .. } = reply(ErrorKind::Storage);
@@ -625,5 +636,18 @@ mod tests {
         assert_eq!(hint(io::ErrorKind::StorageFull), "df -h /home/ada/.ollm/sessions");
         assert_eq!(hint(io::ErrorKind::QuotaExceeded), "df -h /home/ada/.ollm/sessions");
         assert_eq!(hint(io::ErrorKind::PermissionDenied), "ollmctl daemon status");
+    }
+
+    #[test]
+    fn hint_that_deletes_reads_the_backup_first_and_quotes_its_path() {
+        let id = ollm_protocol::SessionId::from_uuid(uuid::Uuid::nil());
+        let (path, backup_id) = ("/mnt/ada's disk".into(), "B".to_owned());
+        let error = AppError::RestoreConflict { id, is_longer: true, path, backup_id };
+        let place = r"'/mnt/ada'\''s disk'";
+        let expected = format!(
+            "ollmctl backup verify {place} && ollmctl sessions delete {id} && \
+             ollmctl backup restore {place} --session {id} --backup B"
+        );
+        assert_eq!(RpcError::from(error).hint, Some(expected));
     }
 }

@@ -10,8 +10,10 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::Session;
 
 use super::error::SessionError;
+use super::examine::{NamedBlobs, named_blobs};
+use super::index::IndexEntry;
 use super::log::{LogReader, read_blob};
-use super::open_session::OpenSession;
+use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
 use crate::fsutil::{self, FsError};
 
@@ -27,6 +29,8 @@ pub(crate) struct SessionCopy {
     /// The size of the acknowledged part of the log, which is durable, in bytes.
     pub(crate) log_bytes: u64,
     log: Arc<LogReader>,
+    entries: Vec<IndexEntry>,
+    reader: RecordReader,
     blobs: std::path::PathBuf,
 }
 
@@ -45,6 +49,12 @@ impl SessionCopy {
         names.retain(|name| super::kept_files::is_hash(name));
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// Returns the blobs that records name, each with the first record, and whether it is the content of a file. Reads
+    /// these records.
+    pub(crate) fn named_blobs(&self) -> Result<NamedBlobs, FsError> {
+        named_blobs(&self.entries, &self.reader, &self.blobs)
     }
 
     /// Reads a blob; returns `None` if there is none.
@@ -112,6 +122,8 @@ impl Sessions {
             records: point.records,
             log_bytes: point.bytes,
             log: session.log()?,
+            entries: session.state.entries().to_vec(),
+            reader: session.reader(),
             blobs: self.shared.paths.blobs(summary.session_id),
             summary,
         })
@@ -122,11 +134,13 @@ impl Sessions {
         &self.shared.paths.dir
     }
 
-    /// Returns whether a session with this id exists, or files of one that is being deleted or was lost.
+    /// Returns whether a session with this id exists or is being deleted, or something else has the name of its log. A log
+    /// without a byte and blobs without a log are left of a session that was lost, and count for nothing.
     pub(crate) fn is_taken(&self, id: SessionId) -> bool {
         let paths = &self.shared.paths;
-        let is_there = |path: std::path::PathBuf| path.symlink_metadata().is_ok();
+        let log = paths.log(id).symlink_metadata();
         self.cells().contains_key(&id)
-            || [paths.log(id), paths.deleting(id), paths.blobs(id)].into_iter().any(is_there)
+            || paths.deleting(id).symlink_metadata().is_ok()
+            || log.is_ok_and(|found| !found.is_file() || found.len() > 0)
     }
 }

@@ -183,9 +183,9 @@ pub(super) fn sweep(blobs: &Path, log: &Path) -> Result<usize, FsError> {
     Ok(unneeded.len())
 }
 
-/// Returns whether a file has the name of a blob.
+/// Returns whether a file has the name of a blob, whose digits are written in lower case.
 pub(super) fn is_hash(name: &str) -> bool {
-    name.len() == HASH_CHARS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+    name.len() == HASH_CHARS && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The blobs of a session, to which contents are added.

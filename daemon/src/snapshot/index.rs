@@ -59,7 +59,10 @@ pub(super) fn load(dir: &Path, session: SessionId) -> Result<(SessionSnapshots, 
         }
         match file::read(&dir.join(&name), session) {
             Ok((info, _)) => found.snapshots.push(info),
-            Err(error) => found.skipped.push(skipped(session, name, &error)),
+            Err(error) => {
+                let reason = reason_of(&error);
+                found.skipped.push(SkippedSnapshot { session_id: session, file: name, reason });
+            }
         }
     }
     found.snapshots.sort_by_key(|info| std::cmp::Reverse((info.timestamp, info.snapshot_id)));
@@ -67,15 +70,15 @@ pub(super) fn load(dir: &Path, session: SessionId) -> Result<(SessionSnapshots, 
     Ok((found, is_current))
 }
 
-fn skipped(session_id: SessionId, file: String, error: &SnapshotError) -> SkippedSnapshot {
-    let reason = match error {
+/// Returns the reason why a file cannot be used, for a person who knows which file it is.
+pub(super) fn reason_of(error: &SnapshotError) -> String {
+    match error {
         SnapshotError::Damaged { reason, .. } => reason.clone(),
         SnapshotError::Newer { found, supported, .. } => {
             format!("it has version {found}, and this daemon reads up to {supported}")
         }
         other => with_sources(other),
-    };
-    SkippedSnapshot { session_id, file, reason }
+    }
 }
 
 /// Removes the index, which is made again from the files.

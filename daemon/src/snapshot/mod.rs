@@ -114,6 +114,15 @@ impl SnapshotStore {
         file::read(&path, session)
     }
 
+    /// Reads a snapshot file of a session whatever the index says of it. Returns why it cannot be used; `None` if it can, or if
+    /// it is gone.
+    pub(crate) fn examine(&self, session: SessionId, name: &str) -> Option<String> {
+        let path = self.files_of(session).join(name);
+        let error = file::read(&path, session).err()?;
+        // The cleanup removes old ones meanwhile.
+        fsutil::file_len(&path).map(|_| index::reason_of(&error))
+    }
+
     /// Returns whether a snapshot has a file.
     pub(crate) fn has(&self, session: SessionId, id: SnapshotId) -> Result<bool, FsError> {
         Ok(file::find(&self.files_of(session), id)?.is_some())
@@ -284,6 +293,14 @@ impl SnapshotWriter<'_> {
         let mut map = self.store.map.lock();
         map.remove_session(session)?;
         map.save()
+    }
+
+    /// Makes the index of a session again by reading all files, also those that it seems to describe. A failure is logged.
+    pub(crate) fn rebuild_index(&self, session: SessionId) {
+        if let Err(error) = index::remove(&self.store.files_of(session)) {
+            tracing::warn!(%session, "the index of snapshots is made again later: {error}");
+        }
+        self.update_index(session);
     }
 
     /// Writes the index of a session if it does not describe the files. A failure is logged: the files themselves are

@@ -61,7 +61,8 @@ pub struct BackupCreateResult {
     /// The files that are not in the backup, with the reason, at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedFile>,
-    /// Sentences about damage that was backed up as it is, at most 1,000.
+    /// Sentences for a person: about damage that was backed up as it is, and about what was asked and not done; at most
+    /// 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -113,6 +114,16 @@ pub struct BackedUpSession {
     pub log_bytes: u64,
 }
 
+/// A backup whose manifest cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnreadableBackup {
+    /// The id.
+    pub backup_id: String,
+    /// The reason, for a person.
+    pub reason: String,
+}
+
 /// The params of `backup.list`.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +148,9 @@ pub struct BackupListResult {
     /// The sessions of the one that was asked for, the most recently active first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sessions: Vec<BackedUpSession>,
+    /// The backups that cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableBackup>,
 }
 
 /// The params of `backup.verify`.
@@ -154,7 +168,7 @@ pub struct BackupVerifyParams {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupVerifyResult {
-    /// Whether every byte is as it was written.
+    /// Whether there is a backup, and every byte is as it was written.
     pub ok: bool,
     /// Whether the backups are encrypted.
     pub encrypted: bool,
@@ -218,4 +232,10 @@ pub struct BackupRestoreResult {
     /// The files of the home that exist already with another content, and stay as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
+    /// The newer backups that cannot be read, so that an older one with the session was restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableBackup>,
+    /// Whether the configuration was restored, which is in force after `daemon.reload` or a restart.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub config_restored: bool,
 }

@@ -13,6 +13,7 @@ use ollm_protocol::method::{BackupCreate, BackupList, BackupRestore, BackupVerif
 use ollm_protocol::methods::backup::{
     BackupCreateParams, BackupCreateResult, BackupInfo, BackupListParams, BackupListResult,
     BackupRestoreParams, BackupRestoreResult, BackupVerifyParams, BackupVerifyResult,
+    UnreadableBackup,
 };
 use ollm_protocol::{EventKind, Method, SessionId, sanitize};
 
@@ -48,8 +49,8 @@ A directory can hold any number of backups: each writes only what the earlier on
 never change, so any program can copy it elsewhere. A file holds one backup, and must not exist.
 
 A backup has sessions with their files and snapshots, the context entries of projects, and the configuration without \
-headers of servers, passwords in addresses, `sessions.dataDir` and comments. It has no keys, no vocabularies, and \
-nothing that is made again: search index and documents.
+headers of servers, servers with a password in the address, `sessions.dataDir` and comments. It has no keys, no \
+vocabularies, and nothing that is made again: search index and documents.
 
 Encryption is that of age (age-encryption.org). In an encrypted directory, later backups need the passphrase or the \
 identity too. Names and contents are hidden; the number, the sizes and the times of files are not. Without the \
@@ -89,7 +90,8 @@ pub(crate) struct BackupListArgs {
 /// Read all backups of a place and compare every checksum.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 if every byte is as it was written, 1 if not; the damaged files and what they lose are named.
+Exit codes: 0 if there is a backup and every byte is as it was written, 1 if not; the damaged files and what they lose \
+are named.
 
 Examples:
   ollmctl backup verify /mnt/usb/ollm
@@ -159,7 +161,7 @@ fn verify(args: &VerifyArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let path = absolute(&args.place)?;
     let mut params = BackupVerifyParams { path, secret: args.secret.read()? };
     let reply = called::<BackupVerify>(&mut params, "reading", "verify", ctx)?;
-    ctx.print(&reply, |result, _| render_verified(result))?;
+    ctx.print(&reply, |result, _| render_verified(&params.path, result))?;
     match reply.value.ok {
         true => Ok(()),
         false => Err(CommandError::Unwell { exit: Exit::Internal }),
@@ -268,16 +270,29 @@ fn render_created(path: &Path, result: &BackupCreateResult) -> String {
         let (path, reason) = (line(&skipped.path), line(&skipped.reason));
         format!("{} {path}: {reason}", Style::Bad.paint("not backed up:"))
     }));
-    if !(result.warnings.is_empty() && result.skipped.is_empty()) {
+    // Other warnings are about the call, and not about the store.
+    let is_damaged = result.warnings.iter().any(|warning| warning.starts_with("session "));
+    if is_damaged || !result.skipped.is_empty() {
         let _infallible =
             writeln!(text, "  {} ollmctl doctor --store", Style::Strong.paint("try:"));
     }
     text
 }
 
+/// Returns lines about backups that cannot be read.
+fn unreadable(backups: &[UnreadableBackup]) -> String {
+    shown(backups.iter().map(|backup| {
+        let (id, reason) = (line(&backup.backup_id), line(&backup.reason));
+        format!("{} backup {id}: {reason}", Style::Bad.paint("cannot be read:"))
+    }))
+}
+
 fn render_list(result: &BackupListResult, options: &RenderOptions) -> String {
     if result.data.is_empty() {
-        return "no backup is complete\n".to_owned();
+        return match result.unreadable.as_slice() {
+            [] => "no backup is complete\n".to_owned(),
+            backups => unreadable(backups),
+        };
     }
     if !result.sessions.is_empty() {
         let columns = [
@@ -313,16 +328,17 @@ fn render_list(result: &BackupListResult, options: &RenderOptions) -> String {
             of,
         ]
     });
-    table::render(options.width, &columns, rows)
+    table::render(options.width, &columns, rows) + &unreadable(&result.unreadable)
 }
 
-fn render_verified(result: &BackupVerifyResult) -> String {
+fn render_verified(path: &Path, result: &BackupVerifyResult) -> String {
     let n_backups = counted(result.backups.len() as u64, "backup");
     let size = format!("{}, {}", counted(result.parts, "part"), bytes(result.bytes));
     let mut text = match result.ok {
         true => format!("every byte of {n_backups} is as it was written ({size})\n"),
         false => {
-            format!("{}\n", Style::Bad.paint(&format!("damaged; {n_backups} can be read ({size})")))
+            let text = format!("not whole; {n_backups} can be read ({size})");
+            format!("{}\n", Style::Bad.paint(&text))
         }
     };
     text += &shown(result.findings.iter().map(|finding| {
@@ -333,6 +349,16 @@ fn render_verified(result: &BackupVerifyResult) -> String {
         }
         text
     }));
+    let has_bad_part = result.findings.iter().any(|finding| finding.path.starts_with("parts/"));
+    if has_bad_part && path.is_dir() {
+        // A backup takes a part of the right size for a whole one.
+        let _infallible = writeln!(
+            text,
+            "  {} remove these parts and back up to {} again, which writes what the home has",
+            Style::Strong.paint("try:"),
+            line(&path.to_string_lossy())
+        );
+    }
     if result.unneeded_parts > 0 {
         let count = counted(result.unneeded_parts, "part");
         text += &Style::Faint
@@ -357,5 +383,9 @@ fn render_restored(result: &BackupRestoreResult) -> String {
         );
     }
     text += &shown(result.kept.iter().map(|path| format!("kept {}, which exists", line(path))));
+    text += &unreadable(&result.unreadable);
+    if result.config_restored {
+        text += "config.yaml is in force after: ollmctl daemon restart\n";
+    }
     text
 }

@@ -35,10 +35,10 @@ pub(super) struct NewSecretArgs {
     encrypt: bool,
     #[command(flatten)]
     existing: SecretArgs,
-    /// Encrypt for the owner of this public key of age; can be repeated.
+    /// Encrypt a new place for the owner of this public key of age; can be repeated.
     #[arg(long, value_name = "KEY", conflicts_with = "passphrase_file")]
     recipient: Vec<String>,
-    /// Encrypt for the owners of the public keys in a file, one a line.
+    /// Encrypt a new place for the owners of the public keys in a file, one a line.
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
     recipients_file: Option<PathBuf>,
 }

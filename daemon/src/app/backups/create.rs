@@ -1,6 +1,6 @@
 //! Making a backup: sessions one after another, each at one instant, then the small files of the home.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
@@ -32,7 +32,12 @@ pub(super) fn create(
     only.map(|id| core.sessions.files(id)).transpose()?;
     let target = BackupTarget::open(&params.path, &secret)?;
     let manifest = Manifest::new(core.clock.now(), only);
-    let (skipped, warnings) = (Vec::new(), Vec::new());
+    let (skipped, mut warnings) = (Vec::new(), Vec::new());
+    if target.ignores_recipients() {
+        let text = "the recipients were not used: who can read this directory was decided when it \
+                    was made";
+        warnings.push(text.to_owned());
+    }
     let mut backup = Backup { core, work, target, manifest, skipped, warnings };
     backup.add_sessions(only)?;
     if only.is_none() {
@@ -69,44 +74,47 @@ impl Backup<'_> {
         let mut logs = self.core.sessions.log_ids()?;
         logs.retain(|(id, _)| only.is_none_or(|only| only == *id));
         logs.sort_unstable();
-        let blobs = |id| fsutil::size_of_files(&blobs_dir(self.core, id)).unwrap_or_default();
+        let blobs =
+            |id| fsutil::size_of_files(&beside_logs(self.core, id, "blobs")).unwrap_or_default();
         self.work.set_total(logs.iter().map(|(id, bytes)| bytes + blobs(*id)).sum());
         for (id, _) in logs {
             let (n_files, added) = (self.manifest.files.len(), self.add_session(id));
-            match added {
-                Ok(()) => {}
+            let reason = match added {
+                Ok(()) => continue,
                 Err(error) if only.is_some() || !is_of_session(&error) => return Err(error),
+                Err(AppError::Session(SessionError::NotFound { .. })) if !self.is_lost(id) => None,
                 Err(AppError::Session(SessionError::NotFound { .. })) => {
-                    self.manifest.files.truncate(n_files);
+                    Some("none of its lines is a whole record".to_owned())
                 }
-                Err(error) => {
-                    self.manifest.files.truncate(n_files);
-                    let path = HomeFile::Log(id).path();
-                    self.skipped.push(SkippedFile { path, reason: with_sources(&error) });
-                }
-            }
+                Err(error) => Some(with_sources(&error)),
+            };
+            self.manifest.files.truncate(n_files);
+            let path = HomeFile::Log(id).path();
+            self.skipped.extend(reason.map(|reason| SkippedFile { path, reason }));
         }
         Ok(())
+    }
+
+    /// Returns whether a session without a record has a log, and is neither a draft nor being deleted.
+    fn is_lost(&self, id: SessionId) -> bool {
+        let sessions = &self.core.sessions;
+        sessions.peek(id, |_| ()).is_none()
+            && !sessions.deleting().contains(&id)
+            && fsutil::file_len(&beside_logs(self.core, id, "jsonl")).is_some()
     }
 
     /// Adds the files of a session. After an error some of them may be in the manifest.
     fn add_session(&mut self, id: SessionId) -> Result<()> {
         let files = self.core.sessions.files(id)?;
         self.add_log(id, &files)?;
-        let fail = |error: FsError| SessionError::fs(id, &error);
-        for name in files.blob_names().map_err(fail)? {
-            // One that is gone belonged to a write that failed.
-            let Some(bytes) = files.read_blob(&name).map_err(fail)? else { continue };
-            self.add(&HomeFile::Blob(id, name.clone()), &bytes)?;
-            // A small one without encryption is a part with the same name.
-            let parts = self.manifest.files.last().map(|file| file.parts.as_slice());
-            if parts != Some(std::slice::from_ref(&name))
-                && blake3::hash(&bytes).to_hex().as_str() != name
-            {
-                self.warnings.push(format!("session {id}: the blob {name} is damaged"));
-            }
+        let warnings = self.add_blobs(id, &files)?;
+        if fsutil::file_len(&beside_logs(self.core, id, "jsonl")).is_none() {
+            // A deletion removes the blobs after the log.
+            return Err(SessionError::NotFound { id }.into());
         }
-        for (name, path) in self.core.snapshots.file_paths(id).map_err(fail)? {
+        self.warnings.extend(warnings);
+        let snapshots = self.core.snapshots.file_paths(id);
+        for (name, path) in snapshots.map_err(|error| SessionError::fs(id, &error))? {
             let file = HomeFile::Snapshot(id, name);
             self.add_small(&file, &path, Some)?;
         }
@@ -122,6 +130,32 @@ impl Backup<'_> {
             records: files.records,
         });
         Ok(())
+    }
+
+    /// Adds the blobs of a session; returns warnings about those that are damaged or missing.
+    fn add_blobs(&mut self, id: SessionId, files: &SessionCopy) -> Result<Vec<String>> {
+        let fail = |error: FsError| SessionError::fs(id, &error);
+        let mut warnings = Vec::new();
+        let mut missing = files.named_blobs().map_err(fail)?;
+        for name in files.blob_names().map_err(fail)? {
+            // One that is gone belonged to a write that failed, or is missing.
+            let Some(bytes) = files.read_blob(&name).map_err(fail)? else { continue };
+            missing.remove(&name);
+            self.add(&HomeFile::Blob(id, name.clone()), &bytes)?;
+            // A small one without encryption is a part with the same name.
+            let parts = self.manifest.files.last().map(|file| file.parts.as_slice());
+            if parts != Some(std::slice::from_ref(&name))
+                && blake3::hash(&bytes).to_hex().as_str() != name
+            {
+                warnings.push(format!("session {id}: the blob {name} is damaged"));
+            }
+        }
+        for (name, (seq, _)) in missing {
+            let text =
+                format!("session {id}: the blob {name} is missing, which record {seq} names");
+            warnings.push(text);
+        }
+        Ok(warnings)
     }
 
     fn add_log(&mut self, id: SessionId, files: &SessionCopy) -> Result<()> {
@@ -207,6 +241,7 @@ fn is_of_session(error: &AppError) -> bool {
     matches!(error, AppError::Session(_))
 }
 
-fn blobs_dir(core: &Core, id: SessionId) -> std::path::PathBuf {
-    core.sessions.dir().join(format!("{id}.blobs"))
+/// Returns the path of a file or directory of a session beside the logs.
+fn beside_logs(core: &Core, id: SessionId, suffix: &str) -> PathBuf {
+    core.sessions.dir().join(format!("{id}.{suffix}"))
 }

@@ -17,13 +17,14 @@ use std::sync::Arc;
 use ollm_protocol::methods::backup::{
     BackedUpSession, BackupCreateParams, BackupCreateResult, BackupInfo, BackupListParams,
     BackupListResult, BackupRestoreParams, BackupRestoreResult, BackupSecret, BackupVerifyParams,
-    BackupVerifyResult,
+    BackupVerifyResult, UnreadableBackup,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, blocking};
 use super::error::{AppError, Result};
-use crate::backup::{BackupSource, HomeFile, Manifest, Secret};
+use crate::backup::{BackupError, BackupSource, HomeFile, Manifest, Secret};
+use crate::error_chain::with_sources;
 
 /// The most items of a list in a result.
 const MAX_ITEMS: usize = 1000;
@@ -67,9 +68,17 @@ pub(crate) fn list(_: &Arc<Core>, params: BackupListParams) -> Result<BackupList
         encrypted: source.is_encrypted(),
         data: Vec::new(),
         sessions: Vec::new(),
+        unreadable: Vec::new(),
     };
     for id in ids {
-        let manifest = source.manifest(&id)?;
+        let manifest = match source.manifest(&id) {
+            // The others may be whole.
+            Err(error) if params.backup_id.is_none() && error.is_of_one_file() => {
+                result.unreadable.push(unreadable(id, &error));
+                continue;
+            }
+            manifest => manifest?,
+        };
         if params.backup_id.is_some() {
             result.sessions = sessions_of(&manifest);
         }
@@ -119,6 +128,10 @@ fn info_of(backup_id: String, manifest: &Manifest) -> BackupInfo {
         files: manifest.files.len() as u64,
         bytes: manifest.bytes(),
     }
+}
+
+fn unreadable(backup_id: String, error: &BackupError) -> UnreadableBackup {
+    UnreadableBackup { backup_id, reason: with_sources(error) }
 }
 
 fn secret_of(secret: Option<&BackupSecret>) -> Result<Secret> {

@@ -1,5 +1,6 @@
 //! Restoring a backup: everything is read and checked before the first file is in the home.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 use ollm_protocol::SessionId;
 use ollm_protocol::event::SessionCreatedData;
 use ollm_protocol::method::{BackupRestore, Method as _};
-use ollm_protocol::methods::backup::{BackupRestoreParams, BackupRestoreResult};
+use ollm_protocol::methods::backup::{BackupRestoreParams, BackupRestoreResult, UnreadableBackup};
 use tokio_util::sync::CancellationToken;
 
-use super::{info_of, require_absolute, secret_of};
+use super::{info_of, require_absolute, secret_of, unreadable};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::app::store_work::StoreWork;
@@ -22,6 +23,19 @@ use crate::session::SessionError;
 /// The longest wait until the catalog has the restored sessions.
 const CATALOG_WAIT: Duration = Duration::from_secs(2);
 
+/// The backup to be restored, and the newer ones that cannot be read.
+type ChosenBackup = (String, Manifest, Vec<UnreadableBackup>);
+
+/// A log of the home, compared with that of a backup.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ComparedLog {
+    /// It has all records of the backup.
+    Whole,
+    /// It has only the first ones.
+    Shorter,
+    Other,
+}
+
 pub(super) fn restore(
     core: &Arc<Core>,
     params: &BackupRestoreParams,
@@ -30,24 +44,136 @@ pub(super) fn restore(
     let work = StoreWork::begin(core, BackupRestore::NAME, left)?;
     require_absolute(&params.path)?;
     let source = BackupSource::open(&params.path, &secret_of(params.secret.as_ref())?)?;
-    let (id, manifest) = choose(&source, params)?;
+    let (backup_id, manifest, unreadable) = choose(&source, params)?;
     let only = params.session_id.or(manifest.session_id);
     let mut restored = BackupRestoreResult {
-        backup: info_of(id, &manifest),
+        backup: info_of(backup_id.clone(), &manifest),
         sessions: Vec::new(),
         present: Vec::new(),
         bytes: 0,
         kept: Vec::new(),
+        unreadable,
+        config_restored: false,
     };
     match only {
         None => require_no_session(core)?,
         Some(id) if core.sessions.is_taken(id) => {
-            compare(core, &source, &manifest, &params.path, id)?;
+            let path = params.path.clone();
+            let Some(log) = manifest.log_of(id) else {
+                return Err(AppError::NotInBackup { id, path });
+            };
+            let found = compare(core, &source, log, id)?;
+            if found != ComparedLog::Whole {
+                let is_longer = found == ComparedLog::Shorter;
+                return Err(AppError::RestoreConflict { id, is_longer, path, backup_id });
+            }
             restored.present.push(id);
             return Ok(restored);
         }
         Some(_) => {}
     }
+    let files = missing_files(core, &manifest, only, &mut restored.kept);
+    restored.bytes = files.iter().map(|(_, file)| file.bytes).sum();
+    restored.config_restored = files.iter().any(|(file, _)| *file == HomeFile::Config);
+    let kept = put_into_home(core, &source, &files, work)?;
+    restored.kept.extend(kept.iter().map(|id| HomeFile::Log(*id).path()));
+    let is_restored = |id: SessionId| only.is_none_or(|only| only == id) && !kept.contains(&id);
+    restored.sessions = announce(core, &manifest, is_restored);
+    Ok(restored)
+}
+
+/// Returns the backup that the params name, or the newest with the session that they name.
+fn choose(source: &BackupSource, params: &BackupRestoreParams) -> Result<ChosenBackup> {
+    if let Some(id) = &params.backup_id {
+        let manifest = source.manifest(id)?;
+        let has = |session: SessionId| manifest.log_of(session).is_some();
+        return match params.session_id.filter(|session| !has(*session)) {
+            None => Ok((id.clone(), manifest, Vec::new())),
+            Some(id) => Err(AppError::NotInBackup { id, path: params.path.clone() }),
+        };
+    }
+    if let Some(session) = params.session_id {
+        return newest_with(source, session, &params.path);
+    }
+    // Backups of single sessions are no states of the home, unless there are no others.
+    let mut newest = None;
+    for id in source.ids()? {
+        let manifest = source.manifest(&id)?;
+        if manifest.session_id.is_none() {
+            return Ok((id, manifest, Vec::new()));
+        }
+        newest.get_or_insert((id, manifest, Vec::new()));
+    }
+    let (path, id) = (params.path.clone(), "that is complete".to_owned());
+    newest.ok_or_else(|| BackupError::NoSuchBackup { path, id }.into())
+}
+
+/// Returns the newest backup with a session that can be read.
+fn newest_with(source: &BackupSource, session: SessionId, path: &Path) -> Result<ChosenBackup> {
+    let mut failures = Vec::new();
+    for id in source.ids()? {
+        match source.manifest(&id) {
+            Ok(manifest) if manifest.log_of(session).is_some() => {
+                let newer = failures.into_iter().map(|(id, error)| unreadable(id, &error));
+                return Ok((id, manifest, newer.collect()));
+            }
+            Ok(_) => {}
+            Err(error) if error.is_of_one_file() => failures.push((id, error)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match failures.into_iter().next() {
+        // It may be the one with the session.
+        Some((_, error)) => Err(error.into()),
+        None => Err(AppError::NotInBackup { id: session, path: path.to_owned() }),
+    }
+}
+
+/// Refuses a home that is in use: what was deleted since would come back, and what was changed would be mixed.
+fn require_no_session(core: &Core) -> Result<()> {
+    let sessions = &core.sessions;
+    // One that is open may have lost the name of its log, and is written to all the same.
+    let is_empty = sessions.log_ids()?.is_empty()
+        && sessions.unfinished_deletions()?.is_empty()
+        && sessions.open_summaries().is_empty();
+    is_empty.then_some(()).ok_or(AppError::HomeInUse)
+}
+
+/// Compares the log of a session of the home with that of a backup.
+fn compare(
+    core: &Core,
+    source: &BackupSource,
+    log: &ManifestFile,
+    id: SessionId,
+) -> Result<ComparedLog> {
+    let live = match core.sessions.files(id) {
+        Err(SessionError::NotFound { .. }) => return Ok(ComparedLog::Other),
+        files => files?,
+    };
+    let mut offset = 0;
+    for (name, bytes) in log.sized_parts() {
+        let part = source.part(name, Some(bytes))?;
+        let len = (live.log_bytes - offset).min(bytes);
+        let mut own = vec![0; len as usize];
+        let is_read = live.read_log(&mut own, offset);
+        if !is_read.map_err(|error| SessionError::fs(id, &error))? || own != part[..len as usize] {
+            return Ok(ComparedLog::Other);
+        }
+        if len < bytes {
+            return Ok(ComparedLog::Shorter);
+        }
+        offset += len;
+    }
+    Ok(ComparedLog::Whole)
+}
+
+/// Returns the files of a backup that the home lacks, or only those of a session; adds those that it has to `kept`.
+fn missing_files<'m>(
+    core: &Core,
+    manifest: &'m Manifest,
+    only: Option<SessionId>,
+    kept: &mut Vec<String>,
+) -> Vec<(HomeFile, &'m ManifestFile)> {
     let (home, mut files) = (core.journals.home(), Vec::new());
     for file in &manifest.files {
         let Some(home_file) = HomeFile::parse(&file.path) else { continue };
@@ -58,95 +184,19 @@ pub(super) fn restore(
         if is_beside_log || home.join(&file.path).symlink_metadata().is_err() {
             files.push((home_file, file));
         } else {
-            restored.kept.push(file.path.clone());
+            kept.push(file.path.clone());
         }
     }
-    restored.bytes = files.iter().map(|(_, file)| file.bytes).sum();
-    put_into_home(core, &source, &files, work)?;
-    announce(core, &manifest, only, &mut restored);
-    Ok(restored)
+    files
 }
 
-/// Returns the backup that the params name, or the newest with the session that they name.
-fn choose(source: &BackupSource, params: &BackupRestoreParams) -> Result<(String, Manifest)> {
-    if let Some(id) = &params.backup_id {
-        let manifest = source.manifest(id)?;
-        let has = |session: SessionId| manifest.log_of(session).is_some();
-        return match params.session_id.filter(|session| !has(*session)) {
-            None => Ok((id.clone(), manifest)),
-            Some(id) => Err(AppError::NotInBackup { id, path: params.path.clone() }),
-        };
-    }
-    let Some(session) = params.session_id else {
-        // Backups of single sessions are no states of the home, unless there are no others.
-        let mut newest = None;
-        for id in source.ids()? {
-            let manifest = source.manifest(&id)?;
-            if manifest.session_id.is_none() {
-                return Ok((id, manifest));
-            }
-            newest.get_or_insert((id, manifest));
-        }
-        let (path, id) = (params.path.clone(), "that is complete".to_owned());
-        return newest.ok_or_else(|| BackupError::NoSuchBackup { path, id }.into());
-    };
-    for id in source.ids()? {
-        let manifest = source.manifest(&id)?;
-        if manifest.log_of(session).is_some() {
-            return Ok((id, manifest));
-        }
-    }
-    Err(AppError::NotInBackup { id: session, path: params.path.clone() })
-}
-
-/// Refuses a home that is in use: what was deleted since would come back, and what was changed would be mixed.
-fn require_no_session(core: &Core) -> Result<()> {
-    let is_empty =
-        core.sessions.log_ids()?.is_empty() && core.sessions.unfinished_deletions()?.is_empty();
-    is_empty.then_some(()).ok_or(AppError::HomeInUse)
-}
-
-/// Compares a session of the home with that of a backup; succeeds if the home has all of its records.
-///
-/// **Errors**: `RestoreConflict`.
-fn compare(
-    core: &Core,
-    source: &BackupSource,
-    manifest: &Manifest,
-    path: &Path,
-    id: SessionId,
-) -> Result<()> {
-    let conflict = |is_longer| AppError::RestoreConflict { id, is_longer, path: path.to_owned() };
-    let live = match core.sessions.files(id) {
-        Err(SessionError::NotFound { .. }) => return Err(conflict(false)),
-        files => files?,
-    };
-    let missing = || AppError::NotInBackup { id, path: path.to_owned() };
-    let log = manifest.log_of(id).ok_or_else(missing)?;
-    let mut offset = 0;
-    for (name, bytes) in log.sized_parts() {
-        let part = source.part(name, Some(bytes))?;
-        let len = (live.log_bytes - offset).min(bytes);
-        let mut own = vec![0; len as usize];
-        let is_read = live.read_log(&mut own, offset);
-        if !is_read.map_err(|error| SessionError::fs(id, &error))? || own != part[..len as usize] {
-            return Err(conflict(false));
-        }
-        if len < bytes {
-            return Err(conflict(true));
-        }
-        offset += len;
-    }
-    Ok(())
-}
-
-/// Reads and checks all files and moves them into the home.
+/// Reads and checks all files and moves them into the home. Returns the sessions that it got meanwhile.
 fn put_into_home(
     core: &Core,
     source: &BackupSource,
     files: &[(HomeFile, &ManifestFile)],
     mut work: StoreWork<'_>,
-) -> Result<()> {
+) -> Result<BTreeSet<SessionId>> {
     work.set_total(files.iter().map(|(_, file)| file.bytes).sum());
     let (home, sessions) = (core.journals.home(), core.sessions.dir());
     let mut stage = RestoreStage::begin(home, sessions, files.len())?;
@@ -156,10 +206,9 @@ fn put_into_home(
             return Err(error);
         }
     }
-    match stage.commit()? {
-        Ok(()) => Ok(()),
-        Err(error) => Err(AppError::RestoreUnfinished { source: error }),
-    }
+    // A change that began before the file of its project was there would replace it.
+    let _unchanged = core.projects.hold();
+    stage.commit()?.map_err(|source| AppError::RestoreUnfinished { source })
 }
 
 fn write(
@@ -179,23 +228,23 @@ fn write(
     Ok(stage.add(&out)?)
 }
 
-/// Lets everything know of the restored sessions.
+/// Lets everything know of the restored sessions, and returns them.
 fn announce(
     core: &Core,
     manifest: &Manifest,
-    only: Option<SessionId>,
-    restored: &mut BackupRestoreResult,
-) {
+    is_restored: impl Fn(SessionId) -> bool,
+) -> Vec<SessionId> {
     if let Err(error) = core.snapshots.recover() {
         tracing::warn!("the map of snapshots is corrected at the next start: {error}");
     }
-    let is_restored = |id: SessionId| only.is_none_or(|only| only == id);
+    let mut restored = Vec::new();
     for session in manifest.sessions.iter().filter(|session| is_restored(session.session_id)) {
         let (id, title) = (session.session_id, session.title.clone());
         core.catalog.mark_dirty(id);
         core.publish(id, None, &SessionCreatedData { title });
-        restored.sessions.push(id);
+        restored.push(id);
     }
     // Lists show them from now on, unless there are too many to wait for.
     core.catalog.wait_caught_up(Instant::now() + CATALOG_WAIT);
+    restored
 }

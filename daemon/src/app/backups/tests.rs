@@ -114,6 +114,7 @@ async fn restored_home_has_the_same_bytes_and_no_secret() {
         let core = scratch_core(other.path());
         let result = restored(&core, &restore_params(&path, secret)).expect("restores");
         assert_eq!((&result.sessions, &result.kept), (&vec![session.id], &Vec::new()), "{name}");
+        assert!(result.config_restored, "{name}");
         let log = format!("{}.jsonl", session.id);
         for file in [&log, "global.json", "projects/0123456789abcdef.json"] {
             let read = |dir: &Path| fs::read(dir.join(file)).expect("reads");
@@ -212,7 +213,7 @@ async fn wrong_secrets_are_told_apart() {
     };
     check(&sealed, passphrase("wrong"), "the passphrase does not open");
     check(&sealed, None, "is encrypted with a passphrase");
-    check(&sealed, Some(own), "is encrypted with a passphrase");
+    check(&sealed, Some(own.clone()), "is encrypted with a passphrase");
     check(&keyed, Some(other), "none of the given keys opens");
     check(&keyed, None, "is encrypted with a key");
     check(&keyed, passphrase("right"), "is encrypted with a key");
@@ -221,6 +222,14 @@ async fn wrong_secrets_are_told_apart() {
     let params = create_params(&plain, passphrase("right"));
     let error = create::create(&session.core, &params, &CancellationToken::new());
     assert!(error.expect_err("is refused").to_string().contains("are not encrypted"));
+    let error = verified(&session.core, &plain, passphrase("right").as_ref());
+    assert!(error.expect_err("is refused").to_string().contains("are not encrypted"));
+    let recipient = age::x25519::Identity::generate().to_public().to_string();
+    let secret = Some(BackupSecret { recipients: vec![recipient], ..own });
+    let params = create_params(&keyed, secret);
+    let made = create::create(&session.core, &params, &CancellationToken::new());
+    let warnings = made.expect("creates").warnings;
+    assert!(warnings.len() == 1 && warnings[0].starts_with("the recipients were not used"));
 }
 
 #[tokio::test]
@@ -238,6 +247,13 @@ async fn places_that_are_none_are_refused() {
     fs::write(scratch.path().join("file"), "x").expect("writes");
     refuse(scratch.path(), "has other files");
     refuse(&scratch.path().join("file"), "");
+    let foreign = scratch.path().join("foreign");
+    fs::create_dir(&foreign).expect("creates");
+    for name in [".tmp-1", "key.age"] {
+        fs::write(foreign.join(name), "x").expect("writes");
+        refuse(&foreign, "has other files");
+        fs::remove_file(foreign.join(name)).expect("was not removed");
+    }
     let archive = scratch.path().join("b.tar");
     drop(created(&session.core, &archive, None));
     refuse(&archive, "there is already a file");
@@ -332,4 +348,117 @@ async fn session_comes_into_a_home_in_use_unless_its_records_differ() {
     let params = BackupRestoreParams { session_id: unknown, ..params };
     let error = restored(&core, &params).expect_err("is unknown");
     assert!(matches!(error, AppError::NotInBackup { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn lost_log_comes_back_beside_its_blobs() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let path = scratch.path().join("b");
+    drop(created(&session.core, &path, None));
+    let (log, blobs) = (format!("{}.jsonl", session.id), format!("{}.blobs", session.id));
+    let files = |dir: &Path| {
+        let mut files = files_below(&dir.join(&blobs));
+        files.sort_unstable();
+        files.push(dir.join(&log));
+        let read = |file: &PathBuf| {
+            (file.file_name().map(ToOwned::to_owned), fs::read(file).expect("reads"))
+        };
+        files.iter().map(read).collect::<Vec<_>>()
+    };
+    let whole = files(session.dir.path());
+    assert!(whole.len() > 1, "it has blobs");
+    for session_id in [None, Some(session.id)] {
+        let other = tempfile::tempdir().expect("a scratch directory");
+        fs::write(other.path().join(&log), "").expect("writes");
+        fs::create_dir(other.path().join(&blobs)).expect("creates");
+        let core = scratch_core(other.path());
+        let params = BackupRestoreParams { session_id, ..restore_params(&path, None) };
+        let result = restored(&core, &params).expect("restores");
+        assert_eq!((&result.sessions, &result.kept), (&vec![session.id], &Vec::new()));
+        assert!(files(other.path()) == whole);
+    }
+}
+
+#[tokio::test]
+async fn damaged_manifest_hides_no_other_backup() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let path = scratch.path().join("b");
+    let first = created(&session.core, &path, None).backup.backup_id;
+    session.record("user", "more").await;
+    let newest = created(&session.core, &path, None).backup.backup_id.max(first);
+    fs::write(path.join(format!("backups/{newest}.json")), "{}").expect("writes");
+    let params = BackupListParams { path: path.clone(), backup_id: None, secret: None };
+    let listed = list(&session.core, params).expect("lists");
+    assert_eq!((listed.data.len(), listed.unreadable.len()), (1, 1));
+    assert_eq!(listed.unreadable[0].backup_id, newest);
+    let other = tempfile::tempdir().expect("a scratch directory");
+    let core = scratch_core(other.path());
+    let whole = restored(&core, &restore_params(&path, None)).expect_err("is damaged");
+    assert!(whole.to_string().contains("is damaged"), "{whole}");
+    let session_id = Some(session.id);
+    let params = BackupRestoreParams { session_id, ..restore_params(&path, None) };
+    let result = restored(&core, &params).expect("restores");
+    assert_eq!((result.sessions, result.unreadable), (vec![session.id], listed.unreadable));
+}
+
+#[tokio::test]
+async fn part_that_cannot_be_read_ends_no_check() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let path = scratch.path().join("b");
+    drop(created(&session.core, &path, None));
+    let check = |expected: &str| {
+        let found = verified(&session.core, &path, None).expect("is checked");
+        assert!(!found.ok && found.findings.len() == 1, "{found:?}");
+        assert!(found.findings[0].text.contains(expected), "{found:?}");
+        found.findings[0].lost.clone()
+    };
+    let part = files_below(&path.join("parts")).remove(0);
+    // More than any memory has room for.
+    let file = fs::File::options().write(true).open(&part);
+    file.and_then(|file| file.set_len(1 << 40)).expect("grows");
+    let lost = check("it is larger than any file of its kind");
+    assert!(!lost.is_empty());
+    fs::remove_file(&part).expect("removes");
+    assert_eq!(check("it is missing"), lost);
+    std::os::unix::fs::symlink("/dev/null", &part).expect("links");
+    assert_eq!(check("it cannot be read: it is a symbolic link"), lost);
+    fs::remove_dir_all(path.join("backups")).expect("removes");
+    assert!(check("no backup is complete").is_empty());
+}
+
+#[tokio::test]
+async fn lost_sessions_and_blobs_are_named() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let lost = session.core.clock.session_id();
+    let log = session.dir.path().join(format!("{lost}.jsonl"));
+    fs::write(&log, "garbage\n").expect("writes");
+    let blobs = session.dir.path().join(format!("{}.blobs", session.id));
+    // The name of a blob has lower case.
+    fs::write(blobs.join("A".repeat(64)), "x").expect("writes");
+    let blob = blobs.join(blake3::hash("long ".repeat(40_000).as_bytes()).to_string());
+    fs::remove_file(&blob).expect("there is the blob");
+    let path = scratch.path().join("b");
+    let params = create_params(&path, None);
+    let made = create::create(&session.core, &params, &CancellationToken::new());
+    let made = made.expect("creates");
+    let skipped: Vec<&str> = made.skipped.iter().map(|skipped| skipped.path.as_str()).collect();
+    assert_eq!(skipped, [format!("sessions/{lost}.jsonl")]);
+    let is_named = |warning: &String| warning.contains("is missing, which record");
+    assert!(made.warnings.iter().any(is_named), "{:?}", made.warnings);
+    assert!(verified(&session.core, &path, None).expect("verifies").ok);
+}
+
+#[tokio::test]
+async fn canceled_backup_leaves_no_manifest() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let (path, left) = (scratch.path().join("b"), CancellationToken::new());
+    left.cancel();
+    let error = create::create(&session.core, &create_params(&path, None), &left);
+    assert!(matches!(error, Err(AppError::StoreWorkCanceled { .. })), "{error:?}");
+    assert!(files_below(&path.join("backups")).is_empty());
 }

@@ -4,12 +4,13 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::SessionId;
+use ollm_protocol::content::Session;
 use ollm_protocol::methods::session::SessionIdParams;
+use ollm_protocol::{Seq, SessionId};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Placed as _, StoreCheck, is_gone, problem, warning};
+use super::{Placed as _, StoreCheck, is_gone, problem, restore_elsewhere, warning};
 use crate::app::error::{AppError, Result};
 use crate::app::sessions::documents;
 use crate::app::store_work::StoreWork;
@@ -30,6 +31,13 @@ struct DocumentShape {
     tool_calls: Vec<IgnoredAny>,
 }
 
+impl DocumentShape {
+    fn has_more_than(&self, session: &Session) -> bool {
+        self.messages.len() as u64 > session.message_count
+            || self.tool_calls.len() as u64 > session.tool_call_count
+    }
+}
+
 impl StoreCheck<'_> {
     /// Examines a session.
     ///
@@ -39,7 +47,10 @@ impl StoreCheck<'_> {
         let exam = self.core.sessions.examine::<AppError>(id, &mut |bytes| work.advance(bytes));
         let exam = match exam {
             Ok(exam) => exam,
-            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) if is_gone(&error) => {
+                self.log_without_records(id, &log);
+                return Ok(());
+            }
             Err(AppError::Session(error)) => {
                 let text = format!("the session cannot be read: {}", with_sources(&error));
                 self.findings
@@ -50,6 +61,7 @@ impl StoreCheck<'_> {
         };
         self.records += exam.records;
         self.log(id, &log, &exam);
+        self.log_end(id, &log, &exam);
         self.blobs(id, &exam);
         self.catalog_row(id, &exam);
         self.document(id, &exam);
@@ -57,10 +69,22 @@ impl StoreCheck<'_> {
         Ok(())
     }
 
+    /// Finds a log that is no session, because no record of it can be read. A draft has none yet, and a session that is
+    /// deleted meanwhile has none any more.
+    fn log_without_records(&mut self, id: SessionId, log: &Path) {
+        let sessions = &self.core.sessions;
+        let is_other = sessions.peek(id, |_| ()).is_some() || sessions.deleting().contains(&id);
+        if is_other || fsutil::file_len(log).is_none() {
+            return;
+        }
+        let text = "no record of the log can be read; a backup or the document may have them";
+        self.findings.push(problem(log, text).of(id).hint(restore_elsewhere(id)));
+    }
+
     fn catalog_row(&mut self, id: SessionId, exam: &SessionExam) {
         let text = match exam.catalog {
             // The catalog has the lost records as they were, until it reads the log again.
-            CatalogView::Differs if exam.lost.is_empty() => {
+            CatalogView::Differs if exam.lost.is_empty() && exam.missing == 0 => {
                 "what the catalog has of the session is not what its log has"
             }
             CatalogView::Unknown if self.is_forgotten(id) => "lists and searches lack the session",
@@ -84,19 +108,39 @@ impl StoreCheck<'_> {
 
     fn log(&mut self, id: SessionId, log: &Path, exam: &SessionExam) {
         let export = || format!("ollmctl sessions export {id} --output {id}.md");
-        for (seq, offset) in &exam.lost {
-            let text = format!("record {seq} is lost; the others can be read");
-            let found = problem(log, text).of(id).at(Some(*seq), Some(*offset));
-            self.findings.push(found.hint(export()));
+        let follows = |(one, _): &(Seq, u64), (next, _): &(Seq, u64)| one.0 + 1 == next.0;
+        for run in exam.lost.chunk_by(follows) {
+            let (first, offset) = run[0];
+            let lost = match run.len() as u64 {
+                1 => format!("record {first} is lost"),
+                n => format!("records {first} to {} are lost", first.0 + n - 1),
+            };
+            let found = problem(log, format!("{lost}; the others can be read"));
+            self.findings.push(found.of(id).at(Some(first), Some(offset)).hint(export()));
         }
         if exam.bad_places > 0 {
             let text =
                 format!("{} damaged places, in which no whole record is lost", exam.bad_places);
             self.findings.push(problem(log, text).of(id).hint(export()));
         }
+    }
+
+    /// Finds what is wrong behind the last record of a log.
+    fn log_end(&mut self, id: SessionId, log: &Path, exam: &SessionExam) {
+        let lost = match (exam.missing, exam.is_end_damaged) {
+            (0, false) => None,
+            (0, true) => Some("the last records are lost".to_owned()),
+            (1, _) => Some("the last record is lost".to_owned()),
+            (n, _) => Some(format!("the last {n} records are lost")),
+        };
+        if let Some(lost) = lost {
+            let found = problem(log, format!("{lost}; the others can be read")).of(id);
+            let found = found.at(None, Some(exam.log_bytes));
+            self.findings.push(found.hint(restore_elsewhere(id)));
+        }
         if exam.torn_bytes > 0 {
             let text = format!(
-                "{} bytes behind the last record were never acknowledged; the next write saves and cuts them",
+                "{} bytes behind the last record are of a write that did not finish or of a damaged record; the next write saves and cuts them",
                 exam.torn_bytes
             );
             self.findings.push(warning(log, text).of(id).at(None, Some(exam.log_bytes)));
@@ -107,11 +151,7 @@ impl StoreCheck<'_> {
         let dir = self.core.sessions.dir().join(format!("{id}.blobs"));
         for fault in &exam.blobs {
             let path: PathBuf = dir.join(&fault.name);
-            let state = if fault.is_missing {
-                "is missing"
-            } else {
-                "has another content than its name says"
-            };
+            let state = with_sources(&fault.damage);
             let found = match (fault.seq, fault.is_of_file) {
                 (Some(seq), false) => problem(
                     &path,
@@ -125,37 +165,52 @@ impl StoreCheck<'_> {
                 ),
                 (None, _) => warning(&path, format!("the blob {state}; no record names it")),
             };
-            let hint = format!(
-                "ollmctl --home NEW backup restore PLACE --session {id}  # then copy the blob"
-            );
+            let hint = format!("{}  # then copy the blob", restore_elsewhere(id));
             self.findings.push(found.of(id).at(fault.seq, None).hint(hint));
         }
     }
 
-    /// Compares the document with the log. An old one is only behind.
+    /// Compares the document with the log. An old one is only behind. One that may have what the log lost is not replaced.
     fn document(&mut self, id: SessionId, exam: &SessionExam) {
         let path = self.core.sessions.document_path(id);
         if fsutil::file_len(&path).is_none() {
             return;
         }
         let reason = match read_shape(&path) {
+            // The session is deleted meanwhile.
+            Err(_) if fsutil::file_len(&path).is_none() => return,
             Err(reason) => reason,
             Ok(shape) if shape.session_id != id => format!("it is of session {}", shape.session_id),
             Ok(shape) => {
-                let (messages, calls) =
-                    (shape.messages.len() as u64, shape.tool_calls.len() as u64);
-                let summary = &exam.summary;
-                if messages <= summary.message_count && calls <= summary.tool_call_count {
-                    return;
+                if self.has_more(id, &shape, exam) {
+                    let text = "the document has messages or calls that the log lacks; keep a copy";
+                    self.findings.push(problem(&path, text).of(id).hint(copy_command(&path)));
                 }
-                "it has more messages or calls than the log".to_owned()
+                return;
             }
         };
-        let found = problem(&path, format!("the document is wrong: {reason}")).of(id);
-        self.derived(found, |core| {
+        let text = format!("the document is wrong: {reason}");
+        if exam.has_loss() {
+            let text = format!("{text}; the log lost records that it may have, so keep a copy");
+            self.findings.push(problem(&path, text).of(id).hint(copy_command(&path)));
+            return;
+        }
+        self.derived(problem(&path, text).of(id), |core| {
             documents::save(core, SessionIdParams { session_id: id }).map(drop)
         });
     }
+
+    /// Returns whether a document has more than the log, which may have grown since it was examined.
+    fn has_more(&self, id: SessionId, shape: &DocumentShape, exam: &SessionExam) -> bool {
+        // The session is not opened for this: the catalog would read a damaged log again, and then not know any more
+        // which records are missing.
+        shape.has_more_than(&exam.summary)
+            && self.core.sessions.files(id).is_ok_and(|files| shape.has_more_than(&files.summary))
+    }
+}
+
+fn copy_command(path: &Path) -> String {
+    format!("cp {} .", path.display())
 }
 
 fn read_shape(path: &Path) -> std::result::Result<DocumentShape, String> {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::Timestamp;
+
 use super::*;
 use crate::app::testing::TestSession;
 
@@ -119,9 +121,100 @@ async fn session_without_a_log_is_removed_from_the_catalog() {
     let dir = session.dir.path();
     fs::remove_file(dir.join(format!("{}.jsonl", session.id))).expect("removes");
     let result = checked(&session, false);
-    assert!(only(&result).text.contains("blobs of a session whose log is gone"), "{result:?}");
+    let [row, blobs] = &result.findings[..] else { panic!("{result:?}") };
+    assert!(row.text.starts_with("lists show the session"), "{result:?}");
+    assert!(blobs.text.contains("blobs of a session whose log is gone"), "{result:?}");
     fs::remove_dir_all(dir.join(format!("{}.blobs", session.id))).expect("removes");
     let result = checked(&session, true);
     assert!(result.ok && only(&result).repaired, "{result:?}");
     assert_eq!(checked(&session, false).findings, []);
+}
+
+/// Closes all sessions, and returns the path of the log.
+fn closed_log(session: &TestSession) -> std::path::PathBuf {
+    session.core.sessions.close_unused(Timestamp::from_unix_ms(i64::MAX));
+    session.core.sessions.document_path(session.id).with_extension("jsonl")
+}
+
+#[tokio::test]
+async fn lost_end_of_a_log_is_a_problem_and_the_document_that_has_it_is_kept() {
+    let session = session().await;
+    documents_save(&session);
+    assert_eq!(checked(&session, false).findings, []);
+    let log = closed_log(&session);
+    let document = session.core.sessions.document_path(session.id);
+    let saved = fs::read(&document).expect("reads");
+    let bytes = fs::read(&log).expect("reads");
+    let at = session.position_in_log("\"last\"") as usize;
+    let start = bytes[..at].iter().rposition(|byte| *byte == b'\n').expect("a line") + 1;
+    for (left, n_findings) in [(10, 3), (0, 2)] {
+        fs::write(&log, &bytes[..start + left]).expect("cuts");
+        let result = checked(&session, true);
+        let texts: Vec<_> = result.findings.iter().map(|found| found.text.as_str()).collect();
+        assert!(!result.ok && texts.len() == n_findings, "{texts:?}");
+        assert!(texts[0].starts_with("the last 2 records are lost"), "{texts:?}");
+        assert!(texts[1].ends_with("keep a copy"), "{texts:?}");
+        assert!(fs::read(&document).expect("reads") == saved, "the document is as it was");
+    }
+    // A document that cannot be parsed may have the lost records too.
+    fs::write(&document, &saved[..saved.len() - 3]).expect("cuts");
+    let result = checked(&session, true);
+    assert!(result.findings.iter().all(|found| !found.repaired), "{result:?}");
+    assert!(fs::read(&document).expect("reads") == saved[..saved.len() - 3]);
+}
+
+#[tokio::test]
+async fn log_without_a_record_is_a_problem() {
+    let session = session().await;
+    assert_eq!(checked(&session, false).findings, []);
+    let log = closed_log(&session);
+    for (content, expected) in [("", "the log is empty"), ("x\n", "no record of the log can be")] {
+        fs::write(&log, content).expect("writes");
+        let result = checked(&session, true);
+        assert!(!result.ok && result.findings[0].text.starts_with(expected), "{result:?}");
+        // The first time, the catalog still has the session.
+        assert!(result.findings[1..].iter().all(|found| found.repaired), "{result:?}");
+        assert_eq!(fs::read_to_string(&log).expect("reads"), content);
+    }
+    // A start sets such a log aside.
+    fs::rename(&log, log.with_extension("torn-1")).expect("renames");
+    fs::write(log.with_extension("json"), "{}").expect("writes");
+    let result = checked(&session, true);
+    let texts: Vec<_> = result.findings.iter().map(|found| found.text.as_str()).collect();
+    let [document, torn, blobs] = texts[..] else { panic!("{texts:?}") };
+    assert!(!result.ok && document.starts_with("the document of a session whose log is gone"));
+    assert!(torn.starts_with("a log of which no record") && blobs.starts_with("blobs"));
+}
+
+#[tokio::test]
+async fn damaged_snapshot_is_found_although_its_index_describes_it() {
+    use crate::app::snapshots::create;
+
+    let session = session().await;
+    let params = serde_json::json!({ "sessionId": session.id, "summary": "before" });
+    let params = serde_json::from_value(params).expect("params");
+    let made = create::create(Arc::clone(&session.core), params).await.expect("creates");
+    assert_eq!(checked(&session, false).findings, []);
+    let name = format!("snapshot-{}.json", made.snapshot.snapshot_id);
+    let files = session.core.snapshots.file_paths(session.id).expect("lists");
+    let (_, path) = files.into_iter().find(|(file, _)| *file == name).expect("has a file");
+    let len = fs::read(&path).expect("reads").len();
+    fs::write(&path, vec![b' '; len]).expect("writes");
+    let n_skipped = || session.core.snapshots.list(session.id).expect("lists").skipped.len();
+    let result = checked(&session, false);
+    assert!(only(&result).text.starts_with("the snapshot cannot be read"), "{result:?}");
+    assert_eq!(n_skipped(), 0, "the index has its name and its size");
+    drop(checked(&session, true));
+    assert_eq!(n_skipped(), 1, "the index was made again");
+}
+
+#[test]
+fn findings_are_counted_and_the_first_of_each_level_are_kept() {
+    let (mut list, path) = (FindingList::default(), Path::new("/x"));
+    (0..=MAX_FINDINGS).for_each(|_| list.push(warning(path, "a warning")));
+    assert!(!list.is_wrong);
+    list.push(problem(path, "a problem"));
+    assert_eq!((list.is_wrong, list.count), (true, MAX_FINDINGS as u64 + 2));
+    let kept = list.into_kept();
+    assert_eq!((kept.len(), kept[0].level), (MAX_FINDINGS, FindingLevel::Problem));
 }

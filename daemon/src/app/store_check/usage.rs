@@ -26,9 +26,9 @@ pub(super) struct UsedSpace {
 }
 
 impl UsedSpace {
-    /// Returns the bytes of logs and blobs.
-    pub(super) fn session_bytes(&self) -> u64 {
-        ["logs", "blobs"]
+    /// Returns the bytes of the files that are read as a whole: logs, blobs and snapshots.
+    pub(super) fn bytes_to_read(&self) -> u64 {
+        ["logs", "blobs", "snapshots"]
             .iter()
             .filter_map(|kind| self.kinds.get(kind))
             .map(|(_, bytes)| bytes)
@@ -96,7 +96,8 @@ pub(super) fn measure(core: &Core, logs: &[(SessionId, u64)]) -> Result<UsedSpac
     Ok(usage)
 }
 
-/// Calls `visit` with every regular file below a directory: the names on its path, its size and its path.
+/// Calls `visit` with every regular file below a directory: the names on its path, its size and its path. A directory below
+/// it that cannot be read is left out, such as one that is removed meanwhile, and `lost+found`.
 fn walk(
     dir: &Path,
     names: &mut Vec<String>,
@@ -104,11 +105,14 @@ fn walk(
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("list", dir, source);
     let entries = match fs::read_dir(dir) {
-        // A directory that is removed meanwhile, as that of a restore.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        // `names` is empty for the top only.
+        Err(_) if !names.is_empty() => return Ok(()),
         entries => entries.map_err(fail)?,
     };
     for entry in entries {
+        if entry.is_err() && !names.is_empty() {
+            return Ok(());
+        }
         let path: PathBuf = entry.map_err(fail)?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         names.push(name.to_owned());
