@@ -132,7 +132,13 @@ fn named_files_and_options_are_sent_with_a_message() {
     terminal.send("/set --keep seed=9\r");
     terminal.expect("seed = 9  (kept by the session)");
     terminal.send("/set bogus=1\r");
-    terminal.expect("bogus is not an option");
+    terminal.expect("bogus = 1  (this chat)");
+    // The server knows which options it has.
+    terminal.send("hi\r");
+    terminal.expect("error: ");
+    terminal.expect("bogus");
+    terminal.expect("> hi");
+    terminal.send("\u{15}/set bogus=\r");
     terminal.send("what is @data.bin\r");
     terminal.expect("data.bin is neither text nor a picture");
     terminal.expect("> what is @data.bin");
@@ -170,7 +176,7 @@ fn question_takes_options_a_schema_and_a_picture() {
     assert_eq!(body["format"], json!({ "type": "object" }));
     assert_eq!(body["messages"][0]["images"].as_array().map(Vec::len), Some(1));
     let error = fixture.chat(&["-o", "num_ctx=9", "Why?"], "").fails(2);
-    assert!(error.contains("num_ctx is not an option"), "{error}");
+    assert!(error.contains("num_ctx applies to all requests"), "{error}");
     assert!(fixture.chat(&["--image", &schema, "Why?"], "").fails(2).contains("is not a picture"));
 }
 
