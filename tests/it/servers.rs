@@ -591,3 +591,27 @@ fn slots_are_known_after_another_server_moved() {
     fake.resume();
     fake.resume();
 }
+
+#[test]
+fn server_of_the_section_ollama_can_have_headers_and_a_key_file() {
+    let (heads, seen) = std::sync::mpsc::channel();
+    let heads = std::sync::Mutex::new(heads);
+    let server = FakeServer::start(move |request| {
+        heads.lock().unwrap().send(request.head.clone()).unwrap();
+        http_response(404, "", b"")
+    });
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("key");
+    std::fs::write(&path, "s3same-key").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    sandbox.write_config(&format!(
+        "ollama: {{ host: {} }}\nservers:\n  ollama:\n    keyFile: {}\n    headers: {{ X-Team: blue }}\n",
+        server.host(),
+        path.display()
+    ));
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let _listed = wire.call("model.list", json!({}));
+    let head = seen.recv().unwrap();
+    assert!(head.contains("x-team: blue\n"), "{head}");
+    assert!(head.contains("authorization: Bearer s3same-key\n"), "{head}");
+}

@@ -425,19 +425,10 @@ fn model_settings(config: &Config) -> ModelSettings {
     let mut servers: Vec<_> = config.servers.iter().collect();
     servers.sort_by_key(|(_, server)| server.position);
     let of = |(name, server): (&String, &ServerConfig)| {
+        let address = address_of(name, server, &ollama.address);
+        let (name, kind) = (name.clone(), server.kind);
         let (parallel, models) = (server.parallel, server.models.clone());
-        match address_of(name, server) {
-            None => {
-                let affinity = server.affinity.clone();
-                let address =
-                    ollama.address.clone().map(|address| HttpAddress { affinity, ..address });
-                ServerSettings { parallel, models, address, ..ollama.clone() }
-            }
-            Some(address) => {
-                let (name, kind) = (name.clone(), server.kind);
-                ServerSettings { name, kind, address, timeouts, parallel, models }
-            }
-        }
+        ServerSettings { name, kind, address, timeouts, parallel, models }
     };
     let mut all: Vec<_> = servers.into_iter().map(of).collect();
     if !config.servers.contains_key(DEFAULT_SERVER) {
@@ -446,18 +437,28 @@ fn model_settings(config: &Config) -> ModelSettings {
     ModelSettings(all)
 }
 
-/// Returns how a server of the configuration is reached; `None` for the one of the section `ollama`.
-fn address_of(name: &str, server: &ServerConfig) -> Option<Result<HttpAddress, ModelError>> {
-    let host = server.host.clone()?;
-    let setup = |problem| ModelError::Setup { server: name.to_owned(), problem };
-    Some(match server.problem.clone() {
-        Some(problem) => Err(setup(problem)),
-        None => Ok(HttpAddress {
-            host,
-            key: server.key.clone(),
-            headers: server.headers.clone(),
-            certificates: server.certificates.clone(),
-            affinity: server.affinity.clone(),
-        }),
+/// Returns how a server of the configuration is reached. `ollama`: the address and the key of the section `ollama`, for the
+/// server that has no address of its own.
+fn address_of(
+    name: &str,
+    server: &ServerConfig,
+    ollama: &Result<HttpAddress, ModelError>,
+) -> Result<HttpAddress, ModelError> {
+    if let Some(problem) = server.problem.clone() {
+        return Err(ModelError::Setup { server: name.to_owned(), problem });
+    }
+    let (host, key) = match &server.host {
+        Some(host) => (host.clone(), None),
+        None => {
+            let HttpAddress { host, key, .. } = ollama.clone()?;
+            (host, key)
+        }
+    };
+    Ok(HttpAddress {
+        host,
+        key: server.key.clone().or(key),
+        headers: server.headers.clone(),
+        certificates: server.certificates.clone(),
+        affinity: server.affinity.clone(),
     })
 }
