@@ -10,7 +10,7 @@ use ollm_protocol::sanitize;
 
 /// The daemon's advice for an Ollama that does not run.
 pub(crate) const START_OLLAMA: &str = "ollama serve";
-/// What is said where that advice cannot be followed.
+/// The advice where Ollama is not installed.
 pub(crate) const NO_OLLAMA: &str = "Ollama is not installed here (https://ollama.com); without a model, everything but answers works";
 
 /// A daemon that uses another model server than its environment variable in this shell says.

@@ -24,7 +24,7 @@ use super::{doctor_store, models};
 use crate::address::{AddressSource, is_home_locked, lock_holder};
 use crate::command_context::{CallReply, CommandContext, is_older};
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, decode};
+use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::{ClientError, Exit};
 use crate::model_server::OtherModelServer;
 use crate::render::units::{ago, bytes, grouped};
@@ -139,12 +139,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     };
     let mut daemon = None;
     let foreign = address.check_owner().err();
-    // A connection to the socket of an installed service would start the daemon.
-    let connected = match connector.may_be_running() {
-        true => BlockingClient::connect(&connector).map(Some),
-        false => Ok(None),
-    };
-    match connected {
+    match connect(&connector, home.locked) {
         Ok(Some(mut client)) => {
             socket.connected = Some(client.socket().to_owned());
             findings.extend(other_model_server(&client, ctx));
@@ -154,11 +149,8 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
             }
         }
         // Of the home of another user, nothing else can be said.
-        Err(_) if foreign.is_some() => {}
+        Ok(None) | Err(_) if foreign.is_some() => {}
         Ok(None) => findings.extend(not_running(address.home())),
-        Err(ClientError::Unreachable { .. }) if !home.locked && address.socket().is_none() => {
-            findings.extend(not_running(address.home()));
-        }
         Err(error) => findings.push(problem("daemon", &error, error.hint())),
     }
     match check_config(&connector) {
@@ -195,7 +187,23 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     (report, daemon.map(|daemon| daemon.value))
 }
 
-/// Returns what is to say of a home without a daemon.
+/// Connects to the daemon; returns `None` if it does not run.
+fn connect(connector: &Connector, is_locked: bool) -> Result<Option<BlockingClient>, ClientError> {
+    // A connection to the socket of an installed service would start the daemon.
+    if !connector.may_be_running() {
+        return Ok(None);
+    }
+    match BlockingClient::connect(connector) {
+        Err(ClientError::Unreachable { .. })
+            if !is_locked && connector.address().socket().is_none() =>
+        {
+            Ok(None)
+        }
+        connected => connected.map(Some),
+    }
+}
+
+/// Returns the findings about a home without a daemon.
 fn not_running(home: &Path) -> Vec<DoctorFinding> {
     let text = "ollmd is not running, so sessions and model servers were not examined; \
         other commands start it when they need it";

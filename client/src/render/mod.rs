@@ -30,13 +30,13 @@ pub(crate) struct RenderOptions {
     pub(crate) width: usize,
     /// The columns at which prose is wrapped; `None` to leave its lines whole, for another program.
     pub(crate) prose_columns: Option<usize>,
-    /// Whether styles are shown.
+    /// Set if styles are shown.
     pub(crate) is_styled: bool,
     /// The present time, for ages.
     pub(crate) now: Timestamp,
     /// Converts a time to the time zone of the reader.
     pub(crate) local_time: fn(Timestamp) -> DateTime<FixedOffset>,
-    /// Whether long texts are printed whole.
+    /// Set if long texts are printed whole.
     pub(crate) full: bool,
 }
 

@@ -374,7 +374,7 @@ fn launchd_state(output: &str) -> ServiceState {
 #[error("{reason}")]
 pub(crate) struct NoManager {
     pub(crate) reason: String,
-    /// What to do instead.
+    /// The commands that help instead.
     pub(crate) instead: String,
 }
 

@@ -14,7 +14,7 @@ use crate::fsutil::{self, FsError};
 
 /// The end of the name of a manifest.
 const MANIFEST_SUFFIX: &str = ".json";
-/// What follows it if the manifest is encrypted.
+/// The end of the name of an encrypted manifest, behind [`MANIFEST_SUFFIX`].
 const SEALED_SUFFIX: &str = ".age";
 
 /// The place of backups, open for reading.

@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::harness::{Daemon, Sandbox, program, run};
 
 /// A user id without an account.
@@ -110,6 +112,32 @@ fn root_with_the_home_of_another_user_creates_nothing() {
         assert!(output.stderr.contains("belongs to user 61234"), "{output:?}");
         assert!(!Path::new(&user_home).join(".ollm").exists());
     }
+}
+
+#[test]
+fn doctor_names_a_home_of_another_user_or_without_rights_once() {
+    let sandbox = Sandbox::new();
+    if !can_be_other_user(&sandbox) {
+        return;
+    }
+    let doctor = |home: &Path| {
+        let mut command = ctl_as_other(&sandbox, &["--json", "doctor"]);
+        command.env("OLLM_HOME", home);
+        let output = run(command, "");
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap().iter();
+        let problems = findings.filter(|finding| finding["level"] == "problem");
+        problems.map(|finding| finding["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let home = sandbox.home();
+    sandbox.daemon().kill();
+    let expect =
+        format!("{} belongs to user 0, and this process runs as user {OTHER}", home.display());
+    assert_eq!(doctor(&home), [expect]);
+    // The home is not there yet, and only root may make it.
+    let parent = sandbox.project_dir("closed");
+    let expect = format!("{parent} cannot be written, so ollmd cannot keep anything there");
+    assert_eq!(doctor(&Path::new(&parent).join("home")), [expect]);
 }
 
 #[test]

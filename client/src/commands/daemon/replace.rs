@@ -121,7 +121,7 @@ fn running_work(error: &CommandError) -> Option<Vec<RunningWork>> {
     serde_json::from_value(failure.fields.get("running")?.clone()).ok()
 }
 
-/// What a person sees of the wait: a line that moves on a terminal, else a line for each change.
+/// The display of the wait: a line that moves on a terminal, else a line for each change.
 #[derive(Default)]
 struct WaitProgress {
     spinner: Option<Spinner>,

@@ -1,4 +1,4 @@
-//! What is wrong with the installed service, for `ollmctl service status` and `ollmctl doctor`.
+//! The findings about the installed service, for `ollmctl service status` and `ollmctl doctor`.
 
 use std::path::PathBuf;
 

@@ -75,7 +75,7 @@ pub(super) enum UiCall {
         request: PageRequest,
         params: SessionListParams,
     },
-    /// One session, if the filters of the list admit it.
+    /// Requests a session that changed; the answer is empty if the filters of the list do not admit it.
     One {
         ticket: u64,
         session_id: SessionId,

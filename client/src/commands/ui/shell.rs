@@ -1,8 +1,10 @@
 //! The shell around the state: it brings keys, events, answers and signals to the state, does what the state requests,
 //! and draws.
 //!
-//! One thread reads keys; everything else happens on one other thread. **Invariants**: a frame is drawn at most 30 times
-//! a second, and once for all inputs that arrive together; the terminal is given back however this ends.
+//! A thread reads keys, and another one does everything else.
+//!
+//! **Invariants**: a frame is drawn at most 30 times a second, and once for all inputs that arrive together; the terminal is
+//! given back however this ends.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! One or more whole blocks of Markdown as lines for a terminal. Pure.
+//! Renders whole blocks of Markdown as lines for a terminal. Pure.
 //!
 //! Blank lines between blocks are those of the source, and lines of a paragraph stay lines: models and people write
 //! them on purpose, and so no block changes by what follows it. Without styles the marks of emphasis and code stay.

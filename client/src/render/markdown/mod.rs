@@ -38,7 +38,7 @@ const PARSED_BYTES: usize = 4 << 10;
 pub(crate) struct Layout {
     /// Columns of a line.
     pub(crate) width: usize,
-    /// Whether styles are shown. Without them, the marks of emphasis and code stay.
+    /// Set if styles are shown. Without them, the marks of emphasis and code stay.
     pub(crate) is_styled: bool,
 }
 

@@ -29,10 +29,11 @@ type ChosenBackup = (String, Manifest, Vec<UnreadableBackup>);
 /// A log of the home, compared with that of a backup.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ComparedLog {
-    /// It has all records of the backup.
+    /// The log has all records of the backup.
     Whole,
-    /// It has only the first ones.
+    /// The log has only the first records of the backup.
     Shorter,
+    /// The log has other records, or is gone.
     Other,
 }
 

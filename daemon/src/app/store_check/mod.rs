@@ -77,7 +77,7 @@ struct FindingList {
     problems: Vec<StoreFinding>,
     warnings: Vec<StoreFinding>,
     count: u64,
-    /// Whether there is a problem that was not repaired.
+    /// Set if a problem was not repaired.
     is_wrong: bool,
 }
 
