@@ -508,6 +508,8 @@ pub(crate) fn is_older(version: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Exit;
+    use crate::testing::{run_against, session_json};
 
     #[test]
     fn list_is_requested_until_complete_or_the_limit() {
@@ -517,6 +519,21 @@ mod tests {
         assert!(!found.behind);
         assert_eq!(pages.len(), 1);
         assert!(complete_list(|| Ok(page(true))).unwrap().behind);
+    }
+
+    #[test]
+    fn incomplete_list_decides_neither_last_nor_that_a_session_is_missing() {
+        let view = |session: &'static str, data: Value, behind: bool| {
+            let run = run_against(&["sessions", "view", session], move |method, _| {
+                (method == "session.list").then(|| json!({ "data": data, "behind": behind }))
+            });
+            run.error.unwrap().exit()
+        };
+        let one = json!([session_json()]);
+        assert_eq!(view("last", one.clone(), true), Exit::Busy);
+        assert_eq!(view("dead", json!([]), true), Exit::Busy);
+        assert_eq!(view("dead", json!([]), false), Exit::NotFound);
+        assert_ne!(view("last", one, false), Exit::Busy);
     }
 
     #[test]

@@ -194,6 +194,20 @@ mod tests {
     }
 
     #[test]
+    fn path_that_is_gone_is_canonical_as_far_as_it_exists() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(scratch.path()).unwrap();
+        std::fs::create_dir(top.join("new")).unwrap();
+        std::os::unix::fs::symlink(&top, top.join("link")).unwrap();
+        for given in ["new/../gone/x", "link/gone/x", "link/new/../gone/x"] {
+            let found = filter_path(Some(&top.join(given))).unwrap().unwrap();
+            assert_eq!(Path::new(&found), top.join("gone/x"), "{given}");
+        }
+        let found = filter_path(Some(&top.join("link/new"))).unwrap().unwrap();
+        assert_eq!(Path::new(&found), top.join("new"));
+    }
+
+    #[test]
     fn directories_above_end_at_the_home_and_at_shared_ones() {
         let scratch = tempfile::tempdir().unwrap();
         let top = std::fs::canonicalize(scratch.path()).unwrap();

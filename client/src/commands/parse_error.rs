@@ -110,6 +110,7 @@ mod tests {
         check("sessions rename", "ollmctl sessions rename --help");
         check("sessions list --limit x", "ollmctl sessions list --help");
         check("undo --files previev", "ollmctl undo --files preview");
+        check("snapshot view", "ollmctl snapshot --help");
         check("nonsense", "ollmctl --help");
     }
 

@@ -156,6 +156,37 @@ fn current_session_is_found_from_below_and_moves_with_its_project() {
 }
 
 #[test]
+fn moved_sessions_keep_their_order_and_get_no_further_model_server() {
+    let sandbox = Sandbox::new();
+    sandbox.write_config(
+        "servers:\n  near: { url: 'http://127.0.0.1:9' }\n  far: { url: 'http://127.0.0.1:9' }\n",
+    );
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let [old, new] = ["old", "new"].map(|name| sandbox.project_dir(name));
+    let project = |path: &str| json!({ "projectPath": path });
+    let ids = ["one", "two", "three"].map(|text| {
+        let id = wire.create(project(&old));
+        wire.record(&id, "user", text);
+        id
+    });
+    let mut allow = |path: &str, servers: Value| {
+        let params = json!({ "projectPath": path, "allowedServers": servers });
+        wire.ok("session.setProjectServers", params)
+    };
+    allow(&old, json!(["near"]));
+    allow(&new, json!(["near", "far"]));
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let error = sandbox.ctl([&["sessions", "move", &old, &new], dry_run].concat()).fails(2);
+        assert!(error.contains("allows model servers that the old one does not"), "{error}");
+    }
+    allow(&new, json!(["near"]));
+    sandbox.ctl(["sessions", "move", &old, &new]).ok();
+    let listed = wire.ok("session.list", project(&new));
+    let listed: Vec<_> = array(&listed["data"]).iter().map(|one| &one["sessionId"]).collect();
+    assert_eq!(listed, [&ids[2], &ids[1], &ids[0]]);
+}
+
+#[test]
 fn last_without_sessions_is_not_found() {
     let sandbox = Sandbox::new();
     let _daemon = sandbox.daemon();

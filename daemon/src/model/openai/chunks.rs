@@ -558,4 +558,25 @@ mod tests {
         check("data: {\"private", "garbage");
         check("data: [1]", "garbage");
     }
+
+    #[test]
+    fn ids_of_tool_calls_count_for_the_limit_of_an_answer() {
+        let id = "x".repeat(MAX_CALL_BYTES / 2);
+        let call = |index: u32| {
+            let calls = json!([{ "index": index, "id": id, "function": { "name": "f" } }]);
+            format!(
+                "data: {}",
+                json!({ "choices": [{ "index": 0, "delta": { "tool_calls": calls } }] })
+            )
+        };
+        let (_, _, failed) = read(&[&call(0), &call(1)]);
+        assert!(matches!(failed, Some(ModelError::TooLarge { .. })), "{failed:?}");
+    }
+
+    #[test]
+    fn counts_beyond_all_numbers_are_the_largest_one() {
+        let timings = json!({ "choices": [], "timings": { "cache_n": 1, "prompt_n": u64::MAX } });
+        let (_, end, failed) = read(&[STOP, &format!("data: {timings}"), "data: [DONE]"]);
+        assert_eq!((end.map(|end| end.prompt), failed), (Some(PromptCount::Whole(u64::MAX)), None));
+    }
 }

@@ -195,6 +195,22 @@ async fn tool_call_waits_for_its_result_and_continues_the_turn() {
 }
 
 #[tokio::test]
+async fn turn_that_begins_while_the_daemon_stops_records_nothing() {
+    let chat = ChatFixture::new();
+    let tasks = Tasks::new();
+    tasks.stop();
+    let params =
+        json!({ "sessionId": chat.session.id, "message": { "role": "user", "content": "hi" } });
+    let params: ChatSendParams = serde_json::from_value(params).expect("params");
+    let started = start(&chat.session.core, &tasks, params).await;
+    assert!(matches!(started, Err(AppError::Stopping)));
+    assert!(chat.messages(Role::User).is_empty());
+    chat.backend.answer_text("one");
+    let (_, end) = chat.run(Some("hi"), json!({})).await;
+    assert_eq!(end.expect("the session is free").0, "stop");
+}
+
+#[tokio::test]
 async fn model_that_was_unloaded_is_loading_again() {
     let chat = ChatFixture::new();
     let phases = async |text: &'static str| {
