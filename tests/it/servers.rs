@@ -160,6 +160,15 @@ fn router_is_asked_for_the_window_of_a_model_once_it_has_loaded_it() {
 }
 
 #[test]
+fn router_loads_a_model_although_ollama_keeps_none() {
+    let fake = FakeOpenAi::new(Face::LlamaServer);
+    fake.state().routed = Some(false);
+    let text = config(&fake, "llama-server").replace("ollama:\n", "ollama:\n  keepAlive: 0\n");
+    let mut chat = ModelSession::with_config(&text);
+    assert_eq!(usage(&chat.turn("hello"))["contextSize"], 4096);
+}
+
+#[test]
 fn prompt_that_does_not_fit_is_not_sent() {
     let fake = FakeOpenAi::new(Face::LlamaServer);
     let sandbox = Sandbox::new();

@@ -33,9 +33,9 @@ impl InstalledService {
         Some(Self { manager })
     }
 
-    /// Returns the kind of its manager.
-    pub(crate) fn kind(&self) -> ManagerKind {
-        self.manager.kind
+    /// Returns its manager.
+    pub(crate) fn manager(&self) -> &Manager {
+        &self.manager
     }
 
     /// Lets the manager start the service, and waits until the manager reports that it is started.
@@ -49,8 +49,8 @@ impl InstalledService {
 impl ServedDaemon {
     /// Returns whether this is the daemon of an address.
     pub(crate) fn serves(&self, address: &Address, environment: &Environment) -> bool {
-        let default = || environment.user_home.as_ref().map(|user_home| user_home.join(".ollm"));
-        let Some(home) = self.home.clone().or_else(default) else { return false };
+        let home = self.home.clone().or_else(|| environment.default_home());
+        let Some(home) = home else { return false };
         let has_socket = match (address.socket(), self.socket.as_deref()) {
             (Some(given), Some(own)) => given == own,
             (Some(given), None) => is_socket_of(given, &home),

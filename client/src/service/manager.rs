@@ -24,6 +24,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 /// The unit of systemd that listens for the daemon.
 const SOCKET_UNIT: &str = "ollmd.socket";
+/// The links in the directory of the units that make systemd start them.
+pub(crate) const LINKS: [&str; 2] =
+    ["default.target.wants/ollmd.service", "sockets.target.wants/ollmd.socket"];
 /// The exit codes of `launchctl bootout` for an agent that is not loaded: `ESRCH`, and that of a missing service.
 const NOT_LOADED: [i32; 2] = [3, 113];
 
@@ -110,8 +113,7 @@ impl ManagerKind {
         if own[0].is_file() || self == Self::Launchd {
             return own.into_iter().filter(|path| path.is_file()).collect();
         }
-        let links = ["default.target.wants/ollmd.service", "sockets.target.wants/ollmd.socket"];
-        let linked = links.iter().find_map(|link| std::fs::canonicalize(directory.join(link)).ok());
+        let linked = LINKS.iter().find_map(|link| std::fs::canonicalize(directory.join(link)).ok());
         let packaged = linked.as_deref().and_then(Path::parent).map(in_directory);
         packaged.unwrap_or_default().into_iter().filter(|path| path.is_file()).collect()
     }

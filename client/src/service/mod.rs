@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 pub(crate) use installed::{InstalledService, is_same, is_socket_of};
-pub(crate) use manager::{Manager, ManagerKind, NoManager, ServiceError, ServiceState};
+pub(crate) use manager::{LINKS, Manager, ManagerKind, NoManager, ServiceError, ServiceState};
 
 /// The label of the launchd agent.
 const LAUNCHD_AGENT: &str = "org.ollm.ollmd";

@@ -59,8 +59,8 @@ pub(super) fn read(service: &str, socket: &str, user_home: &Path) -> Option<Serv
 /// the path of the home is too long.
 pub(super) fn socket_of(home: &Path) -> PathBuf {
     let euid = rustix::process::geteuid().as_raw();
-    let mut paths = candidates(home, euid).into_iter().skip(1);
-    paths.next().unwrap_or_else(|| home.join(DEFAULT_SOCKET))
+    // The first one is in the directory of a login session.
+    candidates(home, euid).swap_remove(1)
 }
 
 /// Returns the value that names the file with variables in a home, which need not exist.

@@ -42,9 +42,9 @@ type Servers = BTreeMap<String, ServerConfig>;
 type LayerValues = Map<String, Value>;
 
 impl Settings {
-    /// Merges the layers, later ones over earlier ones, and checks every value. Of a wrong one there is the default.
+    /// Merges the layers, later ones over earlier ones, and checks every value. The default replaces a wrong one.
     ///
-    /// **Errors**: the file is no YAML.
+    /// **Errors**: the file is not YAML.
     pub(super) fn read(
         file: Option<&ConfigFile<'_>>,
         env: &BTreeMap<String, String>,

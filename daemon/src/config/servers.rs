@@ -80,7 +80,8 @@ Further model servers, each under a name; only in the file. A model of one is na
   An alias of several servers declares them equal: a session uses one of them, and another one if that fails before
   it answers. `ALIAS@SERVER` names one.
 
-The server of the section `ollama` has the name `ollama`; here it can be given `parallel` and `models`.
+The server of the section `ollama` has the name `ollama`; here it can be given every key but `url`, and a key of
+`keyEnv` or `keyFile` wins over `OLLAMA_API_KEY`.
 An alias hides a model of it with the same name, which is `NAME@ollama` then.
 ";
 

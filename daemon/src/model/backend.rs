@@ -87,7 +87,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Lists the models in the server's memory. May time out while the server loads a model.
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>>;
 
-    /// Loads a model, or unloads it if `keep_alive` is zero. A server that holds its models all the time does nothing.
+    /// Loads a model; Ollama unloads it again if `keep_alive` is zero. A server that holds its models all the time does
+    /// nothing.
     fn warm<'a>(&'a self, _request: &'a WarmRequest) -> BackendFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -41,13 +41,13 @@ pub(crate) struct ChatRequest {
     pub affinity: Option<String>,
 }
 
-/// A request to load or unload a model.
+/// A request to load a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WarmRequest {
     pub model: String,
     /// The window to load the model with.
     pub num_ctx: u32,
-    /// The time for which the server keeps the model in memory; zero unloads it.
+    /// The time for which Ollama keeps the model in memory; zero unloads it again.
     pub keep_alive: Duration,
 }
 

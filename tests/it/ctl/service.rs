@@ -110,6 +110,9 @@ fn service_is_installed_started_shown_and_removed() {
     let pid = user.daemon_pid();
     let again = user.ctl(&["service", "install", "--json"]).json();
     assert_eq!((&again["pid"], &again["written"]), (&pid, &json!([])), "nothing is replaced");
+    let now = user.ctl(&["service", "install", "--now", "--json"]).json();
+    assert_ne!(now["pid"], pid, "an earlier attempt may not have renewed the service");
+    let pid = user.daemon_pid();
     let status = user.ctl(&["service", "status", "--json"]).json();
     assert_eq!((&status["running"], &status["state"]["pid"]), (&pid, &pid));
     assert_eq!((&status["state"]["enabled"], &status["findings"]), (&json!(true), &json!([])));
@@ -257,6 +260,9 @@ fn service_of_another_home_and_managed_files_are_not_replaced() {
         let error = user.ctl(&["service", command]).fails(2);
         assert!(error.contains("try: ollmctl --home /srv/other service uninstall"), "{error}");
     }
+    user.write_units("/bin/ollmd --home \"/srv/my talks\"");
+    let error = user.ctl(&["service", "uninstall"]).fails(2);
+    assert!(error.contains("try: ollmctl --home '/srv/my talks' service uninstall"), "{error}");
     let unit = user.0.path(".config/systemd/user/ollmd.service");
     let managed = user.0.path("managed");
     std::fs::write(&managed, "[Service]\nExecStart=/bin/ollmd\n").unwrap();

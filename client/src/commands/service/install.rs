@@ -10,13 +10,13 @@ use ollm_protocol::methods::daemon::{DaemonStatusResult, NoParams};
 use ollm_protocol::sanitize;
 use serde::Serialize;
 
-use super::ServiceInstallArgs;
+use super::{ServiceInstallArgs, refuse_other_home};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::daemon::check_config;
 use crate::commands::daemon::replace::stop_and;
+use crate::commands::exec::shell_quoted;
 use crate::error::ClientError;
-use crate::render::Style;
 use crate::service::{
     Manager, ManagerKind, ServedDaemon, ServiceFile, VARIABLES_FILE, is_same, is_socket_of,
 };
@@ -60,7 +60,8 @@ pub(super) fn run(args: &ServiceInstallArgs, ctx: &mut CommandContext<'_>) -> Co
     let manager = manager?;
     ctx.connector().address().check_owner()?;
     check_config(ctx.connector())?;
-    refuse_other(&planned, ctx)?;
+    refuse_other_home(planned.manager, ctx)?;
+    refuse_managed(&planned)?;
     for file in &planned.files {
         if write_if_changed(file)? {
             planned.written.push(file.path.clone());
@@ -68,10 +69,12 @@ pub(super) fn run(args: &ServiceInstallArgs, ctx: &mut CommandContext<'_>) -> Co
     }
     let paths: Vec<PathBuf> = planned.files.iter().map(|file| file.path.clone()).collect();
     manager.enable()?;
-    let is_used = planned.written.is_empty() && manager.state()?.pid.is_some();
+    // An earlier attempt may have written the files and ended before the service was renewed.
+    let is_used = !args.now && planned.written.is_empty() && manager.state()?.pid.is_some();
     if !is_used || !runs_own_version(ctx)? {
         stop_and(ctx, "service install", args.now, true, |ctx, connector| {
-            manager.renew(&paths, &planned.written)?;
+            let changed = if args.now { &paths } else { &planned.written };
+            manager.renew(&paths, changed)?;
             Ok(ctx.connect_with(connector)?)
         })?;
     }
@@ -99,7 +102,7 @@ fn plan(ctx: &CommandContext<'_>) -> CommandResult<Installation> {
     let directory = kind.directory(environment).ok_or(ClientError::NoHome)?;
     let program = PathBuf::from(ctx.connector().daemon_command()?.get_program());
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let default_home = user_home.join(".ollm");
+    let default_home = environment.default_home().ok_or(ClientError::NoHome)?;
     let home = (!is_same(address.home(), &default_home)).then(|| address.home().to_owned());
     let served_home = home.as_deref().unwrap_or(&default_home);
     // The definition names no socket that follows from the home.
@@ -117,25 +120,14 @@ fn plan(ctx: &CommandContext<'_>) -> CommandResult<Installation> {
     Ok(Installation { manager: kind, dry_run: false, daemon, files, written, pid: None, notes })
 }
 
-/// Refuses to replace the service of another home, and files that another program manages.
-fn refuse_other(planned: &Installation, ctx: &CommandContext<'_>) -> CommandResult {
-    let installed = planned.manager.installed(ctx.environment);
-    let address = ctx.connector().address();
-    if let Some(other) = installed.filter(|other| !other.serves(address, ctx.environment)) {
-        let home = other.home.unwrap_or_else(|| "~/.ollm".into());
-        let home = sanitize::one_line(&home.to_string_lossy());
-        let message = format!("a service for {home} is installed, and a user has only one");
-        return Err(CommandError::usage(
-            message,
-            &format!("ollmctl --home {home} service uninstall"),
-        ));
-    }
+/// Refuses to replace files that another program manages.
+fn refuse_managed(planned: &Installation) -> CommandResult {
     let mut paths = planned.files.iter().map(|file| &file.path);
     match paths.find(|path| path.is_symlink()) {
         Some(path) => {
             let path = sanitize::one_line(&path.to_string_lossy());
             let message = format!("{path} is a link, so another program manages it");
-            Err(CommandError::usage(message, &format!("ls -l {path}")))
+            Err(CommandError::usage(message, &format!("ls -l {}", shell_quoted(&path))))
         }
         None => Ok(()),
     }
@@ -195,10 +187,8 @@ fn place_of(name: &str, manager: ManagerKind, daemon: &ServedDaemon, config: &st
     match manager {
         ManagerKind::Systemd => {
             let file = match &daemon.home {
-                Some(home) => {
-                    let path = home.join(VARIABLES_FILE).to_string_lossy().into_owned();
-                    format!("'{}'", path.replace('\'', r"'\''"))
-                }
+                Some(home) => shell_quoted(&home.join(VARIABLES_FILE).to_string_lossy()),
+                // A shell expands the tilde only without quotes.
                 None => format!("~/.ollm/{VARIABLES_FILE}"),
             };
             // The value may be a key, and other users can read units.
@@ -233,10 +223,7 @@ fn print(
             notes.push("it ends with your last login, unless: loginctl enable-linger".to_owned());
         }
     }
-    for note in notes {
-        let note = sanitize::one_line(&note);
-        ctx.terminal.eprintln(&format!("{} {note}", Style::Strong.paint("note:")));
-    }
+    notes.iter().for_each(|note| ctx.note(note));
     Ok(())
 }
 

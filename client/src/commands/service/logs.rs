@@ -17,7 +17,7 @@ use super::ServiceLogsArgs;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::regular_file;
-use crate::service::{InstalledService, Manager, ManagerKind};
+use crate::service::{InstalledService, ManagerKind};
 
 /// The bytes of a file that are searched for its last lines: some ten thousand lines.
 const TAIL_BYTES: u64 = 4 << 20;
@@ -53,8 +53,8 @@ pub(super) fn run(args: &ServiceLogsArgs, ctx: &mut CommandContext<'_>) -> Comma
 /// Returns the command that prints the journal of the service; `None` if there is none, or if it has no line of it.
 fn journal(args: &ServiceLogsArgs, ctx: &CommandContext<'_>) -> Option<Command> {
     let service = InstalledService::find(ctx.connector().address(), ctx.environment)?;
-    let manager = Manager::find(ctx.environment).ok()?;
-    if service.kind() != ManagerKind::Systemd {
+    let manager = service.manager();
+    if manager.kind != ManagerKind::Systemd {
         return None;
     }
     let program = ctx.environment.find_program("journalctl")?;

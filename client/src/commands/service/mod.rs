@@ -10,9 +10,12 @@ mod status;
 mod uninstall;
 
 use clap::{Args, Subcommand};
+use ollm_protocol::sanitize;
 
 use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_error::{CommandError, CommandResult};
+use crate::commands::exec::shell_quoted;
+use crate::service::ManagerKind;
 
 /// Let systemd or launchd run the daemon, from login on.
 #[derive(Debug, Subcommand)]
@@ -51,7 +54,8 @@ pub(crate) struct ServiceInstallArgs {
     /// Print the files and commands, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// End running answers instead of waiting for them; what they have so far is kept.
+    /// Replace a running daemon in any case, and end its answers instead of waiting for them; what they have so far is
+    /// kept.
     #[arg(long)]
     now: bool,
 }
@@ -81,4 +85,21 @@ pub(super) fn run(command: &ServiceCommand, ctx: &mut CommandContext<'_>) -> Com
         ServiceCommand::Status => status::run(ctx),
         ServiceCommand::Logs(args) => logs::run(args, ctx),
     }
+}
+
+/// Refuses to change the service of another home.
+fn refuse_other_home(kind: ManagerKind, ctx: &CommandContext<'_>) -> CommandResult {
+    let address = ctx.connector().address();
+    let installed = kind.installed(ctx.environment);
+    let Some(other) = installed.filter(|other| !other.serves(address, ctx.environment)) else {
+        return Ok(());
+    };
+    let named = other.home.map(|home| sanitize::one_line(&home.to_string_lossy()));
+    // A shell expands the tilde only without quotes.
+    let default = || "~/.ollm".to_owned();
+    let argument = named.as_deref().map_or_else(default, shell_quoted);
+    let home = named.unwrap_or_else(default);
+    let message = format!("the installed service is that of {home}, and a user has only one");
+    let hint = format!("ollmctl --home {argument} service uninstall");
+    Err(CommandError::usage(message, &hint))
 }

@@ -6,16 +6,14 @@ use std::path::{Path, PathBuf};
 use ollm_protocol::sanitize;
 use serde::Serialize;
 
+use super::refuse_other_home;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::daemon::replace::stop_and;
+use crate::commands::exec::shell_quoted;
 use crate::error::ClientError;
-use crate::render::Style;
-use crate::service::{Manager, ManagerKind};
+use crate::service::{LINKS, Manager, ManagerKind};
 
-/// The links that make systemd start the units.
-const LINKS: [&str; 2] =
-    ["default.target.wants/ollmd.service", "sockets.target.wants/ollmd.socket"];
 /// The directory of the changes that `systemctl --user edit ollmd` makes.
 const EDITS: &str = "ollmd.service.d";
 
@@ -30,17 +28,8 @@ struct Removal {
 
 pub(super) fn run(now: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let kind = ManagerKind::of_system(ctx.environment);
-    let address = ctx.connector().address().clone();
-    let installed = kind.installed(ctx.environment);
-    if let Some(other) = installed.filter(|other| !other.serves(&address, ctx.environment)) {
-        let home = other.home.unwrap_or_else(|| "~/.ollm".into());
-        let home = sanitize::one_line(&home.to_string_lossy());
-        let message = format!("the installed service is that of {home}");
-        return Err(CommandError::usage(
-            message,
-            &format!("ollmctl --home {home} service uninstall"),
-        ));
-    }
+    refuse_other_home(kind, ctx)?;
+    let home = ctx.connector().address().home().to_owned();
     let directory = kind.directory(ctx.environment).ok_or(ClientError::NoHome)?;
     let mut paths: Vec<PathBuf> =
         kind.file_names().iter().map(|name| directory.join(name)).collect();
@@ -48,15 +37,13 @@ pub(super) fn run(now: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
         paths.extend(LINKS.map(|link| directory.join(link)));
     }
     paths.retain(|path| path.symlink_metadata().is_ok());
-    let mut removal =
-        Removal { removed: Vec::new(), home: address.home().to_owned(), notes: vec![] };
+    let mut removal = Removal { removed: Vec::new(), home, notes: vec![] };
     if paths.is_empty() {
         return print(&removal, ctx);
     }
     // Without a manager nothing runs as a service.
     let manager = Manager::find(ctx.environment).ok();
     if let Some(manager) = &manager {
-        ctx.disconnect();
         stop_and(ctx, "service uninstall", now, false, |_, _| {
             // The files go in any case: without them there is no service at the next login.
             removal.notes.extend(manager.disable().err().map(|error| error.to_string()));
@@ -72,7 +59,7 @@ pub(super) fn run(now: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     }
     let edits = directory.join(EDITS);
     if kind == ManagerKind::Systemd && edits.exists() {
-        let path = sanitize::one_line(&edits.to_string_lossy());
+        let path = shell_quoted(&sanitize::one_line(&edits.to_string_lossy()));
         removal.notes.push(format!("your own settings of the service stay: rm -r {path}"));
     }
     print(&removal, ctx)
@@ -112,10 +99,7 @@ fn print(removal: &Removal, ctx: &mut CommandContext<'_>) -> CommandResult {
     })?;
     if !ctx.json() {
         ctx.terminal.flush()?;
-        for note in &removal.notes {
-            let note = sanitize::one_line(note);
-            ctx.terminal.eprintln(&format!("{} {note}", Style::Strong.paint("note:")));
-        }
+        removal.notes.iter().for_each(|note| ctx.note(note));
     }
     Ok(())
 }

@@ -85,20 +85,25 @@ pub(crate) async fn counter_in_turn(
     if info.counting == CountingSource::Ollama {
         return learned_counter(core, info, prompts).await;
     }
-    if has_weights_here(info) {
-        let learned = learned_counter(core, info, prompts);
+    let learned = match has_weights_here(info) {
         // What is not learned by then is learned in the pauses; a server that fails fails the chat as well.
-        drop(tokio::time::timeout(LOCAL_LESSON_WAIT, learned).await);
-    }
-    let known = known_counter(core, prompts).await;
+        true => {
+            let learned = learned_counter(core, info, prompts);
+            tokio::time::timeout(LOCAL_LESSON_WAIT, learned).await.ok()
+        }
+        false => None,
+    };
+    let known = match learned {
+        Some(Ok(known)) => known,
+        _ => known_counter(core, prompts).await,
+    };
     learn_later(core, info, prompts, Vec::new());
     Ok(known)
 }
 
 /// Returns whether the server of a model is on this machine and reads its weights from a file that is here.
 fn has_weights_here(info: &ModelInfo) -> bool {
-    let is_named_by_server = info.tokenizer_stamp.is_none();
-    matches!(&info.counting, CountingSource::Weights(path) if is_named_by_server && fsutil::is_linked_file(path))
+    matches!(&info.counting, CountingSource::Weights(path) if fsutil::is_linked_file(path))
 }
 
 /// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.

@@ -49,7 +49,8 @@ pub(super) struct OpenAi {
     kind: Mutex<KnownDialect>,
     /// The last properties that a llama-server sent.
     last_props: Mutex<Option<Props>>,
-    /// The models that a router loaded, as they were when they were described.
+    /// The models that a router loaded, as they were when they were described. Locked while the router is asked for
+    /// properties, so that concurrent lists ask once; each request has a time limit.
     routed: tokio::sync::Mutex<HashMap<String, FoundModel>>,
 }
 
@@ -507,16 +508,10 @@ impl Backend for OpenAi {
             if !self.is_router() {
                 return Ok(());
             }
-            let (model, name) = (request.model.as_str(), self.names.of(&request.model));
-            if request.keep_alive.is_zero() {
-                return self
-                    .post("/models/unload", &json!({ "model": name }), model)
-                    .await
-                    .map(drop::<Value>);
-            }
-            let (path, to) = (props_path(name, true), self.target(Some(model)));
-            let (method, path) = (Method::GET, path.as_str());
-            let call = HttpCall { method, path, body: None, max_attempts: 1, to, affinity: None };
+            let (to, name) = (self.target(Some(&request.model)), self.names.of(&request.model));
+            let (method, path) = (Method::GET, props_path(name, true));
+            let call =
+                HttpCall { method, path: &path, body: None, max_attempts: 1, to, affinity: None };
             self.http
                 .call(&call, CallPhase::FirstToken, self.http.timeouts.first_token)
                 .await
