@@ -275,6 +275,11 @@ pub(super) fn can_chat(model: &ModelSummary) -> bool {
     capabilities.is_empty() || capabilities.iter().any(|name| name == "completion")
 }
 
+/// Returns the names of the models that can chat.
+pub(super) fn chat_models(models: Vec<ModelSummary>) -> Vec<String> {
+    models.into_iter().filter(can_chat).map(|model| model.model).collect()
+}
+
 /// Returns the state of the model server on one line.
 pub(super) fn server_state(status: &ModelServerStatus) -> String {
     let host = sanitize::one_line(&status.host);

@@ -239,24 +239,28 @@ fn find(
         let problem = format!("{text:?} is not a snapshot id or at least 4 characters of one");
         return Err(CommandError::usage(problem, LIST_HINT));
     }
-    let (mut found, mut begins): (Vec<FoundSnapshot>, Vec<FoundSnapshot>) = Default::default();
+    let (mut ends, mut begins): (Vec<FoundSnapshot>, Vec<FoundSnapshot>) = Default::default();
     let mut cursor = None;
     loop {
         let page = ctx.call::<SnapshotList>(&list_params(session, cursor))?.value;
-        found.extend(page.data.iter().filter_map(|info| {
+        for info in &page.data {
             let id = info.snapshot_id.to_string();
-            // Short forms are ends; all ids of a minute have the same beginning.
-            let matches = id.replace('-', "").ends_with(&part.replace('-', ""));
             let one = (info.snapshot_id, Some(info.session_id));
-            begins.extend(id.starts_with(&part).then_some(one));
-            matches.then_some(one)
-        }));
+            // Short forms are ends; all ids of a minute have the same beginning.
+            if id.replace('-', "").ends_with(&part.replace('-', "")) {
+                ends.push(one);
+            }
+            if id.starts_with(&part) {
+                begins.push(one);
+            }
+        }
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    match if found.is_empty() { begins } else { found }.as_slice() {
+    let found = if ends.is_empty() { begins } else { ends };
+    match found.as_slice() {
         [only] => Ok(*only),
         [] => {
             Err(CommandError::not_found(format!("no snapshot id has the part {part:?}"), LIST_HINT))
@@ -331,7 +335,7 @@ fn confirmed(
     if let Some(call) = plan.files.as_ref().filter(|_| with_files).and_then(unfinished_call) {
         let id = params.snapshot_id;
         let hint = match ctx.in_chat() {
-            true => format!("/context restore {id}"),
+            true => format!("/snapshot restore {id}"),
             false => format!("ollmctl snapshot restore {id}"),
         };
         return Err(CommandError::unfinished(call, hint));

@@ -18,7 +18,7 @@ const PAINT_PAUSE: Duration = Duration::from_millis(34);
 /// painted less often.
 const PAUSE_FACTOR: u32 = 10;
 
-/// Shows an answer.
+/// The output of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerOutput {
     /// Set if the text is shown unchanged.

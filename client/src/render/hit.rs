@@ -120,27 +120,36 @@ fn without_role(line: &str) -> &str {
     said.next().unwrap_or(line)
 }
 
-/// Returns the snippet with its matches highlighted. Match offsets count characters of the original, so each piece is
-/// sanitized after it is cut out; invalid offsets are ignored.
+/// Returns the snippet with its matches highlighted.
 fn snippet(hit: &SearchHit) -> String {
+    let shown = |(is_match, text): (bool, String)| match is_match {
+        true => Style::Strong.paint(&text),
+        false => text,
+    };
+    pieces(hit, 0).into_iter().map(shown).collect()
+}
+
+/// Returns the snippet from a character on, in pieces, each with whether it is a match. Match offsets count characters of
+/// the original, so each piece is sanitized after it is cut out; invalid offsets are ignored.
+pub(crate) fn pieces(hit: &SearchHit, from: usize) -> Vec<(bool, String)> {
     let chars: Vec<char> = hit.snippet.chars().collect();
     let piece = |from: usize, to: usize| {
         let text: String = chars[from..to].iter().collect();
         sanitize::text(&text).replace(['\n', '\t'], " ")
     };
-    let mut text = String::new();
-    let mut done = 0;
+    let mut pieces = Vec::new();
+    let mut done = from.min(chars.len());
     for (start, end) in &hit.matches {
         let (start, end) = (*start as usize, *end as usize);
         if start < done || end <= start || end > chars.len() {
             continue;
         }
-        text.push_str(&piece(done, start));
-        text.push_str(&Style::Strong.paint(&piece(start, end)));
+        pieces.push((false, piece(done, start)));
+        pieces.push((true, piece(start, end)));
         done = end;
     }
-    text.push_str(&piece(done, chars.len()));
-    text
+    pieces.push((false, piece(done, chars.len())));
+    pieces
 }
 
 #[cfg(test)]

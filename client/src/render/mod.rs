@@ -1,7 +1,7 @@
 //! Output that several commands share: tables, styles, numbers and times, progress, transcripts, JSON.
 //!
-//! All modules but [`terminal`] and [`progress`] are pure: they turn values into text. Text from models, tools or
-//! files passes [`ollm_protocol::sanitize`] before it enters text for people.
+//! All modules but [`answer`], [`progress`] and [`terminal`] are pure, apart from [`units::now`]: they turn values into
+//! text. Text from models, tools or files passes [`ollm_protocol::sanitize`] before it enters text for people.
 
 pub(crate) mod answer;
 pub(crate) mod file_plan;
@@ -44,6 +44,11 @@ impl RenderOptions {
     /// Returns date and minute of a time.
     pub(crate) fn minute(&self, at: Timestamp) -> String {
         (self.local_time)(at).format("%Y-%m-%d %H:%M").to_string()
+    }
+
+    /// Returns hour, minute and second of a time.
+    pub(crate) fn second(&self, at: Timestamp) -> String {
+        (self.local_time)(at).format("%H:%M:%S").to_string()
     }
 }
 
@@ -98,6 +103,11 @@ pub(crate) fn wire_name(variant: impl Serialize) -> String {
 /// Returns a line `warning: ...`.
 pub(crate) fn warning_line(text: &str) -> String {
     format!("{} {}\n", Style::Bad.paint("warning:"), sanitize::one_line(text))
+}
+
+/// Returns a line with a command that may help.
+pub(crate) fn try_line(hint: &str) -> String {
+    format!("  {} {}\n", Style::Strong.paint("try:"), sanitize::one_line(hint))
 }
 
 /// Escapes the characters that a terminal would obey. In JSON they occur only in strings, in which the escape means

@@ -3,7 +3,9 @@
 use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets,
 };
+use unicode_width::UnicodeWidthChar as _;
 
+use super::markdown::columns_of;
 use super::wrap::wrap;
 
 /// A word delimiter that sanitized text does not contain, so that cells are cut at any character: text after a break
@@ -58,14 +60,23 @@ pub(crate) fn render(
 
 /// Cuts a text to a number of columns, with an ellipsis at the cut.
 pub(crate) fn clip(text: &str, width: usize) -> String {
-    let mut table = borderless(width.max(1));
-    let mut line = Row::from([text]);
-    line.max_height(1);
-    table.add_row(line);
-    if let Some(column) = table.column_mut(0) {
-        column.set_padding((0, 0));
+    if columns_of(text) <= width {
+        return text.to_owned();
     }
-    table.trim_fmt()
+    let mut cut = String::new();
+    let mut column = 0;
+    for char in text.chars() {
+        // A narrow picture is wide before this character, which has no columns alone.
+        column += if char == '\u{fe0f}' { 1 } else { char.width().unwrap_or(0) };
+        if column >= width {
+            break;
+        }
+        cut.push(char);
+    }
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
 }
 
 fn borderless(width: usize) -> Table {
@@ -119,10 +130,13 @@ mod tests {
     fn clipped_text_fills_its_columns() {
         let check = |text: &str, width, expect: &str| assert_eq!(clip(text, width), expect);
         check("short", 5, "short");
+        check("longer", 5, "long…");
         check("too long a text", 8, "too lon…");
         check("設定ファイル", 12, "設定ファイル");
         check("設定ファイル", 6, "設定…");
         check("", 5, "");
+        check("any", 0, "");
+        assert!(columns_of(&clip(&"\u{2764}\u{fe0f}".repeat(9), 6)) <= 6);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _, BufWriter, IsTerminal as _, Write};
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
-use rustix::termios::tcgetwinsize;
+use rustix::termios::{Winsize, tcgetwinsize};
 
 use super::live::ScreenSize;
 
@@ -40,7 +40,7 @@ impl Terminal {
         };
         let stdout = io::stdout();
         let out_is_terminal = stdout.is_terminal();
-        let width = columns_of_terminal().filter(|_| out_is_terminal);
+        let width = out_is_terminal.then(stdout_columns).flatten();
         Self {
             out_color: color(AutoStream::choice(&stdout)),
             err_color: color(AutoStream::choice(&io::stderr())),
@@ -95,21 +95,21 @@ impl Terminal {
 
     /// Returns the present size of the terminal on stdout; `None` if it is no terminal, or one that does not know its size.
     pub(crate) fn out_size(&self) -> Option<ScreenSize> {
-        let size = self.out_is_terminal.then(|| tcgetwinsize(io::stdout()).ok()).flatten()?;
+        let size = self.out_is_terminal.then(stdout_size).flatten()?;
         let (columns, rows) = (size.ws_col.into(), size.ws_row.into());
-        (columns > 0 && rows > 0).then_some(ScreenSize { columns, rows })
+        (rows > 0).then_some(ScreenSize { columns, rows })
     }
 
     /// Returns the columns at which text for people on stdout is wrapped; `None` if it is no terminal. A terminal that was
     /// resized has other ones now.
     pub(crate) fn out_columns(&self) -> Option<usize> {
-        self.out_is_terminal.then(columns_of_terminal).flatten()
+        self.out_is_terminal.then(stdout_columns).flatten()
     }
 
     /// Returns the columns at which text on stderr is wrapped; `None` if stderr or stdout is no terminal, because the size is
     /// that of stdout.
     pub(crate) fn err_columns(&self) -> Option<usize> {
-        self.err_is_terminal.then(columns_of_terminal).flatten()
+        self.err_is_terminal.then(stdout_columns).flatten()
     }
 
     /// Writes text for people; removes its styles if stdout gets no colors.
@@ -156,9 +156,14 @@ impl Terminal {
     }
 }
 
-/// Returns the columns of the terminal of this process. A terminal that does not know its size reports 0.
-fn columns_of_terminal() -> Option<usize> {
-    comfy_table::Table::new().width().filter(|width| *width > 0).map(usize::from)
+/// Returns the size of the terminal on stdout; `None` if it is no terminal, or one that does not know its columns.
+fn stdout_size() -> Option<Winsize> {
+    tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0)
+}
+
+/// Returns the columns of the terminal on stdout.
+fn stdout_columns() -> Option<usize> {
+    stdout_size().map(|size| size.ws_col.into())
 }
 
 /// The captured stdout of a test.

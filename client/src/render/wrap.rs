@@ -1,6 +1,6 @@
 //! Lines that end between words at the width of the terminal. Pure.
 
-use super::markdown::columns_of;
+use super::markdown::{columns_of, columns_of_styled};
 
 /// The narrowest column of text: below it, a terminal's own line breaks are better.
 const MIN_COLUMNS: usize = 20;
@@ -23,7 +23,7 @@ fn wrap_line(line: &str, width: usize, indent: usize) -> String {
     }
     let (mut wrapped, mut column, mut is_first) = (String::new(), 0, true);
     for (at, word) in line.split(' ').enumerate() {
-        let columns = columns_of(&anstream::adapter::strip_str(word).to_string());
+        let columns = columns_of_styled(word);
         if column + 1 + columns > width && !is_first && columns > 0 {
             wrapped.push('\n');
             wrapped.push_str(&" ".repeat(indent));

@@ -29,6 +29,7 @@ mod ctl;
 mod daemon;
 mod fake_server;
 mod model_session;
+mod pty;
 mod sandbox;
 mod screen_terminal;
 mod terminal;

@@ -1,25 +1,19 @@
 //! `ollmctl` on a pseudo-terminal of any size, whose screen is what a person sees: for programs that draw all of it.
 
 use std::ffi::OsStr;
-use std::io::{Read as _, Write as _};
 use std::num::NonZeroU16;
-use std::process::Child;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
 use std::time::Instant;
 
-use pty_process::Size;
-use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::pty::PtyProgram;
 use super::{ChildExt as _, DEADLINE, Sandbox, program};
 
 /// A program on a terminal of its own; killed when dropped.
 #[must_use]
 pub(crate) struct ScreenTerminal {
-    child: Child,
-    terminal: Arc<Pty>,
-    output: Receiver<Vec<u8>>,
+    program: PtyProgram,
     parser: vt100::Parser,
     /// All bytes that were written.
     written: Vec<u8>,
@@ -39,48 +33,26 @@ impl ScreenTerminal {
         (columns, rows): (u16, u16),
         variables: &[(&str, &str)],
     ) -> Self {
-        let (pty, pts) = open().unwrap();
-        pty.resize(Size::new(rows, columns)).unwrap();
-        let home = sandbox.home();
-        let directory = home.parent().unwrap();
-        let command = Command::new(program)
-            .args(args)
-            .env_clear()
-            .env("HOME", directory)
-            .env("PATH", "/usr/bin:/bin")
-            .env("LANG", "C.UTF-8")
-            .env("TERM", "xterm")
-            .env("OLLM_HOME", &home)
-            .envs(variables.iter().copied())
-            .current_dir(directory);
-        let child = command.spawn(pts).unwrap();
-        let terminal = Arc::new(pty);
-        let reader = Arc::clone(&terminal);
-        let (send, output) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            // On Linux, reading fails once the last process of the terminal has ended.
-            while let Ok(read @ 1..) = (&*reader).read(&mut bytes) {
-                if send.send(bytes[..read].to_vec()).is_err() {
-                    return;
-                }
-            }
-        });
+        let mut command = Command::new(program);
+        sandbox.isolate(&mut command);
+        command.env("TERM", "xterm").envs(variables.iter().copied()).args(args);
+        let program = PtyProgram::start(command, (columns, rows));
         let parser = vt100::Parser::new(non_zero(rows), non_zero(columns), 0);
-        Self { child, terminal, output, parser, written: Vec::new() }
+        Self { program, parser, written: Vec::new() }
     }
 
     pub(crate) fn send(&mut self, keys: &str) {
-        (&*self.terminal).write_all(keys.as_bytes()).unwrap();
+        self.program.send(keys);
     }
 
     pub(crate) fn resize(&mut self, (columns, rows): (u16, u16)) {
-        self.terminal.resize(Size::new(rows, columns)).unwrap();
+        self.program.resize((columns, rows));
         self.parser.set_size(non_zero(rows), non_zero(columns));
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
+        let pid = Pid::from_raw(self.program.child.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 
     /// Waits for a screen that contains all of the texts, and returns its text.
@@ -104,7 +76,7 @@ impl ScreenTerminal {
             if is_wanted(&screen) {
                 return screen;
             }
-            match self.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.program.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.process(&bytes),
                 Err(error) => panic!("not {wanted:?} ({error}) in\n{screen}"),
             }
@@ -119,9 +91,9 @@ impl ScreenTerminal {
     /// Waits for the end of the program, and returns its exit code if it has one.
     #[track_caller]
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
-        let status = self.child.wait_timeout(DEADLINE);
+        let status = self.program.child.wait_timeout(DEADLINE);
         // The reader disconnects when it has passed on everything.
-        while let Ok(bytes) = self.output.recv_timeout(DEADLINE) {
+        while let Ok(bytes) = self.program.output.recv_timeout(DEADLINE) {
             self.process(&bytes);
         }
         let screen = || self.parser.screen().contents();
@@ -136,13 +108,6 @@ impl ScreenTerminal {
     /// Returns all bytes that were written.
     pub(crate) fn written(&self) -> &[u8] {
         &self.written
-    }
-}
-
-impl Drop for ScreenTerminal {
-    fn drop(&mut self) {
-        let _killed = self.child.kill();
-        let _reaped = self.child.wait();
     }
 }
 

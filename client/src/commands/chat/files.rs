@@ -26,8 +26,9 @@ use crate::render::units::{bytes, counted};
 const MAX_FILE_BYTES: u64 = 10 << 20;
 /// Names that a completion offers.
 const MAX_OFFERED: u32 = 20;
-/// The hint about a file that a message cannot have.
+/// The hints about a file that a message cannot have, and one that is no picture.
 const KINDS: &str = "a text file, or a PNG, JPEG, GIF or WebP picture";
+const PICTURE_KINDS: &str = "a PNG, JPEG, GIF or WebP picture";
 /// The signatures of pictures that models take, and their media types.
 const PICTURES: [(&[u8], &str); 4] = [
     (b"\x89PNG\r\n", "image/png"),
@@ -37,21 +38,20 @@ const PICTURES: [(&[u8], &str); 4] = [
 ];
 
 /// Returns a message with pictures.
+pub(super) fn message(text: String, pictures: Vec<Part>) -> MessageInput {
+    MessageDraft { text, pictures }.finish()
+}
+
+/// Returns the pictures in files.
 ///
 /// **Errors**: a file cannot be read, or is no picture.
-pub(super) fn message(
-    text: String,
-    pictures: &[PathBuf],
-    ctx: &mut CommandContext<'_>,
-) -> CommandResult<MessageInput> {
-    let mut draft = MessageDraft { text, pictures: Vec::new() };
-    for path in pictures {
-        if draft.add(path, None, ctx)?.is_some() {
-            let shown = sanitize::one_line(&path.to_string_lossy());
-            return Err(CommandError::usage(format!("{shown} is not a picture"), KINDS));
-        }
-    }
-    Ok(draft.finish())
+pub(super) fn pictures(paths: &[PathBuf]) -> CommandResult<Vec<Part>> {
+    let picture_in = |path: &PathBuf| {
+        picture(&read(path, MAX_FILE_BYTES)?).ok_or_else(|| {
+            CommandError::usage(format!("{} is not a picture", shown(path)), PICTURE_KINDS)
+        })
+    };
+    paths.iter().map(picture_in).collect()
 }
 
 /// Returns a message with the files that its text names, and a line about each of them.
@@ -69,7 +69,7 @@ pub(super) fn with_named_files(
             Some(size) => size,
             None => "a picture".to_owned(),
         };
-        notes.push(format!("{}: {size}", sanitize::one_line(&path.to_string_lossy())));
+        notes.push(format!("{}: {size}", shown(path)));
     }
     Ok((draft.finish(), notes))
 }
@@ -87,18 +87,16 @@ impl MessageDraft {
         model: Option<&str>,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<Option<String>> {
-        let shown = sanitize::one_line(&path.to_string_lossy());
-        let content = read(path)?;
-        if let Some(mime_type) = picture_type(&content) {
-            let data = STANDARD.encode(&content);
-            self.pictures.push(Part::Image { mime_type: mime_type.to_owned(), data });
+        let content = read(path, MAX_FILE_BYTES)?;
+        if let Some(picture) = picture(&content) {
+            self.pictures.push(picture);
             return Ok(None);
         }
         let Ok(content) = String::from_utf8(content) else {
-            let problem = format!("{shown} is neither text nor a picture");
+            let problem = format!("{} is neither text nor a picture", shown(path));
             return Err(CommandError::usage(problem, KINDS));
         };
-        let _infallible = write!(self.text, "\n\n{shown}:\n{}", fenced(&content));
+        let _infallible = write!(self.text, "\n\n{}:\n{}", shown(path), fenced(&content));
         Ok(Some(size_of(&content, model, ctx)))
     }
 
@@ -137,19 +135,31 @@ fn named_files(text: &str) -> Vec<PathBuf> {
     files
 }
 
-fn read(path: &Path) -> CommandResult<Vec<u8>> {
-    let shown = sanitize::one_line(&path.to_string_lossy());
+/// Returns the content of a file that has at most `max` bytes.
+///
+/// **Errors**: the file cannot be read, or has more bytes.
+pub(super) fn read(path: &Path, max: u64) -> CommandResult<Vec<u8>> {
     let mut content = Vec::new();
-    let read =
-        open_input(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content));
-    if let Err(error) = read {
-        return Err(CommandError::usage(format!("{shown} cannot be read: {error}"), ""));
-    }
-    if content.len() as u64 > MAX_FILE_BYTES {
-        let limit = bytes(MAX_FILE_BYTES);
-        return Err(CommandError::usage(format!("{shown} has more than {limit}"), ""));
-    }
-    Ok(content)
+    let read = open_input(path).and_then(|file| file.take(max + 1).read_to_end(&mut content));
+    let problem = match read {
+        Err(error) => format!("{} cannot be read: {error}", shown(path)),
+        Ok(_) if content.len() as u64 > max => {
+            format!("{} has more than {}", shown(path), bytes(max))
+        }
+        Ok(_) => return Ok(content),
+    };
+    Err(CommandError::usage(problem, ""))
+}
+
+/// Returns the path of a file for a person, on one line.
+fn shown(path: &Path) -> String {
+    sanitize::one_line(&path.to_string_lossy())
+}
+
+/// Returns the part with a picture; `None` for another content.
+fn picture(content: &[u8]) -> Option<Part> {
+    let mime_type = picture_type(content)?.to_owned();
+    Some(Part::Image { mime_type, data: STANDARD.encode(content) })
 }
 
 fn picture_type(content: &[u8]) -> Option<&'static str> {
@@ -167,7 +177,7 @@ fn size_of(text: &str, model: Option<&str>, ctx: &mut CommandContext<'_>) -> Str
     }
 }
 
-/// Completes the names of files of a directory by the daemon's search.
+/// The names of the files of a directory, as the daemon's search completes them.
 pub(super) struct FileNames {
     connector: Connector,
     root: Option<PathBuf>,

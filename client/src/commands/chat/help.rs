@@ -15,20 +15,21 @@ a message with a slash. Ctrl-C cancels an answer, Ctrl-D leaves.
 
 /// Returns the names of all commands by their groups, and the keys.
 pub(super) fn overview(width: Option<usize>) -> String {
-    let mut groups: Vec<(&str, String)> = Vec::new();
-    let mut previous = "";
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for command in SlashCommand::all() {
         let name = command.name();
         match groups.last_mut() {
-            _ if std::mem::replace(&mut previous, name) == name => {}
-            Some((group, names)) if *group == command.group => {
-                names.push_str("  ");
-                names.push_str(name);
-            }
-            _ => groups.push((command.group, name.to_owned())),
+            Some((group, names)) if *group == command.group => names.push(name),
+            _ => groups.push((command.group, vec![name])),
         }
     }
-    wrapped_fields(&groups, width) + &wrap(KEYS, width, 0)
+    let rows = groups.into_iter().map(|(group, mut names)| {
+        // Two commands can have one name.
+        names.dedup();
+        (group, names.join("  "))
+    });
+    let rows: Vec<(&str, String)> = rows.collect();
+    wrapped_fields(&rows, width) + &wrap(KEYS, width, 0)
 }
 
 /// Returns the explanations of the commands that begin with a text, or of all; `None` if there is no such command.

@@ -1,5 +1,5 @@
-//! The line editor of a chat: edits a message of one or more lines, offers earlier ones, and tells pasted lines from typed
-//! ones.
+//! The line editor of a chat: edits a message of one or more lines, offers earlier ones, and distinguishes pasted lines
+//! from typed ones.
 //!
 //! **Invariant**: lines that arrive at once are one message, because nobody types so fast; lines that were typed while
 //! nothing waited for them are a message each.
@@ -254,7 +254,7 @@ fn has_arrived(pause: Duration) -> bool {
     poll(&mut waits, Some(&pause)).is_ok_and(|ready| ready > 0)
 }
 
-/// Lets reads of stdin fail that would wait, until the value is dropped.
+/// A mode of stdin in which reads fail that would wait, until the value is dropped.
 struct NonBlocking {
     saved: Option<OFlags>,
 }
@@ -277,7 +277,7 @@ impl Drop for NonBlocking {
     }
 }
 
-/// Ends the line for another editor.
+/// The key that ends the line for another editor.
 struct EditKey(Arc<AtomicBool>);
 
 impl ConditionalEventHandler for EditKey {

@@ -15,12 +15,12 @@ use super::input::{EditorEvent, LineEditor};
 use super::model_name::require_model;
 use super::options::named_option;
 use super::screen::Screen;
-use super::session::{ChatSession, last_on_branch, last_records, think_word};
+use super::session::{self, ChatSession, last_on_branch, numbered, think_word};
 use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult, parse_error_message};
-use crate::commands::models::can_chat;
+use crate::commands::models::chat_models;
 use crate::commands::sessions::SessionsCommand;
 use crate::commands::sessions::branches::fork;
 use crate::commands::shared::SharedCommand;
@@ -34,6 +34,8 @@ use crate::render::wrap::wrap;
 /// Turns the marks around pasted texts on and off.
 const PASTE_MARKS_ON: &str = "\u{1b}[?2004h";
 const PASTE_MARKS_OFF: &str = "\u{1b}[?2004l";
+/// The command in the hint of an option that cannot be read.
+const OPTION_EXAMPLE: &str = "/set temperature=0.2";
 /// Messages shown of a session that is continued: enough to remember its subject.
 const SHOWN_MESSAGES: u32 = 4;
 
@@ -119,7 +121,7 @@ impl InteractiveChat<'_, '_> {
         }
     }
 
-    /// Lets the user edit a text in the own editor; the next line begins with it.
+    /// Lets the user edit a text in their own editor; the next line begins with it.
     fn edit(&mut self, text: &str) -> CommandResult {
         self.given_back = (!text.is_empty()).then(|| text.to_owned());
         let edited = editor::edit(text, self.ctx)?;
@@ -236,7 +238,7 @@ impl InteractiveChat<'_, '_> {
                 self.ctx.print_text(&text)?;
             }
             (OwnCommand::Info, Some(id)) => {
-                let session = last_records(id, 1, self.ctx)?.session;
+                let session = session::read(id, self.ctx)?;
                 let text = heading(&session, &self.ctx.render_options());
                 self.ctx.print_text(&text)?;
             }
@@ -299,7 +301,7 @@ impl InteractiveChat<'_, '_> {
         }
     }
 
-    /// Tells the terminal whether to mark pasted texts; the line editor does it by itself.
+    /// Turns the marks around pasted texts on or off; the line editor does that by itself.
     fn mark_pastes(&mut self, sequence: &str) -> CommandResult {
         if !self.is_plain && self.ctx.terminal.out_is_terminal() {
             self.ctx.terminal.print_raw(sequence)?;
@@ -326,23 +328,27 @@ impl InteractiveChat<'_, '_> {
         let since = if think.is_some() { " from now on" } else { "" };
         match self.session.options.think().map(think_word) {
             Some(word) => self.remark(&format!("thinking is {word}{since}")),
-            None => self.remark("the model decides whether it thinks"),
+            None => self.remark(
+                "this chat does not set how the model thinks; /set shows what the session keeps",
+            ),
         }
     }
 
     /// Shows the options of answers, or sets some.
     fn set_options(&mut self, is_kept: bool, options: &[String]) -> CommandResult {
-        let kept = self.session.kept_options(self.ctx)?;
-        for text in options {
-            let (name, value) = named_option(text)?;
-            if is_kept {
-                self.session.keep_option((name, value), self.ctx)?;
-            } else {
+        let options: CommandResult<Vec<_>> =
+            options.iter().map(|text| named_option(text, OPTION_EXAMPLE)).collect();
+        let options = options?;
+        let kept = if is_kept && !options.is_empty() {
+            self.session.keep_options(options.into_iter().collect(), self.ctx)?
+        } else {
+            let kept = self.session.kept_options(self.ctx)?;
+            for (name, value) in options {
                 let is_kept = kept.contains_key(&name);
                 self.session.options.set((name, value), is_kept);
             }
-        }
-        let kept = if is_kept { self.session.kept_options(self.ctx)? } else { kept };
+            kept
+        };
         let list = self.session.options.list(&kept);
         let list = wrap(&list, self.ctx.terminal.out_columns(), 2);
         self.ctx.print_text(&list)
@@ -394,14 +400,16 @@ impl InteractiveChat<'_, '_> {
 
     /// Returns the model with a number of the list, or the name itself.
     fn model_named(&mut self, name: String) -> CommandResult<String> {
-        let Ok(number) = name.parse::<usize>() else { return Ok(name) };
-        let found = self.model_names()?.into_iter().nth(number.wrapping_sub(1));
-        found.ok_or_else(|| CommandError::usage(format!("there is no model {number}"), "/model"))
+        if name.parse::<usize>().is_err() {
+            return Ok(name);
+        }
+        let found = numbered(&name, &self.model_names()?).cloned();
+        found.ok_or_else(|| CommandError::usage(format!("there is no model {name}"), "/model"))
     }
 
     fn model_names(&mut self) -> CommandResult<Vec<String>> {
         let list = self.ctx.call::<ModelList>(&NoParams {})?.value;
-        Ok(list.data.into_iter().filter(can_chat).map(|model| model.model).collect())
+        Ok(chat_models(list.data))
     }
 
     fn start_draft(&mut self) {

@@ -1,8 +1,9 @@
 //! `ollmctl chat`: a conversation with a model, all of which the daemon keeps.
 //!
 //! A question on the command line or from a pipe gets one answer; otherwise the chat runs on the terminal
-//! (`interactive`). `session` is the session, `turn` runs one turn, `screen` shows the turn. This
-//! client keeps only the typed lines, for the arrow keys (`input`, `history`).
+//! (`interactive`), with commands (`slash`, `help`). `session` is the session, `options` has the options of its answers,
+//! `files` puts files into a message, `turn` runs one turn, `screen` shows the turn, and `editor` runs the editor of the
+//! user. This client keeps only the typed lines, for the arrow keys (`input`, `history`).
 
 mod editor;
 mod files;
@@ -137,9 +138,11 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
     if question.is_none() && !args.options.images.is_empty() {
         return Err(CommandError::usage(
             "--image is for one question; in a chat, name the picture in a message",
-            "What is on @picture.png?",
+            "ollmctl chat --image picture.png 'What is on it?'",
         ));
     }
+    // A file that cannot be read changes nothing.
+    let pictures = files::pictures(&args.options.images)?;
     let mut session = open_session(&args, ctx)?;
     let is_chat = question.is_none();
     let when_busy = if is_chat { WhenBusy::Wait } else { WhenBusy::Fail };
@@ -151,7 +154,7 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
             if !args.allow_truncation {
                 require_fit(&question, &mut session, ctx)?;
             }
-            let prepared = files::message(question, &args.options.images, ctx)?;
+            let prepared = files::message(question, pictures);
             answer_once(&prepared, session, turns, is_plain, ctx)
         }
         None => {
@@ -170,7 +173,7 @@ fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<
         Some(session::current(ctx)?)
     } else if let Some(text) = &args.resume {
         let id = if text.is_empty() { session::choose(ctx)? } else { session::find(text, ctx)? };
-        Some(session::last_records(id, 1, ctx)?.session)
+        Some(session::resume(id, ctx)?)
     } else {
         None
     };

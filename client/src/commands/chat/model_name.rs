@@ -10,7 +10,7 @@ use strsim::levenshtein;
 
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::models::can_chat;
+use crate::commands::models::chat_models;
 use crate::error::ClientError;
 
 /// The most edits between a name and a similar one.
@@ -28,12 +28,8 @@ pub(super) fn require_model(name: &str, ctx: &mut CommandContext<'_>) -> Command
         Ok(_) => return Ok(()),
     };
     let listed = ctx.call::<ModelList>(&NoParams {}).map(|list| list.value.data);
-    let names: Vec<String> = listed
-        .unwrap_or_default()
-        .into_iter()
-        .filter(can_chat)
-        .map(|model| sanitize::one_line(&model.model))
-        .collect();
+    let names = chat_models(listed.unwrap_or_default());
+    let names: Vec<String> = names.iter().map(|name| sanitize::one_line(name)).collect();
     let similar = similar(name, &names);
     if let Some(first) = similar.first() {
         failure.message = format!("{}; similar ones are {}", failure.message, similar.join(", "));

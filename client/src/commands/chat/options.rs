@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
@@ -11,9 +10,9 @@ use ollm_protocol::methods::chat::{ChatSendParams, Think};
 use ollm_protocol::sanitize;
 use serde_json::Value;
 
+use super::files;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::sessions::options::option;
-use crate::regular_file::open_input;
 
 /// The sampling options that most model servers have. PROTOCOL.md, `chat.send`.
 const SAMPLING: [&str; 12] = [
@@ -34,6 +33,8 @@ const SAMPLING: [&str; 12] = [
 const OTHERS: [&str; 3] = ["think", "format", "answerLimit"];
 /// The largest file with a JSON Schema.
 const MAX_SCHEMA_BYTES: u64 = 1 << 20;
+/// The command in the hint of an option that cannot be read.
+const EXAMPLE: &str = "ollmctl chat -o temperature=0.2 'Why?'";
 
 /// The flags for options.
 #[derive(Debug, Default, Args)]
@@ -63,7 +64,7 @@ impl ChatOptions {
     pub(super) fn of(args: &OptionArgs) -> CommandResult<Self> {
         let mut options = Self::default();
         for text in &args.options {
-            options.set(named_option(text)?, false);
+            options.set(named_option(text, EXAMPLE)?, false);
         }
         if let Some(format) = &args.format {
             options.0.insert("format".to_owned(), format_of(format)?);
@@ -137,7 +138,7 @@ impl ChatOptions {
         }
         let _infallible = writeln!(
             text,
-            "The model or its server decides about {}.\n\
+            "Not set: {}. The configuration, the model or its server decides about them.\n\
              /set NAME=VALUE sets one for this chat, /set --keep NAME=VALUE for the session, and /set NAME= removes one.",
             names.join(", ")
         );
@@ -146,10 +147,11 @@ impl ChatOptions {
 }
 
 /// Reads `NAME=VALUE`. Each kind of server has options of its own, so a name that is not known here is left to it.
+/// `example`: a command that sets an option, for the hint of an error.
 ///
 /// **Errors**: the option cannot have the value.
-pub(super) fn named_option(text: &str) -> CommandResult<(String, Value)> {
-    let (name, value) = option(text)?;
+pub(super) fn named_option(text: &str, example: &str) -> CommandResult<(String, Value)> {
+    let (name, value) = option(text, example)?;
     let normal = |name: &str| name.replace(['-', '_'], "").to_lowercase();
     let known = SAMPLING.into_iter().chain(OTHERS).find(|known| normal(known) == normal(&name));
     let Some(known) = known else { return Ok((name, value)) };
@@ -187,17 +189,12 @@ fn format_of(text: &str) -> CommandResult<Value> {
     if text == "json" {
         return Ok(Value::from(text));
     }
-    let mut schema = String::new();
+    let schema = files::read(text.as_ref(), MAX_SCHEMA_BYTES)?;
     let shown = sanitize::one_line(text);
-    let read = open_input(text.as_ref())
-        .and_then(|file| file.take(MAX_SCHEMA_BYTES).read_to_string(&mut schema));
-    let problem = match read {
-        Err(error) => format!("the schema {shown} cannot be read: {error}"),
-        Ok(_) => match serde_json::from_str::<Value>(&schema) {
-            Ok(value) if value.is_object() => return Ok(value),
-            Ok(_) => format!("{shown} is not a JSON Schema, which is an object"),
-            Err(error) => format!("{shown} is not JSON: {error}"),
-        },
+    let problem = match serde_json::from_slice::<Value>(&schema) {
+        Ok(value) if value.is_object() => return Ok(value),
+        Ok(_) => format!("{shown} is not a JSON Schema, which is an object"),
+        Err(error) => format!("{shown} is not JSON: {error}"),
     };
     Err(CommandError::usage(problem, ""))
 }
@@ -212,7 +209,7 @@ mod tests {
     #[test]
     fn option_has_the_kind_of_its_name() {
         let check = |text: &str, name: &str, value: Value| {
-            assert_eq!(named_option(text).unwrap(), (name.to_owned(), value), "{text}");
+            assert_eq!(named_option(text, EXAMPLE).unwrap(), (name.to_owned(), value), "{text}");
         };
         check("temperature=0.2", "temperature", json!(0.2));
         check("top-p=1", "top_p", json!(1));
@@ -224,19 +221,20 @@ mod tests {
         check("seed=", "seed", Value::Null);
         check("repetition_penalty=1.1", "repetition_penalty", json!(1.1));
         for wrong in ["temperature=hot", "think=lots", "answerLimit=0", "format=/no", "seed"] {
-            assert!(named_option(wrong).is_err(), "{wrong}");
+            assert!(named_option(wrong, EXAMPLE).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn options_of_the_chat_win_and_are_listed_with_their_source() {
         let kept = Meta::from([("seed".to_owned(), json!(7)), ("top_k".to_owned(), json!(1))]);
+        let named = |text: &str| named_option(text, EXAMPLE).unwrap();
         let mut options = ChatOptions::default();
         options.set_think(Think::Flag(false));
-        options.set(named_option("temperature=0.2").unwrap(), false);
-        options.set(named_option("top_k=").unwrap(), true);
-        options.set(named_option("min_p=").unwrap(), false);
-        options.set(named_option("mirostat=2").unwrap(), false);
+        options.set(named("temperature=0.2"), false);
+        options.set(named("top_k="), true);
+        options.set(named("min_p="), false);
+        options.set(named("mirostat=2"), false);
         let mut params = ChatSendParams::new(SESSION_ID.parse().unwrap());
         options.apply(&mut params);
         assert_eq!(params.think, Some(Think::Flag(false)));

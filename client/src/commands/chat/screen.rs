@@ -63,7 +63,7 @@ impl ThinkingText {
         let text = self.sanitizer.push(piece);
         // Some models that do not think send empty lines of thinking.
         let text = if self.is_shown { text.as_str() } else { text.trim_start() };
-        if !text.is_empty() && terminal.err_is_terminal() {
+        if !text.is_empty() {
             terminal.eprint(&Style::Faint.paint(text));
             self.is_shown = true;
             self.ends_line = text.ends_with('\n');
@@ -226,7 +226,8 @@ impl TurnOutput for Screen {
     }
 
     fn tick_in(&self) -> Option<Duration> {
-        self.answer.paints_in()
+        // Nothing is painted under a spinner.
+        self.answer.paints_in().filter(|_| self.spinner.is_none())
     }
 
     fn on_tick(&mut self, terminal: &mut Terminal) -> CommandResult {
@@ -375,7 +376,7 @@ fn cut_answer(usage: &ChatUsage) -> String {
     let go_on = "send 'go on' to continue it";
     match usage.cut_by {
         Some(AnswerCut::Call) => {
-            format!("the answer was cut{after}, as --answer-limit says; {go_on}")
+            format!("the answer was cut{after}, as the option answerLimit says; {go_on}")
         }
         Some(AnswerCut::Config) => {
             format!("the answer was cut{after}, as context.answerLimit says; {go_on}")
@@ -457,6 +458,11 @@ mod tests {
         assert_eq!(
             cut_answer(&usage),
             "the answer was cut after 412 tokens, as context.answerLimit says; send 'go on' to continue it"
+        );
+        usage.cut_by = Some(AnswerCut::Call);
+        assert_eq!(
+            cut_answer(&usage),
+            "the answer was cut after 412 tokens, as the option answerLimit says; send 'go on' to continue it"
         );
         check(&ChatUsage::default(), "Context: 0/0 (0 %) · qwen3:8b");
         let full = ChatUsage {

@@ -19,13 +19,13 @@ use ollm_protocol::methods::session::{
     SessionListParams, SessionResumeParams, SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
-use serde_json::Value;
 
 use super::options::ChatOptions;
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::models::can_chat;
+use crate::commands::models::chat_models;
+use crate::commands::sessions::options::of_session;
 use crate::error::{ClientError, RpcFailure};
 use crate::project;
 use crate::render::session_table;
@@ -178,13 +178,7 @@ impl ChatSession {
         model: String,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult {
-        if let Some(session) = &self.session {
-            let params = SessionUpdateParams {
-                model: Some(model.clone()),
-                ..SessionUpdateParams::new(session.session_id)
-            };
-            self.session = Some(ctx.call::<SessionUpdate>(&params)?.value.session);
-        }
+        self.update(|params| params.model = Some(model.clone()), ctx)?;
         self.model = Some(model);
         Ok(())
     }
@@ -194,13 +188,7 @@ impl ChatSession {
         system: String,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult {
-        if let Some(session) = &self.session {
-            let params = SessionUpdateParams {
-                system_prompt: Some(system.clone()),
-                ..SessionUpdateParams::new(session.session_id)
-            };
-            ctx.call::<SessionUpdate>(&params)?;
-        }
+        self.update(|params| params.system_prompt = Some(system.clone()), ctx)?;
         self.system = Some(system);
         Ok(())
     }
@@ -211,37 +199,43 @@ impl ChatSession {
         seconds: u32,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult {
-        if let Some(session) = &self.session {
-            let keep_alive_seconds = Some(seconds);
-            let params = SessionUpdateParams {
-                keep_alive_seconds,
-                ..SessionUpdateParams::new(session.session_id)
-            };
-            ctx.call::<SessionUpdate>(&params)?;
-        }
+        self.update(|params| params.keep_alive_seconds = Some(seconds), ctx)?;
         self.keep_alive = Some(seconds);
         Ok(())
     }
 
-    /// Lets the session keep an option of its answers, in place of that of the chat.
-    pub(super) fn keep_option(
+    /// Lets the session keep options of its answers, in place of those of the chat; returns all that it keeps.
+    pub(super) fn keep_options(
         &mut self,
-        (name, value): (String, Value),
+        options: Meta,
         ctx: &mut CommandContext<'_>,
-    ) -> CommandResult {
-        let options = Some(Meta::from([(name.clone(), value)]));
-        let params = SessionUpdateParams { options, ..SessionUpdateParams::new(self.id(ctx)?) };
-        self.session = Some(ctx.call::<SessionUpdate>(&params)?.value.session);
-        self.options.forget(&name);
-        Ok(())
+    ) -> CommandResult<Meta> {
+        let names: Vec<String> = options.keys().cloned().collect();
+        self.id(ctx)?;
+        self.update(|params| params.options = Some(options), ctx)?;
+        names.iter().for_each(|name| self.options.forget(name));
+        Ok(self.session.as_ref().map(|session| session.options.clone()).unwrap_or_default())
     }
 
     /// Returns the options that the session keeps.
     pub(super) fn kept_options(&self, ctx: &mut CommandContext<'_>) -> CommandResult<Meta> {
         match &self.session {
-            Some(session) => Ok(last_records(session.session_id, 1, ctx)?.session.options),
+            Some(session) => read(session.session_id, ctx).map(|session| session.options),
             None => Ok(Meta::new()),
         }
+    }
+
+    /// Changes the session; does nothing before there is one.
+    fn update(
+        &mut self,
+        change: impl FnOnce(&mut SessionUpdateParams),
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult {
+        let Some(session) = &self.session else { return Ok(()) };
+        let mut params = SessionUpdateParams::new(session.session_id);
+        change(&mut params);
+        self.session = Some(ctx.call::<SessionUpdate>(&params)?.value.session);
+        Ok(())
     }
 
     /// Lets the model answer a message, or the last message again. If no model is configured, chooses one first.
@@ -300,8 +294,7 @@ impl ChatSession {
     pub(super) fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
         let list = ctx.call::<ModelList>(&NoParams {})?.value;
         let host = sanitize::one_line(&list.host);
-        let models: Vec<String> =
-            list.data.into_iter().filter(can_chat).map(|model| model.model).collect();
+        let models = chat_models(list.data);
         match models.as_slice() {
             [] => Err(CommandError::not_found(
                 format!("{host} has no model that can chat"),
@@ -342,16 +335,18 @@ fn undo_message(
     ctx.call::<SessionUndo>(&params).map(|_| true)
 }
 
-/// Resumes a session and returns its last records.
-pub(super) fn last_records(
+/// Resumes a session; its subscribers get an event.
+pub(super) fn resume(
     session_id: SessionId,
-    limit: u32,
     ctx: &mut CommandContext<'_>,
-) -> CommandResult<SessionGetResult> {
-    let params = SessionResumeParams { session_id, limit: Some(limit) };
-    let mut reply = ctx.call::<SessionResume>(&params)?;
-    ctx.fetch_contents(&mut reply)?;
-    Ok(reply.value)
+) -> CommandResult<Session> {
+    let params = SessionResumeParams { session_id, limit: Some(1) };
+    Ok(ctx.call::<SessionResume>(&params)?.value.session)
+}
+
+/// Returns a session as it is now.
+pub(super) fn read(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult<Session> {
+    Ok(ctx.call::<SessionGet>(&of_session(session_id))?.value.session)
 }
 
 /// Returns the newest records on the active branch, the oldest first, of which at least `n_wanted` are wanted if there are
@@ -515,6 +510,6 @@ fn read_choice(count: usize, or: &str, ctx: &mut CommandContext<'_>) -> CommandR
 }
 
 /// Returns the item with a number that counts from 1.
-fn numbered<'a, T>(typed: &str, all: &'a [T]) -> Option<&'a T> {
+pub(super) fn numbered<'a, T>(typed: &str, all: &'a [T]) -> Option<&'a T> {
     all.get(typed.parse::<usize>().ok()?.checked_sub(1)?)
 }

@@ -277,7 +277,7 @@ impl SlashCommand {
 
     /// Returns whether the command records a text, so that it starts the session of a draft.
     pub(super) fn starts_session(&self) -> bool {
-        self.usage.ends_with(" TEXT") && !self.line.is_empty()
+        self.usage.ends_with(" TEXT")
     }
 
     /// Parses the arguments; `session` is the chat's session if it is needed.

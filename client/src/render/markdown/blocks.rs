@@ -10,7 +10,7 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use super::Layout;
 use super::code::{CodeMemo, FenceLine};
 use super::grid::Grid;
-use super::inline::{Look, Span, columns_of, harmless, lay_out};
+use super::inline::{Look, Span, columns_of_styled, faint, harmless, lay_out};
 
 /// Containers that are shown as such; deeper ones do not indent further.
 const MAX_DEPTH: usize = 8;
@@ -134,7 +134,7 @@ impl BlockWriter<'_> {
             Event::Rule => {
                 self.begin_block(range.start);
                 let rule = "─".repeat(self.room().min(MAX_RULE_COLUMNS));
-                let line = self.faint(&rule);
+                let line = faint(&rule, self.layout.is_styled);
                 self.write(&line);
             }
             Event::TaskListMarker(is_done) => {
@@ -159,7 +159,7 @@ impl BlockWriter<'_> {
             }
             Tag::BlockQuote(_) => {
                 self.begin_block(range.start);
-                let mark = self.faint(">") + " ";
+                let mark = faint(">", self.layout.is_styled) + " ";
                 self.enter(mark.clone(), mark);
             }
             Tag::List(first) => {
@@ -298,7 +298,7 @@ impl BlockWriter<'_> {
     fn end_code(&mut self, range: &Range<usize>) {
         let Some((opening, text)) = self.code.take() else { return };
         let fence = FenceLine::of(&opening);
-        let info = opening.trim_start_matches(['`', '~']).trim();
+        let info = fence.as_ref().map_or("", FenceLine::info);
         let lines = self.memo.lines(self.n_code_blocks, info, &text, self.layout.is_styled);
         self.n_code_blocks += 1;
         let Some(fence) = fence else {
@@ -338,19 +338,13 @@ impl BlockWriter<'_> {
 
     /// Returns the columns for text within the open containers.
     fn room(&self) -> usize {
-        let width = |container: &Container| {
-            columns_of(&anstream::adapter::strip_str(&container.rest).to_string())
-        };
+        let width = |container: &Container| columns_of_styled(&container.rest);
         let used: usize = self.containers.iter().map(width).sum();
         self.layout.width.saturating_sub(used).max(MIN_TEXT_COLUMNS.min(self.layout.width))
     }
 
     fn look(&self) -> Look {
         self.looks.last().copied().unwrap_or_default()
-    }
-
-    fn faint(&self, text: &str) -> String {
-        if self.layout.is_styled { Look::FAINT.paint(text) } else { text.to_owned() }
     }
 
     fn push(&mut self, text: &str, look: Look) {

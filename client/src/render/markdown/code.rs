@@ -4,7 +4,7 @@
 use ollm_protocol::code_fence::CodeFence;
 
 use super::highlight::Highlighter;
-use super::inline::{Look, Span, harmless};
+use super::inline::{Look, Span, faint, harmless};
 
 /// Columns between tab stops.
 const TAB_COLUMNS: usize = 4;
@@ -46,13 +46,12 @@ impl FenceLine {
 
     /// Returns the fence as it is shown.
     pub(super) fn line(&self, is_styled: bool) -> String {
-        let line = format!("{}{}", self.marks, self.info);
-        if is_styled { Look::FAINT.paint(&line) } else { line }
+        faint(&format!("{}{}", self.marks, self.info), is_styled)
     }
 
     /// Returns the closing fence as it is shown.
     pub(super) fn closing_line(&self, is_styled: bool) -> String {
-        if is_styled { Look::FAINT.paint(&self.marks) } else { self.marks.clone() }
+        faint(&self.marks, is_styled)
     }
 
     /// Returns a line of the block without the indentation of its fence.
@@ -62,7 +61,7 @@ impl FenceLine {
     }
 }
 
-/// Colors the lines of a block one after another.
+/// The colors of a block, line after line.
 #[derive(Clone, Debug)]
 pub(super) struct CodePainter {
     highlighter: Option<Highlighter>,

@@ -3,7 +3,7 @@
 
 use pulldown_cmark::Alignment;
 
-use super::inline::{Look, Span, StyledLine, columns_of, lay_out};
+use super::inline::{Look, Span, StyledLine, columns_of, faint, lay_out};
 
 /// The longest word that a column keeps whole. If the words of all columns have no room, the table becomes a list.
 const MAX_WHOLE_COLUMNS: usize = 16;
@@ -17,14 +17,14 @@ const SEPARATOR_COLUMNS: usize = 3;
 type Cell = Vec<Span>;
 
 /// A table; the first row is its head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Grid {
     pub(super) alignments: Vec<Alignment>,
     pub(super) rows: Vec<Vec<Cell>>,
 }
 
 impl Grid {
-    /// Returns the lines of the table; `paint` is off for a terminal without styles.
+    /// Returns the lines of the table, with styles if `is_styled` is set.
     pub(super) fn lines(mut self, width: usize, is_styled: bool) -> Vec<String> {
         let n_columns = self.alignments.len();
         for row in &mut self.rows {
@@ -64,7 +64,6 @@ impl Grid {
     }
 
     fn side_by_side(self, widths: &[usize], is_styled: bool) -> Vec<String> {
-        let faint = |text: &str| if is_styled { Look::FAINT.paint(text) } else { text.to_owned() };
         let rows: Vec<Vec<Vec<StyledLine>>> = self
             .rows
             .iter()
@@ -72,7 +71,7 @@ impl Grid {
             .collect();
         let has_tall_row = rows.iter().skip(1).flatten().any(|cell| cell.len() > 1);
         let dashes: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-        let rule = faint(&dashes.join("─┼─"));
+        let rule = faint(&dashes.join("─┼─"), is_styled);
         let mut lines = Vec::new();
         for (at, cells) in rows.iter().enumerate() {
             if at == 1 || (at > 1 && has_tall_row) {
@@ -83,7 +82,7 @@ impl Grid {
                 let mut line = String::new();
                 for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
                     if column > 0 {
-                        line.push_str(&faint(SEPARATOR));
+                        line.push_str(&faint(SEPARATOR, is_styled));
                     }
                     let is_last = column + 1 == widths.len();
                     let empty = StyledLine::default();

@@ -51,7 +51,7 @@ static SCOPES: LazyLock<Vec<(Scope, Look)>> = LazyLock::new(|| {
     scopes.collect()
 });
 
-/// Colors the lines of one block of code.
+/// The state of the colors of one block of code.
 #[derive(Clone, Debug)]
 pub(super) struct Highlighter {
     state: ParseState,

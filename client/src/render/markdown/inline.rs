@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use anstream::adapter::strip_str;
 use ollm_protocol::sanitize::is_unsafe;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -69,7 +70,7 @@ impl Look {
         ];
         let codes = flags.into_iter().filter_map(|(on, code)| on.then_some(code)).chain(self.color);
         let codes: Vec<String> = codes.map(|code: u8| code.to_string()).collect();
-        format!("\u{1b}[{}m{text}\u{1b}[0m", codes.join(";"))
+        format!("{ESCAPE}[{}m{text}{RESET}", codes.join(";"))
     }
 }
 
@@ -77,6 +78,11 @@ impl Span {
     pub(super) fn new(text: impl Into<String>, look: Look) -> Self {
         Self { text: text.into(), look }
     }
+}
+
+/// Returns a text with the faint look, if styles are shown.
+pub(super) fn faint(text: &str, is_styled: bool) -> String {
+    if is_styled { Look::FAINT.paint(text) } else { text.to_owned() }
 }
 
 /// Removes characters that a terminal would obey, which Markdown can name by their numbers (`&#27;`).
@@ -144,6 +150,11 @@ pub(crate) fn columns_of(text: &str) -> usize {
     clusters(text, Look::PLAIN).map(|cluster| cluster.columns).sum()
 }
 
+/// Returns the columns of a text with escape sequences.
+pub(crate) fn columns_of_styled(text: &str) -> usize {
+    columns_of(&strip_str(text).to_string())
+}
+
 /// Returns the rows that a text without escape sequences takes on a terminal that wraps it at a number of columns.
 pub(crate) fn rows_of(text: &str, width: usize) -> usize {
     if text.len() <= width {
@@ -188,6 +199,12 @@ pub(crate) fn broken(line: &str, width: usize) -> Vec<String> {
     }
     lines.push(text);
     lines
+}
+
+/// Breaks each line of a text between words at a number of columns; a word that is wider is broken anywhere.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let lines = text.split('\n').flat_map(|line| lay_out(&[Span::new(line, Look::PLAIN)], width));
+    lines.map(|line| line.text).collect()
 }
 
 /// Lays spans out on lines of `width` columns.
@@ -280,7 +297,7 @@ fn may_part(before: &Cluster<'_>, after: &Cluster<'_>) -> bool {
     has_wide && !NEVER_LAST.contains(before.first()) && !NEVER_FIRST.contains(after.first())
 }
 
-/// Joins clusters of one look.
+/// A line that joins clusters of one look.
 #[derive(Default)]
 struct LineBuilder {
     text: String,
@@ -330,6 +347,7 @@ mod tests {
         check("مرحبا بالعالم كيف الحال", 14, "مرحبا بالعالم\nكيف الحال");
         check("12345678 👩\u{200d}💻👍🏽", 13, "12345678 👩\u{200d}💻\n👍🏽");
         check("one\n\n two", 20, "one\n\n two");
+        assert_eq!(wrapped("one two\n\n three\n", 6), ["one", "two", "", " three", ""]);
     }
 
     #[test]

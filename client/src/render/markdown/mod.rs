@@ -23,11 +23,10 @@ use std::ops::{Deref, Range};
 use ollm_protocol::sanitize::{self, Sanitizer};
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
 
-pub(crate) use inline::{broken, columns_of, rows_of};
+pub(crate) use inline::{broken, columns_of, columns_of_styled, rows_of, wrapped};
 
 use blocks::{BlockPosition, ends_with_blank_line};
 use code::{CodeMemo, CodePainter, FenceLine};
-use inline::{Look, Span, lay_out};
 
 /// The bytes that are parsed at once to find the ends of blocks, if no line and no block is longer. The text behind a
 /// fenced block is parsed again, so many short fenced blocks would take long with a larger number.
@@ -61,15 +60,15 @@ pub(crate) fn render_typed(text: &str, width: usize) -> String {
             None => fence = FenceLine::of(line),
         }
         let width = if is_code { usize::MAX } else { width };
-        for line in lay_out(&[Span::new(line, Look::PLAIN)], width) {
-            shown.push_str(&line.text);
+        for line in wrapped(line, width) {
+            shown.push_str(&line);
             shown.push('\n');
         }
     }
     shown
 }
 
-/// Renders a text that arrives in pieces.
+/// A Markdown text that arrives in pieces, as lines.
 #[derive(Debug, Default)]
 pub(crate) struct MarkdownStream {
     sanitizer: Sanitizer,

@@ -314,6 +314,12 @@ fn failed_turn_does_not_end_the_chat() {
     terminal.expect("the model is absent");
     terminal.send("/model tiny\r");
     terminal.expect("the model is tiny from now on");
+    terminal.send("/model 99\r");
+    terminal.expect("there is no model 99");
+    terminal.send("/system Be brief.\r");
+    terminal.expect("the instructions hold from now on");
+    terminal.send("/help undo\r");
+    terminal.expect("undo the last turn");
     terminal.send("/retry\r");
     terminal.expect("ok");
     terminal.expect("Context: ");

@@ -5,12 +5,12 @@ use std::fs::write;
 use serde_json::json;
 
 use super::ChatFixture;
-use crate::harness::{Answer, FakeOllama, Fault, Terminal};
+use crate::harness::{Answer, FakeOllama, Fault, ScreenTerminal, Terminal, program};
 
 /// Writes a file into the directory of the chat.
 #[expect(clippy::disallowed_methods, reason = "a file of the user")]
 fn write_file(fixture: &ChatFixture, name: &str, content: &[u8]) {
-    write(fixture.sandbox.home().parent().unwrap().join(name), content).unwrap();
+    write(fixture.sandbox.path(name), content).unwrap();
 }
 
 /// Sends a line and waits for the end of the answer.
@@ -166,18 +166,45 @@ fn question_takes_options_a_schema_and_a_picture() {
     let fixture = ChatFixture::new(&fake);
     write_file(&fixture, "bird.png", b"\x89PNG\r\n\x1a\n....");
     write_file(&fixture, "schema.json", br#"{"type": "object"}"#);
-    let directory = fixture.sandbox.home().parent().unwrap().to_owned();
-    let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let path = |name: &str| fixture.sandbox.path(name).to_str().unwrap().to_owned();
     let (picture, schema) = (path("bird.png"), path("schema.json"));
-    let args = ["-m", "seer", "--image", &picture, "--format", &schema, "-o", "top-p=0.9", "Why?"];
-    assert_eq!(fixture.chat(&args, "").ok(), "ok\n");
+    let model = ["-m", "seer", "--keep-alive", "90"];
+    let question = ["--image", &picture, "--format", &schema, "-o", "top-p=0.9", "Why?"];
+    assert_eq!(fixture.chat(&[&model[..], &question[..]].concat(), "").ok(), "ok\n");
     let body = fake.requests("/api/chat").pop().unwrap().body;
     assert_eq!(body["options"]["top_p"], json!(0.9));
     assert_eq!(body["format"], json!({ "type": "object" }));
+    assert_eq!(body["keep_alive"], 90);
     assert_eq!(body["messages"][0]["images"].as_array().map(Vec::len), Some(1));
+    assert_eq!(fixture.chat(&["-c", "--keep-alive", "5", "And?"], "").ok(), "ok\n");
+    assert_eq!(fake.requests("/api/chat").pop().unwrap().body["keep_alive"], 5);
     let error = fixture.chat(&["-o", "num_ctx=9", "Why?"], "").fails(2);
     assert!(error.contains("num_ctx applies to all requests"), "{error}");
     assert!(fixture.chat(&["--image", &schema, "Why?"], "").fails(2).contains("is not a picture"));
+    let wrong = ["-c", "--keep-alive", "7", "--image", &schema, "Why?"];
+    assert!(fixture.chat(&wrong, "").fails(2).contains("try: a PNG, JPEG, GIF or WebP picture"));
+    let view = fixture.sandbox.ctl(["sessions", "view", "last", "--json"]).json();
+    assert_eq!(view["session"]["keepAliveSeconds"], 5, "nothing was changed");
+}
+
+#[test]
+fn message_is_continued_in_the_editor_of_the_user() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let args = ["chat", "--no-history"];
+    let editor = [("EDITOR", "printf ' done' >>")];
+    let mut terminal =
+        ScreenTerminal::start_with(&fixture.sandbox, program("ollmctl"), &args, (100, 40), &editor);
+    terminal.shows(&["> "]);
+    terminal.send("draft\u{18}\u{5}");
+    terminal.shows(&["> draft done"]);
+    terminal.send("!\r");
+    terminal.shows(&["Context: "]);
+    terminal.send("/edit more\r");
+    terminal.shows(&["> more done"]);
+    terminal.send("\u{15}/exit\r");
+    assert_eq!(terminal.exit_code(), Some(0));
+    assert_eq!(fixture.messages()[0].1, "draft done!");
 }
 
 #[test]
