@@ -43,6 +43,7 @@ mod put_back;
 mod rpc;
 mod server;
 mod session;
+mod shell;
 mod shutdown;
 #[cfg(test)]
 mod simulator;

@@ -100,13 +100,20 @@ impl Projects {
 
     /// Returns the files of all projects by name.
     pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, FsError> {
-        if !self.dir.is_dir() {
-            return Ok(Vec::new());
-        }
-        let mut names = fsutil::file_names(&self.dir)?;
+        let mut names = fsutil::file_names_if_any(&self.dir)?;
         names.retain(|name| name.ends_with(".json"));
         names.sort_unstable();
         Ok(names.into_iter().map(|name| (name.clone(), self.dir.join(name))).collect())
+    }
+
+    /// Returns why a file of a project, or that of the entries of all sessions, is not used; `None` if it is.
+    pub(crate) fn examine(&self, path: &Path) -> Option<String> {
+        let read = if path == self.global {
+            read_or_default::<GlobalFile>(path).map(drop)
+        } else {
+            read_or_default::<ProjectFile>(path).map(drop)
+        };
+        read.err().map(|error| with_sources(&error.source))
     }
 
     /// Keeps all files as they are, while somebody else adds some, until the guard is dropped.
@@ -274,18 +281,8 @@ impl Projects {
     ///
     /// **Errors**: the system cannot read the directory or a file, which may be one of them.
     fn paths_with_current(&self, id: SessionId) -> Result<Vec<String>, FsError> {
-        let fail = |source| FsError::new("list", &self.dir, source);
-        let files = match fs::read_dir(&self.dir) {
-            Ok(files) => files,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(fail(error)),
-        };
         let mut paths = Vec::new();
-        for file in files {
-            let path = file.map_err(fail)?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
+        for (_, path) in self.files()? {
             match read_or_default::<ProjectFile>(&path) {
                 Ok(file) if file.current_session == Some(id) => paths.push(file.path),
                 Ok(_) => {}
@@ -437,6 +434,23 @@ mod tests {
         let refused = projects.set_entry(Owner::Global, "style", Some(entry("spaces")));
         assert!(matches!(refused, Err(ProjectError::Storage(_))));
         assert_eq!(fs::read(file).expect("reads"), b"{ \"entries\": ");
+    }
+
+    #[test]
+    fn file_with_values_of_another_type_is_not_used() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let projects = Projects::new(home.path());
+        assert_eq!(projects.examine(&projects.global), None, "there is none");
+        fsutil::create_private_dir(&projects.dir).expect("creates");
+        for (file, content, is_used) in [
+            (projects.global.clone(), r#"{"entries":{}}"#, true),
+            (projects.global.clone(), r#"{"entries":[]}"#, false),
+            (projects.file("/a"), r#"{"path":"/a","allowedServers":["a"]}"#, true),
+            (projects.file("/a"), r#"{"path":"/a","allowedServers":"a"}"#, false),
+        ] {
+            fsutil::replace_atomically(&file, content.as_bytes()).expect("writes");
+            assert_eq!(projects.examine(&file).is_none(), is_used, "{content}");
+        }
     }
 
     #[test]

@@ -70,7 +70,8 @@ error_kinds! {
     InvalidRequest = -32600, "invalidRequest", User;
     /// No method has this name.
     MethodNotFound = -32601, "methodNotFound", User;
-    /// The params are invalid. `field` is the path of the invalid param, if decoding failed there.
+    /// The params are invalid. `field` is the path of the invalid param, if it is known; `path` is a file or directory
+    /// that a backup cannot use, and `reason` says what of its secret is missing or wrong.
     InvalidParams = -32602, "invalidParams", User;
     /// The call met a defect of the daemon. The daemon's log has the details under the id of the request.
     Internal = -32603, "internal", Internal;
@@ -78,7 +79,9 @@ error_kinds! {
     TooManySubscriptions = -32006, "tooManySubscriptions", Busy;
     /// A frame or a reply has more than `limit` bytes, or a goal has `limit` items of a kind.
     TooLarge = -32007, "tooLarge", User;
-    /// Too much work waits, or the session changed concurrently at each attempt. A retry after a pause helps.
+    /// Too much work waits, the session changed concurrently at each attempt, the catalog is being replaced, other work
+    /// on the whole store is running, or the daemon works for a client and was asked to stop only if it does not;
+    /// `running` is that work. A retry after a pause helps.
     Busy = -32009, "busy", Busy;
     /// A batch has more than `limit` calls.
     BatchTooLarge = -32010, "batchTooLarge", User;
@@ -88,17 +91,18 @@ error_kinds! {
     RecordNotFound = 1002, "recordNotFound", Gone;
     /// A param that holds an id is not a UUID. `field` is its path.
     InvalidId = 1003, "invalidId", User;
-    /// The request contradicts existing content, or work of the same kind is running for the session. `holder` names
+    /// The request contradicts existing content, or running work of the session is in its way. `holder` names
     /// the content or the work, if it is known. A retry helps only in the second case, after the work has ended.
     Conflict = 1004, "conflict", Busy;
     /// Reading or writing failed; `path` is the file or directory, if it is known. No acknowledged record is lost. A
     /// retry with the same key is safe.
     Storage = 1005, "storage", Internal;
-    /// A record that the call needs is damaged.
+    /// A record, a snapshot or a file of a backup that the call needs is damaged; `path` is the file, if it is known.
     Corrupted = 1006, "corrupted", Internal;
     /// A context, or a text that is part of every context, needs `needed` tokens and has `available`.
     ContextOverflow = 1007, "contextOverflow", User;
-    /// The protocol, log or import has version `found`, and the daemon supports `supported`.
+    /// The protocol, a log, an import, a snapshot or a backup has version `found`, which the daemon does not support;
+    /// `supported` is its own, if it is known.
     UnsupportedVersion = 1008, "unsupportedVersion", Config;
     /// Another daemon owns the home directory or the socket. Only a daemon that fails to start reports it.
     Locked = 1009, "locked", Busy;

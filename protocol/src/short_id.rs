@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use uuid::Uuid;
 
 /// The fewest digits of a short form. With fewer, a new session would often make that of another one ambiguous.
-pub const MIN_DIGITS: usize = 4;
+const MIN_DIGITS: usize = 4;
 /// The digits of a whole id.
 const ID_DIGITS: usize = 32;
 

@@ -44,7 +44,7 @@ mod path;
 mod placement;
 mod previews;
 pub(crate) mod put_back;
-mod running;
+pub(crate) mod running;
 mod schedule;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;

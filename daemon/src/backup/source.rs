@@ -77,14 +77,11 @@ impl Store {
             Self::Archive(archive) => return Ok(archive.names_in(dir)),
             Self::Directory(root) => root.join(dir),
         };
-        if !root.is_dir() {
-            return Ok(Vec::new());
-        }
         let sized = |name: String| {
             let len = fsutil::file_len(&root.join(&name))?;
             Some((name, len))
         };
-        Ok(fsutil::file_names(&root)?.into_iter().filter_map(sized).collect())
+        Ok(fsutil::file_names_if_any(&root)?.into_iter().filter_map(sized).collect())
     }
 
     /// Reads the file by which a place is recognized, and that of its key; returns `None` if the first one is missing.

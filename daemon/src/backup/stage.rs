@@ -57,8 +57,9 @@ impl RestoreStage {
     }
 
     /// Begins a stage for a number of files. `sessions` is the directory of the logs of a home.
+    ///
+    /// The caller removed an earlier stage, see [`finish_or_discard`].
     pub(crate) fn begin(home: &Path, sessions: &Path, n_files: usize) -> Result<Self, FsError> {
-        finish_or_discard(home, sessions)?;
         let mut stage = Self::of(home, sessions);
         fsutil::create_private_dir(&stage.dir)?;
         let dir = open(&stage.dir)?;
@@ -239,33 +240,37 @@ impl RestoreStage {
     }
 }
 
-/// Finishes a restore that a kill interrupted when its files were complete, and removes an incomplete one.
-pub(crate) fn finish_or_discard(home: &Path, sessions: &Path) -> Result<(), FsError> {
+/// Finishes a restore that a kill interrupted when its files were complete, and returns its sessions; `None` if there is
+/// none.
+fn finish_complete(home: &Path, sessions: &Path) -> Result<Option<BTreeSet<SessionId>>, FsError> {
     let mut stage = RestoreStage::of(home, sessions);
-    match read_list(&stage.dir)? {
-        Some(staged) => {
-            stage.staged = staged;
-            // A process that was killed may have left the mark in the system's cache only.
-            fsutil::sync_dir(&stage.dir)?;
-            stage.finish().map(drop)
-        }
-        None => remove(&stage.dir),
+    let Some(staged) = read_list(&stage.dir)? else { return Ok(None) };
+    stage.staged = staged;
+    // A process that was killed may have left the mark in the system's cache only.
+    fsutil::sync_dir(&stage.dir)?;
+    let _kept = stage.finish()?;
+    Ok(Some(stage.staged.sessions))
+}
+
+/// Finishes a complete restore, and removes an incomplete one. Returns the sessions of the finished one.
+pub(crate) fn finish_or_discard(
+    home: &Path,
+    sessions: &Path,
+) -> Result<BTreeSet<SessionId>, FsError> {
+    match finish_complete(home, sessions)? {
+        Some(finished) => Ok(finished),
+        None => remove(&sessions.join(STAGE)).map(|()| BTreeSet::new()),
     }
 }
 
-/// Finishes a complete restore before the home is used. One that cannot be finished is tried again at the next start.
+/// Finishes a complete restore before the home is used. One that cannot be finished is tried again in the background, and
+/// at the next start.
 pub(crate) fn finish_at_start(home: &Path, sessions: &Path) {
-    let dir = sessions.join(STAGE);
-    if dir.symlink_metadata().is_err() {
-        return;
-    }
-    match read_list(&dir)
-        .and_then(|list| list.map(|_| finish_or_discard(home, sessions)).transpose())
-    {
-        Ok(Some(())) => {
+    match finish_complete(home, sessions) {
+        Ok(Some(_)) => {
             tracing::info!("finished a restore; a configuration in it needs another restart");
         }
-        // Removed in the background.
+        // An incomplete one is removed in the background.
         Ok(None) => {}
         Err(error) => tracing::error!("a restore is not finished: {error}"),
     }

@@ -66,7 +66,8 @@ fn names_that_were_taken_meanwhile_stay_as_they_are() {
         file => home.path().join(file.path()),
     };
     let logs = [taken, free, empty].map(HomeFile::Log);
-    let files = [&logs[..], &[HomeFile::Global, HomeFile::Config]].concat();
+    let snapshots = [taken, free].map(|id| HomeFile::Snapshot(id, "snapshot-x.json".to_owned()));
+    let files = [&logs[..], &[HomeFile::Global, HomeFile::Config], &snapshots].concat();
     let mut stage = RestoreStage::begin(home.path(), home.path(), files.len()).expect("begins");
     for file in &files {
         let mut out = stage.create(file).expect("creates");
@@ -79,6 +80,8 @@ fn names_that_were_taken_meanwhile_stay_as_they_are() {
     let kept = stage.commit().expect("is durable").expect("is complete");
     assert_eq!(kept, std::collections::BTreeSet::from([taken]));
     let read = |file: &HomeFile| std::fs::read_to_string(path(file)).expect("reads");
-    let found: Vec<String> = files.iter().map(read).collect();
+    let found: Vec<String> = files[..5].iter().map(read).collect();
     assert_eq!(found, ["mine", "backup", "backup", "mine", "backup"]);
+    let are_there = snapshots.map(|file| path(&file).exists());
+    assert_eq!(are_there, [false, true], "a snapshot comes only with its session");
 }

@@ -70,13 +70,19 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     is(Errno::MFILE) || is(Errno::NFILE)
 }
 
-/// Creates a directory and its missing parents with mode 0700, or makes an existing directory private.
+/// Creates a directory like [`create_dir`], or makes an existing directory private.
+pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
+    create_dir(path)?;
+    make_private(path, 0o700)
+}
+
+/// Creates a directory and its missing parents, with mode 0700 where the file system has modes. An existing directory,
+/// which is perhaps not ours, stays as it is.
 ///
 /// Its name is durable afterwards, also that of an existing directory: a crash may have interrupted its creation.
-pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
+pub(crate) fn create_dir(path: &Path) -> Result<(), FsError> {
     let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
     disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))?;
-    make_private(path, 0o700)?;
     if missing.is_empty() {
         return match sync_dir(parent_of(path)) {
             // A parent that this user cannot read is not ours, and the directory was there before.
@@ -84,14 +90,6 @@ pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
             result => result,
         };
     }
-    missing.into_iter().try_for_each(|dir| sync_dir(parent_of(dir)))
-}
-
-/// Creates a directory and its missing parents, durably. They have mode 0700 where the file system has modes. An existing
-/// directory, which is perhaps not ours, stays as it is.
-pub(crate) fn create_dir(path: &Path) -> Result<(), FsError> {
-    let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
-    disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))?;
     missing.into_iter().try_for_each(|dir| sync_dir(parent_of(dir)))
 }
 
@@ -361,6 +359,17 @@ pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>, FsError> {
     Ok(names)
 }
 
+/// Returns the names of the files in a directory like [`file_names`], none if there is no such directory.
+///
+/// **Errors**: the system cannot read it, so that nothing is known of its files.
+pub(crate) fn file_names_if_any(dir: &Path) -> Result<Vec<String>, FsError> {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    match file_names(dir) {
+        Err(error) if matches!(error.source.kind(), NotADirectory | NotFound) => Ok(Vec::new()),
+        names => names,
+    }
+}
+
 /// Removes the temporary files in a directory that another process created; returns their number.
 ///
 /// Such files remain when a process is killed while it replaces a file. The caller holds the lock of the directory, so no
@@ -603,6 +612,19 @@ mod tests {
         assert!(steps.contains(&synced("")) && steps.contains(&synced("a")), "{steps:?}");
         create_private_dir(&home.path().join("a/b")).expect("exists");
         assert_eq!(trace.steps().last(), Some(&synced("a")));
+    }
+
+    #[test]
+    fn missing_directory_has_no_files_and_an_unreadable_one_is_an_error() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let file = home.path().join("file");
+        replace_atomically(&file, b"text").expect("writes");
+        assert_eq!(file_names_if_any(home.path()).expect("lists"), ["file"]);
+        for none in [file, home.path().join("missing")] {
+            assert!(file_names_if_any(&none).expect("lists").is_empty());
+        }
+        // A name that is too long fails for every user, root included.
+        file_names_if_any(&home.path().join("x".repeat(300))).expect_err("cannot be read");
     }
 
     #[test]

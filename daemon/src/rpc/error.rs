@@ -23,6 +23,7 @@ use crate::nesting::{MAX_LEVELS, MAX_PARSED_LEVELS};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
+use crate::shell::{is_shell_safe, quoted_path};
 use crate::snapshot::SnapshotError;
 
 /// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as
@@ -337,21 +338,6 @@ impl From<ModelError> for RpcError {
             _ => reply,
         }
     }
-}
-
-/// Returns a path as it is typed in a shell.
-fn quoted_path(path: &Path) -> String {
-    let path = path.to_string_lossy();
-    match is_shell_safe(&path) {
-        true => path.into_owned(),
-        false => format!("'{}'", path.replace('\'', r"'\''")),
-    }
-}
-
-/// Returns whether a name needs no quotes in a shell.
-fn is_shell_safe(name: &str) -> bool {
-    !name.starts_with('-')
-        && name.chars().all(|char| char.is_ascii_alphanumeric() || "-._:/".contains(char))
 }
 
 impl From<ChatError> for RpcError {

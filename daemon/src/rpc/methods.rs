@@ -222,9 +222,7 @@ async fn shutdown(
 
 /// Calls `stop` unless work of a client is running. No turn can begin in between.
 fn stop_if_idle(core: &Core, stop: impl FnOnce()) -> bool {
-    let compactions = core.compactions.all();
-    let is_free = compactions.iter().all(|(_, compaction)| compaction.trigger.is_automatic());
-    is_free && core.turns.if_free(stop)
+    compactions_of_clients(core).next().is_none() && core.turns.if_free(stop)
 }
 
 /// Lists the work of clients, the oldest first.
@@ -235,17 +233,21 @@ fn running_work(core: &Core) -> Vec<RunningWork> {
         model: Some(turn.model.clone()),
         started_at: turn.started,
     });
-    let compactions = core.compactions.all().into_iter();
-    let of_clients = compactions.filter(|(_, compaction)| !compaction.trigger.is_automatic());
-    let compactions = of_clients.map(|(session_id, compaction)| RunningWork {
+    let mut work: Vec<_> = turns.chain(compactions_of_clients(core)).collect();
+    work.sort_by_key(|work| work.started_at);
+    work
+}
+
+/// Lists the compactions that clients asked for.
+fn compactions_of_clients(core: &Core) -> impl Iterator<Item = RunningWork> {
+    let all = core.compactions.all().into_iter();
+    let of_clients = all.filter(|(_, compaction)| !compaction.trigger.is_automatic());
+    of_clients.map(|(session_id, compaction)| RunningWork {
         session_id,
         work: WorkKind::Compaction,
         model: None,
         started_at: compaction.started,
-    });
-    let mut work: Vec<_> = turns.chain(compactions).collect();
-    work.sort_by_key(|work| work.started_at);
-    work
+    })
 }
 
 fn still_working(work: Vec<RunningWork>) -> RpcError {

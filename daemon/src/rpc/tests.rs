@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use ollm_protocol::content::{CatalogStatus, ModelServerStatus, StoreStatus};
 use ollm_protocol::methods::daemon::NoParams;
-use ollm_protocol::{Effect, Life, METHODS, Timestamp};
+use ollm_protocol::{Effect, Life, METHODS, SessionId, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serializer};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::*;
+use crate::app::running::{CompactionTrigger, RunningCompaction};
 
 /// A process without a socket.
 struct NoProcess;
@@ -124,6 +125,29 @@ async fn shutdown_stops_the_tasks() {
     let handles = idle_handles();
     let methods = methods(Arc::clone(&handles));
     let answer = call(&methods, "daemon.shutdown", json!({})).await;
+    assert_eq!(answer["result"]["pid"], std::process::id());
+    assert!(handles.shutdown.is_stopping());
+}
+
+#[tokio::test]
+async fn idle_shutdown_is_refused_by_a_compaction_of_a_client_only() {
+    let handles = idle_handles();
+    let methods = methods(Arc::clone(&handles));
+    let claim = |trigger| {
+        let (started, cancel) = (Timestamp::from_unix_ms(0), CancellationToken::new());
+        let running = RunningCompaction { trigger, started, cancel };
+        let id = SessionId::from_uuid(uuid::Uuid::nil());
+        handles.core.compactions.claim(id, running).map_err(drop).expect("the place is free")
+    };
+    let idle = json!({ "ifIdle": true });
+    let claimed = claim(CompactionTrigger::Client);
+    let error = &call(&methods, "daemon.shutdown", idle.clone()).await["error"];
+    assert_eq!(error["data"]["kind"], "busy");
+    assert_eq!(error["data"]["running"][0]["work"], "compaction");
+    assert!(!handles.shutdown.is_stopping());
+    drop(claimed);
+    let _claimed = claim(CompactionTrigger::Background);
+    let answer = call(&methods, "daemon.shutdown", idle).await;
     assert_eq!(answer["result"]["pid"], std::process::id());
     assert!(handles.shutdown.is_stopping());
 }

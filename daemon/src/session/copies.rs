@@ -4,6 +4,7 @@
 //! Nothing is opened for it that others use, and no writer waits: a log is only appended to, and blobs are durable before
 //! the line that names them.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
@@ -31,7 +32,7 @@ pub(crate) struct SessionCopy {
     log: Arc<LogReader>,
     entries: Vec<IndexEntry>,
     reader: RecordReader,
-    blobs: std::path::PathBuf,
+    blobs: PathBuf,
 }
 
 impl SessionCopy {
@@ -42,10 +43,7 @@ impl SessionCopy {
 
     /// Returns the names of the blobs: those that the log names, and perhaps some of later records.
     pub(crate) fn blob_names(&self) -> Result<Vec<String>, FsError> {
-        if !self.blobs.is_dir() {
-            return Ok(Vec::new());
-        }
-        let mut names = fsutil::file_names(&self.blobs)?;
+        let mut names = fsutil::file_names_if_any(&self.blobs)?;
         names.retain(|name| super::kept_files::is_hash(name));
         names.sort_unstable();
         Ok(names)
@@ -130,8 +128,30 @@ impl Sessions {
     }
 
     /// Returns the directory of the logs.
-    pub(crate) fn dir(&self) -> &std::path::Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.shared.paths.dir
+    }
+
+    /// Returns whether a session has a log, which is a regular file.
+    pub(crate) fn has_log(&self, id: SessionId) -> bool {
+        self.shared.paths.has_log(id)
+    }
+
+    /// Returns the path of the log.
+    pub(crate) fn log_path(&self, id: SessionId) -> PathBuf {
+        self.shared.paths.log(id)
+    }
+
+    /// Returns the path of the directory of the blobs.
+    pub(crate) fn blobs_path(&self, id: SessionId) -> PathBuf {
+        self.shared.paths.blobs(id)
+    }
+
+    /// Returns whether a session that was not found is lost: there is its log, and no record of it can be read. A draft has no
+    /// log yet, and a session that is deleted meanwhile has none any more.
+    pub(crate) fn is_lost(&self, id: SessionId) -> bool {
+        let is_other = self.peek(id, |_| ()).is_some() || self.deleting().contains(&id);
+        !is_other && self.has_log(id)
     }
 
     /// Returns whether a session with this id exists or is being deleted, or something else has the name of its log. A log

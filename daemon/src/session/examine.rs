@@ -1,24 +1,25 @@
 //! An examination of all files of one session: every line, every blob, and what the catalog says of the log.
 //!
-//! It changes nothing, and reads every line and every blob, whatever the catalog and the session in memory say of them. Both
-//! are believed in one respect: records that they know and the log lacks were lost.
+//! An examination changes nothing, and reads every line and every blob, whatever the catalog and the session in memory say of
+//! them. Both are believed in one respect: records that they know and the log lacks were lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ollm_protocol::content::{FileState, Record, RecordBody, RecordKind, Session};
+use ollm_protocol::content::{FileState, Record, Session};
 use ollm_protocol::{Seq, SessionId};
 use serde::Deserialize;
 
 use super::copies::SessionCopy;
 use super::error::SessionError;
-use super::index::{IndexEntry, OpenHint};
+use super::index::{IndexEntry, OpenHint, own_header};
+use super::kept_files::earlier_states;
 use super::log::{self, LogReader};
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
 use crate::fsutil::FsError;
 
-/// What an examination found.
+/// The result of an examination.
 pub(crate) struct SessionExam {
     /// The session as lists show it.
     pub(crate) summary: Session,
@@ -33,7 +34,7 @@ pub(crate) struct SessionExam {
     pub(crate) bad_places: u64,
     /// The number of records that are known and that the log lacks at its end.
     pub(crate) missing: u64,
-    /// Whether bytes behind the last record are of records that were acknowledged.
+    /// Set if bytes behind the last record are of records that were acknowledged.
     pub(crate) is_end_damaged: bool,
     pub(crate) blobs: Vec<BlobFault>,
     pub(crate) catalog: CatalogView,
@@ -62,7 +63,7 @@ pub(crate) struct BlobFault {
     pub(crate) is_of_file: bool,
 }
 
-/// What is wrong with a blob.
+/// A damage of a blob.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BlobDamage {
     /// There is no such file.
@@ -76,7 +77,7 @@ pub(crate) enum BlobDamage {
     Unreadable(#[source] FsError),
 }
 
-/// What the catalog says of a log.
+/// The catalog's entries of a session, compared with its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CatalogView {
     /// The same, or less.
@@ -208,15 +209,12 @@ pub(super) fn named_blobs(
     blobs: &Path,
 ) -> Result<NamedBlobs, FsError> {
     // Contents of files from before a fork stay with the other session.
-    let is_header = |entry: &IndexEntry| entry.kind() == Some(RecordKind::Session);
-    let own_from = entries.iter().rposition(is_header).unwrap_or(0);
+    let own_from = own_header(entries);
     let mut named = BTreeMap::new();
     for (at, entry) in entries.iter().enumerate() {
         let seq = Seq(at as u64);
         let has_blobs = entry.has(IndexEntry::HAS_BLOBS);
-        let lists_files =
-            entry.has(IndexEntry::LISTS_WRITES) || entry.kind() == Some(RecordKind::PutBack);
-        let has_contents = lists_files && at >= own_from;
+        let has_contents = entry.names_files() && at >= own_from;
         if !has_blobs && !has_contents {
             continue;
         }
@@ -239,21 +237,12 @@ pub(super) fn named_blobs(
 
 /// Returns the names of the blobs with the earlier contents of the files that a record changed.
 fn file_contents(record: Option<Record>) -> Vec<String> {
-    let states: Vec<FileState> = match record.and_then(Record::into_body) {
-        Some(RecordBody::ToolCall(call)) => {
-            call.writes.into_iter().flatten().map(|write| write.before).collect()
-        }
-        Some(RecordBody::PutBack(put_back)) => {
-            let changed = put_back.files.into_iter().filter(|file| file.before != file.after);
-            changed.map(|file| file.before).collect()
-        }
-        _ => Vec::new(),
-    };
-    let hash_of = |state: FileState| match state {
+    let Some(mut body) = record.and_then(Record::into_body) else { return Vec::new() };
+    let hash_of = |(_, state): (&str, &mut FileState)| match state {
         FileState::Hash(hash) => Some(hash.to_string()),
         _ => None,
     };
-    states.into_iter().filter_map(hash_of).collect()
+    earlier_states(&mut body).into_iter().filter_map(hash_of).collect()
 }
 
 /// Compares the entries of the catalog with those of the log, as far as there are both.
@@ -274,7 +263,7 @@ mod tests {
     use std::fs::File;
     use std::sync::Arc;
 
-    use ollm_protocol::content::{MetaPatch, SessionHeader};
+    use ollm_protocol::content::{MetaPatch, RecordBody, SessionHeader};
 
     use super::*;
     use crate::clock::Clock;

@@ -104,6 +104,11 @@ impl IndexEntry {
         self.kind().is_some_and(|kind| kind.scope() == RecordScope::Log)
     }
 
+    /// Returns whether the record says which files it wrote or put back.
+    pub(crate) fn names_files(&self) -> bool {
+        self.has(Self::LISTS_WRITES) || self.kind() == Some(RecordKind::PutBack)
+    }
+
     /// Returns the entry with another parent in place of a damaged one.
     pub(crate) fn reparented(mut self, parent: Option<Seq>) -> Self {
         self.parent = parent.map_or(NO_PARENT, pack);
@@ -176,6 +181,12 @@ impl IndexEntry {
             flags: u16::from_le_bytes([bytes[22], bytes[23]]),
         }
     }
+}
+
+/// Returns the position of the header of a session. The records before it are those of the session that it was forked from.
+pub(crate) fn own_header(entries: &[IndexEntry]) -> usize {
+    let is_header = |entry: &IndexEntry| entry.kind() == Some(RecordKind::Session);
+    entries.iter().rposition(is_header).unwrap_or_default()
 }
 
 /// Packs a number into 4 bytes: a log holds at most 2^32 - 2 records.

@@ -32,23 +32,15 @@ pub(super) fn keep(
     not_kept: &mut NotKept,
     new: &mut NewContents,
 ) -> Result<(), FsError> {
+    if let RecordBody::ToolCall(call) = &mut record.body
+        && call.writes.is_some()
+        && call.writes_root.is_none()
+    {
+        // A copy of an earlier record has it already.
+        call.writes_root = project.map(str::to_owned);
+    }
     let is_put_back = matches!(record.body, RecordBody::PutBack(_));
-    let mut states: Vec<(&str, &mut FileState)> = match &mut record.body {
-        RecordBody::ToolCall(call) => {
-            let Some(writes) = &mut call.writes else { return Ok(()) };
-            // A copy of an earlier record has it already.
-            if call.writes_root.is_none() {
-                call.writes_root = project.map(str::to_owned);
-            }
-            writes.iter_mut().map(|write| (write.path.as_str(), &mut write.before)).collect()
-        }
-        RecordBody::PutBack(put_back) => {
-            // A file that stays needs no content.
-            let files = put_back.files.iter_mut().filter(|file| file.before != file.after);
-            files.map(|file| (file.path.as_str(), &mut file.before)).collect()
-        }
-        _ => return Ok(()),
-    };
+    let mut states = earlier_states(&mut record.body);
     not_kept.merge(&record.files.not_kept);
     let mut store = BlobStore::new(blobs, states.len(), record.files.quota_bytes, new);
     for (path, state) in &mut states {
@@ -67,6 +59,22 @@ pub(super) fn keep(
         }
     }
     store.finish()
+}
+
+/// Returns the earlier states of the files that a record changed, with their paths.
+pub(super) fn earlier_states(body: &mut RecordBody) -> Vec<(&str, &mut FileState)> {
+    match body {
+        RecordBody::ToolCall(call) => {
+            let writes = call.writes.iter_mut().flatten();
+            writes.map(|write| (write.path.as_str(), &mut write.before)).collect()
+        }
+        RecordBody::PutBack(put_back) => {
+            // A file that stays needs no content.
+            let files = put_back.files.iter_mut().filter(|file| file.before != file.after);
+            files.map(|file| (file.path.as_str(), &mut file.before)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns whether a session keeps the content of a file.

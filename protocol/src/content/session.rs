@@ -15,9 +15,10 @@ pub struct Session {
     /// The id of the session.
     pub session_id: SessionId,
     /// The shortest end of the id, of at least 4 hexadecimal digits, that the id of no other session has. Present in
-    /// lists, and where a reply is about one session.
+    /// lists, and in the results of `session.get`, `session.resume` and `session.current`.
     pub short_id: Option<String>,
-    /// The title that a client set, else the first 60 characters of the first user message, else empty.
+    /// The title that a client set, else the first 60 characters of the first paragraph of the first user message,
+    /// else empty.
     pub title: String,
     /// The description that a client set, else the first 200 characters of the first user message, else empty.
     pub description: String,

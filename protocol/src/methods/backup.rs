@@ -67,7 +67,7 @@ pub struct BackupCreateResult {
     pub warnings: Vec<String>,
 }
 
-/// A file that a backup lacks.
+/// A file that a backup lacks, or a directory that could not be listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SkippedFile {
@@ -229,7 +229,7 @@ pub struct BackupRestoreResult {
     pub present: Vec<SessionId>,
     /// The size of the restored files in bytes.
     pub bytes: u64,
-    /// The files of the home that exist already with another content, and stay as they are.
+    /// The files that the home has already, whatever their content; they stay as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
     /// The newer backups that cannot be read, so that an older one with the session was restored.

@@ -9,7 +9,7 @@ use crate::harness::files_under;
 /// The modules of the daemon by level. A module uses modules of lower levels and none of its own, except for its
 /// part of `config`.
 const LEVELS: &[&[&str]] = &[
-    &["clock", "error_chain", "flags", "fsutil", "languages", "nesting"],
+    &["clock", "error_chain", "flags", "fsutil", "languages", "nesting", "shell"],
     &["shutdown"],
     &["tokens", "model", "goal", "facts", "put_back", "backup"],
     &["session"],

@@ -25,7 +25,7 @@ use crate::error::{ClientError, Exit};
 use crate::render::progress::ProgressMeter;
 use crate::render::table::{self, TableColumn};
 use crate::render::units::{bytes, counted, grouped};
-use crate::render::{RenderOptions, Style};
+use crate::render::{RenderOptions, Style, try_line};
 
 /// The most lines of one kind that are shown.
 const MAX_SHOWN: usize = 20;
@@ -189,16 +189,17 @@ fn called<M: Method>(
 where
     M::Params: WithSecret,
 {
-    match call::<M>(params, label, ctx) {
+    match call_with_meter::<M>(params, label, ctx) {
         Err(CommandError::Client(error)) => {
             params.complete(error, command, ctx)?;
-            call::<M>(params, label, ctx)
+            call_with_meter::<M>(params, label, ctx)
         }
         reply => reply,
     }
 }
 
-fn call<M: Method>(
+/// Calls a method and shows its progress in bytes.
+pub(super) fn call_with_meter<M: Method>(
     params: &M::Params,
     label: &str,
     ctx: &CommandContext<'_>,
@@ -273,8 +274,7 @@ fn render_created(path: &Path, result: &BackupCreateResult) -> String {
     // Other warnings are about the call, and not about the store.
     let is_damaged = result.warnings.iter().any(|warning| warning.starts_with("session "));
     if is_damaged || !result.skipped.is_empty() {
-        let _infallible =
-            writeln!(text, "  {} ollmctl doctor --store", Style::Strong.paint("try:"));
+        text += &try_line("ollmctl doctor --store");
     }
     text
 }
@@ -352,12 +352,10 @@ fn render_verified(path: &Path, result: &BackupVerifyResult) -> String {
     let has_bad_part = result.findings.iter().any(|finding| finding.path.starts_with("parts/"));
     if has_bad_part && path.is_dir() {
         // A backup takes a part of the right size for a whole one.
-        let _infallible = writeln!(
-            text,
-            "  {} remove these parts and back up to {} again, which writes what the home has",
-            Style::Strong.paint("try:"),
-            line(&path.to_string_lossy())
-        );
+        let place = line(&path.to_string_lossy());
+        text += &try_line(&format!(
+            "remove these parts and back up to {place} again, which writes what the home has"
+        ));
     }
     if result.unneeded_parts > 0 {
         let count = counted(result.unneeded_parts, "part");

@@ -14,7 +14,7 @@ use crate::error::ClientError;
 use crate::regular_file;
 
 /// The largest file of a passphrase or of keys, in bytes.
-const MAX_FILE_BYTES: u64 = 64 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 // These structs have no doc comments: clap would print them instead of the help of the command that contains them.
 
@@ -148,19 +148,29 @@ fn passphrase_in(path: &Path) -> CommandResult<String> {
     Ok(passphrase)
 }
 
-/// Reads the keys of a file, one a line, besides comments.
+/// Reads the keys of a file, one a line, besides comments. A file without any must not lead to a plain backup.
 fn keys_in(path: &Path) -> CommandResult<Vec<String>> {
     let text = read(path)?;
     let lines = text.lines().map(str::trim);
-    Ok(lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect())
+    let keys = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let keys: Vec<String> = keys.map(str::to_owned).collect();
+    if keys.is_empty() {
+        return Err(CommandError::usage(format!("{} has no key", path.display()), ""));
+    }
+    Ok(keys)
 }
 
+/// Reads a whole file: a key behind a limit would be missing without a word.
 fn read(path: &Path) -> CommandResult<String> {
     let mut text = String::new();
     let read = regular_file::open_input(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
-    let fail = |source| CommandError::File { action: "read", path: path.to_owned(), source };
-    read.map(|_| text).map_err(fail)
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
+    read.map_err(|source| CommandError::File { action: "read", path: path.to_owned(), source })?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        let problem = format!("{} has more than {MAX_FILE_BYTES} bytes", path.display());
+        return Err(CommandError::usage(problem, ""));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -178,5 +188,21 @@ mod tests {
         assert_eq!(passphrase_in(&path).unwrap(), "correct horse ");
         std::fs::write(&path, "\nmore\n").unwrap();
         assert!(matches!(passphrase_in(&path), Err(CommandError::Usage { .. })));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the files are those of a user")]
+    fn file_without_a_key_or_with_too_many_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys");
+        let check = |content: &str, expected: &str| {
+            std::fs::write(&path, content).unwrap();
+            let error = keys_in(&path).unwrap_err();
+            assert!(matches!(error, CommandError::Usage { .. }), "{error:?}");
+            assert!(error.to_string().ends_with(expected), "{error}");
+        };
+        check("# none\n", "has no key");
+        check("", "has no key");
+        check(&"age1x\n".repeat(50_000), "has more than 262144 bytes");
     }
 }

@@ -1,6 +1,6 @@
 //! Making a backup: sessions one after another, each at one instant, then the small files of the home.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
@@ -74,17 +74,17 @@ impl Backup<'_> {
         let mut logs = self.core.sessions.log_ids()?;
         logs.retain(|(id, _)| only.is_none_or(|only| only == *id));
         logs.sort_unstable();
-        let blobs =
-            |id| fsutil::size_of_files(&beside_logs(self.core, id, "blobs")).unwrap_or_default();
+        let sessions = &self.core.sessions;
+        let blobs = |id| fsutil::size_of_files(&sessions.blobs_path(id)).unwrap_or_default();
         self.work.set_total(logs.iter().map(|(id, bytes)| bytes + blobs(*id)).sum());
         for (id, _) in logs {
             let (n_files, added) = (self.manifest.files.len(), self.add_session(id));
             let reason = match added {
                 Ok(()) => continue,
                 Err(error) if only.is_some() || !is_of_session(&error) => return Err(error),
-                Err(AppError::Session(SessionError::NotFound { .. })) if !self.is_lost(id) => None,
                 Err(AppError::Session(SessionError::NotFound { .. })) => {
-                    Some("none of its lines is a whole record".to_owned())
+                    let reason = "none of its lines is a whole record";
+                    sessions.is_lost(id).then(|| reason.to_owned())
                 }
                 Err(error) => Some(with_sources(&error)),
             };
@@ -95,29 +95,17 @@ impl Backup<'_> {
         Ok(())
     }
 
-    /// Returns whether a session without a record has a log, and is neither a draft nor being deleted.
-    fn is_lost(&self, id: SessionId) -> bool {
-        let sessions = &self.core.sessions;
-        sessions.peek(id, |_| ()).is_none()
-            && !sessions.deleting().contains(&id)
-            && fsutil::file_len(&beside_logs(self.core, id, "jsonl")).is_some()
-    }
-
     /// Adds the files of a session. After an error some of them may be in the manifest.
     fn add_session(&mut self, id: SessionId) -> Result<()> {
         let files = self.core.sessions.files(id)?;
         self.add_log(id, &files)?;
         let warnings = self.add_blobs(id, &files)?;
-        if fsutil::file_len(&beside_logs(self.core, id, "jsonl")).is_none() {
+        if !self.core.sessions.has_log(id) {
             // A deletion removes the blobs after the log.
             return Err(SessionError::NotFound { id }.into());
         }
         self.warnings.extend(warnings);
-        let snapshots = self.core.snapshots.file_paths(id);
-        for (name, path) in snapshots.map_err(|error| SessionError::fs(id, &error))? {
-            let file = HomeFile::Snapshot(id, name);
-            self.add_small(&file, &path, Some)?;
-        }
+        self.add_snapshots(id)?;
         let summary = files.summary;
         if summary.status == SessionStatus::Corrupted {
             let n_damaged = summary.damaged_records;
@@ -156,6 +144,22 @@ impl Backup<'_> {
             warnings.push(text);
         }
         Ok(warnings)
+    }
+
+    /// Adds the snapshots of a session; notes their directory if it cannot be read.
+    fn add_snapshots(&mut self, id: SessionId) -> Result<()> {
+        let files = match self.core.snapshots.file_paths(id) {
+            Ok(files) => files,
+            Err(error) => {
+                let dir = HomeFile::Snapshot(id, String::new()).path();
+                self.skipped.push(SkippedFile { path: dir, reason: with_sources(&error) });
+                return Ok(());
+            }
+        };
+        for (name, path) in files {
+            self.add_small(&HomeFile::Snapshot(id, name), &path, Some)?;
+        }
+        Ok(())
     }
 
     fn add_log(&mut self, id: SessionId, files: &SessionCopy) -> Result<()> {
@@ -239,9 +243,4 @@ impl Backup<'_> {
 /// Returns whether an error is about one session, so that the others can be backed up.
 fn is_of_session(error: &AppError) -> bool {
     matches!(error, AppError::Session(_))
-}
-
-/// Returns the path of a file or directory of a session beside the logs.
-fn beside_logs(core: &Core, id: SessionId, suffix: &str) -> PathBuf {
-    core.sessions.dir().join(format!("{id}.{suffix}"))
 }

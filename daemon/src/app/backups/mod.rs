@@ -87,14 +87,22 @@ pub(crate) fn list(_: &Arc<Core>, params: BackupListParams) -> Result<BackupList
     Ok(result)
 }
 
-/// Removes what an interrupted restore left. Blocks on the disk.
+/// Finishes or removes what an interrupted restore left. Blocks on the disk.
 pub(crate) fn recover(core: &Core) {
-    // A restore that is under way removes it itself.
+    // A restore that is under way does it itself.
     let Some(_one_at_a_time) = core.store_work.try_lock() else { return };
-    let removed = crate::backup::finish_or_discard(core.journals.home(), core.sessions.dir());
-    if let Err(error) = removed {
-        tracing::warn!("a part of an interrupted restore is left: {error}");
+    if let Err(error) = finish_earlier(core) {
+        tracing::warn!("a part of an interrupted restore is left: {}", with_sources(&error));
     }
+}
+
+/// Finishes an interrupted restore whose files are complete, or removes an incomplete one. No restore runs meanwhile.
+fn finish_earlier(core: &Core) -> Result<()> {
+    // A change that began before the file of its project was there would replace it.
+    let _unchanged = core.projects.hold();
+    let finished = crate::backup::finish_or_discard(core.journals.home(), core.sessions.dir())?;
+    finished.into_iter().for_each(|id| core.catalog.mark_dirty(id));
+    Ok(())
 }
 
 fn sessions_of(manifest: &Manifest) -> Vec<BackedUpSession> {
@@ -136,7 +144,12 @@ fn unreadable(backup_id: String, error: &BackupError) -> UnreadableBackup {
 
 fn secret_of(secret: Option<&BackupSecret>) -> Result<Secret> {
     let Some(secret) = secret else { return Ok(Secret::default()) };
-    Ok(Secret::parse(secret.passphrase.clone(), &secret.identities, &secret.recipients)?)
+    let secret = Secret::parse(secret.passphrase.clone(), &secret.identities, &secret.recipients)?;
+    if secret.is_empty() {
+        // A backup that was to be encrypted must not be a plain one.
+        return Err(AppError::invalid("secret", "has neither a passphrase nor a key"));
+    }
+    Ok(secret)
 }
 
 /// Refuses a relative path: the daemon has no working directory.

@@ -12,7 +12,7 @@ use ollm_protocol::method::{BackupRestore, Method as _};
 use ollm_protocol::methods::backup::{BackupRestoreParams, BackupRestoreResult, UnreadableBackup};
 use tokio_util::sync::CancellationToken;
 
-use super::{info_of, require_absolute, secret_of, unreadable};
+use super::{finish_earlier, info_of, require_absolute, secret_of, unreadable};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::app::store_work::StoreWork;
@@ -44,6 +44,7 @@ pub(super) fn restore(
 ) -> Result<BackupRestoreResult> {
     let work = StoreWork::begin(core, BackupRestore::NAME, left)?;
     require_absolute(&params.path)?;
+    finish_earlier(core)?;
     let source = BackupSource::open(&params.path, &secret_of(params.secret.as_ref())?)?;
     let (backup_id, manifest, unreadable) = choose(&source, params)?;
     let only = params.session_id.or(manifest.session_id);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use age::secrecy::ExposeSecret as _;
 use rustix::io::Errno;
@@ -224,6 +225,7 @@ async fn wrong_secrets_are_told_apart() {
     assert!(error.expect_err("is refused").to_string().contains("are not encrypted"));
     let error = verified(&session.core, &plain, passphrase("right").as_ref());
     assert!(error.expect_err("is refused").to_string().contains("are not encrypted"));
+    check(&plain, Some(BackupSecret::default()), "neither a passphrase nor a key");
     let recipient = age::x25519::Identity::generate().to_public().to_string();
     let secret = Some(BackupSecret { recipients: vec![recipient], ..own });
     let params = create_params(&keyed, secret);
@@ -260,6 +262,13 @@ async fn places_that_are_none_are_refused() {
     let error = verified(&session.core, scratch.path(), None).expect_err("is none");
     assert!(error.to_string().contains("is not a backup"), "{error}");
     assert!(!session.dir.path().join("new").exists(), "nothing was written");
+    let locked = scratch.path().join("locked");
+    fs::create_dir(&locked).expect("creates");
+    let lock = fs::File::create(locked.join("lock")).expect("creates");
+    lock.try_lock().expect("nobody has locked it");
+    refuse(&locked, "another backup is being written to");
+    let _one_at_a_time = session.core.store_work.lock();
+    refuse(&locked, "another backup, restore or check of the store is running");
 }
 
 #[tokio::test]
@@ -381,6 +390,26 @@ async fn lost_log_comes_back_beside_its_blobs() {
 }
 
 #[tokio::test]
+async fn interrupted_restore_is_finished_and_its_session_is_listed() {
+    let session = TestSession::new(&[]);
+    session.record("user", "hello").await;
+    let other = tempfile::tempdir().expect("a scratch directory");
+    let core = scratch_core(other.path());
+    let deadline = || Instant::now() + Duration::from_secs(20);
+    assert!(core.catalog.wait_caught_up(deadline()));
+    let stage = other.path().join(".ollm-restore");
+    fs::create_dir(&stage).expect("creates");
+    let log = format!("{}.jsonl", session.id);
+    fs::copy(session.dir.path().join(&log), stage.join(&log)).expect("copies");
+    let list = serde_json::json!({ "sessions": [session.id], "others": [] });
+    fs::write(stage.join("ready"), list.to_string()).expect("writes");
+    recover(&core);
+    assert!(!stage.exists() && core.sessions.has_log(session.id));
+    assert!(core.catalog.wait_caught_up(deadline()));
+    assert!(core.catalog.hint(session.id).is_some(), "lists show the session");
+}
+
+#[tokio::test]
 async fn damaged_manifest_hides_no_other_backup() {
     let session = home().await;
     let scratch = tempfile::tempdir().expect("a scratch directory");
@@ -441,12 +470,19 @@ async fn lost_sessions_and_blobs_are_named() {
     fs::write(blobs.join("A".repeat(64)), "x").expect("writes");
     let blob = blobs.join(blake3::hash("long ".repeat(40_000).as_bytes()).to_string());
     fs::remove_file(&blob).expect("there is the blob");
+    let snapshots = format!("context-snapshots/{}/snapshots/", session.id);
+    let snapshot_dir = session.dir.path().join(snapshots.trim_end_matches('/'));
+    fs::remove_dir_all(&snapshot_dir).expect("there are snapshots");
+    fs::write(&snapshot_dir, "no directory").expect("writes");
     let path = scratch.path().join("b");
     let params = create_params(&path, None);
     let made = create::create(&session.core, &params, &CancellationToken::new());
     let made = made.expect("creates");
-    let skipped: Vec<&str> = made.skipped.iter().map(|skipped| skipped.path.as_str()).collect();
-    assert_eq!(skipped, [format!("sessions/{lost}.jsonl")]);
+    let paths = made.skipped.iter().map(|skipped| skipped.path.as_str());
+    let mut skipped: Vec<&str> = paths.collect();
+    skipped.sort_unstable();
+    assert_eq!(skipped, [snapshots, format!("sessions/{lost}.jsonl")]);
+    assert_eq!(made.backup.sessions, 1, "the session itself is in the backup");
     let is_named = |warning: &String| warning.contains("is missing, which record");
     assert!(made.warnings.iter().any(is_named), "{:?}", made.warnings);
     assert!(verified(&session.core, &path, None).expect("verifies").ok);

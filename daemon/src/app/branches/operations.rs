@@ -16,7 +16,6 @@ use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
 use crate::app::partial::read_settled;
 use crate::session::SessionState;
-use crate::session::index::IndexEntry;
 use crate::session::operations::{OperationSpan, Operations};
 
 const DEFAULT_LIMIT: u32 = 50;
@@ -137,11 +136,7 @@ fn subject(state: &SessionState, span: &OperationSpan) -> Seq {
 fn writers(state: &SessionState, operations: &Operations, at: usize) -> Vec<Seq> {
     let first = operations.spans()[at].first.0;
     let next = operations.spans().get(at + 1).map_or(u64::MAX, |next| next.first.0);
-    let writes = |seq: &Seq| {
-        state.entry(*seq).is_some_and(|entry| {
-            entry.has(IndexEntry::LISTS_WRITES) || entry.kind() == Some(RecordKind::PutBack)
-        })
-    };
+    let writes = |seq: &Seq| state.entry(*seq).is_some_and(|entry| entry.names_files());
     (first..next.min(state.entries().len() as u64)).map(Seq).filter(writes).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::catalog::{RECALL_READ, RECALL_SEARCH};
 use crate::put_back::layers::{LayerChange, WrittenFiles};
 use crate::put_back::plan::{FilePlanner, PlanItem, open_project};
 use crate::session::SessionState;
-use crate::session::index::IndexEntry;
+use crate::session::index::{IndexEntry, own_header};
 
 /// The records that are read at once.
 const PAGE: usize = 256;
@@ -93,10 +93,7 @@ pub(super) fn survey(core: &Core, file_move: &FileMove) -> Result<FileSurvey> {
 
 fn concerned(state: &SessionState, file_move: &FileMove) -> Concerned {
     let entries = state.entries();
-    let kind_at = |at: &usize| entries[*at].kind();
-    // The records before a later header are those of the session that this one was forked from.
-    let own = (0..entries.len()).rev().find(|at| kind_at(at) == Some(RecordKind::Session));
-    let own = own.unwrap_or_default() as u64;
+    let own = own_header(entries) as u64;
     let moved = || file_move.removed.iter().chain(&file_move.added).copied();
     let lists = |seq: Seq| {
         let flags = [IndexEntry::LISTS_WRITES, IndexEntry::STARTS_CALL];

@@ -7,10 +7,10 @@
 mod sessions;
 mod usage;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::content::Session;
 use ollm_protocol::method::{Method as _, StoreVerify};
 use ollm_protocol::methods::daemon::FindingLevel;
 use ollm_protocol::methods::store::{StoreFinding, StoreVerifyParams, StoreVerifyResult};
@@ -23,6 +23,7 @@ use super::store_work::StoreWork;
 use crate::error_chain::with_sources;
 use crate::fsutil;
 use crate::session::SessionError;
+use crate::shell::quoted_path;
 
 /// The most findings of a result, and of each level that are in memory.
 const MAX_FINDINGS: usize = 1000;
@@ -45,7 +46,7 @@ fn run(core: &Arc<Core>, repair: bool, left: &CancellationToken) -> Result<Store
     let usage = usage::measure(core, &logs)?;
     work.set_total(usage.bytes_to_read());
     let findings = FindingList::default();
-    let mut check = StoreCheck { core, repair, findings, records: 0, sessions: Vec::new() };
+    let mut check = StoreCheck { core, repair, findings, records: 0, titles: BTreeMap::new() };
     for (id, _) in &logs {
         check.session(*id, &mut work)?;
     }
@@ -53,11 +54,11 @@ fn run(core: &Arc<Core>, repair: bool, left: &CancellationToken) -> Result<Store
     check.catalog(&logs)?;
     check.snapshots(&logs, &mut work)?;
     check.projects();
-    let StoreCheck { findings, records, sessions, .. } = check;
+    let StoreCheck { findings, records, titles, .. } = check;
     let (ok, finding_count) = (!findings.is_wrong, findings.count);
     let findings = findings.into_kept();
-    let (space, largest) = usage.into_result(&sessions);
-    let sessions = sessions.len() as u64;
+    let (space, largest) = usage.into_result(&titles);
+    let sessions = titles.len() as u64;
     Ok(StoreVerifyResult { ok, sessions, records, findings, finding_count, space, largest })
 }
 
@@ -67,7 +68,8 @@ struct StoreCheck<'a> {
     repair: bool,
     findings: FindingList,
     records: u64,
-    sessions: Vec<Session>,
+    /// The titles of the sessions that could be read.
+    titles: BTreeMap<SessionId, String>,
 }
 
 /// The findings so far. All are counted, and the first ones of each level are kept, so that damage of any extent takes
@@ -225,14 +227,14 @@ impl StoreCheck<'_> {
         // A deletion removes the files before its mark, so a file that is still there is not one of it.
         let is_left = |id: SessionId| self.lacks_log(id, logs) && path.symlink_metadata().is_ok();
         match suffix {
-            "blobs" if id.is_none_or(is_left) => {
+            "blobs" if id.is_some_and(is_left) => {
                 let text = "blobs of a session whose log is gone; a backup may have it";
                 let hint = format!("ollmctl backup restore PLACE --session {name}");
                 Some(warning(path, text).hint(hint))
             }
             "json" if id.is_some_and(is_left) => {
                 let text = "the document of a session whose log is gone; it has the messages";
-                let hint = format!("ollmctl sessions import {}", path.display());
+                let hint = format!("ollmctl sessions import {}", quoted_path(path));
                 Some(problem(path, text).hint(hint))
             }
             "jsonl" => empty_or_foreign(path, id),
@@ -248,7 +250,7 @@ impl StoreCheck<'_> {
                     let text = "what was cut from the end of a log: a write that did not finish, or damaged records";
                     warning(path, text)
                 };
-                Some(found.hint(format!("less {}", path.display())))
+                Some(found.hint(format!("less {}", quoted_path(path))))
             }
             _ => None,
         }
@@ -288,7 +290,8 @@ impl StoreCheck<'_> {
             Ok(sessions) => sessions,
             Err(error) => {
                 let text = format!("snapshots cannot be found: {}", with_sources(&error));
-                self.findings.push(problem(&dir, text).hint(format!("ls -ld {}", dir.display())));
+                let hint = format!("ls -ld {}", quoted_path(&dir));
+                self.findings.push(problem(&dir, text).hint(hint));
                 return Ok(());
             }
         };
@@ -316,7 +319,7 @@ impl StoreCheck<'_> {
             Ok(files) => files,
             Err(error) => {
                 let text = format!("snapshots cannot be found: {}", with_sources(&error));
-                let hint = format!("ls -ld {}", error.path.display());
+                let hint = format!("ls -ld {}", quoted_path(&error.path));
                 self.findings.push(problem(dir, text).of(id).hint(hint));
                 return Ok(());
             }
@@ -346,23 +349,20 @@ impl StoreCheck<'_> {
         let global = self.core.projects.global_file().to_owned();
         let projects = self.core.projects.files().unwrap_or_else(|error| {
             let text = format!("files of projects cannot be found: {}", with_sources(&error));
-            let hint = format!("ls -ld {}", error.path.display());
+            let hint = format!("ls -ld {}", quoted_path(&error.path));
             self.findings.push(problem(&error.path, text).hint(hint));
             Vec::new()
         });
-        for path in projects.into_iter().map(|(_, path)| path).chain([global]) {
-            let reason = match fsutil::read_regular(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => error.to_string(),
-                Ok(bytes) => match serde_json::from_slice::<serde_json::Map<_, _>>(&bytes) {
-                    Ok(_) => continue,
-                    Err(error) => error.to_string(),
-                },
+        for path in projects.into_iter().map(|(_, path)| path).chain([global.clone()]) {
+            let Some(reason) = self.core.projects.examine(&path) else { continue };
+            let effect = match path == global {
+                true => "its context entries are not used",
+                false => {
+                    "its context entries are not used, and no model gets texts of its sessions"
+                }
             };
-            let text = format!(
-                "context entries in it are not used, and no model gets texts of its sessions: {reason}"
-            );
-            let hint = format!("{} {}", "${EDITOR:-vi}", path.display());
+            let text = format!("{effect}: {reason}");
+            let hint = format!("{} {}", "${EDITOR:-vi}", quoted_path(&path));
             self.findings.push(problem(&path, text).hint(hint));
         }
     }

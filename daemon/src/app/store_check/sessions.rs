@@ -17,6 +17,7 @@ use crate::app::store_work::StoreWork;
 use crate::error_chain::with_sources;
 use crate::fsutil;
 use crate::session::{CatalogView, SessionExam};
+use crate::shell::quoted_path;
 
 /// The longest wait until the catalog has read what was written a moment ago.
 const CATALOG_WAIT: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ impl StoreCheck<'_> {
     ///
     /// **Errors**: only those of the work as a whole.
     pub(super) fn session(&mut self, id: SessionId, work: &mut StoreWork<'_>) -> Result<()> {
-        let log = self.core.sessions.dir().join(format!("{id}.jsonl"));
+        let log = self.core.sessions.log_path(id);
         let exam = self.core.sessions.examine::<AppError>(id, &mut |bytes| work.advance(bytes));
         let exam = match exam {
             Ok(exam) => exam,
@@ -53,8 +54,8 @@ impl StoreCheck<'_> {
             }
             Err(AppError::Session(error)) => {
                 let text = format!("the session cannot be read: {}", with_sources(&error));
-                self.findings
-                    .push(problem(&log, text).of(id).hint(format!("ls -l {}", log.display())));
+                let hint = format!("ls -l {}", quoted_path(&log));
+                self.findings.push(problem(&log, text).of(id).hint(hint));
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -65,16 +66,13 @@ impl StoreCheck<'_> {
         self.blobs(id, &exam);
         self.catalog_row(id, &exam);
         self.document(id, &exam);
-        self.sessions.push(exam.summary);
+        self.titles.insert(id, exam.summary.title);
         Ok(())
     }
 
-    /// Finds a log that is no session, because no record of it can be read. A draft has none yet, and a session that is
-    /// deleted meanwhile has none any more.
+    /// Finds a log that is no session, because no record of it can be read.
     fn log_without_records(&mut self, id: SessionId, log: &Path) {
-        let sessions = &self.core.sessions;
-        let is_other = sessions.peek(id, |_| ()).is_some() || sessions.deleting().contains(&id);
-        if is_other || fsutil::file_len(log).is_none() {
+        if !self.core.sessions.is_lost(id) {
             return;
         }
         let text = "no record of the log can be read; a backup or the document may have them";
@@ -148,7 +146,7 @@ impl StoreCheck<'_> {
     }
 
     fn blobs(&mut self, id: SessionId, exam: &SessionExam) {
-        let dir = self.core.sessions.dir().join(format!("{id}.blobs"));
+        let dir = self.core.sessions.blobs_path(id);
         for fault in &exam.blobs {
             let path: PathBuf = dir.join(&fault.name);
             let state = with_sources(&fault.damage);
@@ -210,7 +208,7 @@ impl StoreCheck<'_> {
 }
 
 fn copy_command(path: &Path) -> String {
-    format!("cp {} .", path.display())
+    format!("cp {} .", quoted_path(path))
 }
 
 fn read_shape(path: &Path) -> std::result::Result<DocumentShape, String> {

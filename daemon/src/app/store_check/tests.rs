@@ -44,6 +44,8 @@ async fn healthy_store_has_no_finding_and_its_space_is_counted() {
     assert!(usage("catalog").is_some());
     assert_eq!(result.largest[0].session_id, session.id);
     assert!(result.largest[0].bytes > 120_000);
+    fs::create_dir(session.dir.path().join("notes.blobs")).expect("creates");
+    assert_eq!(checked(&session, false).findings, [], "its name is not that of a session");
 }
 
 #[tokio::test]
@@ -100,9 +102,12 @@ async fn derived_files_are_repaired_only_if_asked() {
     // An old document is only behind.
     session.record("user", "newer").await;
     assert_eq!(checked(&session, false).findings, []);
-    fs::write(session.dir.path().join("global.json"), "{").expect("writes");
-    let result = checked(&session, true);
-    assert!(!result.ok && only(&result).path.ends_with("global.json"), "{result:?}");
+    for content in ["{", r#"{"entries":[]}"#] {
+        fs::write(session.dir.path().join("global.json"), content).expect("writes");
+        let result = checked(&session, true);
+        assert!(!result.ok && only(&result).path.ends_with("global.json"), "{result:?}");
+        assert!(only(&result).text.starts_with("its context entries are not used: "), "{result:?}");
+    }
 }
 
 fn documents_save(session: &TestSession) {

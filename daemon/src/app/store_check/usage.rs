@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::Session;
 use ollm_protocol::methods::store::{SessionSpace, StoreUsage};
 
 use crate::app::core::Core;
@@ -35,8 +34,11 @@ impl UsedSpace {
             .sum()
     }
 
-    /// Returns the kinds and the largest sessions, the largest first.
-    pub(super) fn into_result(self, known: &[Session]) -> (Vec<StoreUsage>, Vec<SessionSpace>) {
+    /// Returns the kinds, and the largest sessions with their titles, the largest first.
+    pub(super) fn into_result(
+        self,
+        titles: &BTreeMap<SessionId, String>,
+    ) -> (Vec<StoreUsage>, Vec<SessionSpace>) {
         let kind = |(kind, (files, bytes)): (&str, (u64, u64))| StoreUsage {
             kind: kind.to_owned(),
             files,
@@ -46,14 +48,10 @@ impl UsedSpace {
         kinds.sort_by_key(|usage| std::cmp::Reverse(usage.bytes));
         let mut sizes: Vec<_> = self.sessions.into_iter().collect();
         sizes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let title = |id: SessionId| {
-            let found = known.iter().find(|session| session.session_id == id);
-            found.map(|session| session.title.clone()).unwrap_or_default()
-        };
         let largest = sizes.into_iter().take(MAX_LARGEST);
         let largest = largest.map(|(session_id, bytes)| SessionSpace {
             session_id,
-            title: title(session_id),
+            title: titles.get(&session_id).cloned().unwrap_or_default(),
             bytes,
         });
         (kinds, largest.collect())

@@ -13,10 +13,11 @@ use super::fulltext;
 pub(crate) const VERSION: i64 = 9;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
-// large values lie in `details`. `ending` has the last 16 digits of the id in reverse order. A session number is never reused (AUTOINCREMENT): the documents of a replaced log
-// keep the old number and lead nowhere. `docs` has no index by session: a private term of the session in the
-// full-text index finds its documents. `docs` repeats from `entries` where a record lies, because a page of hits
-// covers many sessions, and reading 50 KB of entries for each would take longer than reading the records.
+// large values lie in `details`. `ending` has the last 16 digits of the id in reverse order. A session number is never
+// reused (AUTOINCREMENT): the documents of a replaced log keep the old number and lead nowhere. `docs` has no index by
+// session: a private term of the session in the full-text index finds its documents. `docs` repeats from `entries` where
+// a record lies, because a page of hits covers many sessions, and reading 50 KB of entries for each would take longer
+// than reading the records.
 // `gaps` lists records whose text could not be read when its turn came; they are tried again.
 // `forgotten` lists removed sessions whose words may still be in the files.
 const TABLES: &str = "

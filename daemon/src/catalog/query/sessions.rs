@@ -340,15 +340,14 @@ pub(crate) fn each_listed(
     query: &ListQuery<'_>,
     mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<()> {
-    let Some((least, greatest)) = id_range(query.id_prefix.unwrap_or_default()) else {
-        return Ok(());
-    };
+    let Some(ids) = id_range(query.id_prefix.unwrap_or_default()) else { return Ok(()) };
     let statuses = status_bits(query);
     let (last_ms, last_id) =
         query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
     if let Some(end) = query.id_end {
-        return each_with_end(conn, query, end, each);
+        return each_with_end(conn, query, ids, end, each);
     }
+    let (least, greatest) = ids;
     let mut statement = conn.prepare_cached(if least == greatest {
         "SELECT num, id FROM sessions
          WHERE id = ?4 AND ?5 = ?4 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1
@@ -378,17 +377,16 @@ pub(crate) fn each_listed(
     Ok(())
 }
 
-/// Calls `each` like [`each_listed`] with the sessions whose id has an end. There are few with any end of some digits, so
-/// the statement finds them all before it orders them.
+/// Calls `each` like [`each_listed`] with the sessions whose id is in a range and has an end. There are few with any end
+/// of some digits, so the statement finds them all before it orders them.
 fn each_with_end(
     conn: &Connection,
     query: &ListQuery<'_>,
+    (least, greatest): ([u8; 16], [u8; 16]),
     end: &str,
     mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<()> {
-    let range = short_id::with_end(end);
-    let prefixes = id_range(query.id_prefix.unwrap_or_default());
-    let (Some(range), Some((least, greatest))) = (range, prefixes) else { return Ok(()) };
+    let Some(range) = short_id::with_end(end) else { return Ok(()) };
     let mut found: Vec<(i64, SessionId, i64)> = conn
         .prepare_cached(
             "SELECT num, id, last_ms FROM sessions

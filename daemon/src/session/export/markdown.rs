@@ -11,10 +11,10 @@ use std::ops::Range;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, TextMergeStream};
+use pulldown_cmark::{Event, Parser, Tag, TagEnd, TextMergeStream};
 
 use super::text::{
-    compaction_sizes, empty_reason, head_fields, instant, one_line, summary_of, verdict,
+    MARKDOWN, compaction_sizes, empty_reason, head_fields, instant, one_line, summary_of, verdict,
 };
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
@@ -27,9 +27,6 @@ const MAX_NAME_CHARS: usize = 200;
 const MAX_PARSED_BYTES: usize = 512 * 1024;
 /// The most passes that escape HTML. Text that was within HTML is Markdown after it, and may contain HTML again.
 const MAX_ESCAPE_PASSES: usize = 4;
-/// The Markdown that common readers know.
-const OPTIONS: Options =
-    Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
 
 /// Writes the title and the fields of the session.
 pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
@@ -216,7 +213,7 @@ fn without_reach(text: &str) -> Option<Cow<'_, str>> {
 
 /// Returns the places of the marks that begin HTML, an image or a definition, in order.
 fn reaching_marks(text: &str) -> BTreeSet<usize> {
-    let parser = Parser::new_ext(text, OPTIONS);
+    let parser = Parser::new_ext(text, MARKDOWN);
     let definitions = parser.reference_definitions().iter().map(|(_, found)| found.span.clone());
     let mut marks: BTreeSet<usize> =
         definitions.filter_map(|span| mark(text, &span, '[')).collect();
@@ -245,9 +242,9 @@ fn quote(text: &str) -> Option<String> {
         // Spaces at the end of a line are a line break.
         push_line(&mut quote, &if line.is_empty() { ">".to_owned() } else { format!("> {line}") });
     }
-    let mut inside = TextMergeStream::new(Parser::new_ext(&quote, OPTIONS));
+    let mut inside = TextMergeStream::new(Parser::new_ext(&quote, MARKDOWN));
     let opens = matches!(inside.next(), Some(Event::Start(Tag::BlockQuote(_))));
-    let mut alone = TextMergeStream::new(Parser::new_ext(text, OPTIONS));
+    let mut alone = TextMergeStream::new(Parser::new_ext(text, MARKDOWN));
     let is_same = alone.all(|event| inside.next() == Some(event));
     let closes = matches!(inside.next(), Some(Event::End(TagEnd::BlockQuote(_))));
     (opens && is_same && closes && inside.next().is_none()).then_some(quote)

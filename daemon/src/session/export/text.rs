@@ -1,12 +1,17 @@
-//! The texts that the pages for people share: names, times, the main argument of a tool call.
+//! The parts that the pages for people share: names, times, the main argument of a tool call, the options of Markdown.
 //!
 //! Texts of models, tools and files pass [`sanitize`] before they enter a page.
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Compaction, Message, Part, Role, Session, ToolResult};
+use pulldown_cmark::Options;
 use serde_json::Value;
 
 use ollm_protocol::sanitize;
+
+/// The Markdown that common readers know.
+pub(super) const MARKDOWN: Options =
+    Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
 
 /// Returns a text on one line without control sequences, cut after `max_chars` characters.
 pub(super) fn one_line(text: &str, max_chars: usize) -> String {

@@ -8,10 +8,11 @@
 use std::fmt::Write as _;
 
 use ollm_protocol::sanitize;
-use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Alignment, CodeBlockKind, Event, Parser, Tag, TagEnd};
 
 use super::highlight::PageHighlighter;
 use super::{MAX_NAME_CHARS, escape_into, escaped};
+use crate::session::export::text::MARKDOWN;
 
 /// The largest text that is rendered, in bytes. One message is in memory several times while it is rendered.
 const MAX_RENDERED_BYTES: usize = 256 * 1024;
@@ -56,10 +57,8 @@ pub(super) fn write(
         alignments: Vec::new(),
         column: 0,
     };
-    let options =
-        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let is_rendered = text.len() <= MAX_RENDERED_BYTES
-        && Parser::new_ext(&text, options).all(|event| prose.event(event));
+        && Parser::new_ext(&text, MARKDOWN).all(|event| prose.event(event));
     if !is_rendered {
         out.truncate(start);
         out.push_str("<div class=\"text raw\" dir=\"auto\">");
