@@ -4,8 +4,7 @@
 //! `daemon.json` and the daemon's lock. It connects to nothing. No other file of this crate reads the environment.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -56,6 +55,11 @@ impl Environment {
     /// Returns whether the terminal can move its cursor.
     pub(crate) fn can_move_cursor(&self) -> bool {
         self.terminal.as_deref().is_some_and(|kind| kind != "dumb")
+    }
+
+    /// Returns the home of a daemon that is given no other one.
+    pub(crate) fn default_home(&self) -> Option<PathBuf> {
+        self.user_home.as_ref().map(|user_home| user_home.join(".ollm"))
     }
 
     /// Finds a program in `PATH`.
@@ -128,7 +132,7 @@ impl Address {
         let socket_source = source_of(socket.as_ref(), environment.socket.as_ref());
         let home = home
             .or_else(|| environment.home.clone())
-            .or_else(|| environment.user_home.as_ref().map(|user| user.join(".ollm")))
+            .or_else(|| environment.default_home())
             .ok_or(ClientError::NoHome)?;
         let socket = socket.or_else(|| environment.socket.clone()).map(absolute);
         if let Some(path) = &socket
@@ -254,14 +258,13 @@ pub(crate) fn home_id(home: &Path) -> Option<String> {
     Some(address::home_id(found.dev(), found.ino()))
 }
 
-fn open_lock(home: &Path) -> io::Result<File> {
-    regular_file::open(OpenOptions::new().read(true), &home.join("ollmd.lock"))
+fn lock_path(home: &Path) -> PathBuf {
+    home.join("ollmd.lock")
 }
 
-/// Returns whether a daemon holds the lock of a home, by trying to take a shared lock for an instant.
+/// Returns whether a daemon holds the lock of a home.
 pub(crate) fn is_home_locked(home: &Path) -> bool {
-    let Ok(file) = open_lock(home) else { return false };
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    regular_file::is_locked(&lock_path(home))
 }
 
 /// Returns the process that holds the lock of a home, if the system reports it.
@@ -273,7 +276,7 @@ pub(crate) fn lock_holder(home: &Path) -> Option<u32> {
     if !cfg!(target_os = "linux") {
         return None;
     }
-    let file = open_lock(home).ok()?;
+    let file = regular_file::open(OpenOptions::new().read(true), &lock_path(home)).ok()?;
     let lock = fcntl_getlk(&file, &Flock::from(FlockType::ReadLock)).ok()??;
     u32::try_from(lock.pid?.as_raw_nonzero().get()).ok()
 }
@@ -296,6 +299,8 @@ fn absolute(path: PathBuf) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
     use crate::testing::write_daemon_file;
 

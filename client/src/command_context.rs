@@ -160,8 +160,7 @@ impl<'a> CommandContext<'a> {
     fn connect(&self, connector: &Connector) -> Result<BlockingClient, ClientError> {
         let client = BlockingClient::connect(connector)?;
         if let Some(notice) = client.notice().filter(|_| !self.json) {
-            let notice = sanitize::one_line(notice);
-            self.terminal.eprintln(&format!("{} {notice}", Style::Strong.paint("note:")));
+            self.note(notice);
         }
         if let Some(daemon) = client.daemon_version().filter(|_| self.terminal.can_ask()) {
             let own = env!("CARGO_PKG_VERSION");
@@ -175,6 +174,12 @@ impl<'a> CommandContext<'a> {
             }
         }
         Ok(client)
+    }
+
+    /// Shows a person a remark, on stderr.
+    pub(crate) fn note(&self, text: &str) {
+        let text = sanitize::one_line(text);
+        self.terminal.eprintln(&format!("{} {text}", Style::Strong.paint("note:")));
     }
 
     /// Returns how the daemon's model server differs from that of this shell; connects if there is no connection.

@@ -75,15 +75,23 @@ fn directories_above(path: &Path, home: Option<&Path>) -> Vec<String> {
     above.filter_map(Path::to_str).map(str::to_owned).collect()
 }
 
+/// Returns the params that request the current session of a project, else that of the nearest directory above it.
+pub(crate) fn current_params(
+    project_path: String,
+    ctx: &CommandContext<'_>,
+) -> SessionCurrentParams {
+    let home = ctx.environment.user_home.as_deref();
+    let home = home.and_then(|home| std::fs::canonicalize(home).ok());
+    let else_of = directories_above(Path::new(&project_path), home.as_deref());
+    SessionCurrentParams { project_path, else_of }
+}
+
 /// Returns the current session of a project, else that of the nearest directory above it.
 pub(crate) fn current_session(
     project_path: &str,
     ctx: &mut CommandContext<'_>,
 ) -> Result<Option<Session>, ClientError> {
-    let home = ctx.environment.user_home.as_deref();
-    let home = home.and_then(|home| std::fs::canonicalize(home).ok());
-    let else_of = directories_above(Path::new(project_path), home.as_deref());
-    let params = SessionCurrentParams { project_path: project_path.to_owned(), else_of };
+    let params = current_params(project_path.to_owned(), ctx);
     Ok(ctx.call::<SessionCurrent>(&params)?.value.session)
 }
 
@@ -181,7 +189,10 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
 
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::testing::{run_against, session_json};
 
     #[test]
     fn path_must_be_utf8() {
@@ -220,6 +231,19 @@ mod tests {
         let all = above(&top.join("elsewhere"));
         assert_eq!(all[..2], [text(project.path()), text(home.path())]);
         assert_eq!(directories_above(Path::new("/tmp/x"), None), [""; 0]);
+    }
+
+    #[test]
+    fn shown_current_session_is_that_of_other_commands() {
+        let params = |line: &[&str]| {
+            let run = run_against(line, |_, _| Some(json!({ "session": session_json() })));
+            run.calls[0].clone()
+        };
+        let shown = params(&["sessions", "current"]);
+        assert_eq!(shown, params(&["sessions", "close"]));
+        let (_, given) = params(&["sessions", "current", "--project", "."]);
+        assert_eq!(given["projectPath"], shown.1["projectPath"]);
+        assert_eq!(given["elseOf"], Value::Null);
     }
 
     #[test]

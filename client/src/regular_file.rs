@@ -2,7 +2,7 @@
 //!
 //! Files of the home are never links; a file that the user names may be one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -24,6 +24,12 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(OpenOptions::new().read(true), path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Returns whether the lock of a file of the home is held, by trying to take a shared lock for an instant.
+pub(crate) fn is_locked(path: &Path) -> bool {
+    let opened = open(OpenOptions::new().read(true), path);
+    opened.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Reads a small file that may be a link, such as the definition of a service.

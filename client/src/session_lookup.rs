@@ -37,9 +37,12 @@ pub(crate) fn resolve(
         return Err(invalid("write at least 4 characters of an id, or `last`"));
     }
     // Short forms are ends of ids; all sessions of a minute have the same beginning.
-    let mut candidates = find(&part, IdPart::End, &mut list)?;
+    let of_end = SessionListParams { id_end: Some(part.clone()), ..Default::default() };
+    let mut candidates = find(&of_end, &mut list)?;
     if candidates.is_empty() {
-        candidates = find(&part, IdPart::Beginning, &mut list)?;
+        let of_beginning =
+            SessionListParams { id_prefix: Some(part.clone()), ..Default::default() };
+        candidates = find(&of_beginning, &mut list)?;
     }
     match candidates.as_slice() {
         [] => {
@@ -51,29 +54,16 @@ pub(crate) fn resolve(
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum IdPart {
-    Beginning,
-    End,
-}
-
-/// Finds the sessions whose id has a part.
+/// Finds the sessions whose id has a part, archived ones included.
 fn find(
-    text: &str,
-    part: IdPart,
+    of_part: &SessionListParams,
     list: &mut impl FnMut(SessionListParams) -> Result<Vec<Session>, ClientError>,
 ) -> CommandResult<Vec<Session>> {
     let mut found = Vec::new();
     // Without a status the daemon leaves out archived sessions.
     for status in [None, Some(SessionStatus::Archived)] {
-        let text = |wanted| (part == wanted).then(|| text.to_owned());
-        found.extend(list(SessionListParams {
-            id_prefix: text(IdPart::Beginning),
-            id_end: text(IdPart::End),
-            status,
-            limit: Some(MAX_LISTED),
-            ..Default::default()
-        })?);
+        let limit = Some(MAX_LISTED);
+        found.extend(list(SessionListParams { status, limit, ..of_part.clone() })?);
     }
     Ok(found)
 }

@@ -28,7 +28,7 @@ use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::{ClientError, Exit};
 use crate::model_server::OtherModelServer;
 use crate::render::units::{ago, bytes, grouped};
-use crate::render::{RenderOptions, Style, table};
+use crate::render::{RenderOptions, Style, table, try_line};
 use crate::service::InstalledService;
 
 /// The calls whose median is the time of a round trip.
@@ -131,6 +131,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     let address = connector.address();
     let mut findings = Vec::new();
     let home = home_part(ctx);
+    let service = InstalledService::find(address, ctx.environment);
     let mut socket = SocketPart {
         source: address.sources().1,
         tried: address.sockets(),
@@ -142,7 +143,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
     match connect(&connector, home.locked) {
         Ok(Some(mut client)) => {
             socket.connected = Some(client.socket().to_owned());
-            findings.extend(other_model_server(&client, ctx));
+            findings.extend(other_model_server(&client, service.is_some(), ctx));
             match ask(&mut client, &mut socket, &mut findings) {
                 Ok(found) => daemon = found,
                 Err(error) => findings.push(problem("daemon", &error, error.hint())),
@@ -179,8 +180,7 @@ fn examine(ctx: &CommandContext<'_>) -> (DoctorReport, Option<DaemonDoctorResult
         client: ClientPart { version: env!("CARGO_PKG_VERSION"), protocol: PROTOCOL_VERSION },
         home,
         socket,
-        service: InstalledService::find(address, ctx.environment)
-            .map(|service| service.to_string()),
+        service: service.map(|service| service.to_string()),
         variables: variables(),
         daemon: daemon.as_ref().map(CallReply::to_json),
     };
@@ -223,10 +223,13 @@ fn unwritable(home: &Path) -> Option<DoctorFinding> {
 }
 
 /// Compares the model server of the daemon with that of this shell.
-fn other_model_server(client: &BlockingClient, ctx: &CommandContext<'_>) -> Option<DoctorFinding> {
+fn other_model_server(
+    client: &BlockingClient,
+    is_service: bool,
+    ctx: &CommandContext<'_>,
+) -> Option<DoctorFinding> {
     let own = ctx.environment.ollama_host.as_deref();
-    let service = InstalledService::find(ctx.connector().address(), ctx.environment);
-    let other = OtherModelServer::of(client.model_server(), own, service.is_some())?;
+    let other = OtherModelServer::of(client.model_server(), own, is_service)?;
     Some(DoctorFinding { hint: Some(other.hint), ..warning("modelServer", other.text, None) })
 }
 
@@ -403,8 +406,7 @@ pub(super) fn finding_lines(findings: &[DoctorFinding]) -> String {
         let level = Style::Bad.paint(&format!("{}:", level.as_str()));
         let _infallible = writeln!(text, "{level} {}", sanitize::one_line(found));
         if let Some(hint) = hint {
-            let hint = sanitize::one_line(hint);
-            let _infallible = writeln!(text, "  {} {hint}", Style::Strong.paint("try:"));
+            text += &try_line(hint);
         }
     }
     text

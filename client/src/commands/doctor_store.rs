@@ -2,42 +2,25 @@
 
 use std::fmt::Write as _;
 
-use ollm_protocol::event::StoreProgressData;
 use ollm_protocol::method::StoreVerify;
 use ollm_protocol::methods::store::{StoreFinding, StoreVerifyParams, StoreVerifyResult};
-use ollm_protocol::{EventKind, Method as _, sanitize};
+use ollm_protocol::sanitize;
 
+use super::backup;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::error::{ClientError, Exit};
-use crate::render::progress::ProgressMeter;
+use crate::error::Exit;
 use crate::render::table::{self, TableColumn};
 use crate::render::units::{bytes, counted, grouped};
-use crate::render::{RenderOptions, Style};
+use crate::render::{RenderOptions, Style, try_line};
 
 /// The most findings that are shown.
 const MAX_SHOWN: usize = 100;
 
 /// Checks the store, and prints what is wrong and what takes space.
 pub(super) fn run(repair: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let mut meter = ProgressMeter::bytes("reading everything");
     let params = StoreVerifyParams { repair };
-    let reply = ctx.call_with_events::<StoreVerify>(
-        &params,
-        None,
-        EventKind::StoreProgress,
-        &mut |event| {
-            let data = event.map(|event| serde_json::from_value(event.data.clone()));
-            if let Some(Ok(StoreProgressData { method, done, total })) = data
-                && method == StoreVerify::NAME
-            {
-                meter.set(done, total);
-            }
-        },
-    )?;
-    drop(meter);
-    let closed = || ClientError::Closed { method: StoreVerify::NAME.to_owned() };
-    let reply = reply.ok_or_else(closed)?;
+    let reply = backup::call_with_meter::<StoreVerify>(&params, "reading everything", ctx)?;
     ctx.print(&reply, render)?;
     match reply.value.ok {
         true => Ok(()),
@@ -102,8 +85,7 @@ fn finding_lines(found: &StoreFinding) -> String {
     let mut text = format!("{level} {}{at}\n", sanitize::one_line(&found.path));
     let _infallible = writeln!(text, "  {}", sanitize::one_line(&found.text));
     if let Some(hint) = &found.hint {
-        let hint = sanitize::one_line(hint);
-        let _infallible = writeln!(text, "  {} {hint}", Style::Strong.paint("try:"));
+        text += &try_line(hint);
     }
     text
 }

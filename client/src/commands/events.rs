@@ -62,7 +62,7 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandRes
 
 /// Returns a line such as `10:00:00  9a3b0001  message-recorded  #3  role=user tokens=12`.
 fn render(event: &Event, options: &RenderOptions) -> String {
-    let time = (options.local_time)(event.at).format("%H:%M:%S");
+    let time = options.second(event.at);
     let session = event.session_id.map_or_else(String::new, |id| short_id(None, id));
     let style = match event.kind {
         EventKind::Lagged | EventKind::Resync => Style::Bad,
@@ -73,16 +73,23 @@ fn render(event: &Event, options: &RenderOptions) -> String {
     if let Some(seq) = event.seq {
         line.push_str(&format!("  #{seq}"));
     }
-    if let Value::Object(fields) = &event.data {
-        for (at, (name, value)) in fields.iter().enumerate() {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let (name, text) = (sanitize::one_line(name), sanitize::one_line(&text));
-            let gap = if at == 0 { "  " } else { " " };
-            line.push_str(&format!("{gap}{name}={text}"));
-        }
+    let data = data_text(event);
+    if !data.is_empty() {
+        line.push_str(&format!("  {data}"));
     }
     line.push('\n');
     line
+}
+
+/// Returns the data of an event on one line, such as `role=user tokens=12`, without what is null.
+pub(super) fn data_text(event: &Event) -> String {
+    let Value::Object(fields) = &event.data else { return String::new() };
+    let present = fields.iter().filter(|(_, value)| !value.is_null());
+    let texts = present.map(|(name, value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{}={}", sanitize::one_line(name), sanitize::one_line(&text))
+    });
+    texts.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -102,7 +109,7 @@ mod tests {
         let event: Event = serde_json::from_value(json!({
             "epoch": "e", "eventSeq": 7, "sessionId": "0192f0c1-9a3b-7000-8000-000000000001",
             "seq": 3, "kind": "message-recorded", "at": "2026-01-27T10:00:00Z",
-            "data": {"role": "user", "title": "a\u{1b}[2J\nb"}
+            "data": {"model": null, "role": "user", "title": "a\u{1b}[2J\nb"}
         }))
         .unwrap();
         let text = plain(&render(&event, &render_options(80)));

@@ -6,6 +6,7 @@ use std::io::IsTerminal as _;
 use anstream::ColorChoice;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::exec::shell_quoted;
 use crate::cli;
 use crate::command_error::{CommandError, parse_error_message};
 use crate::error::Exit;
@@ -25,7 +26,8 @@ pub(super) fn report(error: &clap::Error, arguments: &[OsString]) -> Exit {
         }
         return if is_help { Exit::Usage } else { Exit::Success };
     }
-    let words: Vec<String> = arguments.iter().skip(1).map(quoted).collect();
+    let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
     let error = CommandError::usage(parse_error_message(error), &hint(error, &words));
     if arguments.iter().any(|argument| argument == "--json") {
         Terminal::of_process(ColorChoice::Never).eprintln(&error.to_json());
@@ -35,16 +37,6 @@ pub(super) fn report(error: &clap::Error, arguments: &[OsString]) -> Exit {
         terminal.eprintln(&text);
     }
     Exit::Usage
-}
-
-/// Returns a word as a shell reads it.
-fn quoted(word: &OsString) -> String {
-    let word = word.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+~".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.into_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 /// Returns the command with the word that it probably means, else the help of the command.
@@ -68,7 +60,7 @@ fn hint(error: &clap::Error, words: &[String]) -> String {
         && words.contains(wrong)
     {
         let meant = words.iter().map(|word| if word == wrong { &right } else { word });
-        let meant: Vec<&str> = meant.map(String::as_str).collect();
+        let meant: Vec<String> = meant.map(|word| shell_quoted(word)).collect();
         return format!("ollmctl {}", meant.join(" "));
     }
     let mut known = vec!["ollmctl".to_owned()];
@@ -111,13 +103,7 @@ mod tests {
         check("sessions list --limit x", "ollmctl sessions list --help");
         check("undo --files previev", "ollmctl undo --files preview");
         check("snapshot view", "ollmctl snapshot --help");
+        check("sesions import ~/a", "ollmctl sessions import '~/a'");
         check("nonsense", "ollmctl --help");
-    }
-
-    #[test]
-    fn word_is_quoted_as_a_shell_reads_it() {
-        assert_eq!(quoted(&"a-b=c".into()), "a-b=c");
-        assert_eq!(quoted(&"it's".into()), r"'it'\''s'");
-        assert_eq!(quoted(&"".into()), "''");
     }
 }

@@ -83,14 +83,14 @@ fn parse_steps(text: &str) -> Result<u32, String> {
 
 /// A direction along the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StepDirection {
+pub(super) enum StepDirection {
     Back,
     Forward,
 }
 
 impl StepDirection {
     /// Returns the command.
-    const fn verb(self) -> &'static str {
+    pub(super) const fn verb(self) -> &'static str {
         match self {
             Self::Back => "undo",
             Self::Forward => "redo",
@@ -98,7 +98,7 @@ impl StepDirection {
     }
 
     /// Returns the word for operations that were taken in this direction.
-    const fn done(self) -> &'static str {
+    pub(super) const fn done(self) -> &'static str {
         match self {
             Self::Back => "undone",
             Self::Forward => "redone",

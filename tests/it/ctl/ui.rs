@@ -85,11 +85,26 @@ fn session_is_resumed_in_a_chat_that_comes_back() {
     assert!(terminal.screen().alternate_screen());
     let messages = wire.records(&id).iter().filter(|record| record["type"] == "message").count();
     assert_eq!(messages, 4);
-    // A chat that fails leaves its message on the screen until a key.
     wire.ok("session.delete", json!({ "sessionId": id }));
     terminal.shows(&["No sessions yet"]);
     terminal.send("q");
     assert_eq!(terminal.exit_code(), Some(0));
+}
+
+#[test]
+fn message_of_a_failed_chat_stays_until_a_key() {
+    let (sandbox, daemon, wire, _ids) = two_talks();
+    let mut terminal = ScreenTerminal::start(&sandbox, &["--no-spawn", "ui"], SIZE);
+    terminal.shows(&[">  Ports"]);
+    drop(wire);
+    assert!(daemon.terminate().success());
+    terminal.shows(&["ollmd has stopped"]);
+    terminal.send("\r");
+    terminal.shows(&["cannot connect to ollmd", "Press Enter to go back"]);
+    assert!(!terminal.screen().alternate_screen());
+    terminal.send("\r");
+    terminal.shows(&[">  Ports", "ollmd has stopped"]);
+    assert!(terminal.screen().alternate_screen());
 }
 
 #[test]

@@ -131,7 +131,7 @@ struct WaitProgress {
 
 impl WaitProgress {
     fn show(&mut self, work: &[RunningWork], ctx: &CommandContext<'_>) {
-        if ctx.json() {
+        if ctx.json() || work.is_empty() {
             return;
         }
         let text = format!("waiting (--now ends it) for {}", self.describe(work, ctx));
@@ -200,5 +200,30 @@ impl WaitProgress {
             .entry(id)
             .or_insert_with(|| find().unwrap_or_else(|| short_id(None, id)))
             .clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{TestHome, reply, send};
+
+    #[test]
+    fn daemon_that_takes_no_params_is_stopped_too() {
+        let home = TestHome::new();
+        let _server = home.serve(|request, stream| {
+            if request["params"] == json!({}) {
+                reply(stream, request, &json!({ "pid": 42 }));
+            } else {
+                let data = json!({ "kind": "invalidParams" });
+                let error = json!({ "code": -32602, "message": "no such param", "data": data });
+                send(stream, &json!({ "jsonrpc": "2.0", "id": request["id"], "error": error }));
+            }
+        });
+        let params = DaemonShutdownParams { if_idle: true, restart: true };
+        let outcome = stop(&home.connector(), params).unwrap();
+        assert_eq!((outcome.stopped, outcome.pid), (true, Some(42)));
     }
 }

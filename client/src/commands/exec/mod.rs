@@ -32,6 +32,8 @@ use crate::completion;
 use crate::project::{self, RecordTarget};
 use crate::render::units::counted;
 
+pub(super) use record::shell_quoted;
+
 use process::{FinishedProcess, StdoutTarget};
 use record::{CallStart, RecordedCall, record, record_start};
 use track::{TrackedDir, TrackedWrites};

@@ -150,7 +150,7 @@ fn is_refused(error: &ClientError) -> bool {
 }
 
 /// Returns a word as it would be typed in a shell.
-fn shell_quoted(word: &str) -> String {
+pub(in crate::commands) fn shell_quoted(word: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "_-./=:,@%+".contains(char);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -167,10 +167,12 @@ mod tests {
         let check = |word: &str, expect: &str| assert_eq!(shell_quoted(word), expect);
         check("ls", "ls");
         check("--color=auto", "--color=auto");
+        check("a-b=c", "a-b=c");
         check("", "''");
         check("two words", "'two words'");
         check("it's", r"'it'\''s'");
         check("$HOME", "'$HOME'");
+        check("~/a", "'~/a'");
         check("a;b", "'a;b'");
     }
 }

@@ -112,7 +112,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
 
 pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     if !args.yes {
-        let sessions = list::all_sessions(ctx)?;
+        let sessions = list::all_sessions(None, ctx)?;
         if !sessions.is_empty() && !confirm(&sessions, 0, false, ctx)? {
             return Ok(());
         }
@@ -219,6 +219,16 @@ mod tests {
         let run = run_against(&["sessions", "delete", "--yes", SESSION_ID, SESSION_ID], answer);
         assert_eq!(run.methods(), ["session.get", "session.delete"]);
         assert_eq!(run.stdout, "deleted 00000001  Lists\n");
+    }
+
+    #[test]
+    fn nothing_is_cleared_while_sessions_may_be_missing() {
+        let run = run_against(&["sessions", "clear", "--all"], |method, _| {
+            let list = json!({ "data": [session_json()], "behind": true });
+            (method == "session.list").then_some(list)
+        });
+        assert_eq!(run.error.as_ref().unwrap().exit(), Exit::Busy);
+        assert!(run.methods().iter().all(|method| *method == "session.list"), "{:?}", run.calls);
     }
 
     #[test]

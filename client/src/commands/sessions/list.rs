@@ -8,7 +8,7 @@ use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
 use crate::args::wire_enum;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table;
@@ -81,18 +81,28 @@ pub(super) fn run(args: &ListArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     ctx.print_text(&text)
 }
 
-/// Returns every session, archived ones included.
-pub(super) fn all_sessions(ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Session>> {
+/// Returns every session, or those of a project, archived ones included.
+///
+/// **Errors**: the catalog is being made again, so sessions may be missing.
+pub(super) fn all_sessions(
+    project_path: Option<String>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<Vec<Session>> {
+    let mut params = SessionListParams { project_path, ..SessionListParams::default() };
     let mut all = Vec::new();
     for status in [None, Some(SessionStatus::Archived)] {
-        let params = SessionListParams { status, ..SessionListParams::default() };
-        all.extend(list(&params, u32::MAX, ctx)?.data);
+        params.status = status;
+        let found = list(&params, u32::MAX, ctx)?;
+        if found.behind {
+            return Err(CommandError::CatalogBehind);
+        }
+        all.extend(found.data);
     }
     Ok(all)
 }
 
 /// Requests pages up to a limit and joins them.
-pub(super) fn list(
+fn list(
     params: &SessionListParams,
     limit: u32,
     ctx: &mut CommandContext<'_>,

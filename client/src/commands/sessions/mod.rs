@@ -79,13 +79,13 @@ Examples:
     Resume(OptionalSessionArg),
     /// Close a session; recording a message opens it again.
     Close(OptionalSessionArg),
-    /// Show the current session of a project.
+    /// Show the current session of a directory, or of the nearest directory above it.
     #[command(after_help = "\
 Examples:
   ollmctl sessions current
   ollmctl sessions current --project ~/src/parser")]
     Current {
-        /// The project's directory [default: the current directory].
+        /// Only this directory [default: the current one, and those above it].
         #[arg(long, value_name = "DIR")]
         project: Option<PathBuf>,
     },
@@ -166,11 +166,10 @@ fn resume(args: &OptionalSessionArg, ctx: &mut CommandContext<'_>) -> CommandRes
 }
 
 fn current(project: Option<&Path>, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let project_path = match project::filter_path(project)? {
-        Some(path) => path,
-        None => project::canonical_path(None)?,
+    let params = match project::filter_path(project)? {
+        Some(path) => SessionCurrentParams::new(path),
+        None => project::current_params(project::canonical_path(None)?, ctx),
     };
-    let params = SessionCurrentParams::new(project_path);
     let reply = ctx.call::<SessionCurrent>(&params)?;
     if reply.value.session.is_none() {
         let flag = project.map(|path| format!("--project {} ", path.display()));

@@ -6,20 +6,20 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ollm_protocol::content::{ContextScope, Session, SessionStatus};
+use ollm_protocol::content::{ContextScope, Session};
 use ollm_protocol::method::{
     ContextAddEntry, ContextListEntries, SessionCurrent, SessionSetCurrent,
     SessionSetProjectServers, SessionUpdate,
 };
 use ollm_protocol::methods::context::{ContextAddEntryParams, ContextListEntriesParams};
 use ollm_protocol::methods::session::{
-    SessionCurrentParams, SessionListParams, SessionSetCurrentParams,
-    SessionSetProjectServersParams, SessionUpdateParams,
+    SessionCurrentParams, SessionSetCurrentParams, SessionSetProjectServersParams,
+    SessionUpdateParams,
 };
 use ollm_protocol::sanitize;
 use serde_json::json;
 
-use super::list::list;
+use super::list::all_sessions;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult, LIST_HINT};
 use crate::project;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &MoveArgs, ctx: &mut CommandContext<'_>) -> CommandResul
         let problem = format!("{to_shown} is both the old and the new directory");
         return Err(CommandError::usage(problem, "ollmctl sessions move OLD NEW"));
     }
-    let sessions = sessions_of(&from, ctx)?;
+    let sessions = all_sessions(Some(from.clone()), ctx)?;
     if sessions.is_empty() {
         let problem = format!("no session belongs to {from_shown}");
         return Err(CommandError::not_found(problem, LIST_HINT));
@@ -74,21 +74,6 @@ pub(super) fn run(args: &MoveArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     let done = if args.dry_run { "would be moved" } else { "moved" };
     let count = counted(sessions.len() as u64, "session");
     ctx.print_text(&format!("{count} {done} from {from_shown} to {to_shown}\n"))
-}
-
-/// Returns the sessions of a project, archived ones included.
-fn sessions_of(path: &str, ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Session>> {
-    let mut all = Vec::new();
-    for status in [None, Some(SessionStatus::Archived)] {
-        let project_path = Some(path.to_owned());
-        let params = SessionListParams { project_path, status, ..SessionListParams::default() };
-        let found = list(&params, u32::MAX, ctx)?;
-        if found.behind {
-            return Err(CommandError::CatalogBehind);
-        }
-        all.extend(found.data);
-    }
-    Ok(all)
 }
 
 /// Gives sessions another project, the newest last, so that their order stays. Goes on after one that cannot be changed.

@@ -87,7 +87,9 @@ pub(super) fn run(args: &TreeArgs, ctx: &mut CommandContext<'_>) -> CommandResul
 
 pub(super) fn label(args: &LabelArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let (session, seq, name) = match args.words.as_slice() {
-        [session, seq, name] => (Some(session.as_str()), seq, name),
+        [session, seq, name] if args.session.given().is_none() => {
+            (Some(session.as_str()), seq, name)
+        }
         [seq, name] => (args.session.given(), seq, name),
         _ => return Err(CommandError::usage("a number and a name are needed", LABEL_HINT)),
     };
@@ -257,7 +259,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::plain;
+    use crate::error::Exit;
+    use crate::testing::{SESSION_ID, plain, run_against};
 
     fn nodes(rows: &[(u64, Option<u64>, &str, &str, bool)]) -> Vec<TreeNode> {
         let node = |(seq, parent, kind, text, active): &(u64, Option<u64>, &str, &str, bool)| {
@@ -269,6 +272,18 @@ mod tests {
             .unwrap()
         };
         rows.iter().map(node).collect()
+    }
+
+    #[test]
+    fn session_is_not_given_twice() {
+        for line in [
+            &["sessions", "label", "last", "12", "x", "--session", SESSION_ID][..],
+            &["sessions", "options", "last", "--session", SESSION_ID],
+        ] {
+            let run = run_against(line, |_, _| None);
+            assert_eq!(run.error.as_ref().unwrap().exit(), Exit::Usage, "{line:?}");
+            assert!(run.calls.is_empty(), "{line:?}");
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ use super::state::preview::PreviewTarget;
 use super::state::search::SearchRequest;
 use super::state::window::PageRequest;
 use super::text::shown_line;
+use crate::command_error::CommandError;
+use crate::commands::undo::StepDirection;
 use crate::connection::AsyncClient;
 use crate::error::ClientError;
 
@@ -42,29 +44,6 @@ const PAGE_NODES: u32 = 1000;
 const HISTORY_RECORDS: u32 = 500;
 /// The snapshots that a tree shows.
 const SHOWN_SNAPSHOTS: u32 = 200;
-
-/// A direction along the operations of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UndoStep {
-    Undo,
-    Redo,
-}
-
-impl UndoStep {
-    pub(super) const fn verb(self) -> &'static str {
-        match self {
-            Self::Undo => "undo",
-            Self::Redo => "redo",
-        }
-    }
-
-    pub(super) const fn done(self) -> &'static str {
-        match self {
-            Self::Undo => "undone",
-            Self::Redo => "redone",
-        }
-    }
-}
 
 /// A call.
 #[derive(Clone, Debug)]
@@ -119,12 +98,12 @@ pub(super) enum UiCall {
     /// Returns what a step would do.
     PreviewStep {
         session_id: SessionId,
-        step: UndoStep,
+        step: StepDirection,
     },
     /// Undoes or redoes the operation, if it is still the next one; with a plan, its files too.
     Step {
         session_id: SessionId,
-        step: UndoStep,
+        step: StepDirection,
         operation: Seq,
         plan: Option<PlanId>,
     },
@@ -173,12 +152,12 @@ pub(super) struct CallProblem {
 }
 
 impl CallProblem {
-    fn of(error: &ClientError) -> Self {
-        let is_gone = matches!(error, ClientError::Rpc(failure)
+    fn of(error: ClientError) -> Self {
+        let is_gone = matches!(&error, ClientError::Rpc(failure)
             if failure.kind == Some(ErrorKind::SessionNotFound));
         let is_lost = matches!(error, ClientError::Transport { .. } | ClientError::Closed { .. });
-        let hint = error.hint().map(|hint| format!("; try: {hint}"));
-        let text = shown_line(&format!("{error}{}", hint.unwrap_or_default()));
+        let hint = error.hint().map_or_else(String::new, |hint| format!("; try: {hint}"));
+        let text = shown_line(&format!("{}{hint}", CommandError::from(error).message()));
         Self { text, is_gone, is_lost }
     }
 }
@@ -193,7 +172,7 @@ pub(super) async fn perform(
     let limit = limit.unwrap_or(default);
     match tokio::time::timeout(limit, answer(&client, call)).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(CallProblem::of(&error)),
+        Ok(Err(error)) => Err(CallProblem::of(error)),
         Err(_) => {
             let text = format!("no reply within {} s", limit.as_secs());
             Err(CallProblem { text, is_gone: false, is_lost: false })
@@ -297,12 +276,33 @@ async fn change(client: &AsyncClient, call: UiCall) -> Result<UiAnswer, ClientEr
 
 async fn take_step(
     client: &AsyncClient,
-    step: UndoStep,
+    step: StepDirection,
     params: &SessionUndoParams,
 ) -> Result<UiAnswer, ClientError> {
     let result = match step {
-        UndoStep::Undo => client.call::<SessionUndo>(params).await,
-        UndoStep::Redo => client.call::<SessionRedo>(params).await,
+        StepDirection::Back => client.call::<SessionUndo>(params).await,
+        StepDirection::Forward => client.call::<SessionRedo>(params).await,
     };
     Ok(UiAnswer::Step(result?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::error::RpcFailure;
+
+    #[test]
+    fn problem_names_no_param_and_has_its_hint() {
+        let problem = |kind: &str, message: &str| {
+            let data = Some(json!({ "kind": kind, "hint": "ollmctl sessions list" }));
+            let failure = RpcFailure::new(-32602, message.to_owned(), data);
+            CallProblem::of(ClientError::Rpc(Box::new(failure)))
+        };
+        let refused = problem("invalidParams", "steps: there is nothing to redo");
+        assert_eq!(refused.text, "there is nothing to redo; try: ollmctl sessions list");
+        assert!(!refused.is_gone && !refused.is_lost);
+        assert!(problem("sessionNotFound", "there is no such session").is_gone);
+    }
 }

@@ -27,14 +27,13 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::Connector;
 use crate::project;
-use state::preview::LocalTimes;
 use state::{OwnProject, UiState};
 
 /// Show your sessions on the whole screen: search, read, talk on, undo, and follow what happens.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The sessions of this directory's project come first; p shows all. Type / to search titles and messages, Enter to talk \
-on in the selected session, t for its branches, ? for all keys.
+The view begins with the sessions of this directory's project; p shows all. Type / to search titles and messages, Enter \
+to talk on in the selected session, t for its branches, ? for all keys.
 
 Examples:
   ollmctl ui")]
@@ -48,8 +47,6 @@ struct ShellSettings {
     /// The longest wait for a reply; `None` for that of each call.
     timeout: Option<Duration>,
     has_color: bool,
-    /// Text that is printed when the terminal is given back.
-    notes: String,
 }
 
 pub(super) fn run(_: &UiArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -65,8 +62,7 @@ pub(super) fn run(_: &UiArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
         let problem = "this terminal cannot move its cursor (TERM is dumb or not set)";
         return Err(CommandError::usage(problem, "ollmctl sessions list"));
     }
-    let options = ctx.render_options();
-    let times = LocalTimes { now: options.now, local: options.local_time };
+    let times = ctx.render_options();
     // A directory that is no project, such as a removed one, has no sessions.
     let project = project::canonical_path(None).ok().map(|path| {
         let name = Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned());
@@ -77,7 +73,6 @@ pub(super) fn run(_: &UiArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
         flags: ctx.global_flags(),
         timeout: ctx.timeout(),
         has_color: ctx.terminal.has_color(),
-        notes: String::new(),
     };
     ctx.terminal.flush()?;
     shell::run(settings, UiState::new(shell::size(), times, project))

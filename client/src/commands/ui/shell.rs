@@ -331,7 +331,7 @@ impl Shell {
             Err(error) => {
                 self.retry_at = Some(Instant::now() + RETRY_PAUSE);
                 if self.is_starting {
-                    self.update(UiInput::StartFailed(error.to_string()))
+                    self.update(UiInput::StartFailed(CommandError::from(error).message()))
                 } else {
                     Ok(())
                 }
@@ -378,12 +378,13 @@ impl Shell {
     /// Takes the terminal back, at once or after the person has read why the chat failed.
     fn chat_ended(&mut self, end: Option<io::Result<ExitStatus>>) -> CommandResult {
         self.chat = None;
+        let mut note = String::new();
         let has_failed = match end {
             Some(Ok(status)) => {
                 !status.success() && status.code() != Some(Exit::Interrupted as i32)
             }
             Some(Err(error)) => {
-                self.settings.notes.push_str(&format!("error: cannot start the chat: {error}\n"));
+                note = format!("error: cannot start the chat: {error}\n");
                 true
             }
             None => true,
@@ -391,8 +392,7 @@ impl Shell {
         if !has_failed {
             return self.take_terminal();
         }
-        let notes = std::mem::take(&mut self.settings.notes);
-        let text = format!("{notes}\nPress Enter to go back to the sessions.\n");
+        let text = format!("{note}\nPress Enter to go back to the sessions.\n");
         drop(io::Write::write_all(&mut io::stderr(), text.as_bytes()));
         self.waits_for_key = true;
         self.keyboard = Some(Keyboard::start()?);

@@ -6,6 +6,10 @@ use ollm_protocol::content::Role;
 use ollm_protocol::sanitize;
 use unicode_width::UnicodeWidthChar as _;
 
+pub(super) use crate::render::markdown::columns_of as columns;
+pub(super) use crate::render::markdown::wrapped as wrap;
+pub(super) use crate::render::table::clip;
+
 /// The columns of a tab.
 const TAB: &str = "    ";
 
@@ -68,31 +72,6 @@ pub(super) fn shown_text(text: &str) -> String {
     sanitize::text(text).replace('\t', TAB)
 }
 
-/// Returns the columns that a text takes.
-pub(super) fn columns(text: &str) -> usize {
-    text.chars().filter_map(unicode_width::UnicodeWidthChar::width).sum()
-}
-
-/// Cuts a text at a number of columns, with an ellipsis at the cut.
-pub(super) fn clip(text: &str, width: usize) -> String {
-    if columns(text) <= width {
-        return text.to_owned();
-    }
-    let mut cut = String::new();
-    let mut column = 0;
-    for char in text.chars() {
-        column += char.width().unwrap_or(0);
-        if column >= width {
-            break;
-        }
-        cut.push(char);
-    }
-    if width > 0 {
-        cut.push('…');
-    }
-    cut
-}
-
 /// Cuts a text at its beginning, so that its end has at most a number of columns.
 pub(super) fn clip_start(text: &str, width: usize) -> String {
     if columns(text) <= width {
@@ -111,63 +90,12 @@ pub(super) fn clip_start(text: &str, width: usize) -> String {
     format!("{ellipsis}{}", &text[from..])
 }
 
-/// Breaks the lines of a text between words at a width; a word that is longer than a line is broken anywhere.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let mut lines = Vec::new();
-    for line in text.split('\n') {
-        wrap_line(line, width, &mut lines);
-    }
-    lines
-}
-
-fn wrap_line(line: &str, width: usize, lines: &mut Vec<String>) {
-    let mut rest = line.trim_end();
-    let n_before = lines.len();
-    while columns(rest) > width {
-        let mut column = 0;
-        // The places after the last character that fits, and after the last space among these.
-        let (mut end, mut space) = (rest.len(), None);
-        for (at, char) in rest.char_indices() {
-            let char_columns = char.width().unwrap_or(0);
-            if column + char_columns > width {
-                end = at;
-                // A space at the margin ends the line without taking a column.
-                if char == ' ' {
-                    space = Some(at);
-                }
-                break;
-            }
-            column += char_columns;
-            // A line also ends after any wide character, because their scripts have no spaces.
-            if char == ' ' || char_columns == 2 {
-                space = Some(at + char.len_utf8());
-            }
-        }
-        // A character that is wider than the line stands alone.
-        let first = rest.chars().next().map_or(1, char::len_utf8);
-        let has_words = space.filter(|at| !rest[..*at].trim().is_empty());
-        let end = has_words.unwrap_or(end).max(first);
-        lines.push(rest[..end].trim_end().to_owned());
-        rest = rest[end..].trim_start_matches(' ');
-    }
-    if !rest.is_empty() || lines.len() == n_before {
-        lines.push(rest.to_owned());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn text_is_cut_at_columns_and_not_at_characters() {
-        let check = |text: &str, width, expect: &str| assert_eq!(clip(text, width), expect);
-        check("short", 5, "short");
-        check("longer", 5, "long…");
-        check("設定ファイル", 12, "設定ファイル");
-        check("設定ファイル", 6, "設定…");
-        check("any", 0, "");
+    fn beginning_is_cut_at_columns_and_not_at_characters() {
         let check = |text: &str, width, expect: &str| assert_eq!(clip_start(text, width), expect);
         check("short", 5, "short");
         check("longer", 5, "…nger");

@@ -150,10 +150,9 @@ fn start_lock_path(home: &Path) -> PathBuf {
     home.join("start.lock")
 }
 
-/// Returns whether a client starts or replaces the daemon of a home, by trying to take a shared lock for an instant.
+/// Returns whether a client starts or replaces the daemon of a home.
 pub(super) fn is_starting(home: &Path) -> bool {
-    let opened = regular_file::open(OpenOptions::new().read(true), &start_lock_path(home));
-    opened.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    regular_file::is_locked(&start_lock_path(home))
 }
 
 /// Starts the daemon of an address, unless another client or the service manager is faster, and connects. `held` is the lock

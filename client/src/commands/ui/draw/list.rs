@@ -5,9 +5,11 @@ use ratatui::layout::{Position, Rect};
 
 use super::super::state::search::{FoundItem, SearchBox};
 use super::super::state::tree::{TreeLine, TreePane};
-use super::super::state::{DaemonLink, UiState, title};
+use super::super::state::{DaemonLink, UiState};
 use super::super::text::{UiTone, clip, clip_start, columns, shown_line};
 use super::{Canvas, cursor_at, row};
+use crate::render::hit::pieces;
+use crate::render::session_table::title;
 use crate::render::units::{ago, grouped};
 use crate::render::wire_name;
 
@@ -188,33 +190,17 @@ fn draw_hit(
     }
 }
 
-/// Returns the text around the first match, which begins near it, with all matches. Offsets count characters of the
-/// original, so each piece is sanitized after it is cut out; invalid offsets are ignored.
+/// Returns the text around the first match, which begins near it, with all matches.
 fn snippet(hit: &SearchHit) -> Vec<(UiTone, String)> {
     /// The characters before the first match, so that it is in sight.
     const BEFORE: usize = 20;
-    let chars: Vec<char> = hit.snippet.chars().collect();
-    let piece = |from: usize, to: usize| {
-        let text: String = chars[from..to].iter().collect();
-        ollm_protocol::sanitize::text(&text).replace(['\n', '\t'], " ")
-    };
-    let first = hit.matches.first().map_or(0, |(start, _)| *start as usize).min(chars.len());
-    let mut done = first.saturating_sub(BEFORE);
-    let mut pieces = Vec::new();
-    if done > 0 {
-        pieces.push((UiTone::Faint, "…".to_owned()));
-    }
-    for (start, end) in &hit.matches {
-        let (start, end) = (*start as usize, *end as usize);
-        if start < done || end <= start || end > chars.len() {
-            continue;
-        }
-        pieces.push((UiTone::Plain, piece(done, start)));
-        pieces.push((UiTone::Match, piece(start, end)));
-        done = end;
-    }
-    pieces.push((UiTone::Plain, piece(done, chars.len())));
-    pieces
+    let n_chars = hit.snippet.chars().count();
+    let first = hit.matches.first().map_or(0, |(start, _)| *start as usize).min(n_chars);
+    let from = first.saturating_sub(BEFORE);
+    let cut = (from > 0).then(|| (UiTone::Faint, "…".to_owned()));
+    let tone = |is_match: bool| if is_match { UiTone::Match } else { UiTone::Plain };
+    let pieces = pieces(hit, from).into_iter().map(|(is_match, text)| (tone(is_match), text));
+    cut.into_iter().chain(pieces).collect()
 }
 
 /// Draws how full the window of a session is, and how full it was.

@@ -13,8 +13,9 @@ use ratatui::text::{Line, Span};
 
 use super::bindings::bindings_of;
 use super::layout::UiLayout;
-use super::state::{DaemonLink, UiState, UiView, title};
+use super::state::{DaemonLink, UiState, UiView};
 use super::text::{UiLine, UiTone, clip, columns, shown_line};
+use crate::render::session_table::title;
 use crate::render::units::grouped;
 
 /// The styles of the tones.
@@ -136,7 +137,7 @@ fn draw_header(state: &UiState, place: Rect, canvas: &mut Canvas<'_>) {
         return;
     }
     let width = usize::from(place.width);
-    let live = state.events.live().count();
+    let live = state.events.n_live();
     let mut states = Vec::new();
     if live > 0 {
         states.push((UiTone::Live, format!("{live} answering")));

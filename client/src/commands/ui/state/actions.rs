@@ -4,13 +4,15 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::SessionStatus;
 
 use super::super::bindings::{BINDINGS, UiAction, ViewKind, action_of};
-use super::super::calls::{UiCall, UndoStep};
+use super::super::calls::UiCall;
 use super::super::keys::UiKey;
 use super::super::text::UiTone;
 use super::line_edit::LineEdit;
 use super::search::SearchBox;
 use super::tree::TreePane;
-use super::{DaemonLink, UiPrompt, UiRequest, UiState, UiView, title};
+use super::{DaemonLink, UiPrompt, UiRequest, UiState, UiView};
+use crate::commands::undo::StepDirection;
+use crate::render::session_table::title;
 use crate::render::units::counted;
 
 /// The rows by which the records are scrolled.
@@ -174,15 +176,15 @@ impl UiState {
                 None
             }
             UiAction::Snapshot => Some(UiCall::Snapshot(target)),
-            UiAction::Undo => Some(self.preview_step(target, UndoStep::Undo)),
-            UiAction::Redo => Some(self.preview_step(target, UndoStep::Redo)),
+            UiAction::Undo => Some(self.preview_step(target, StepDirection::Back)),
+            UiAction::Redo => Some(self.preview_step(target, StepDirection::Forward)),
             _ => None,
         };
         call.map(UiRequest::Call).into_iter().collect()
     }
 
     /// Returns the call that asks what a step would do.
-    fn preview_step(&mut self, session_id: SessionId, step: UndoStep) -> UiCall {
+    fn preview_step(&mut self, session_id: SessionId, step: StepDirection) -> UiCall {
         self.asked_step = Some((session_id, step));
         UiCall::PreviewStep { session_id, step }
     }

@@ -5,12 +5,14 @@ use ollm_protocol::content::{Operation, Session};
 use ollm_protocol::methods::session::SessionListResult;
 use ollm_protocol::methods::session::branches::SessionUndoResult;
 
-use super::super::calls::{CallProblem, UiAnswer, UiCall, UndoStep};
+use super::super::calls::{CallProblem, UiAnswer, UiCall};
 use super::super::text::{UiTone, shown_line};
 use super::window::PageRequest;
-use super::{UiPrompt, UiState, UiView, title};
-use crate::commands::sessions::branches::path_records;
+use super::{UiPrompt, UiState, UiView};
+use crate::commands::sessions::branches::moved_records;
+use crate::commands::undo::StepDirection;
 use crate::render::file_plan::{names_to_put_back, unfinished_call};
+use crate::render::session_table::title;
 use crate::render::units::counted;
 
 impl UiState {
@@ -132,9 +134,7 @@ impl UiState {
                 }
             }
             UiCall::PreviewStep { step, .. } => {
-                // The name of the param that the person did not type.
-                let text = problem.text.trim_start_matches("steps: ").to_owned();
-                self.say(UiTone::Bad, format!("cannot {}: {text}", step.verb()));
+                self.say(UiTone::Bad, format!("cannot {}: {}", step.verb(), problem.text));
             }
             UiCall::Tree { .. } => {
                 if let UiView::Tree(pane) = &mut self.view {
@@ -203,14 +203,14 @@ impl UiState {
     fn receive_preview(
         &mut self,
         session_id: SessionId,
-        step: UndoStep,
+        step: StepDirection,
         result: &SessionUndoResult,
     ) {
         let is_asked = self.asked_step == Some((session_id, step)) && self.prompt.is_none();
         match result.operations.first() {
             Some(operation) if is_asked => self.ask_step(session_id, step, operation, result),
             Some(_) => {
-                let key = if step == UndoStep::Undo { 'u' } else { 'U' };
+                let key = if step == StepDirection::Back { 'u' } else { 'U' };
                 self.say(UiTone::Plain, format!("press {key} again to {}", step.verb()));
             }
             None => self.say(UiTone::Bad, format!("there is nothing to {}", step.verb())),
@@ -221,21 +221,18 @@ impl UiState {
     fn ask_step(
         &mut self,
         session_id: SessionId,
-        step: UndoStep,
+        step: StepDirection,
         operation: &Operation,
         result: &SessionUndoResult,
     ) {
         let mut lines =
             vec![(UiTone::Strong, format!("{} {}", step.verb(), operation_text(operation)))];
-        let changes = match step {
-            UndoStep::Undo => ("taken back", &operation.added, "brought back", &operation.removed),
-            UndoStep::Redo => ("brought back", &operation.added, "taken back", &operation.removed),
+        let (added, removed) = match step {
+            StepDirection::Back => (&operation.removed, &operation.added),
+            StepDirection::Forward => (&operation.added, &operation.removed),
         };
-        for (verb, records) in [(changes.0, changes.1), (changes.2, changes.3)] {
-            if !records.is_empty() {
-                lines.push((UiTone::Plain, format!("{verb}: {}", path_records(records))));
-            }
-        }
+        let moved = moved_records(added, removed);
+        lines.extend(moved.lines().map(|line| (UiTone::Plain, line.trim_start().to_owned())));
         let n_files = operation.files.as_ref().map_or(0, |files| files.count);
         let operation = operation.seq;
         let step_with = |plan| Box::new(UiCall::Step { session_id, step, operation, plan });
@@ -263,9 +260,9 @@ fn operation_text(operation: &Operation) -> String {
 }
 
 /// Returns how many steps of a direction are possible.
-fn remaining(step: UndoStep, result: &SessionUndoResult) -> String {
+fn remaining(step: StepDirection, result: &SessionUndoResult) -> String {
     match step {
-        UndoStep::Undo => format!("after that, {} more can be undone", result.undoable),
-        UndoStep::Redo => format!("after that, {} more can be redone", result.redoable),
+        StepDirection::Back => format!("after that, {} more can be undone", result.undoable),
+        StepDirection::Forward => format!("after that, {} more can be redone", result.redoable),
     }
 }

@@ -1,12 +1,11 @@
 //! The events that have arrived, and the answers that are being written now. Pure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use ollm_protocol::{Event, EventKind, Seq, SessionId, Timestamp};
-use serde_json::Value;
 
-use super::super::text::shown_line;
 use super::window::scrolled;
+use crate::commands::events::data_text;
 use crate::render::wire_name;
 
 /// The events that are kept.
@@ -32,8 +31,8 @@ pub(in super::super) struct EventLog {
     /// The selected event, from the oldest one; `None` follows the newest.
     selected: Option<usize>,
     top: usize,
-    /// The models that are answering, by session.
-    live: BTreeMap<SessionId, String>,
+    /// The sessions whose answers are being written.
+    live: BTreeSet<SessionId>,
 }
 
 impl EventLog {
@@ -57,13 +56,13 @@ impl EventLog {
         self.lines.get(self.selected())
     }
 
-    /// Returns the sessions whose answers are being written, with their models.
-    pub(in super::super) fn live(&self) -> impl Iterator<Item = (SessionId, &str)> {
-        self.live.iter().map(|(id, model)| (*id, model.as_str()))
+    /// Returns the number of the answers that are being written.
+    pub(in super::super) fn n_live(&self) -> usize {
+        self.live.len()
     }
 
     pub(in super::super) fn is_live(&self, id: SessionId) -> bool {
-        self.live.contains_key(&id)
+        self.live.contains(&id)
     }
 
     pub(in super::super) fn move_by(&mut self, rows: isize) {
@@ -85,8 +84,7 @@ impl EventLog {
     pub(in super::super) fn add(&mut self, event: &Event) {
         match (event.kind, event.session_id) {
             (EventKind::TurnStarted, Some(id)) if self.live.len() < MAX_LIVE => {
-                let model = event.data["model"].as_str().unwrap_or_default();
-                self.live.insert(id, shown_line(model));
+                self.live.insert(id);
             }
             (EventKind::TurnEnded | EventKind::SessionDeleted, Some(id)) => {
                 self.live.remove(&id);
@@ -114,17 +112,13 @@ fn text_of(event: &Event) -> String {
     if let Some(seq) = event.seq {
         text = format!("{text} #{seq}");
     }
-    let Value::Object(fields) = &event.data else { return text };
-    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        text = format!("{text} {}={}", shown_line(name), shown_line(&value));
-    }
-    text
+    let data = data_text(event);
+    if data.is_empty() { text } else { format!("{text} {data}") }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::SESSION_ID;
@@ -143,9 +137,10 @@ mod tests {
         let mut log = EventLog::default();
         log.add(&event("turn-started", json!({ "model": "tiny" })));
         assert!(log.is_live(id));
-        assert_eq!(log.live().collect::<Vec<_>>(), [(id, "tiny")]);
+        assert_eq!(log.n_live(), 1);
         log.add(&event("turn-ended", json!({ "model": "tiny", "error": null })));
         assert!(!log.is_live(id));
+        assert_eq!(log.n_live(), 0);
         assert_eq!(log.lines().last().unwrap().text, "turn-ended #3 model=tiny");
     }
 

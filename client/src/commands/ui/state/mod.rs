@@ -23,16 +23,18 @@ use ollm_protocol::{Event, EventKind, SessionId, Timestamp};
 
 use self::events::EventLog;
 use self::line_edit::LineEdit;
-use self::preview::{LocalTimes, PreviewTarget, RecordPreview};
+use self::preview::{PreviewTarget, RecordPreview};
 use self::search::{FoundItem, MAX_TITLES, PAGE_HITS, SearchBox, SearchRequest};
 use self::tree::TreePane;
 use self::window::SessionWindow;
 use super::bindings::ViewKind;
-use super::calls::{CallProblem, UiAnswer, UiCall, UndoStep};
+use super::calls::{CallProblem, UiAnswer, UiCall};
 use super::keys::UiKey;
 use super::layout::UiLayout;
 use super::text::{UiTone, shown_line};
-use crate::render::session_table::short_id;
+use crate::commands::undo::StepDirection;
+use crate::render::RenderOptions;
+use crate::render::session_table::{short_id, title};
 
 /// Sessions that changed and are read one by one; if more changed, the list is read again.
 const MAX_CHANGED: usize = 16;
@@ -126,7 +128,8 @@ pub(super) struct OwnProject {
 #[derive(Debug)]
 pub(super) struct UiState {
     pub(super) size: (u16, u16),
-    pub(super) times: LocalTimes,
+    /// The time now, and how times are shown.
+    pub(super) times: RenderOptions,
     pub(super) link: DaemonLink,
     pub(super) project: Option<OwnProject>,
     /// Set if only sessions of the project are listed.
@@ -140,7 +143,7 @@ pub(super) struct UiState {
     pub(super) events: EventLog,
     pub(super) prompt: Option<UiPrompt>,
     /// The step whose preview was requested by the last key: a later answer may not take the keys of something else.
-    asked_step: Option<(SessionId, UndoStep)>,
+    asked_step: Option<(SessionId, StepDirection)>,
     /// The first line of the help, if it is on the screen.
     pub(super) help: Option<usize>,
     pub(super) remark: Option<UiRemark>,
@@ -165,7 +168,7 @@ pub(super) struct UiState {
 }
 
 impl UiState {
-    pub(super) fn new(size: (u16, u16), times: LocalTimes, project: Option<OwnProject>) -> Self {
+    pub(super) fn new(size: (u16, u16), times: RenderOptions, project: Option<OwnProject>) -> Self {
         Self {
             size,
             times,
@@ -356,7 +359,8 @@ impl UiState {
 
     fn disconnected(&mut self) {
         if self.n_changes > 0 {
-            self.say(UiTone::Bad, "ollmd was stopped; the last change may not be made");
+            let text = "ollmd was stopped; it is unknown whether the last change was made";
+            self.say(UiTone::Bad, text);
         }
         self.link = DaemonLink::Lost;
         self.was_lost = true;
@@ -366,7 +370,7 @@ impl UiState {
         self.is_reading_one = false;
         self.records.stop_waiting();
         if let Some(search) = &mut self.search {
-            search.stop_waiting();
+            search.refresh();
         }
         if let UiView::Tree(pane) = &mut self.view {
             pane.stop_waiting();
@@ -394,10 +398,17 @@ impl UiState {
 
     fn happened(&mut self, event: &Event) {
         self.events.add(event);
-        if matches!(event.kind, EventKind::Lagged | EventKind::Resync) {
-            self.events.forget_live();
-            self.read_again();
-            return;
+        match event.kind {
+            // Nothing else on the screen changes with these.
+            EventKind::SessionSaved | EventKind::FilesProgress | EventKind::CompressionProgress => {
+                return;
+            }
+            EventKind::Lagged | EventKind::Resync => {
+                self.events.forget_live();
+                self.read_again();
+                return;
+            }
+            _ => {}
         }
         let Some(id) = event.session_id else { return };
         if self.target().is_some_and(|target| target.session_id == id) {
@@ -408,13 +419,10 @@ impl UiState {
         {
             pane.refresh();
         }
-        match event.kind {
-            EventKind::SessionDeleted => self.forget(id),
-            EventKind::SessionSaved | EventKind::FilesProgress | EventKind::CompressionProgress => {
-            }
-            _ => {
-                self.changed.insert(id);
-            }
+        if event.kind == EventKind::SessionDeleted {
+            self.forget(id);
+        } else {
+            self.changed.insert(id);
         }
         if self.changed.len() > MAX_CHANGED {
             self.changed.clear();
@@ -485,12 +493,6 @@ impl UiState {
         }
         calls
     }
-}
-
-/// Returns a title on one line, or `(untitled)`.
-pub(super) fn title(title: &str) -> String {
-    let title = shown_line(title);
-    if title.is_empty() { "(untitled)".to_owned() } else { title }
 }
 
 fn search_call(request: SearchRequest, filters: &SessionListParams) -> UiCall {

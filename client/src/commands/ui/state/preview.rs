@@ -2,12 +2,12 @@
 //!
 //! Until other records arrive, those before stay; the reply to a request for a target that is no longer wanted is dropped.
 
-use chrono::{DateTime, FixedOffset};
 use ollm_protocol::content::{Custom, Message, Part, Record, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::{Seq, SessionId};
 
 use super::super::text::{UiLine, UiTone, shown_line, shown_text, wrap};
+use crate::render::RenderOptions;
 use crate::render::units::{bytes, counted, grouped};
 
 /// The records of the end of a session, of which a screen shows a few.
@@ -47,23 +47,6 @@ impl PreviewTarget {
             limit: Some(limit),
             branch,
         }
-    }
-}
-
-/// Times as the reader's clock shows them.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct LocalTimes {
-    pub(in super::super) now: Timestamp,
-    pub(in super::super) local: fn(Timestamp) -> DateTime<FixedOffset>,
-}
-
-impl LocalTimes {
-    pub(in super::super) fn minute(&self, at: Timestamp) -> String {
-        (self.local)(at).format("%Y-%m-%d %H:%M").to_string()
-    }
-
-    pub(in super::super) fn second(&self, at: Timestamp) -> String {
-        (self.local)(at).format("%H:%M:%S").to_string()
     }
 }
 
@@ -141,7 +124,7 @@ impl RecordPreview {
         target: PreviewTarget,
         wanted: Option<PreviewTarget>,
         records: Result<Vec<Record>, String>,
-        times: &LocalTimes,
+        times: &RenderOptions,
     ) -> bool {
         if self.waiting == Some(target) {
             self.waiting = None;
@@ -214,7 +197,7 @@ fn block_lines(block: &RecordBlock, found: Option<Seq>, width: usize) -> Vec<UiL
 }
 
 /// Returns what is shown of records. The pieces of an answer that is being written are one text.
-fn blocks(records: Vec<Record>, times: &LocalTimes) -> Vec<RecordBlock> {
+fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
     let mut blocks = Vec::new();
     let mut answer: Option<RecordBlock> = None;
     for record in records {
@@ -372,11 +355,6 @@ mod tests {
     use super::*;
     use crate::testing::{SESSION_ID, render_options};
 
-    fn times() -> LocalTimes {
-        let options = render_options(80);
-        LocalTimes { now: options.now, local: options.local_time }
-    }
-
     fn target(seq: Option<u64>) -> PreviewTarget {
         PreviewTarget { session_id: SESSION_ID.parse().unwrap(), seq: seq.map(Seq) }
     }
@@ -404,7 +382,7 @@ mod tests {
     }
 
     fn receive(preview: &mut RecordPreview, target: PreviewTarget, records: Vec<Record>) -> bool {
-        preview.receive(target, Some(target), Ok(records), &times())
+        preview.receive(target, Some(target), Ok(records), &render_options(80))
     }
 
     #[test]
@@ -475,7 +453,8 @@ mod tests {
         assert_eq!(preview.next_request(Some(target(None))), Some(target(None)));
         assert_eq!(preview.next_request(Some(target(Some(3)))), None);
         let records = Ok(vec![message(1, "user", "Hi")]);
-        assert!(!preview.receive(target(None), Some(target(Some(3))), records, &times()));
+        let times = render_options(80);
+        assert!(!preview.receive(target(None), Some(target(Some(3))), records, &times));
         assert_eq!(preview.next_request(Some(target(Some(3)))), Some(target(Some(3))));
         receive(&mut preview, target(Some(3)), Vec::new());
         assert_eq!(preview.next_request(Some(target(Some(3)))), None);
@@ -485,7 +464,7 @@ mod tests {
 
     #[test]
     fn large_content_is_shortened() {
-        let block = |record| blocks(vec![record], &times()).remove(0);
+        let block = |record| blocks(vec![record], &render_options(80)).remove(0);
         let long = message(1, "user", &"x".repeat(MESSAGE_CHARS + 1200));
         assert!(block(long).text.ends_with("… (1,200 more characters)\n"));
         let unread = message(2, "user", "x").without_content(3 << 20);

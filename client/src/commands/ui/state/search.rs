@@ -126,7 +126,7 @@ impl SearchBox {
         self.titles.sort_by_key(|session| std::cmp::Reverse(session.last_activity));
     }
 
-    /// Requests all results again: they may be older than the daemon's.
+    /// Requests all results again: they may be older than the daemon's, or the connection was lost.
     pub(in super::super) fn refresh(&mut self) {
         (self.asked_titles, self.asked_hits) = (None, None);
     }
@@ -214,11 +214,6 @@ impl SearchBox {
             search.titles.retain(|session| session.session_id != id);
             search.hits.retain(|hit| hit.session_id != id);
         });
-    }
-
-    /// Forgets that replies are awaited: the connection was lost.
-    pub(in super::super) fn stop_waiting(&mut self) {
-        self.refresh();
     }
 
     /// Notes that a reply arrived; returns whether it is about the text of now.

@@ -46,10 +46,8 @@ fn message(seq: u64, role: &str, text: &str) -> Value {
 
 impl UiFixture {
     fn new(size: (u16, u16), sessions: Vec<Session>) -> Self {
-        let options = render_options(80);
-        let times = LocalTimes { now: options.now, local: options.local_time };
         Self {
-            state: UiState::new(size, times, None),
+            state: UiState::new(size, render_options(80), None),
             sessions,
             changes: Vec::new(),
             others: Vec::new(),
@@ -358,7 +356,7 @@ fn undo_shows_what_it_would_do_and_names_the_operation() {
     fixture.shows("3 more can be undone");
     fixture.keys("y");
     let step = |fixture: &UiFixture| match fixture.changes.last() {
-        Some(UiCall::Step { step: UndoStep::Undo, operation, plan, .. }) => {
+        Some(UiCall::Step { step: StepDirection::Back, operation, plan, .. }) => {
             (operation.0, plan.is_some())
         }
         other => panic!("{other:?}"),
@@ -441,6 +439,13 @@ fn changes_elsewhere_appear_without_moving_the_selection() {
 }
 
 #[test]
+fn event_that_changes_nothing_requests_nothing() {
+    let mut fixture = UiFixture::connected((80, 24), &["Lists"]);
+    assert!(fixture.state.update(event("files-progress", id(1), json!({}))).is_empty());
+    assert!(!fixture.state.update(event("message-recorded", id(1), json!({}))).is_empty());
+}
+
+#[test]
 fn answer_that_is_written_elsewhere_is_followed() {
     let mut fixture = UiFixture::connected((80, 24), &["Lists"]);
     assert!(!fixture.state.is_moving());
@@ -483,7 +488,7 @@ fn change_without_an_answer_is_said_when_the_connection_is_lost() {
     let mut fixture = UiFixture::connected((80, 24), &["Lists"]);
     fixture.keys("dy");
     fixture.input(UiInput::Disconnected);
-    fixture.shows("the last change may not be made");
+    fixture.shows("it is unknown whether the last change was made");
 }
 
 #[test]
