@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::args::GlobalArgs;
+use crate::args::{CommandGroup, GlobalArgs};
 use crate::commands::backup::BackupCommand;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
@@ -72,26 +72,20 @@ pub(crate) enum CliCommand {
     Shared(SharedCommand),
     #[command(visible_alias = "model")]
     Models(ModelsArgs),
-    #[command(subcommand, visible_alias = "server")]
-    Servers(ServersCommand),
+    #[command(visible_alias = "server")]
+    Servers(CommandGroup<ServersCommand>),
     Exec(ExecArgs),
-    #[command(subcommand)]
-    Files(FilesCommand),
-    #[command(subcommand)]
-    Loop(LoopCommand),
-    #[command(subcommand)]
-    Backup(BackupCommand),
+    Files(CommandGroup<FilesCommand>),
+    Loop(CommandGroup<LoopCommand>),
+    Backup(CommandGroup<BackupCommand>),
     Call(CallArgs),
     Events(EventsArgs),
-    #[command(subcommand)]
-    Daemon(DaemonCommand),
-    #[command(subcommand)]
-    Service(ServiceCommand),
+    Daemon(CommandGroup<DaemonCommand>),
+    Service(CommandGroup<ServiceCommand>),
     Doctor(DoctorArgs),
     Socket(SocketArgs),
     Tour(TourArgs),
-    #[command(subcommand)]
-    Config(ConfigCommand),
+    Config(CommandGroup<ConfigCommand>),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ColorChoice};
+use clap::{ArgMatches, Args, ColorChoice, Command, FromArgMatches, Subcommand};
 use ollm_protocol::Seq;
 use ollm_protocol::content::Role;
 use serde::Deserialize;
@@ -45,6 +45,32 @@ pub(crate) struct GlobalArgs {
         hide_possible_values = true
     )]
     pub(crate) color: ColorChoice,
+}
+
+/// The commands below a command, which are defined once it is chosen.
+///
+/// `#[command(subcommand)]` defines them with the command itself, which takes longer than a short call.
+#[derive(Debug)]
+pub(crate) struct CommandGroup<T>(pub(crate) T);
+
+impl<T: Subcommand> Args for CommandGroup<T> {
+    fn augment_args(command: Command) -> Command {
+        T::augment_subcommands(command.subcommand_required(true).arg_required_else_help(true))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        T::augment_subcommands_for_update(command)
+    }
+}
+
+impl<T: FromArgMatches> FromArgMatches for CommandGroup<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
 }
 
 /// Returns a parser of the enum's names. `help` has a text for each variant in the order of the protocol, or is empty.

@@ -36,6 +36,7 @@ use std::process::ExitCode;
 use anstream::ColorChoice;
 
 use crate::address::Environment;
+use crate::args::CommandGroup;
 use crate::cli::{self, Cli, CliCommand};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
@@ -104,18 +105,18 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Ui(args) => ui::run(&args, ctx),
         CliCommand::Shared(command) => command.run(ctx),
         CliCommand::Models(args) => models::run(args, ctx),
-        CliCommand::Servers(command) => servers::run(&command, ctx),
+        CliCommand::Servers(CommandGroup(command)) => servers::run(&command, ctx),
         CliCommand::Exec(args) => exec::run(&args, ctx),
-        CliCommand::Files(command) => files::run(command, ctx),
-        CliCommand::Loop(command) => loops::run(&command, ctx),
-        CliCommand::Backup(command) => backup::run(command, ctx),
+        CliCommand::Files(CommandGroup(command)) => files::run(command, ctx),
+        CliCommand::Loop(CommandGroup(command)) => loops::run(&command, ctx),
+        CliCommand::Backup(CommandGroup(command)) => backup::run(command, ctx),
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
-        CliCommand::Daemon(command) => daemon::run(command, ctx),
-        CliCommand::Service(command) => service::run(&command, ctx),
+        CliCommand::Daemon(CommandGroup(command)) => daemon::run(command, ctx),
+        CliCommand::Service(CommandGroup(command)) => service::run(&command, ctx),
         CliCommand::Doctor(args) => doctor::run(&args, ctx),
         CliCommand::Socket(_) => daemon::socket(ctx),
-        CliCommand::Config(command) => daemon::config(command, ctx),
+        CliCommand::Config(CommandGroup(command)) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
         CliCommand::Man(args) => man::run(&args, ctx),
         CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),

@@ -10,6 +10,7 @@ use super::remember::{self, RememberArgs};
 use super::sessions::{self, SessionsCommand};
 use super::snapshot::{self, SnapshotCommand};
 use super::undo::{self, RedoArgs, UndoArgs};
+use crate::args::CommandGroup;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 
@@ -17,17 +18,16 @@ use crate::command_error::CommandResult;
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub(crate) enum SharedCommand {
-    #[command(subcommand, alias = "session")]
-    Sessions(SessionsCommand),
+    #[command(alias = "session")]
+    Sessions(CommandGroup<SessionsCommand>),
     Record(RecordArgs),
     Undo(UndoArgs),
     Redo(RedoArgs),
-    #[command(subcommand, alias = "snapshots")]
-    Snapshot(SnapshotCommand),
+    #[command(alias = "snapshots")]
+    Snapshot(CommandGroup<SnapshotCommand>),
     Remember(RememberArgs),
     Recall(RecallArgs),
-    #[command(subcommand)]
-    Context(ContextCommand),
+    Context(CommandGroup<ContextCommand>),
     Goal(GoalArgs),
 }
 
@@ -47,14 +47,14 @@ impl SharedCommand {
     /// Runs the command.
     pub(super) fn run(self, ctx: &mut CommandContext<'_>) -> CommandResult {
         match self {
-            Self::Sessions(command) => sessions::run(command, ctx),
-            Self::Snapshot(command) => snapshot::run(command, ctx),
+            Self::Sessions(CommandGroup(command)) => sessions::run(command, ctx),
+            Self::Snapshot(CommandGroup(command)) => snapshot::run(command, ctx),
             Self::Undo(args) => undo::undo(&args, ctx),
             Self::Redo(args) => undo::redo(&args, ctx),
             Self::Record(args) => record::run(args, ctx),
             Self::Remember(args) => remember::run(&args, ctx),
             Self::Recall(args) => recall::run(&args, ctx),
-            Self::Context(command) => context::run(command, ctx),
+            Self::Context(CommandGroup(command)) => context::run(command, ctx),
             Self::Goal(args) => goal::run(args, ctx),
         }
     }

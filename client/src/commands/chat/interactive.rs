@@ -18,6 +18,7 @@ use super::screen::Screen;
 use super::session::{self, ChatSession, last_on_branch, numbered, think_word};
 use super::slash::{ChatInput, OwnCommand, ParsedCommand, SlashCommand};
 use super::turn::{TurnEnd, TurnRunner, canceled};
+use crate::args::CommandGroup;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult, parse_error_message};
 use crate::commands::models::chat_models;
@@ -31,9 +32,6 @@ use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
 use crate::render::wrap::wrap;
 
-/// Turns the marks around pasted texts on and off.
-const PASTE_MARKS_ON: &str = "\u{1b}[?2004h";
-const PASTE_MARKS_OFF: &str = "\u{1b}[?2004l";
 /// The command in the hint of an option that cannot be read.
 const OPTION_EXAMPLE: &str = "/set temperature=0.2";
 /// Messages shown of a session that is continued: enough to remember its subject.
@@ -76,6 +74,13 @@ pub(super) fn run(
             EditorEvent::Edit(text) => {
                 let edited = chat.edit(&text);
                 chat.reported(edited)?;
+                continue;
+            }
+            EditorEvent::Stop(text) => {
+                chat.turns.stop_key().stop_job();
+                if !text.is_empty() {
+                    chat.given_back = Some(text);
+                }
                 continue;
             }
             EditorEvent::EndOfInput => return Ok(()),
@@ -197,15 +202,15 @@ impl InteractiveChat<'_, '_> {
     /// Runs a command of `ollmctl`; the chat follows one that makes or archives a session.
     fn run_line(&mut self, command: SharedCommand) -> CommandResult {
         match command {
-            SharedCommand::Sessions(SessionsCommand::Fork(args)) => {
+            SharedCommand::Sessions(CommandGroup(SessionsCommand::Fork(args))) => {
                 self.session = self.session.continued_in(fork(args, self.ctx)?);
             }
-            SharedCommand::Snapshot(SnapshotCommand::Restore(args)) => {
+            SharedCommand::Snapshot(CommandGroup(SnapshotCommand::Restore(args))) => {
                 if let Some(session) = snapshot::restore(&args, self.ctx)? {
                     self.session = self.session.continued_in(session);
                 }
             }
-            command @ SharedCommand::Sessions(SessionsCommand::Archive(_)) => {
+            command @ SharedCommand::Sessions(CommandGroup(SessionsCommand::Archive(_))) => {
                 command.run(self.ctx)?;
                 self.start_draft();
             }
@@ -256,9 +261,9 @@ impl InteractiveChat<'_, '_> {
         let prepared = message.map(|text| self.with_named_files(text)).transpose()?;
         let mut screen = Screen::new(self.is_plain, self.ctx.terminal);
         // A text that is pasted during the answer waits as one.
-        self.mark_pastes(PASTE_MARKS_ON)?;
+        screen.mark_pastes(true, self.ctx.terminal)?;
         let end = self.session.ask(prepared.as_ref(), &self.turns, &mut screen, self.ctx);
-        self.mark_pastes(PASTE_MARKS_OFF)?;
+        screen.mark_pastes(false, self.ctx.terminal)?;
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));
         }
@@ -299,15 +304,6 @@ impl InteractiveChat<'_, '_> {
                 Err(error)
             }
         }
-    }
-
-    /// Turns the marks around pasted texts on or off; the line editor does that by itself.
-    fn mark_pastes(&mut self, sequence: &str) -> CommandResult {
-        if !self.is_plain && self.ctx.terminal.out_is_terminal() {
-            self.ctx.terminal.print_raw(sequence)?;
-            self.ctx.terminal.flush()?;
-        }
-        Ok(())
     }
 
     /// Takes a question back whose answer had not begun, because the next one would follow it in the prompt as if both
