@@ -14,6 +14,8 @@ use super::terminal::{OutputError, Terminal};
 
 /// The shortest time between two paintings: thirty a second look like a steady stream.
 const PAINT_PAUSE: Duration = Duration::from_millis(34);
+/// The pause after a change of the size, in which the person may still drag the window.
+const RESIZE_PAUSE: Duration = Duration::from_millis(150);
 /// The pause after a painting is as many times as long as the painting took, so that a slow terminal or a large table is
 /// painted less often.
 const PAUSE_FACTOR: u32 = 10;
@@ -33,6 +35,8 @@ pub(crate) struct AnswerOutput {
     next_paint: Option<Instant>,
     /// The last known size of the terminal, which can report none for a while.
     size: Option<ScreenSize>,
+    /// The size that was seen last, for which nothing may be painted yet.
+    seen: Option<ScreenSize>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +51,8 @@ impl AnswerOutput {
     /// Returns the output of an answer; `wants_plain` is set if nothing may be painted again.
     pub(crate) fn new(wants_plain: bool, terminal: &Terminal) -> Self {
         let size = terminal.out_size();
-        Self { is_plain: wants_plain || size.is_none(), size, ..Self::default() }
+        let is_plain = wants_plain || size.is_none();
+        Self { is_plain, size, seen: size, ..Self::default() }
     }
 
     /// Adds a piece, and shows it unless the screen was painted just before.
@@ -65,6 +70,9 @@ impl AnswerOutput {
     /// Shows what has arrived, if it is time; lays the open block out again after a change of the width.
     pub(crate) fn paint_if_due(&mut self, terminal: &mut Terminal) -> Result<(), OutputError> {
         let Some(size) = self.size_now(terminal).filter(|_| !self.is_plain) else { return Ok(()) };
+        if self.seen.replace(size).is_some_and(|seen| seen != size) {
+            self.next_paint = Some(Instant::now() + RESIZE_PAUSE);
+        }
         let is_same = self.size.is_some_and(|known| known.columns == size.columns);
         let has_new_width = !is_same && self.stream.has_open_text();
         let is_due = self.next_paint.is_none_or(|due| Instant::now() >= due);
@@ -90,6 +98,15 @@ impl AnswerOutput {
             terminal.print_raw(self.live.park())?;
         }
         terminal.flush()
+    }
+
+    /// Paints the open block where the cursor is, at the beginning of a line: other programs have used the terminal.
+    pub(crate) fn paint_again(&mut self, terminal: &mut Terminal) -> Result<(), OutputError> {
+        if self.is_plain {
+            return Ok(());
+        }
+        self.live.forget();
+        self.paint(false, terminal)
     }
 
     /// Shows the rest of the answer and ends its line. Another answer can follow.

@@ -3,7 +3,8 @@
 //!
 //! **Invariants**: a final line is written once, unless a changing one stood above it; nothing above the first changing
 //! line is touched. The changing lines never fill the screen, so none of them is in the scrollback, where it could not be
-//! painted again: if there are more, the last ones are shown until they are final.
+//! painted again: if there are more, the last ones are shown until they are final. On a screen that became so narrow or
+//! low that they may fill it, they stay, and are painted again below an empty line.
 
 use std::fmt::Write as _;
 
@@ -33,6 +34,8 @@ pub(crate) struct LiveLines {
     shown: Vec<String>,
     /// The cursor is in the line below.
     is_parked: bool,
+    /// The size of the screen on which they are painted.
+    size: Option<ScreenSize>,
 }
 
 impl LiveLines {
@@ -45,6 +48,7 @@ impl LiveLines {
     ) -> String {
         let n_finished = finished.len();
         let mut lines = finished;
+        let mut out = self.left_behind(size);
         // Terminals differ in where they break a long line, so a line that is painted again has only one row.
         let changing = changing.iter().flat_map(|line| broken(line, size.columns));
         lines.extend(fitting(changing.collect(), size));
@@ -56,7 +60,6 @@ impl LiveLines {
         let same = self.shown.iter().zip(&lines).take(last.min(lines.len() - 1));
         let n_same = same.take_while(|(shown, line)| shown == line).count();
         let open = self.shown.get(n_same).map_or("", String::as_str);
-        let mut out = String::new();
         if n_same == last && !self.is_parked && lines[n_same].starts_with(open) {
             out.push_str(&lines[n_same][open.len()..]);
         } else {
@@ -81,6 +84,25 @@ impl LiveLines {
         self.shown = lines.split_off(n_finished);
         self.is_parked = false;
         out
+    }
+
+    /// Forgets the changing lines, which stay as they are: the next update paints them again where the cursor is.
+    pub(crate) fn forget(&mut self) {
+        self.shown.clear();
+        self.is_parked = false;
+    }
+
+    /// Forgets the changing lines if the screen has another size, which they may fill: some of them may be in the scrollback,
+    /// and terminals differ in where they break lines then. Returns what to write so that an empty line follows them.
+    fn left_behind(&mut self, size: ScreenSize) -> String {
+        let is_resized = self.size.replace(size).is_some_and(|before| before != size);
+        let rows: usize = self.shown.iter().map(|line| rows_on_screen(line, size)).sum();
+        if !is_resized || rows < size.rows || self.shown.iter().all(String::is_empty) {
+            return String::new();
+        }
+        let breaks = if self.is_parked { "\n" } else { "\n\n" };
+        self.forget();
+        breaks.to_owned()
     }
 
     /// Returns what to write so that another output can use the line below, until the next update.
@@ -158,6 +180,32 @@ mod tests {
         assert_eq!((live.park(), live.park()), ("\n", ""));
         let out = live.update(Vec::new(), lines(&["one two"]), SIZE);
         assert_eq!(out, format!("{UPDATE_BEGIN}\r\u{1b}[1A\u{1b}[Jone two{UPDATE_END}"));
+    }
+
+    #[test]
+    fn lines_that_may_fill_a_narrower_screen_are_painted_again_below() {
+        let number = |number: u16| std::num::NonZero::new(number).unwrap();
+        let mut parser = vt100::Parser::new(number(5), number(10), 0);
+        let mut live = LiveLines::default();
+        let text = lines(&["aaaaa11111", "bbbbb22222", "ccccc33333", "ddddd44444"]);
+        let mut paint = |parser: &mut vt100::Parser, columns: u16, open: bool| {
+            let size = ScreenSize { columns: columns.into(), rows: 5 };
+            let (finished, changing) =
+                if open { (Vec::new(), text.clone()) } else { (text.clone(), Vec::new()) };
+            let out = live.update(finished, changing, size);
+            parser.process(out.replace('\n', "\r\n").as_bytes());
+            parser.screen().contents()
+        };
+        parser.process(b"above\r\n");
+        let whole = "above\naaaaa11111\nbbbbb22222\nccccc33333\nddddd44444";
+        assert_eq!(paint(&mut parser, 10, true), whole);
+        parser.set_size(number(5), number(5));
+        assert_eq!(paint(&mut parser, 5, true), "\n...\n33333\nddddd\n44444");
+        // Nothing above the copy is touched.
+        assert_eq!(paint(&mut parser, 5, true), "\n...\n33333\nddddd\n44444");
+        let end = paint(&mut parser, 5, false);
+        // The screen joins the rows of a line.
+        assert!(end.ends_with("ccccc33333\nddddd44444"), "{end:?}");
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Spinner {
         spinner
     }
 
+    /// Removes the line; returns the message and the beginning of the wait.
+    pub(crate) fn end(self) -> (String, Instant) {
+        (self.message, self.bar.started)
+    }
+
     /// Starts the next wait.
     pub(crate) fn set(&mut self, message: String) {
         self.bar.started = Instant::now();

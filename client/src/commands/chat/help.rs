@@ -10,7 +10,7 @@ Enter sends. Alt-Enter, a backslash at the end, or an open ``` begin a new line.
 @FILE puts a text or a picture into a message; Tab completes files and commands.
 Up and Ctrl-R bring earlier lines back, Ctrl-X Ctrl-E opens $EDITOR, // begins
 a message with a slash. Ctrl-C cancels an answer, Ctrl-D leaves.
-/help COMMAND explains a command, /help all each of them.
+/help COMMAND explains one, /help all each. Ctrl-Z stops the chat until fg.
 ";
 
 /// Returns the names of all commands by their groups, and the keys.

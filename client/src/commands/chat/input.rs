@@ -7,11 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Write as _, stdin, stdout};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::code_fence::CodeFence;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::termios::tcdrain;
@@ -47,6 +47,8 @@ pub(super) enum EditorEvent {
     Line(String),
     /// Ctrl-X Ctrl-E: the text continues in another editor.
     Edit(String),
+    /// Ctrl-Z: this process stops, and the text continues then.
+    Stop(String),
     /// Ctrl-C.
     Interrupted { line_was_empty: bool },
     /// Ctrl-D, or a closed terminal.
@@ -64,8 +66,7 @@ enum Arrived {
 pub(super) struct LineEditor {
     editor: Editor<EditorHelper, MemHistory>,
     history: Option<LineHistory>,
-    /// Set by Ctrl-X Ctrl-E.
-    wants_editor: Arc<AtomicBool>,
+    ended_by: EndedBy,
     /// Lines may have arrived that nobody has read; the editor has them in a buffer of its own.
     may_be_ahead: bool,
     /// An event that ended pasted lines.
@@ -93,19 +94,24 @@ impl LineEditor {
             .map_err(input_error)?;
         let earlier = MemHistory::with_config(&config);
         let mut editor = Editor::with_history(config, earlier).map_err(input_error)?;
-        let wants_editor = Arc::new(AtomicBool::new(false));
-        editor.set_helper(Some(EditorHelper::new(Arc::clone(&wants_editor), files)));
+        let ended_by = EndedBy::default();
+        editor.set_helper(Some(EditorHelper::new(Arc::clone(&ended_by), files)));
         let alt_enter = KeyEvent(KeyCode::Enter, Modifiers::ALT);
         editor.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));
+        let end_key = |key| {
+            let ended_by = Arc::clone(&ended_by);
+            EventHandler::Conditional(Box::new(EndKeyHandler { key, ended_by }))
+        };
         editor.bind_sequence(
             Event::KeySeq(vec![KeyEvent::ctrl('X'), KeyEvent::ctrl('E')]),
-            EventHandler::Conditional(Box::new(EditKey(Arc::clone(&wants_editor)))),
+            end_key(EndKey::Edit),
         );
+        editor.bind_sequence(KeyEvent::ctrl('Z'), end_key(EndKey::Stop));
         editor.set_auto_add_history(false);
         for line in history.iter().flat_map(|history| history.load(session, MAX_HISTORY_LINES)) {
             editor.add_history_entry(line).map_err(input_error)?;
         }
-        Ok(Self { editor, history, wants_editor, may_be_ahead: false, next_event: None })
+        Ok(Self { editor, history, ended_by, may_be_ahead: false, next_event: None })
     }
 
     /// Waits for a line. It begins with `text`, which stays for a later line if others are typed already: those would be
@@ -208,14 +214,15 @@ impl LineEditor {
         }
         let prompt = (prompt, Style::User.paint(prompt));
         match self.editor.readline_with_initial(&prompt, (text, "")) {
-            Ok(line) if self.wants_editor.swap(false, Ordering::SeqCst) => {
-                Ok(EditorEvent::Edit(line))
-            }
-            Ok(line) => {
-                let helper = self.editor.helper();
-                let continued = helper.map(|helper| helper.continued.borrow().clone());
-                Ok(EditorEvent::Line(without_continuations(line, &continued.unwrap_or_default())))
-            }
+            Ok(line) => Ok(match self.ended_by.lock().take() {
+                Some(EndKey::Edit) => EditorEvent::Edit(line),
+                Some(EndKey::Stop) => EditorEvent::Stop(line),
+                None => {
+                    let helper = self.editor.helper();
+                    let continued = helper.map(|helper| helper.continued.borrow().clone());
+                    EditorEvent::Line(without_continuations(line, &continued.unwrap_or_default()))
+                }
+            }),
             Err(ReadlineError::Interrupted) => {
                 let helper = self.editor.helper();
                 let line_was_empty = helper.is_none_or(|helper| helper.is_empty.get());
@@ -277,12 +284,26 @@ impl Drop for NonBlocking {
     }
 }
 
-/// The key that ends the line for another editor.
-struct EditKey(Arc<AtomicBool>);
+/// A key that ends the line, but does not send it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndKey {
+    /// Ctrl-X Ctrl-E.
+    Edit,
+    /// Ctrl-Z, because the editor would stop the process before the terminal is as it was.
+    Stop,
+}
 
-impl ConditionalEventHandler for EditKey {
+/// The key that has ended the line, if it was not Enter.
+type EndedBy = Arc<Mutex<Option<EndKey>>>;
+
+struct EndKeyHandler {
+    key: EndKey,
+    ended_by: EndedBy,
+}
+
+impl ConditionalEventHandler for EndKeyHandler {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext<'_>) -> Option<Cmd> {
-        self.0.store(true, Ordering::SeqCst);
+        *self.ended_by.lock() = Some(self.key);
         Some(Cmd::AcceptLine)
     }
 }
@@ -303,18 +324,18 @@ struct EditorHelper {
     line: RefCell<String>,
     /// The text before each backslash with which a line was continued.
     continued: RefCell<Vec<String>>,
-    wants_editor: Arc<AtomicBool>,
+    ended_by: EndedBy,
     files: FileNames,
 }
 
 impl EditorHelper {
-    fn new(wants_editor: Arc<AtomicBool>, files: FileNames) -> Self {
+    fn new(ended_by: EndedBy, files: FileNames) -> Self {
         Self {
             is_empty: Cell::new(true),
             keeps_line: Cell::new(false),
             line: RefCell::default(),
             continued: RefCell::default(),
-            wants_editor,
+            ended_by,
             files,
         }
     }
@@ -368,7 +389,7 @@ impl Hinter for EditorHelper {
 impl Validator for EditorHelper {
     fn validate(&self, typed: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let input = typed.input();
-        if self.keeps_line.get() || self.wants_editor.load(Ordering::SeqCst) {
+        if self.keeps_line.get() || self.ended_by.lock().is_some() {
             return Ok(ValidationResult::Valid(None));
         }
         let backslashes = input.chars().rev().take_while(|char| *char == '\\').count();

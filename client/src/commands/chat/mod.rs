@@ -2,8 +2,9 @@
 //!
 //! A question on the command line or from a pipe gets one answer; otherwise the chat runs on the terminal
 //! (`interactive`), with commands (`slash`, `help`). `session` is the session, `options` has the options of its answers,
-//! `files` puts files into a message, `turn` runs one turn, `screen` shows the turn, and `editor` runs the editor of the
-//! user. This client keeps only the typed lines, for the arrow keys (`input`, `history`).
+//! `files` puts files into a message, `turn` runs one turn, `screen` shows the turn, `suspend` stops the process for
+//! Ctrl-Z, and `editor` runs the editor of the user. This client keeps only the typed lines, for the arrow keys (`input`,
+//! `history`).
 
 mod editor;
 mod files;
@@ -17,6 +18,7 @@ mod options;
 mod screen;
 pub(super) mod session;
 mod slash;
+mod suspend;
 mod turn;
 
 use std::io::IsTerminal as _;
@@ -37,6 +39,7 @@ use model_name::require_model;
 use options::{ChatOptions, OptionArgs};
 use screen::{JsonLines, Screen};
 use session::{ChatSession, think_parser};
+use suspend::StopKey;
 use turn::{TurnEnd, TurnRunner, WhenBusy, canceled};
 
 /// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
@@ -148,7 +151,9 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult
     let when_busy = if is_chat { WhenBusy::Wait } else { WhenBusy::Fail };
     let interrupts = Interrupts::watch()?;
     let is_plain = args.plain || !ctx.environment.can_move_cursor();
-    let turns = TurnRunner::new(when_busy, Arc::clone(&interrupts));
+    // Without a terminal on stdout there is nothing to put back.
+    let stop_key = if ctx.terminal.out_is_terminal() { StopKey::watch()? } else { Arc::default() };
+    let turns = TurnRunner::new(when_busy, Arc::clone(&interrupts), stop_key);
     match question {
         Some(question) => {
             if !args.allow_truncation {

@@ -20,6 +20,9 @@ use crate::render::units::{counted, grouped};
 use crate::render::wrap::wrap;
 use crate::render::{Style, escaped_json};
 
+/// Turns the marks around pasted texts on and off.
+const PASTE_MARKS_ON: &str = "\u{1b}[?2004h";
+const PASTE_MARKS_OFF: &str = "\u{1b}[?2004l";
 /// The longest time between two pieces of an answer before the wait is shown.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -32,6 +35,10 @@ pub(super) struct Screen {
     is_plain: bool,
     thinking: ThinkingText,
     spinner: Option<Spinner>,
+    /// The wait that was shown before the process stopped, and its beginning.
+    stopped_wait: Option<(String, Instant)>,
+    /// The terminal marks pasted texts.
+    marks_pastes: bool,
     usage: Option<ChatUsage>,
     /// The records of which the model was shown a part.
     cut: Vec<CutRecord>,
@@ -94,6 +101,16 @@ impl Screen {
     /// Returns the screen of a question that gets one answer.
     pub(super) fn for_one_answer(is_plain: bool, terminal: &Terminal) -> Self {
         Self { warns_of_cuts: true, ..Self::new(is_plain, terminal) }
+    }
+
+    /// Turns the marks around pasted texts on or off; the line editor does that by itself.
+    pub(super) fn mark_pastes(&mut self, is_on: bool, terminal: &mut Terminal) -> CommandResult {
+        if !self.is_plain && terminal.out_is_terminal() {
+            terminal.print_raw(if is_on { PASTE_MARKS_ON } else { PASTE_MARKS_OFF })?;
+            terminal.flush()?;
+            self.marks_pastes = is_on;
+        }
+        Ok(())
     }
 
     /// Returns the usage of the turn, after a line that explains a cut answer; `None` if the model was not called.
@@ -255,6 +272,35 @@ impl TurnOutput for Screen {
         }
         self.show_wait("canceling; Ctrl-C again leaves".to_owned(), terminal);
         Ok(())
+    }
+
+    fn on_stop(&mut self, terminal: &mut Terminal) -> CommandResult {
+        self.stopped_wait = self.spinner.take().map(Spinner::end);
+        self.thinking.end_line(terminal);
+        if terminal.out_is_terminal() {
+            self.answer.make_room(terminal)?;
+        }
+        if self.marks_pastes {
+            terminal.print_raw(PASTE_MARKS_OFF)?;
+        }
+        Ok(terminal.flush()?)
+    }
+
+    fn on_continue(&mut self, terminal: &mut Terminal) -> CommandResult {
+        if self.marks_pastes {
+            terminal.print_raw(PASTE_MARKS_ON)?;
+        }
+        if terminal.out_is_terminal() {
+            self.answer.paint_again(terminal)?;
+        }
+        // No piece could be shown meanwhile.
+        self.last_delta = self.last_delta.map(|_| Instant::now());
+        let wait = self.stopped_wait.take();
+        if wait.is_some() && terminal.out_is_terminal() {
+            self.answer.make_room(terminal)?;
+        }
+        self.spinner = wait.map(|(message, since)| Spinner::since(message, since));
+        Ok(terminal.flush()?)
     }
 
     fn on_end(&mut self, terminal: &mut Terminal) -> CommandResult {

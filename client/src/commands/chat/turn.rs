@@ -13,6 +13,7 @@ use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{ErrorKind, Method as _, SessionId};
 use serde_json::value::RawValue;
 
+use super::suspend::{self, StopGuard, StopKey};
 use crate::background;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -81,24 +82,44 @@ pub(super) trait TurnOutput {
         Ok(())
     }
 
+    /// Puts the terminal back before this process stops for a while.
+    fn on_stop(&mut self, _: &mut Terminal) -> CommandResult {
+        Ok(())
+    }
+
+    /// Shows the turn again, below what the shell has printed in between.
+    fn on_continue(&mut self, _: &mut Terminal) -> CommandResult {
+        Ok(())
+    }
+
     /// Finishes the output after the last event.
     fn on_end(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
     }
 }
 
-/// Runs turns, which Ctrl-C cancels.
+/// Runs turns, which Ctrl-C cancels and Ctrl-Z stops for a while.
 pub(super) struct TurnRunner {
     when_busy: WhenBusy,
     interrupts: Arc<Interrupts>,
+    stop_key: Arc<StopKey>,
 }
 
 /// The next event of a turn, or the error that ended it.
 type TurnUpdate = Result<Box<RawValue>, ClientError>;
 
 impl TurnRunner {
-    pub(super) const fn new(when_busy: WhenBusy, interrupts: Arc<Interrupts>) -> Self {
-        Self { when_busy, interrupts }
+    pub(super) const fn new(
+        when_busy: WhenBusy,
+        interrupts: Arc<Interrupts>,
+        stop_key: Arc<StopKey>,
+    ) -> Self {
+        Self { when_busy, interrupts, stop_key }
+    }
+
+    /// Returns the Ctrl-Z of the terminal.
+    pub(super) fn stop_key(&self) -> &StopKey {
+        &self.stop_key
     }
 
     /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
@@ -110,9 +131,11 @@ impl TurnRunner {
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
         let guard = self.interrupts.begin(ctx.terminal);
-        let end = self.run_when_free(params, on_accepted, output, ctx);
+        let stops = self.stop_key.guard();
+        let end = self.run_when_free(params, on_accepted, output, &stops, ctx);
         drop(guard);
         let shown = output.on_end(ctx.terminal);
+        drop(stops);
         let end = end?;
         shown.map(|()| end)
     }
@@ -123,6 +146,7 @@ impl TurnRunner {
         params: ChatSendParams,
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
+        stops: &StopGuard<'_>,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
         let mut is_accepted = false;
@@ -131,7 +155,7 @@ impl TurnRunner {
                 is_accepted = true;
                 on_accepted(ctx);
             };
-            let error = match self.follow(params.clone(), &mut accept, output, ctx) {
+            let error = match self.follow(params.clone(), &mut accept, output, stops, ctx) {
                 Err(error) if !is_accepted && is_answering_another(&error) => error,
                 end => return end,
             };
@@ -139,7 +163,7 @@ impl TurnRunner {
                 return Err(without_canceling(error, params.session_id, ctx));
             }
             output.on_wait(ctx.terminal);
-            if !self.pause(RETRY_PAUSE, output, ctx.terminal)? {
+            if !self.pause(RETRY_PAUSE, output, stops, ctx.terminal)? {
                 return Ok(TurnEnd::TakenBack);
             }
         }
@@ -150,11 +174,13 @@ impl TurnRunner {
         &self,
         time: Duration,
         output: &mut dyn TurnOutput,
+        stops: &StopGuard<'_>,
         terminal: &mut Terminal,
     ) -> CommandResult<bool> {
         let end = Instant::now() + time;
         while self.interrupts.count() == 0 && Instant::now() < end {
             std::thread::sleep(TICK);
+            stop_if_wanted(stops, output, terminal)?;
             output.on_tick(terminal)?;
         }
         Ok(self.interrupts.count() == 0)
@@ -165,6 +191,7 @@ impl TurnRunner {
         params: ChatSendParams,
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
+        stops: &StopGuard<'_>,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
         let session = SessionIdParams { session_id: params.session_id };
@@ -172,6 +199,7 @@ impl TurnRunner {
         let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
         let mut has_answer = false;
         loop {
+            stop_if_wanted(stops, output, ctx.terminal)?;
             let interrupts = self.interrupts.count();
             if interrupts > 1 {
                 return Ok(TurnEnd::Abandoned);
@@ -216,6 +244,20 @@ impl TurnRunner {
             }
         }
     }
+}
+
+/// Stops this process for a while if Ctrl-Z has arrived.
+fn stop_if_wanted(
+    stops: &StopGuard<'_>,
+    output: &mut dyn TurnOutput,
+    terminal: &mut Terminal,
+) -> CommandResult {
+    if !stops.take() {
+        return Ok(());
+    }
+    output.on_stop(terminal)?;
+    suspend::stop();
+    output.on_continue(terminal)
 }
 
 /// Returns whether a turn was refused because the session answers another message.

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{ChatFixture, pairs};
-use crate::harness::{Answer, FakeOllama, Fault, Terminal, array, until};
+use crate::harness::{Answer, FakeOllama, Fault, ScreenTerminal, Terminal, array, program, until};
 
 #[test]
 fn conversation_with_multiline_input_commands_and_history() {
@@ -187,6 +187,43 @@ fn ctrl_c_cancels_the_answer_and_a_second_one_exits() {
     terminal.send("\u{3}");
     assert_eq!(terminal.exit_code(), 130);
     fixture.daemon.signal(Signal::CONT);
+}
+
+#[test]
+fn chat_is_stopped_at_the_prompt_and_during_an_answer_and_goes_on() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("half an answer"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    let fixture = ChatFixture::new(&fake);
+    let chat = format!("{} chat --no-history", program("ollmctl").display());
+    let stops = "echo first stop; read line; fg; echo second stop; read line; fg";
+    let script = format!("set -m; {chat}; {stops}; echo the end");
+    let args = ["-c", &script];
+    let mut terminal =
+        ScreenTerminal::start_with(&fixture.sandbox, "/bin/sh", &args, (200, 40), &[]);
+    terminal.shows(&["> "]);
+    terminal.send("about\u{1a}");
+    terminal.shows(&["first stop"]);
+    terminal.send("\r");
+    terminal.shows(&["--no-history\n> about"]);
+    terminal.send(" herons\r");
+    terminal.shows(&["\nhalf"]);
+    assert!(terminal.screen().bracketed_paste());
+    terminal.send("\u{1a}");
+    terminal.shows(&["\nhalf", "\nsecond stop"]);
+    assert!(!terminal.screen().bracketed_paste() && !terminal.screen().hide_cursor());
+    // The terminal echoes again.
+    terminal.send("typed");
+    terminal.shows(&["typed"]);
+    terminal.send("\r");
+    terminal.shows(&["--no-history\nhalf"]);
+    fake.resume();
+    terminal.shows(&["--no-history\nhalf an answer\nContext: "]);
+    terminal.send("/exit\r");
+    terminal.shows(&["the end"]);
+    assert!(!terminal.screen().bracketed_paste());
+    let expect = pairs(&[("user", "about herons"), ("assistant", "half an answer")]);
+    assert_eq!(fixture.messages(), expect);
 }
 
 #[test]
