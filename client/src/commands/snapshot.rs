@@ -491,7 +491,7 @@ fn render_plan(result: &SnapshotRestoreResult, with_files: bool) -> String {
 }
 
 /// Returns the properties that differ, one a line.
-fn changes(before: &ContextState, after: &ContextState) -> String {
+pub(super) fn changes(before: &ContextState, after: &ContextState) -> String {
     let number = |number: u64| Some(grouped(number));
     let rows = [
         ("tokens", number(before.tokens), number(after.tokens)),

@@ -158,6 +158,38 @@ fn session_is_renamed_undone_forked_and_deleted_by_keys() {
 }
 
 #[test]
+fn snapshot_is_restored_by_a_key_of_the_tree() {
+    let (sandbox, _daemon, mut wire, [_, newer]) = two_talks();
+    let mut terminal = ui(&sandbox);
+    terminal.shows(&[">  Ports"]);
+    terminal.send("t");
+    terminal.shows(&[">* #2 assistant: All about 48213 <- here"]);
+    terminal.send("S");
+    terminal.shows(&["no snapshot was taken at this record"]);
+    terminal.send("s");
+    terminal.shows(&["[snapshot, manual] <- here"]);
+    let seq = wire.record(&newer, "user", "Which ship?");
+    terminal.shows(&[&format!(">* #{seq} user: Which ship? <- here")]);
+    terminal.send("k");
+    terminal.shows(&[">* #2 assistant"]);
+    terminal.send("S");
+    terminal.shows(&[
+        "restore the snapshot of ",
+        "manual: 48213",
+        "taken back: 1 message",
+        "y restore · any other key",
+    ]);
+    terminal.send("y");
+    terminal.shows(&["restored: taken back: 1 message", "[snapshot, manual] <- here"]);
+    let tree = wire.ok("session.tree", json!({ "sessionId": newer }));
+    assert_eq!(tree["leaf"], 2);
+    terminal.send("\t");
+    terminal.shows(&[&format!(">  #{seq} user: Which ship?")]);
+    terminal.send("?");
+    terminal.shows(&["restore the newest snapshot at the record"]);
+}
+
+#[test]
 fn signals_leave_the_terminal_as_it_was() {
     let (sandbox, _daemon, _wire, _ids) = two_talks();
     for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {

@@ -9,7 +9,7 @@ use ollm_protocol::content::{FilesMode, Session, SnapshotInfo};
 use ollm_protocol::method::{
     ContextCheckpoints, ContextStatus, SessionArchive, SessionBranch, SessionDelete, SessionFork,
     SessionGet, SessionList, SessionRedo, SessionSearch, SessionTree, SessionUnarchive,
-    SessionUndo, SessionUpdate, SnapshotCreate, SnapshotList,
+    SessionUndo, SessionUpdate, SnapshotCreate, SnapshotList, SnapshotRestore,
 };
 use ollm_protocol::methods::context::{
     ContextCheckpointsResult, ContextStatusParams, ContextStatusResult,
@@ -22,8 +22,10 @@ use ollm_protocol::methods::session::{
     BranchFilter, SessionGetParams, SessionGetResult, SessionIdParams, SessionListParams,
     SessionListResult, SessionSearchParams, SessionSearchResult, SessionUpdateParams,
 };
-use ollm_protocol::methods::snapshot::{SnapshotCreateParams, SnapshotListParams};
-use ollm_protocol::{ErrorKind, PlanId, Seq, SessionId};
+use ollm_protocol::methods::snapshot::{
+    SnapshotCreateParams, SnapshotListParams, SnapshotRestoreParams, SnapshotRestoreResult,
+};
+use ollm_protocol::{ErrorKind, PlanId, Seq, SessionId, SnapshotId};
 
 use super::state::preview::PreviewTarget;
 use super::state::search::SearchRequest;
@@ -107,6 +109,17 @@ pub(super) enum UiCall {
         operation: Seq,
         plan: Option<PlanId>,
     },
+    /// Returns what the restore of a snapshot would do.
+    PreviewRestore {
+        session_id: SessionId,
+        snapshot_id: SnapshotId,
+    },
+    /// Restores a snapshot; with a plan, the files of then too.
+    Restore {
+        session_id: SessionId,
+        snapshot_id: SnapshotId,
+        plan: Option<PlanId>,
+    },
 }
 
 impl UiCall {
@@ -121,6 +134,7 @@ impl UiCall {
                 | Self::Branch { .. }
                 | Self::Snapshot(_)
                 | Self::Step { .. }
+                | Self::Restore { .. }
         )
     }
 }
@@ -137,6 +151,7 @@ pub(super) enum UiAnswer {
     Checkpoints(Box<ContextCheckpointsResult>),
     Session(Box<Session>),
     Step(SessionUndoResult),
+    Restore(Box<SnapshotRestoreResult>),
     /// The change is made.
     Done,
 }
@@ -270,8 +285,32 @@ async fn change(client: &AsyncClient, call: UiCall) -> Result<UiAnswer, ClientEr
             };
             take_step(client, step, &params).await
         }
+        UiCall::PreviewRestore { session_id, snapshot_id } => {
+            let files = FilesMode::Preview;
+            restore(client, (session_id, snapshot_id), files, None).await
+        }
+        UiCall::Restore { session_id, snapshot_id, plan } => {
+            let files = if plan.is_some() { FilesMode::Apply } else { FilesMode::Skip };
+            restore(client, (session_id, snapshot_id), files, plan).await
+        }
         _ => Ok(UiAnswer::Done),
     }
+}
+
+async fn restore(
+    client: &AsyncClient,
+    (session_id, snapshot_id): (SessionId, SnapshotId),
+    files: FilesMode,
+    plan: Option<PlanId>,
+) -> Result<UiAnswer, ClientError> {
+    let params = SnapshotRestoreParams {
+        session_id: Some(session_id),
+        dry_run: matches!(files, FilesMode::Preview),
+        files,
+        plan_id: plan,
+        ..SnapshotRestoreParams::new(snapshot_id)
+    };
+    Ok(UiAnswer::Restore(Box::new(client.call::<SnapshotRestore>(&params).await?)))
 }
 
 async fn take_step(

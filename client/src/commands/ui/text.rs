@@ -1,17 +1,41 @@
-//! Text on the screen: its tones, and cutting it at a number of columns. Pure.
+//! Text on the screen: its tones, Markdown, and cutting it at a number of columns. Pure.
 //!
-//! **Invariant**: every text from outside passes [`shown_line`] or [`shown_text`] before it enters a [`UiLine`].
+//! **Invariant**: every text from outside passes [`shown_line`], [`shown_text`] or [`markdown`] before it enters a
+//! [`UiLine`].
 
 use ollm_protocol::content::Role;
 use ollm_protocol::sanitize;
+use ratatui::style::{Color, Modifier, Style};
 use unicode_width::UnicodeWidthChar as _;
 
 pub(super) use crate::render::markdown::columns_of as columns;
 pub(super) use crate::render::markdown::wrapped as wrap;
+use crate::render::markdown::{Layout, broken, render};
 pub(super) use crate::render::table::clip;
 
 /// The columns of a tab.
 const TAB: &str = "    ";
+/// Begins the numbers of a style, which `m` ends.
+const STYLE_START: &str = "\u{1b}[";
+/// The colors of the palette, by the last digit of their numbers, and the bright ones.
+const COLORS: [Color; 16] = [
+    Color::Black,
+    Color::Red,
+    Color::Green,
+    Color::Yellow,
+    Color::Blue,
+    Color::Magenta,
+    Color::Cyan,
+    Color::Gray,
+    Color::DarkGray,
+    Color::LightRed,
+    Color::LightGreen,
+    Color::LightYellow,
+    Color::LightBlue,
+    Color::LightMagenta,
+    Color::LightCyan,
+    Color::White,
+];
 
 /// The tone of a text; the drawing gives it a style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +55,8 @@ pub(super) enum UiTone {
     Bad,
     /// Something that happens now.
     Live,
+    /// A look of Markdown.
+    Styled(Style),
 }
 
 impl UiTone {
@@ -70,6 +96,53 @@ pub(super) fn shown_line(text: &str) -> String {
 /// Returns a text from outside with its lines, without anything that a terminal would obey.
 pub(super) fn shown_text(text: &str) -> String {
     sanitize::text(text).replace('\t', TAB)
+}
+
+/// Returns the lines of a Markdown text from outside, as a chat shows them. Without styles, the marks of emphasis and code
+/// stay.
+pub(super) fn markdown(text: &str, width: usize, is_styled: bool) -> Vec<UiLine> {
+    let width = width.max(1);
+    let rendered = render(text, Layout { width, is_styled });
+    // Code is not wrapped by the renderer.
+    let lines = rendered.lines().flat_map(|line| broken(line, width));
+    lines.map(|line| UiLine(styled_pieces(&line))).collect()
+}
+
+/// Returns the pieces of a line, whose escape sequences are those of styles alone.
+fn styled_pieces(line: &str) -> Vec<(UiTone, String)> {
+    let (mut pieces, mut tone) = (Vec::new(), UiTone::Plain);
+    for (number, part) in line.split(STYLE_START).enumerate() {
+        let sequence = if number == 0 { None } else { part.split_once('m') };
+        let text = match sequence {
+            Some((numbers, text)) => {
+                tone = tone_of_style(numbers);
+                text
+            }
+            None => part,
+        };
+        if !text.is_empty() {
+            pieces.push((tone, text.to_owned()));
+        }
+    }
+    pieces
+}
+
+/// Returns the tone of a style, which is given by its numbers.
+fn tone_of_style(numbers: &str) -> UiTone {
+    let mut style = Style::new();
+    for number in numbers.split(';') {
+        style = match number.parse().unwrap_or(0_u8) {
+            1 => style.add_modifier(Modifier::BOLD),
+            2 => style.add_modifier(Modifier::DIM),
+            3 => style.add_modifier(Modifier::ITALIC),
+            4 => style.add_modifier(Modifier::UNDERLINED),
+            9 => style.add_modifier(Modifier::CROSSED_OUT),
+            color @ 30..=37 => style.fg(COLORS[usize::from(color - 30)]),
+            color @ 90..=97 => style.fg(COLORS[usize::from(color - 82)]),
+            _ => Style::new(),
+        };
+    }
+    if style == Style::new() { UiTone::Plain } else { UiTone::Styled(style) }
 }
 
 /// Cuts a text at its beginning, so that its end has at most a number of columns.
@@ -114,6 +187,35 @@ mod tests {
         check("設定ファイル", 5, &["設定", "ファ", "イル"]);
         check("設", 1, &["設"]);
         check("", 9, &[""]);
+    }
+
+    #[test]
+    fn markdown_has_the_looks_of_a_chat() {
+        let lines = markdown("## A *b*\n\n- `c` d\u{1b}[2J&#27;[31m", 20, true);
+        let style = UiTone::Styled;
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        assert_eq!(
+            lines,
+            [
+                UiLine(vec![
+                    (style(bold), "## A ".to_owned()),
+                    (style(bold.add_modifier(Modifier::ITALIC)), "b".to_owned()),
+                ]),
+                UiLine::default(),
+                UiLine(vec![
+                    (UiTone::Plain, "- ".to_owned()),
+                    (style(Style::new().fg(Color::Cyan)), "c".to_owned()),
+                    (UiTone::Plain, " d[31m".to_owned()),
+                ]),
+            ]
+        );
+        let text = |text: &str, width, is_styled| -> Vec<String> {
+            markdown(text, width, is_styled).iter().map(UiLine::text).collect()
+        };
+        assert_eq!(text("**a** `b`", 20, false), ["**a** `b`"]);
+        assert_eq!(text("```\n設定ファ\n```", 4, true), ["```", "設定", "ファ", "```"]);
+        assert_eq!(tone_of_style("94"), UiTone::Styled(Style::new().fg(Color::LightBlue)));
+        assert_eq!(tone_of_style("0"), UiTone::Plain);
     }
 
     #[test]

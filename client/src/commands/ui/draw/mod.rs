@@ -30,6 +30,8 @@ impl UiPalette {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let (color, style) = match tone {
             UiTone::Plain => return Style::new(),
+            UiTone::Styled(style) if self.has_color => return style,
+            UiTone::Styled(style) => return Style { fg: None, ..style },
             UiTone::Strong => return bold,
             UiTone::Faint => return Style::new().add_modifier(Modifier::DIM),
             UiTone::Match => (Color::Yellow, bold.add_modifier(Modifier::UNDERLINED)),

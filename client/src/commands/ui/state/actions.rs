@@ -24,7 +24,7 @@ impl UiState {
     /// Takes a key.
     pub(super) fn press(&mut self, key: UiKey) -> Vec<UiRequest> {
         self.remark = None;
-        self.asked_step = None;
+        (self.asked_step, self.asked_restore) = (None, None);
         let is_edited = self.is_search_edited();
         let is_typed = is_edited || matches!(self.prompt, Some(UiPrompt::Rename { .. }));
         match key {
@@ -123,6 +123,8 @@ impl UiState {
             UiAction::PageDown => self.move_by(self.page_rows()),
             UiAction::First => self.move_by(-MANY_ROWS),
             UiAction::Last => self.move_by(MANY_ROWS),
+            UiAction::NextBranch => self.move_to_branch(true),
+            UiAction::PreviousBranch => self.move_to_branch(false),
             UiAction::RecordsUp => self.records.move_by(-SCROLL_ROWS),
             UiAction::RecordsDown => self.records.move_by(SCROLL_ROWS),
             _ => return self.act_on_session(action),
@@ -176,6 +178,7 @@ impl UiState {
                 None
             }
             UiAction::Snapshot => Some(UiCall::Snapshot(target)),
+            UiAction::Restore => self.preview_restore(),
             UiAction::Undo => Some(self.preview_step(target, StepDirection::Back)),
             UiAction::Redo => Some(self.preview_step(target, StepDirection::Forward)),
             _ => None,
@@ -199,7 +202,10 @@ impl UiState {
     fn open_tree(&mut self, id: SessionId) {
         let seq = self.target().and_then(|target| target.seq);
         match self.known_session(id).cloned() {
-            Some(session) => self.view = UiView::Tree(Box::new(TreePane::new(session, seq))),
+            Some(session) => {
+                self.is_tree_of_events = matches!(self.view, UiView::Events);
+                self.view = UiView::Tree(Box::new(TreePane::new(session, seq)));
+            }
             // Its records, with which the session comes, are still being read.
             None => self.say(UiTone::Faint, "the session is being read; try again"),
         }
@@ -244,6 +250,7 @@ impl UiState {
         match (&self.view, &self.search) {
             (UiView::Sessions, Some(_)) => self.search = None,
             (UiView::Sessions, None) => {}
+            (UiView::Tree(_), _) if self.is_tree_of_events => self.view = UiView::Events,
             _ => self.view = UiView::Sessions,
         }
     }
@@ -264,6 +271,14 @@ impl UiState {
 
     fn page_rows(&self) -> isize {
         isize::try_from(self.layout().list.height.saturating_sub(1).max(1)).unwrap_or(1)
+    }
+
+    fn move_to_branch(&mut self, is_next: bool) {
+        if let UiView::Tree(pane) = &mut self.view
+            && !pane.move_to_branch(is_next)
+        {
+            self.say(UiTone::Faint, "there is no other branch");
+        }
     }
 
     fn move_by(&mut self, rows: isize) {

@@ -1,7 +1,7 @@
 //! The changes of the state by answers of the daemon.
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{Operation, Session};
+use ollm_protocol::content::{FilePlan, Operation, Session};
 use ollm_protocol::methods::session::SessionListResult;
 use ollm_protocol::methods::session::branches::SessionUndoResult;
 
@@ -89,6 +89,9 @@ impl UiState {
                 self.say(UiTone::Plain, text);
                 self.read_tree();
             }
+            (UiCall::PreviewRestore { .. } | UiCall::Restore { .. }, UiAnswer::Restore(result)) => {
+                self.receive_restore(call, *result);
+            }
             (UiCall::Snapshot(_), UiAnswer::Done) => {
                 self.say(UiTone::Plain, "the snapshot is taken");
                 self.read_tree();
@@ -135,6 +138,9 @@ impl UiState {
             }
             UiCall::PreviewStep { step, .. } => {
                 self.say(UiTone::Bad, format!("cannot {}: {}", step.verb(), problem.text));
+            }
+            UiCall::PreviewRestore { .. } => {
+                self.say(UiTone::Bad, format!("cannot restore: {}", problem.text));
             }
             UiCall::Tree { .. } => {
                 if let UiView::Tree(pane) = &mut self.view {
@@ -236,22 +242,27 @@ impl UiState {
         let n_files = operation.files.as_ref().map_or(0, |files| files.count);
         let operation = operation.seq;
         let step_with = |plan| Box::new(UiCall::Step { session_id, step, operation, plan });
-        let plan = result.files.as_ref().filter(|plan| unfinished_call(plan).is_none());
-        let names = plan.and_then(names_to_put_back);
-        let n_put_back = plan.map_or(0, |plan| plan.counts.put_back);
-        if let Some(names) = &names {
-            lines.push((UiTone::Plain, format!("f puts files back too: {names}")));
-        }
+        let offered = files_to_put_back(result.files.as_ref());
+        let n_put_back = offered.as_ref().map_or(0, |(plan, _)| plan.counts.put_back);
+        lines.extend(offered.iter().map(|(_, line)| (UiTone::Plain, line.clone())));
         if n_files > n_put_back {
             let files = counted(n_files - n_put_back, "file");
             let command = format!("ollmctl {} --files preview --session {session_id}", step.verb());
             lines.push((UiTone::Plain, format!("{files} cannot be put back; why: {command}")));
         }
         lines.push((UiTone::Faint, remaining(step, result)));
-        let with_files = plan.filter(|_| names.is_some()).map(|plan| step_with(Some(plan.plan_id)));
+        let with_files = offered.map(|(plan, _)| step_with(Some(plan.plan_id)));
         let (verb, call) = (step.verb().to_owned(), step_with(None));
         self.prompt = Some(UiPrompt::Confirm { lines, verb, call, with_files });
     }
+}
+
+/// Returns the plan that a person may choose, with a line that names its files; `None` if there are none, or if a tool that
+/// may still write did not end.
+pub(super) fn files_to_put_back(plan: Option<&FilePlan>) -> Option<(&FilePlan, String)> {
+    let plan = plan.filter(|plan| unfinished_call(plan).is_none())?;
+    let names = names_to_put_back(plan)?;
+    Some((plan, format!("f puts files back too: {names}")))
 }
 
 fn operation_text(operation: &Operation) -> String {

@@ -1,14 +1,16 @@
 //! The state of the view: all that is on the screen, as a value that inputs change.
 //!
 //! [`UiState::update`] takes an input and returns what is to be done; it waits for nothing, and reads no clock, terminal
-//! or daemon. `actions` has what keys do, `answers` what answers of the daemon change. **Invariant**: what is on the
-//! screen stays until its replacement has arrived, also while the daemon cannot be reached.
+//! or daemon. `actions` has what keys do, `answers` what answers of the daemon change, `restore` how a session returns to
+//! a snapshot. **Invariant**: what is on the screen stays until its replacement has arrived, also while the daemon cannot
+//! be reached.
 
 mod actions;
 mod answers;
 pub(super) mod events;
 pub(super) mod line_edit;
 pub(super) mod preview;
+mod restore;
 pub(super) mod search;
 #[cfg(test)]
 mod tests;
@@ -19,7 +21,7 @@ use std::collections::BTreeSet;
 
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::{SessionListParams, SessionSearchParams};
-use ollm_protocol::{Event, EventKind, SessionId, Timestamp};
+use ollm_protocol::{Event, EventKind, SessionId, SnapshotId, Timestamp};
 
 use self::events::EventLog;
 use self::line_edit::LineEdit;
@@ -139,11 +141,15 @@ pub(super) struct UiState {
     pub(super) list: SessionWindow,
     pub(super) search: Option<SearchBox>,
     pub(super) view: UiView,
+    /// Set if the tree was opened from the events, to which it goes back.
+    is_tree_of_events: bool,
     pub(super) records: RecordPreview,
     pub(super) events: EventLog,
     pub(super) prompt: Option<UiPrompt>,
     /// The step whose preview was requested by the last key: a later answer may not take the keys of something else.
     asked_step: Option<(SessionId, StepDirection)>,
+    /// The same for the restore of a snapshot.
+    asked_restore: Option<SnapshotId>,
     /// The first line of the help, if it is on the screen.
     pub(super) help: Option<usize>,
     pub(super) remark: Option<UiRemark>,
@@ -179,10 +185,12 @@ impl UiState {
             list: SessionWindow::default(),
             search: None,
             view: UiView::Sessions,
+            is_tree_of_events: false,
             records: RecordPreview::default(),
             events: EventLog::default(),
             prompt: None,
             asked_step: None,
+            asked_restore: None,
             help: None,
             remark: None,
             is_behind: false,

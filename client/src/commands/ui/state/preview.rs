@@ -1,12 +1,15 @@
 //! The records beside a list: the end of a session, or the records around a found one. Pure.
 //!
 //! Until other records arrive, those before stay; the reply to a request for a target that is no longer wanted is dropped.
+//! A record is laid out when it comes onto the screen, once for each width.
+
+use std::collections::HashMap;
 
 use ollm_protocol::content::{Custom, Message, Part, Record, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use ollm_protocol::{Seq, SessionId};
 
-use super::super::text::{UiLine, UiTone, shown_line, shown_text, wrap};
+use super::super::text::{UiLine, UiTone, markdown, shown_line, shown_text, wrap};
 use crate::render::RenderOptions;
 use crate::render::units::{bytes, counted, grouped};
 
@@ -57,21 +60,47 @@ struct RecordBlock {
     tone: UiTone,
     heading: String,
     details: String,
-    text: String,
-    /// The tone of the text.
-    text_tone: UiTone,
+    texts: Vec<(TextKind, String)>,
+}
+
+/// The kind of a text of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextKind {
+    /// A model's words.
+    Markdown,
+    /// A text whose lines are only wrapped.
+    Of(UiTone),
+}
+
+/// A record, and its lines if they were on the screen.
+#[derive(Clone, Debug)]
+struct ShownRecord {
+    block: RecordBlock,
+    /// The columns at which the lines are wrapped, and the lines.
+    lines: Option<(usize, Vec<UiLine>)>,
+}
+
+/// The place of a line: its record, and its number there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct LinePlace {
+    record: usize,
+    line: usize,
 }
 
 /// The records beside a list.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct RecordPreview {
     shown: Option<PreviewTarget>,
-    blocks: Vec<RecordBlock>,
+    records: Vec<ShownRecord>,
+    /// The lines on the screen.
     lines: Vec<UiLine>,
+    /// Set if there are lines before and after those on the screen.
+    more: (bool, bool),
     /// The columns at which the lines are wrapped, and the rows of the screen for them.
     size: (usize, usize),
-    /// The first line on the screen; `None` for the end of the lines.
-    top: Option<usize>,
+    /// The record of the first line on the screen, and its number there; `None` for the end of the lines.
+    top: Option<(Seq, usize)>,
+    is_styled: bool,
     waiting: Option<PreviewTarget>,
     is_stale: bool,
     pub(in super::super) problem: Option<String>,
@@ -83,14 +112,12 @@ impl RecordPreview {
         if target.is_none() || self.shown != target {
             return &[];
         }
-        let top = self.first_line();
-        &self.lines[top..(top + self.size.1).min(self.lines.len())]
+        &self.lines
     }
 
     /// Returns whether there are lines before and after those on the screen.
     pub(in super::super) fn has_more(&self) -> (bool, bool) {
-        let top = self.first_line();
-        (top > 0, top + self.size.1 < self.lines.len())
+        self.more
     }
 
     /// Requests the records again: there are new ones.
@@ -135,11 +162,21 @@ impl RecordPreview {
         let is_other = self.shown != Some(target);
         self.shown = Some(target);
         self.problem = records.as_ref().err().cloned();
-        self.blocks = blocks(records.unwrap_or_default(), times);
-        self.wrap();
+        self.is_styled = times.is_styled;
+        // The mark of the found record is among its lines.
+        let known = std::mem::take(&mut self.records).into_iter().filter(|_| !is_other);
+        let mut known: HashMap<Seq, ShownRecord> =
+            known.map(|record| (record.block.seq, record)).collect();
+        let blocks = blocks(records.unwrap_or_default(), times).into_iter();
+        let shown = blocks.map(|block| match known.remove(&block.seq) {
+            Some(same) if same.block == block => same,
+            _ => ShownRecord { block, lines: None },
+        });
+        self.records = shown.collect();
         if is_other {
-            self.top = target.seq.map(|seq| self.line_of(seq));
+            self.top = target.seq.map(|seq| (seq, 0));
         }
+        self.lay_out();
         true
     }
 
@@ -147,50 +184,128 @@ impl RecordPreview {
     pub(in super::super) fn resize(&mut self, size: (usize, usize)) {
         if self.size != size {
             self.size = size;
-            self.wrap();
+            self.lay_out();
         }
     }
 
     /// Moves the lines on the screen by a number of rows.
     pub(in super::super) fn move_by(&mut self, rows: isize) {
-        let top = self.first_line().saturating_add_signed(rows);
-        let last = self.last_top();
+        if !self.has_room() {
+            return;
+        }
+        let end = self.before(self.end(), self.size.1);
+        let top = self.first_line(end);
+        let top = match rows.is_negative() {
+            true => self.before(top, rows.unsigned_abs()),
+            false => self.after(top, rows.unsigned_abs()).min(end),
+        };
         // At the end, new records are shown as they come.
-        self.top = (top < last || self.shown.is_some_and(|target| target.seq.is_some()))
-            .then_some(top.min(last));
+        let is_kept = top < end || self.shown.is_some_and(|target| target.seq.is_some());
+        let record = self.records.get(top.record).filter(|_| is_kept);
+        self.top = record.map(|record| (record.block.seq, top.line));
+        self.lay_out();
     }
 
-    fn first_line(&self) -> usize {
-        self.top.unwrap_or(usize::MAX).min(self.last_top())
+    fn has_room(&self) -> bool {
+        self.size.0 > 0 && self.size.1 > 0
     }
 
-    fn last_top(&self) -> usize {
-        self.lines.len().saturating_sub(self.size.1)
+    /// Takes the lines on the screen from their records.
+    fn lay_out(&mut self) {
+        (self.lines, self.more) = (Vec::new(), (false, false));
+        if !self.has_room() {
+            return;
+        }
+        let rows = self.size.1;
+        let end = self.before(self.end(), rows);
+        let top = self.first_line(end);
+        let (mut lines, mut place) = (Vec::with_capacity(rows), top);
+        while lines.len() < rows && place.record < self.records.len() {
+            let room = rows - lines.len();
+            let record = self.lines_of(place.record);
+            lines.extend(record.iter().skip(place.line).take(room).cloned());
+            place = LinePlace { record: place.record + 1, line: 0 };
+        }
+        self.more = (top > LinePlace::default(), top < end);
+        self.lines = lines;
     }
 
-    fn line_of(&self, seq: Seq) -> usize {
-        let before = self.blocks.iter().take_while(|block| block.seq < seq);
-        before.map(|block| block_lines(block, None, self.size.0).len()).sum()
+    /// Returns the place behind the last line.
+    fn end(&self) -> LinePlace {
+        LinePlace { record: self.records.len(), line: 0 }
     }
 
-    fn wrap(&mut self) {
+    /// Returns the place of the first line on the screen; `end` is that of the last lines.
+    fn first_line(&mut self, end: LinePlace) -> LinePlace {
+        let Some((seq, line)) = self.top else { return end };
+        let seqs = || self.records.iter().map(|record| record.block.seq);
+        let same = seqs().position(|other| other == seq).map(|record| (record, line));
+        // The record may be none of the last ones any more.
+        let next = || seqs().position(|other| other > seq).map(|record| (record, 0));
+        let Some((record, line)) = same.or_else(next) else { return end };
+        let last = self.lines_of(record).len().saturating_sub(1);
+        LinePlace { record, line: line.min(last) }.min(end)
+    }
+
+    /// Returns the place some lines before another one, or that of the first line.
+    fn before(&mut self, mut place: LinePlace, mut n_lines: usize) -> LinePlace {
+        while n_lines > place.line {
+            n_lines -= place.line;
+            let Some(record) = place.record.checked_sub(1) else { return LinePlace::default() };
+            place = LinePlace { record, line: self.lines_of(record).len() };
+        }
+        place.line -= n_lines;
+        place
+    }
+
+    /// Returns the place some lines after another one, or the end.
+    fn after(&mut self, mut place: LinePlace, mut n_lines: usize) -> LinePlace {
+        while place.record < self.records.len() {
+            let rest = self.lines_of(place.record).len().saturating_sub(place.line);
+            if n_lines < rest {
+                place.line += n_lines;
+                return place;
+            }
+            n_lines -= rest;
+            place = LinePlace { record: place.record + 1, line: 0 };
+        }
+        place
+    }
+
+    /// Returns the lines of a record.
+    fn lines_of(&mut self, record: usize) -> &[UiLine] {
         let found = self.shown.and_then(|target| target.seq);
-        let lines = self.blocks.iter().map(|block| block_lines(block, found, self.size.0));
-        self.lines = lines.flatten().collect();
+        let (width, is_styled) = (self.size.0, self.is_styled);
+        let ShownRecord { block, lines } = &mut self.records[record];
+        let known = lines.take().filter(|(columns, _)| *columns == width);
+        let made = || (width, block_lines(block, found, width, is_styled));
+        &lines.insert(known.unwrap_or_else(made)).1
     }
 }
 
 /// Returns the lines of a record, with an empty one behind; the found record has a mark.
-fn block_lines(block: &RecordBlock, found: Option<Seq>, width: usize) -> Vec<UiLine> {
+fn block_lines(
+    block: &RecordBlock,
+    found: Option<Seq>,
+    width: usize,
+    is_styled: bool,
+) -> Vec<UiLine> {
     let mark = if found == Some(block.seq) { "» " } else { "" };
     let mut lines = vec![UiLine(vec![
         (UiTone::Match, mark.to_owned()),
         (block.tone, block.heading.clone()),
         (UiTone::Faint, format!("  {}", block.details)),
     ])];
-    let text = block.text.trim_end();
-    if !text.is_empty() {
-        lines.extend(wrap(text, width).into_iter().map(|line| UiLine::of(block.text_tone, line)));
+    for (kind, text) in &block.texts {
+        match (kind, text.trim_end()) {
+            (_, "") => {}
+            (TextKind::Markdown, text) => lines.extend(markdown(text, width, is_styled)),
+            (TextKind::Of(tone), text) => {
+                lines.extend(wrap(text, width).into_iter().map(|line| UiLine::of(*tone, line)));
+            }
+        }
+    }
+    if lines.len() > 1 {
         lines.push(UiLine::default());
     }
     lines
@@ -209,8 +324,7 @@ fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
             tone: UiTone::Faint,
             heading,
             details: details.clone(),
-            text: String::new(),
-            text_tone: UiTone::Plain,
+            texts: Vec::new(),
         };
         match record.into_body() {
             Some(RecordBody::Message(message)) => {
@@ -224,9 +338,12 @@ fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
                 let piece = custom.data["text"].as_str().unwrap_or_default();
                 let growing = answer.get_or_insert_with(|| RecordBlock {
                     tone: UiTone::Live,
+                    texts: vec![(TextKind::Markdown, String::new())],
                     ..note("assistant, answering now".to_owned())
                 });
-                growing.text.push_str(&shown_text(piece));
+                for (_, text) in &mut growing.texts {
+                    text.push_str(&shown_text(piece));
+                }
             }
             Some(body) => {
                 if let Some(heading) = note_of(&body) {
@@ -236,9 +353,9 @@ fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
             None => {
                 let size = size_bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
                 let name = crate::render::wire_name(kind);
+                let command = format!("ollmctl sessions view ID --from {seq} --limit 1 --full");
                 blocks.push(RecordBlock {
-                    text: format!("ollmctl sessions view ID --from {seq} --limit 1 --full"),
-                    text_tone: UiTone::Faint,
+                    texts: vec![(TextKind::Of(UiTone::Faint), command)],
                     ..note(format!("{name}{size}"))
                 });
             }
@@ -254,28 +371,31 @@ fn message_block(seq: Seq, message: &Message) -> RecordBlock {
         heading = format!("{heading} {}", shown_line(detail));
     }
     let limit = if message.role == Role::Tool { OUTPUT_CHARS } else { MESSAGE_CHARS };
-    let mut text = String::new();
+    let prose = match message.role {
+        Role::Assistant => TextKind::Markdown,
+        _ => TextKind::Of(UiTone::Plain),
+    };
+    let mut texts = Vec::new();
     for part in &message.parts {
-        let part = match part {
-            Part::Text { text } => beginning(text, limit),
-            Part::Thinking { text } => format!("(thinking) {}", beginning(text, OUTPUT_CHARS)),
-            Part::ToolCall { name, args, .. } => call_line(name, &args.to_string()),
-            Part::Image { mime_type, .. } => format!("[{}]", shown_line(mime_type)),
-        };
-        text.push_str(part.trim_end());
-        text.push('\n');
+        texts.push(match part {
+            Part::Text { text } => (prose, beginning(text, limit)),
+            Part::Thinking { text } => {
+                let text = format!("(thinking) {}", beginning(text, OUTPUT_CHARS));
+                (TextKind::Of(UiTone::Faint), text)
+            }
+            Part::ToolCall { name, args, .. } => {
+                (TextKind::Of(UiTone::Plain), call_line(name, &args.to_string()))
+            }
+            Part::Image { mime_type, .. } => {
+                (TextKind::Of(UiTone::Plain), format!("[{}]", shown_line(mime_type)))
+            }
+        });
     }
     if let Some(reason) = message.finish_reason.as_deref().filter(|reason| *reason != "stop") {
-        text.push_str(&format!("({})", shown_line(reason)));
+        texts.push((TextKind::Of(UiTone::Plain), format!("({})", shown_line(reason))));
     }
-    RecordBlock {
-        seq,
-        tone: UiTone::of_role(message.role),
-        heading,
-        details: String::new(),
-        text,
-        text_tone: UiTone::Plain,
-    }
+    let (tone, details) = (UiTone::of_role(message.role), String::new());
+    RecordBlock { seq, tone, heading, details, texts }
 }
 
 fn call_block(seq: Seq, call: &ToolCall) -> RecordBlock {
@@ -285,13 +405,13 @@ fn call_block(seq: Seq, call: &ToolCall) -> RecordBlock {
     let output = result.display_content.as_deref().unwrap_or(&result.llm_content);
     let error = result.error.as_deref().unwrap_or_default();
     let args = call_line(&call.name, &call.args.to_string());
+    let text = format!("{args}\n{}{}", shown_text(error), beginning(output, OUTPUT_CHARS));
     RecordBlock {
         seq,
         tone: UiTone::Tool,
         heading: format!("tool {}{failed}", shown_line(&call.name)),
         details: String::new(),
-        text: format!("{args}\n{}{}", shown_text(error), beginning(output, OUTPUT_CHARS)),
-        text_tone: UiTone::Plain,
+        texts: vec![(TextKind::Of(UiTone::Plain), text)],
     }
 }
 
@@ -447,6 +567,34 @@ mod tests {
     }
 
     #[test]
+    fn answer_is_shown_as_in_a_chat_and_laid_out_only_where_it_is_seen() {
+        let mut preview = RecordPreview::default();
+        preview.resize((20, 4));
+        let text = "# List\n\n- **one** and more words\n- `two`";
+        let records: Vec<Record> = (1..=9).map(|seq| message(seq, "assistant", text)).collect();
+        receive(&mut preview, target(None), records.clone());
+        assert_eq!(
+            shown(&preview, target(None)),
+            ["", "- one and more words", "- two", ""],
+            "the marks are looks"
+        );
+        let n_laid_out = |preview: &RecordPreview| {
+            preview.records.iter().filter(|record| record.lines.is_some()).count()
+        };
+        assert_eq!(n_laid_out(&preview), 1);
+        preview.move_by(-7);
+        assert_eq!(shown(&preview, target(None))[..2], ["# List", ""]);
+        assert_eq!(n_laid_out(&preview), 2);
+        receive(&mut preview, target(None), records);
+        assert_eq!(n_laid_out(&preview), 2, "the same records keep their lines");
+        preview.move_by(-100);
+        assert_eq!(preview.has_more(), (false, true));
+        assert_eq!(shown(&preview, target(None))[1], "# List");
+        preview.move_by(100);
+        assert_eq!(preview.has_more(), (true, false));
+    }
+
+    #[test]
     fn one_request_is_under_way_and_stale_replies_are_dropped() {
         let mut preview = RecordPreview::default();
         assert_eq!(preview.next_request(None), None);
@@ -466,7 +614,7 @@ mod tests {
     fn large_content_is_shortened() {
         let block = |record| blocks(vec![record], &render_options(80)).remove(0);
         let long = message(1, "user", &"x".repeat(MESSAGE_CHARS + 1200));
-        assert!(block(long).text.ends_with("… (1,200 more characters)\n"));
+        assert!(block(long).texts[0].1.ends_with("… (1,200 more characters)"));
         let unread = message(2, "user", "x").without_content(3 << 20);
         assert_eq!(block(unread).heading, "message, 3.0 MiB");
     }

@@ -464,6 +464,12 @@ fn answer_that_is_written_elsewhere_is_followed() {
     fixture.hides("1 answering");
     fixture.keys("e");
     fixture.shows("Lists  turn-ended #1 model=tiny");
+    fixture.keys("t");
+    fixture.hides("turn-ended");
+    fixture.key(UiKey::Esc);
+    fixture.shows("Lists  turn-ended #1 model=tiny");
+    fixture.key(UiKey::Esc);
+    fixture.shows("Sessions of all projects");
 }
 
 #[test]
@@ -537,6 +543,47 @@ fn tree_asks_before_it_continues_elsewhere() {
     fixture.key(UiKey::Alt('r'));
     fixture.shows("Sessions of all projects");
     fixture.shows("Title: Lists");
+}
+
+#[test]
+fn restore_is_asked_for_unless_another_key_was_pressed_since() {
+    let mut fixture = UiFixture::connected((80, 24), &["Lists"]);
+    fixture.keys("t");
+    let node = |seq: u64| {
+        json!({ "seq": seq, "parent": seq - 1, "type": "message", "role": "user", "text": "text",
+            "active": true, "children": 1 })
+    };
+    let counts = json!({ "nodes": 2, "active": 2, "branches": 1, "labels": 0 });
+    let page = json!({ "data": [node(1), node(2)], "leaf": 2, "counts": counts });
+    let call = UiCall::Tree { session_id: id(1), cursor: None };
+    let page = UiAnswer::Tree(serde_json::from_value(page).unwrap());
+    fixture.input(UiInput::answered(call, Ok(page)));
+    let snapshot = json!({
+        "snapshotId": id(9), "sessionId": id(1), "timestamp": "2026-01-27T10:00:00Z",
+        "reason": "manual", "summary": "before\u{1b}[2J it", "tokenCount": 1, "messageCount": 1,
+        "userMessageCount": 1, "leaf": 1, "sizeBytes": 1
+    });
+    let snapshots = UiAnswer::Snapshots(vec![serde_json::from_value(snapshot).unwrap()]);
+    fixture.input(UiInput::answered(UiCall::Snapshots(id(1)), Ok(snapshots)));
+    fixture.keys("S");
+    fixture.shows("no snapshot was taken at this record");
+    fixture.key(UiKey::Up);
+    let asked = "restore the snapshot of 2026-01-27 10:00, manual: before it";
+    for (typed, shown) in [("", asked), ("j", "press S")] {
+        fixture.changes.clear();
+        fixture.keys(&format!("S{typed}"));
+        let call = fixture.changes.remove(0);
+        let result = json!({
+            "snapshotId": id(9), "sessionId": id(1),
+            "removed": { "records": 1, "messages": 1, "tokens": 4 }
+        });
+        let result = UiAnswer::Restore(Box::new(serde_json::from_value(result).unwrap()));
+        fixture.input(UiInput::answered(call, Ok(result)));
+        fixture.shows(shown);
+        fixture.keys("y");
+        let is_restored = matches!(fixture.changes[..], [UiCall::Restore { plan: None, .. }]);
+        assert_eq!(is_restored, typed.is_empty());
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! A session as a tree: its records with branches, snapshots and checkpoints, and how full its window is and was. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ollm_protocol::content::{Record, RecordBody, Session, SnapshotInfo, TreeCounts, TreeNode};
 use ollm_protocol::methods::context::{ContextCheckpointsResult, ContextStatusResult};
 use ollm_protocol::methods::session::branches::SessionTreeResult;
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::{Seq, SessionId, SnapshotId};
 
 use super::super::calls::{UiAnswer, UiCall};
 use super::super::text::shown_line;
@@ -116,9 +116,53 @@ impl TreePane {
         self.rows.get(self.selected).map(|row| self.nodes[row.at].seq)
     }
 
+    /// Returns the newest of the snapshots at the selected record. All of them have its state.
+    pub(in super::super) fn selected_snapshot(&self) -> Option<&SnapshotInfo> {
+        // The list begins with the newest.
+        self.snapshots.iter().find(|snapshot| {
+            let row = snapshot.leaf.and_then(|leaf| self.row_of(leaf));
+            row == Some(self.selected)
+        })
+    }
+
+    pub(in super::super) fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotInfo> {
+        self.snapshots.iter().find(|snapshot| snapshot.snapshot_id == id)
+    }
+
     pub(in super::super) fn move_by(&mut self, rows: isize) {
         let last = self.rows.len().saturating_sub(1);
         self.selected = self.selected.saturating_add_signed(rows).min(last);
+    }
+
+    /// Selects the end of the next branch, or of the one before; goes on at the other end of the tree. Returns false if
+    /// that is selected already: there is no other branch.
+    pub(in super::super) fn move_to_branch(&mut self, is_next: bool) -> bool {
+        let ends = self.branch_ends();
+        let found = match is_next {
+            true => ends.iter().find(|end| **end > self.selected).or(ends.first()),
+            false => ends.iter().rfind(|end| **end < self.selected).or(ends.last()),
+        };
+        found.is_some_and(|end| std::mem::replace(&mut self.selected, *end) != *end)
+    }
+
+    /// Returns the rows behind which no other row of their branch comes.
+    fn branch_ends(&self) -> Vec<usize> {
+        let drawn: HashMap<usize, usize> =
+            self.rows.iter().enumerate().map(|(row, drawn)| (drawn.at, row)).collect();
+        // The row of each record: its own, or that of the nearest one before it that is drawn.
+        let mut places: HashMap<Seq, usize> = HashMap::new();
+        let mut is_end = vec![true; self.rows.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            let before = node.parent.and_then(|parent| places.get(&parent).copied());
+            let own = drawn.get(&at).copied();
+            if let Some(before) = before.filter(|_| own.is_some()) {
+                is_end[before] = false;
+            }
+            if let Some(place) = own.or(before) {
+                places.insert(node.seq, place);
+            }
+        }
+        (0..self.rows.len()).filter(|row| is_end[*row]).collect()
     }
 
     pub(in super::super) fn scroll(&mut self, height: usize) {
@@ -388,7 +432,40 @@ mod tests {
             pane.lines().filter(|line| !line.marks.is_empty()).map(|line| line.node.seq).collect();
         assert_eq!(marked, [Seq(4)]);
         assert_eq!(pane.lines().nth(4).unwrap().marks, ["snapshot, manual"]);
+        assert_eq!(pane.selected_seq(), Some(Seq(5)));
+        assert!(pane.selected_snapshot().is_none());
+        pane.move_by(-1);
+        assert_eq!(pane.selected_snapshot().map(|found| found.leaf), Some(Some(Seq(4))));
         assert_eq!(pane.remarks(), ["9 records", "1 snapshot", "the first 6 are shown"]);
+    }
+
+    #[test]
+    fn ends_of_branches_are_selected_in_turn() {
+        let mut pane = pane(None);
+        let node = |seq: u64, parent: Option<u64>, kind: &str| {
+            json!({
+                "seq": seq, "parent": parent, "type": kind, "text": "", "active": seq != 2,
+                "children": 1
+            })
+        };
+        // The usage behind the message of the first branch is not drawn.
+        let nodes = json!([
+            node(0, None, "message"),
+            node(1, Some(0), "message"),
+            node(2, Some(1), "usage"),
+            node(3, Some(0), "message"),
+            node(4, Some(3), "message"),
+        ]);
+        let counts = json!({ "nodes": 5, "active": 3, "branches": 2, "labels": 0 });
+        let tree = json!({ "data": nodes, "leaf": 4, "counts": counts });
+        pane.receive(&call(None), UiAnswer::Tree(serde_json::from_value(tree).unwrap()));
+        assert_eq!(pane.selected_seq(), Some(Seq(4)));
+        for (is_next, expect) in [(true, 1), (true, 4), (false, 1), (false, 4)] {
+            assert!(pane.move_to_branch(is_next));
+            assert_eq!(pane.selected_seq(), Some(Seq(expect)));
+        }
+        pane.receive(&call(None), page(0..6, None));
+        assert!(!pane.move_to_branch(true));
     }
 
     #[test]
