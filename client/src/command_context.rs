@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::method::{
-    BackupCreate, BackupList, BackupRestore, BackupVerify, ContextBuild, ContextCheckpoints,
-    ContextCompact, ContextGetBuild, ContextInspect, ContextStatus, ModelCountTokens, ModelList,
-    ModelRunning, ModelServers, ModelShow, ModelWarm, SessionBranch, SessionCleanup, SessionClear,
-    SessionDelete, SessionFork, SessionGet, SessionGetRecord, SessionImport, SessionList,
-    SessionRedo, SessionUndo, SnapshotRestore, StoreVerify,
+    BackupCreate, BackupList, BackupPrune, BackupRestore, BackupVerify, ContextBuild,
+    ContextCheckpoints, ContextCompact, ContextGetBuild, ContextInspect, ContextStatus,
+    ModelCountTokens, ModelList, ModelRunning, ModelServers, ModelShow, ModelWarm, SessionBranch,
+    SessionCleanup, SessionClear, SessionDelete, SessionFork, SessionGet, SessionGetRecord,
+    SessionImport, SessionList, SessionRedo, SessionUndo, SnapshotRestore, StoreVerify,
 };
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
@@ -492,6 +492,7 @@ fn slow_timeout(method: &str) -> Option<Duration> {
         // Everything is read and written, on a disk of any speed.
         BackupCreate::NAME
         | BackupList::NAME
+        | BackupPrune::NAME
         | BackupRestore::NAME
         | BackupVerify::NAME
         | StoreVerify::NAME => 43_200,

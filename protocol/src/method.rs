@@ -191,6 +191,7 @@ methods! {
     BackupList = "backup.list", Canceled, Safe, backup::BackupListParams => backup::BackupListResult, "Lists the backups in a directory or a file.";
     BackupVerify = "backup.verify", Canceled, Safe, backup::BackupVerifyParams => backup::BackupVerifyResult, "Reads backups as a whole and compares every checksum.";
     BackupRestore = "backup.restore", Completes, Changes, backup::BackupRestoreParams => backup::BackupRestoreResult, "Restores a backup into a home without sessions, or one session of it.";
+    BackupPrune = "backup.prune", Completes, Changes, backup::BackupPruneParams => backup::BackupPruneResult, "Removes the backups that no rule keeps, and the parts that no other one needs.";
     EventSubscribe = "event.subscribe", Stream, Safe, event::EventSubscribeParams => Event, "Subscribes to events.";
 }
 

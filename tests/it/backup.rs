@@ -184,3 +184,60 @@ fn damaged_backup_is_named_and_refused() {
     assert!(refused.fails(1).contains("is damaged at byte"));
     sandbox.ctl(["--home", home.to_str().unwrap(), "daemon", "stop"]).ok();
 }
+
+#[test]
+fn command_prunes_a_directory_by_rules() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    fs::write(sandbox.path("pw"), "correct horse\n").unwrap();
+    let secret = ["--passphrase-file", "pw"];
+    for text in ["one", "two", "three"] {
+        sandbox.ctl(["record", "--new", text]).ok();
+        sandbox.ctl(["backup", "create", "b"].into_iter().chain(secret)).ok();
+    }
+    let prune = |args: &[&'static str]| {
+        sandbox.ctl(["backup", "prune", "b"].into_iter().chain(secret).chain(args.iter().copied()))
+    };
+    let usage = prune(&[]).fails(2);
+    assert!(usage.contains("--keep-last"), "{usage}");
+    let preview = prune(&["--keep-last", "1", "--keep-daily", "1", "--dry-run"]).ok();
+    assert!(preview.contains("would remove 2 backups and"), "{preview}");
+    let listed = || {
+        let args = ["backup", "list", "b", "--json"].into_iter().chain(secret);
+        array(&sandbox.ctl(args).json()["data"]).to_vec()
+    };
+    let before = listed();
+    assert_eq!(before.len(), 3);
+    let done = prune(&["--keep-last", "1"]).ok();
+    assert!(done.contains("removed 2 backups and") && done.contains("kept 1 backup"), "{done}");
+    assert_eq!(listed(), before[..1].to_vec(), "the newest");
+    let checked = sandbox.ctl(["backup", "verify", "b"].into_iter().chain(secret)).ok();
+    assert!(checked.starts_with("every byte of 1 backup is as it was written"), "{checked}");
+    assert!(!checked.contains("no backup needs"), "{checked}");
+    sandbox.ctl(["backup", "create", "b.tar"]).ok();
+    let refused = sandbox.ctl(["backup", "prune", "b.tar", "--keep-last", "1"]).fails(2);
+    assert!(refused.contains("has one backup; to remove it, remove the file"), "{refused}");
+    let refused = wire.call("backup.prune", json!({ "path": place(&sandbox, "b") }));
+    assert!(refused.unwrap_err().to_string().contains("keepLast"));
+}
+
+#[test]
+fn restored_configuration_is_in_force_at_once() {
+    let sandbox = Sandbox::new();
+    sandbox.write_config("models: { default: 'tiny:1b' }\n");
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "hello");
+    let path = place(&sandbox, "b");
+    wire.ok("backup.create", json!({ "path": path }));
+    let other = Sandbox::new();
+    let (other_daemon, mut restored) = other.daemon_and_wire();
+    let mut events = other_daemon.wire();
+    events.subscribe(json!({ "kinds": ["config-reloaded"] }));
+    let result = restored.ok("backup.restore", json!({ "path": path }));
+    assert_eq!(result["configRestored"], true, "{result}");
+    let event = events.events_until("config-reloaded").pop().unwrap();
+    assert!(array(&event["data"]["applied"]).contains(&json!("models.default")), "{event}");
+    let again = restored.ok("daemon.reload", json!({}));
+    assert_eq!(again["applied"], json!([]), "the reply came after it");
+}

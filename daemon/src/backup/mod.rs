@@ -10,6 +10,7 @@
 mod archive;
 mod cover;
 mod manifest;
+mod prune;
 mod source;
 mod stage;
 mod target;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use cover::Secret;
 pub(crate) use manifest::{HomeFile, Manifest, ManifestFile, ManifestSession};
+pub(crate) use prune::PruneTarget;
 pub(crate) use source::BackupSource;
 pub(crate) use stage::{RestoreStage, finish_at_start, finish_or_discard};
 pub(crate) use target::BackupTarget;
@@ -59,6 +61,9 @@ pub(crate) enum BackupError {
     /// Backups are never overwritten.
     #[error("there is already a file {}", path.display())]
     Exists { path: PathBuf },
+    /// The one backup of a file cannot be removed from it.
+    #[error("{} has one backup; to remove it, remove the file", path.display())]
+    OneFile { path: PathBuf },
     /// A new backup would be mixed with other files.
     #[error("{} has other files; name a new or an empty directory", path.display())]
     NotEmpty { path: PathBuf },

@@ -13,9 +13,9 @@ use super::{
 use crate::fsutil::{self, FsError};
 
 /// The end of the name of a manifest.
-const MANIFEST_SUFFIX: &str = ".json";
+pub(super) const MANIFEST_SUFFIX: &str = ".json";
 /// The end of the name of an encrypted manifest, behind [`MANIFEST_SUFFIX`].
-const SEALED_SUFFIX: &str = ".age";
+pub(super) const SEALED_SUFFIX: &str = ".age";
 
 /// The place of backups, open for reading.
 pub(crate) struct BackupSource {

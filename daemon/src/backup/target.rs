@@ -180,7 +180,7 @@ impl BackupTarget {
 }
 
 /// Locks a directory and makes it ready for parts. A new one must have no files of others.
-fn prepare(path: &Path, is_new: bool) -> Result<File, BackupError> {
+pub(super) fn prepare(path: &Path, is_new: bool) -> Result<File, BackupError> {
     // Listed before the lock is looked for, which another process may be creating.
     let names = if is_new { fsutil::file_names(path)? } else { Vec::new() };
     let was_begun = fsutil::file_len(&path.join(LOCK_FILE)).is_some();

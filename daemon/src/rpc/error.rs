@@ -411,7 +411,9 @@ impl From<BackupError> for RpcError {
         let reply = |kind| Self::new(kind, message);
         match error {
             BackupError::File(error) => error.into(),
-            BackupError::NotABackup { path } | BackupError::NotEmpty { path } => {
+            BackupError::NotABackup { path }
+            | BackupError::NotEmpty { path }
+            | BackupError::OneFile { path } => {
                 reply(ErrorKind::InvalidParams).with_field("path", path.to_string_lossy())
             }
             BackupError::Exists { path } => {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ollm_protocol::methods::backup::BackupRestoreParams;
 use ollm_protocol::methods::daemon::{
     DaemonDoctorResult, DaemonHelloParams, DaemonHelloResult, DaemonReloadResult,
     DaemonShutdownParams, DaemonShutdownResult, DaemonStatusResult, Limits, ModelServerAddress,
@@ -16,6 +17,7 @@ use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, limits, method
 use parking_lot::Mutex;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
 
 use super::discover::document;
 use super::error::RpcError;
@@ -54,7 +56,8 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app_until_left::<m::BackupCreate, _, _>(backups::create);
     registry.app_blocking::<m::BackupList>(backups::list);
     registry.app_until_left::<m::BackupVerify, _, _>(backups::verify);
-    registry.app_until_left::<m::BackupRestore, _, _>(backups::restore);
+    registry.register_with::<m::BackupRestore, _, _>(restore_backup);
+    registry.app_until_left::<m::BackupPrune, _, _>(backups::prune);
 
     registry.app::<m::LoopStatus, _, _>(loops::status);
     registry.app::<m::LoopReset, _, _>(loops::reset);
@@ -199,6 +202,22 @@ async fn doctor(handles: Arc<Handles>, _: NoParams) -> Result<DaemonDoctorResult
 
 async fn reload(handles: Arc<Handles>, _: NoParams) -> Result<DaemonReloadResult, RpcError> {
     handles.control.reload().await
+}
+
+/// Restores a backup, and reads the configuration that came with it.
+async fn restore_backup(
+    handles: Arc<Handles>,
+    params: BackupRestoreParams,
+    left: CancellationToken,
+) -> Result<Box<RawValue>, RpcError> {
+    let result = backups::restore(Arc::clone(&handles.core), params, left).await?;
+    if result.config_restored
+        && let Err(error) = handles.control.reload().await
+    {
+        // Everything was restored all the same. The next start names the mistake too.
+        tracing::error!("the restored configuration is not in force: {error}");
+    }
+    result_json(&result)
 }
 
 /// Asks the daemon to stop. The reply still reaches the caller: connections send the replies of running calls first.

@@ -1,10 +1,14 @@
-//! Restores that crash or meet a failing disk: the home is as it was, or has everything.
+//! Restores and prunes that crash, and restores that meet a failing disk: the home is as it was, or has everything, and
+//! every backup that is left is whole.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::methods::backup::{BackupCreateParams, BackupRestoreParams};
+use ollm_protocol::methods::backup::{
+    BackupCreateParams, BackupPruneParams, BackupRestoreParams, BackupVerifyParams,
+    BackupVerifyResult,
+};
 use ollm_protocol::methods::session::SessionCreateParams;
 use rustix::io::Errno;
 use serde_json::json;
@@ -29,19 +33,51 @@ fn back_up(place: &Path, n_sessions: usize) -> Vec<SessionId> {
         let created = create::create(&home.core, SessionCreateParams::default()).expect("creates");
         let id = created.session.session_id;
         for text in ["short".to_owned(), "large ".repeat(20_000 + number)] {
-            let message = json!({ "role": "user", "content": text });
-            let params = json!({ "sessionId": id, "message": message });
-            let params = serde_json::from_value(params).expect("params");
-            let recorded = input::record(Arc::clone(&home.core), params);
-            home.runtime.block_on(recorded).expect("records");
+            record(&home, id, &text);
         }
         ids.push(id);
     }
     std::fs::File::create(home.dir.join("global.json")).expect("creates");
+    add_backup(&home, place);
+    ids
+}
+
+fn record(home: &OpenHome, id: SessionId, text: &str) {
+    let message = json!({ "role": "user", "content": text });
+    let params = json!({ "sessionId": id, "message": message });
+    let params = serde_json::from_value(params).expect("params");
+    let recorded = input::record(Arc::clone(&home.core), params);
+    home.runtime.block_on(recorded).expect("records");
+}
+
+/// Adds a backup to a directory; returns its id.
+fn add_backup(home: &OpenHome, place: &Path) -> String {
     let params = BackupCreateParams { path: place.to_owned(), session_id: None, secret: None };
     let made = backups::create(Arc::clone(&home.core), params, CancellationToken::new());
-    assert_eq!(home.runtime.block_on(made).expect("makes a backup").skipped, []);
-    ids
+    let made = home.runtime.block_on(made).expect("makes a backup");
+    assert_eq!(made.skipped, []);
+    made.backup.backup_id
+}
+
+/// Removes all backups of a directory but the newest.
+fn prune(home: &OpenHome, place: &Path) {
+    let params = BackupPruneParams {
+        path: place.to_owned(),
+        keep_last: Some(1),
+        keep_daily: None,
+        keep_weekly: None,
+        keep_monthly: None,
+        dry_run: false,
+        secret: None,
+    };
+    let pruned = backups::prune(Arc::clone(&home.core), params, CancellationToken::new());
+    assert_eq!(home.runtime.block_on(pruned).expect("prunes").kept.len(), 1);
+}
+
+fn verified(home: &OpenHome, place: &Path) -> BackupVerifyResult {
+    let params = BackupVerifyParams { path: place.to_owned(), secret: None };
+    let verified = backups::verify(Arc::clone(&home.core), params, CancellationToken::new());
+    home.runtime.block_on(verified).expect("verifies")
 }
 
 /// Restores into a home; returns whether that succeeded.
@@ -132,5 +168,41 @@ fn restore_on_a_failing_disk_is_an_error_or_complete() {
             return;
         }
         at += 1;
+    }
+}
+
+#[test]
+fn prune_that_crashes_leaves_whole_backups() {
+    let first = scratch();
+    let home = OpenHome::start(first.path(), trace_below(first.path())).expect("starts");
+    let place = first.path().join("b");
+    let created = create::create(&home.core, SessionCreateParams::default()).expect("creates");
+    let mut newest = String::new();
+    for text in ["first", "second", "third"] {
+        record(&home, created.session.session_id, text);
+        newest = add_backup(&home, &place).max(newest);
+    }
+    let begun = home.trace.position();
+    prune(&home, &place);
+    let steps: Vec<DiskStep> = home.trace.steps();
+    for at in begun..=steps.len() {
+        let all = [Survivors::Everything, Survivors::Nothing, Survivors::Percent(50)];
+        for (survivors, number) in all.into_iter().zip(0..) {
+            let mut dice = Dice::of(at as u64, number);
+            let mut disk = CrashDisk::new(&FileTree::new());
+            steps[..at].iter().for_each(|step| disk.apply(step));
+            disk.disown_temporaries();
+            let again = scratch();
+            write_tree(again.path(), &disk.crash(survivors, &mut dice));
+            let state = format!("{survivors:?} of {at} changes from {begun} on");
+            let place = again.path().join("b");
+            let found = verified(&home, &place);
+            assert!(found.ok, "{state}: {found:?}");
+            assert_eq!(found.backups[0].backup_id, newest, "{state}");
+            assert!(at < steps.len() || found.backups.len() == 1, "{state}: it was acknowledged");
+            prune(&home, &place);
+            let found = verified(&home, &place);
+            assert!(found.ok && found.unneeded_parts == 0, "{state}: {found:?}");
+        }
     }
 }

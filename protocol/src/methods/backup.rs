@@ -178,7 +178,7 @@ pub struct BackupVerifyResult {
     pub parts: u64,
     /// The size of these parts in bytes, without encryption.
     pub bytes: u64,
-    /// The number of parts that no backup needs, as an interrupted one leaves them.
+    /// The number of parts that no backup needs, as an interrupted one leaves them until the next prune.
     pub unneeded_parts: u64,
     /// The damage, at most 1,000 places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -235,7 +235,49 @@ pub struct BackupRestoreResult {
     /// The newer backups that cannot be read, so that an older one with the session was restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<UnreadableBackup>,
-    /// Whether the configuration was restored, which is in force after `daemon.reload` or a restart.
+    /// Whether the configuration was restored. It is in force, except for what `daemon.status` has in `restartNeeded`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub config_restored: bool,
+}
+
+/// The params of `backup.prune`. One of the numbers is at least 1.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BackupPruneParams {
+    /// The absolute path of the directory.
+    pub path: PathBuf,
+    /// Keeps this many of the newest backups of each group: those of the home, and those of each single session.
+    pub keep_last: Option<u32>,
+    /// Keeps the newest backup of this many days that have one, by UTC.
+    pub keep_daily: Option<u32>,
+    /// Keeps the newest backup of this many weeks that have one, from Monday by UTC.
+    pub keep_weekly: Option<u32>,
+    /// Keeps the newest backup of this many months that have one, by UTC.
+    pub keep_monthly: Option<u32>,
+    /// Whether to return what would be removed without removing it. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// Opens encrypted backups.
+    pub secret: Option<BackupSecret>,
+}
+
+/// The result of `backup.prune`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupPruneResult {
+    /// Whether the backups are encrypted.
+    pub encrypted: bool,
+    /// The backups that stay, the newest first.
+    pub kept: Vec<BackupInfo>,
+    /// The backups that were removed, or would be, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<BackupInfo>,
+    /// The number of parts that were removed, or would be, because no backup needs them.
+    pub removed_parts: u64,
+    /// The size of the files of these parts in bytes.
+    pub removed_bytes: u64,
+    /// Whether this was a dry run, which removes nothing. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }

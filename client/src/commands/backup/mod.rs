@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use ollm_protocol::event::StoreProgressData;
-use ollm_protocol::method::{BackupCreate, BackupList, BackupRestore, BackupVerify};
+use ollm_protocol::method::{BackupCreate, BackupList, BackupPrune, BackupRestore, BackupVerify};
 use ollm_protocol::methods::backup::{
     BackupCreateParams, BackupCreateResult, BackupInfo, BackupListParams, BackupListResult,
-    BackupRestoreParams, BackupRestoreResult, BackupVerifyParams, BackupVerifyResult,
-    UnreadableBackup,
+    BackupPruneParams, BackupPruneResult, BackupRestoreParams, BackupRestoreResult,
+    BackupVerifyParams, BackupVerifyResult, UnreadableBackup,
 };
 use ollm_protocol::{EventKind, Method, SessionId, sanitize};
 
@@ -40,6 +40,7 @@ pub(crate) enum BackupCommand {
     List(BackupListArgs),
     Verify(VerifyArgs),
     Restore(RestoreArgs),
+    Prune(PruneArgs),
 }
 
 /// Make a backup while everything works on.
@@ -127,12 +128,54 @@ pub(crate) struct RestoreArgs {
     secret: SecretArgs,
 }
 
+/// Remove the backups of a directory that no rule keeps, and the parts that no other backup needs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A backup stays if one of the rules keeps it; the newest one always does. Days, weeks and months are those of UTC, and \
+only those count that have a backup. Backups of the home and those of each single session are counted for themselves.
+If a backup cannot be read, nothing is removed.
+
+Examples:
+  ollmctl backup prune /mnt/usb/ollm --keep-last 3 --keep-daily 7 --keep-monthly 12 --dry-run
+  ollmctl backup prune /mnt/usb/ollm --keep-last 1")]
+pub(crate) struct PruneArgs {
+    #[arg(value_name = "PLACE", help = "A directory of backups")]
+    place: PathBuf,
+    #[command(flatten)]
+    rules: KeepArgs,
+    /// Show what would be removed and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    secret: SecretArgs,
+}
+
+// No doc comment: clap would print it instead of the help of the command that contains it.
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct KeepArgs {
+    /// Keep the newest N backups.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_last: Option<u32>,
+    /// Keep the newest backup of N days.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_daily: Option<u32>,
+    /// Keep the newest backup of N weeks.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_weekly: Option<u32>,
+    /// Keep the newest backup of N months.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_monthly: Option<u32>,
+}
+
 pub(super) fn run(command: BackupCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         BackupCommand::Create(args) => create(&args, ctx),
         BackupCommand::List(args) => list(&args, ctx),
         BackupCommand::Verify(args) => verify(&args, ctx),
         BackupCommand::Restore(args) => restore(&args, ctx),
+        BackupCommand::Prune(args) => prune(&args, ctx),
     }
 }
 
@@ -177,6 +220,20 @@ fn restore(args: &RestoreArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     };
     let reply = called::<BackupRestore>(&mut params, "restoring", "restore", ctx)?;
     ctx.print(&reply, |result, _| render_restored(result))
+}
+
+fn prune(args: &PruneArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let mut params = BackupPruneParams {
+        path: absolute(&args.place)?,
+        keep_last: args.rules.keep_last,
+        keep_daily: args.rules.keep_daily,
+        keep_weekly: args.rules.keep_weekly,
+        keep_monthly: args.rules.keep_monthly,
+        dry_run: args.dry_run,
+        secret: args.secret.read()?,
+    };
+    let reply = called::<BackupPrune>(&mut params, "removing", "prune", ctx)?;
+    ctx.print(&reply, render_pruned)
 }
 
 /// Calls a method and shows its progress; asks for the passphrase if the place needs one.
@@ -360,7 +417,7 @@ fn render_verified(path: &Path, result: &BackupVerifyResult) -> String {
     if result.unneeded_parts > 0 {
         let count = counted(result.unneeded_parts, "part");
         text += &Style::Faint
-            .paint(&format!("no backup needs {count}, which an interrupted one left\n"));
+            .paint(&format!("no backup needs {count}; the next `backup prune` removes this\n"));
     }
     text
 }
@@ -383,7 +440,25 @@ fn render_restored(result: &BackupRestoreResult) -> String {
     text += &shown(result.kept.iter().map(|path| format!("kept {}, which exists", line(path))));
     text += &unreadable(&result.unreadable);
     if result.config_restored {
-        text += "config.yaml is in force after: ollmctl daemon restart\n";
+        text += "config.yaml is in force; settings that need a restart: ollmctl daemon status\n";
     }
+    text
+}
+
+fn render_pruned(result: &BackupPruneResult, options: &RenderOptions) -> String {
+    let mut text = shown(result.removed.iter().map(|backup| {
+        let of = backup.session_id.map_or_else(|| "home".to_owned(), |id| format!("session {id}"));
+        format!("{}  {}  {of}", line(&backup.backup_id), options.minute(backup.created_at))
+    }));
+    let (remove, keep) =
+        if result.dry_run { ("would remove", "would keep") } else { ("removed", "kept") };
+    let _infallible = writeln!(
+        text,
+        "{remove} {} and {} ({}), {keep} {}",
+        counted(result.removed.len() as u64, "backup"),
+        counted(result.removed_parts, "part"),
+        bytes(result.removed_bytes),
+        counted(result.kept.len() as u64, "backup")
+    );
     text
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ollm_protocol::methods::backup::{
-    BackupCreateParams, BackupListParams, BackupRestoreParams, BackupSecret, BackupVerifyParams,
+    BackupCreateParams, BackupListParams, BackupPruneParams, BackupRestoreParams, BackupSecret,
+    BackupVerifyParams,
 };
 
 use crate::command_context::CommandContext;
@@ -115,7 +116,13 @@ macro_rules! with_secret {
     };
 }
 
-with_secret!(BackupCreateParams, BackupListParams, BackupRestoreParams, BackupVerifyParams);
+with_secret!(
+    BackupCreateParams,
+    BackupListParams,
+    BackupPruneParams,
+    BackupRestoreParams,
+    BackupVerifyParams
+);
 
 /// Asks for a passphrase on the terminal, twice for a new one.
 fn ask(is_new: bool, command: &str, ctx: &CommandContext<'_>) -> CommandResult<String> {

@@ -7,6 +7,7 @@
 //! A restore replaces nothing, and comes into the home as a whole or not at all.
 
 mod create;
+mod prune;
 mod restore;
 mod verify;
 
@@ -16,8 +17,8 @@ use std::sync::Arc;
 
 use ollm_protocol::methods::backup::{
     BackedUpSession, BackupCreateParams, BackupCreateResult, BackupInfo, BackupListParams,
-    BackupListResult, BackupRestoreParams, BackupRestoreResult, BackupSecret, BackupVerifyParams,
-    BackupVerifyResult, UnreadableBackup,
+    BackupListResult, BackupPruneParams, BackupPruneResult, BackupRestoreParams,
+    BackupRestoreResult, BackupSecret, BackupVerifyParams, BackupVerifyResult, UnreadableBackup,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +55,15 @@ pub(crate) async fn restore(
     left: CancellationToken,
 ) -> Result<BackupRestoreResult> {
     blocking(&core, move |core| restore::restore(core, &params, &left)).await
+}
+
+/// Removes the backups that no rule keeps (`backup.prune`).
+pub(crate) async fn prune(
+    core: Arc<Core>,
+    params: BackupPruneParams,
+    left: CancellationToken,
+) -> Result<BackupPruneResult> {
+    blocking(&core, move |core| prune::prune(core, &params, &left)).await
 }
 
 /// Lists the backups of a place (`backup.list`). Blocks on the disk.

@@ -67,6 +67,22 @@ fn restored(core: &Arc<Core>, params: &BackupRestoreParams) -> Result<BackupRest
     restore::restore(core, params, &CancellationToken::new())
 }
 
+fn prune_params(path: &Path, secret: Option<&BackupSecret>) -> BackupPruneParams {
+    BackupPruneParams {
+        path: path.to_owned(),
+        keep_last: Some(1),
+        keep_daily: None,
+        keep_weekly: None,
+        keep_monthly: None,
+        dry_run: false,
+        secret: secret.cloned(),
+    }
+}
+
+fn pruned(core: &Arc<Core>, params: &BackupPruneParams) -> Result<BackupPruneResult> {
+    prune::prune(core, params, &CancellationToken::new())
+}
+
 /// Returns the secret key of age, in a form that opens a backup.
 fn identity() -> BackupSecret {
     let identity = age::x25519::Identity::generate();
@@ -497,4 +513,135 @@ async fn canceled_backup_leaves_no_manifest() {
     let error = create::create(&session.core, &create_params(&path, None), &left);
     assert!(matches!(error, Err(AppError::StoreWorkCanceled { .. })), "{error:?}");
     assert!(files_below(&path.join("backups")).is_empty());
+}
+
+#[tokio::test]
+async fn prune_removes_old_backups_and_only_the_parts_that_none_needs() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    for secret in [None, Some(identity())] {
+        let path = scratch.path().join(if secret.is_some() { "sealed" } else { "plain" });
+        let secret = secret.as_ref();
+        let mut newest = created(&session.core, &path, secret).backup.backup_id;
+        for text in ["second", "third"] {
+            session.record("user", text).await;
+            newest = created(&session.core, &path, secret).backup.backup_id.max(newest);
+        }
+        let params = create_params(&path, secret.cloned());
+        let params = BackupCreateParams { session_id: Some(session.id), ..params };
+        let single = create::create(&session.core, &params, &CancellationToken::new());
+        let single = single.expect("creates").backup.backup_id;
+        let foreign = ["notes.txt", "parts/notes.txt", "backups/notes.json"];
+        for name in foreign {
+            fs::write(path.join(name), "mine").expect("writes");
+        }
+        let files = || {
+            let mut files = files_below(&path);
+            files.sort_unstable();
+            files
+        };
+        let before = files();
+        let dry_run = BackupPruneParams { dry_run: true, ..prune_params(&path, secret) };
+        let expected = pruned(&session.core, &dry_run).expect("previews");
+        assert_eq!(files(), before, "a dry run changes nothing");
+        let done = pruned(&session.core, &prune_params(&path, secret)).expect("prunes");
+        assert_eq!((&done.removed, &done.kept), (&expected.removed, &expected.kept));
+        let counts = |result: &BackupPruneResult| (result.removed_parts, result.removed_bytes);
+        assert_eq!(counts(&done), counts(&expected));
+        assert_eq!(done.removed_parts, 2, "the earlier ends of the log");
+        let mut kept: Vec<_> = done.kept.into_iter().map(|backup| backup.backup_id).collect();
+        let mut expected = vec![newest, single];
+        kept.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(kept, expected, "the newest of the home and of the session");
+        assert_eq!(files().len(), before.len() - 2 - done.removed.len());
+        assert!(foreign.iter().all(|name| path.join(name).is_file()));
+        let checked = verified(&session.core, &path, secret).expect("verifies");
+        assert!(checked.ok && checked.unneeded_parts == 0, "{checked:?}");
+        let again = pruned(&session.core, &prune_params(&path, secret)).expect("prunes");
+        assert_eq!((again.removed, again.removed_parts), (Vec::new(), 0));
+    }
+}
+
+#[tokio::test]
+async fn prune_that_fails_anywhere_leaves_whole_backups() {
+    let session = home().await;
+    for at in 0.. {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join("b");
+        let first = created(&session.core, &path, None).backup.backup_id;
+        session.record("user", "more").await;
+        let newest = created(&session.core, &path, None).backup.backup_id.max(first);
+        let trace = DiskTrace::new(scratch.path());
+        let kind = FaultKind::Short(Errno::IO.raw_os_error());
+        trace.set_fault(Some(DiskFault { at, count: 1, kind }));
+        let result = pruned(&session.core, &prune_params(&path, None));
+        trace.set_fault(None);
+        let has_failed = trace.counts().1 > 0;
+        assert_eq!(result.is_err(), has_failed, "change {at}");
+        let checked = verified(&session.core, &path, None).expect("verifies");
+        assert!(checked.ok, "change {at}: {checked:?}");
+        assert_eq!(checked.backups[0].backup_id, newest, "change {at}");
+        drop(pruned(&session.core, &prune_params(&path, None)).expect("finishes"));
+        let checked = verified(&session.core, &path, None).expect("verifies");
+        assert!(checked.ok, "change {at}: {checked:?}");
+        assert_eq!((checked.backups.len(), checked.unneeded_parts), (1, 0), "change {at}");
+        if !has_failed {
+            assert!(at > 3, "all changes were tried");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn prune_that_is_not_sure_removes_nothing() {
+    let session = home().await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let path = scratch.path().join("b");
+    let refuse = |params: &BackupPruneParams, expected: &str| {
+        let error = pruned(&session.core, params).expect_err("is refused").to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let params = prune_params(&path, None);
+    let mut ids = Vec::new();
+    for text in ["first", "second", "third"] {
+        session.record("user", text).await;
+        ids.push(created(&session.core, &path, None).backup.backup_id);
+    }
+    let n_files = files_below(&path).len();
+    refuse(&BackupPruneParams { keep_last: Some(0), ..params.clone() }, "must be at least 1");
+    refuse(&prune_params(Path::new("b"), None), "must be absolute");
+    refuse(&prune_params(&path, Some(&identity())), "are not encrypted");
+    refuse(&prune_params(scratch.path(), None), "is not a backup");
+    assert!(!scratch.path().join("lock").exists(), "a directory of others stays as it is");
+
+    let manifest = path.join(format!("backups/{}.json", ids[0]));
+    let whole = fs::read(&manifest).expect("reads");
+    fs::write(&manifest, "{}").expect("writes");
+    refuse(&params, "its checksum is wrong");
+    fs::remove_file(&manifest).expect("removes");
+    std::os::unix::fs::symlink("elsewhere", &manifest).expect("links");
+    refuse(&params, "");
+    fs::remove_file(&manifest).expect("removes");
+    let sealed = manifest.with_extension("json.age");
+    fs::write(&sealed, &whole).expect("writes");
+    refuse(&params, "it is not encrypted as the directory is");
+    fs::rename(&sealed, &manifest).expect("renames");
+    let lock = fs::File::open(path.join("lock")).expect("opens");
+    lock.try_lock().expect("nobody has locked it");
+    refuse(&params, "another backup is being written to");
+    lock.unlock().expect("unlocks");
+    fs::rename(path.join("backups"), path.join("elsewhere")).expect("renames");
+    refuse(&params, "has no backup");
+    fs::remove_dir(path.join("backups")).expect("is empty");
+    fs::rename(path.join("elsewhere"), path.join("backups")).expect("renames");
+    assert_eq!(files_below(&path).len(), n_files);
+    assert_eq!(pruned(&session.core, &params).expect("prunes").removed.len(), 2);
+
+    let archive = scratch.path().join("b.tar");
+    drop(created(&session.core, &archive, None));
+    refuse(&prune_params(&archive, None), "has one backup");
+    let sealed = scratch.path().join("sealed");
+    drop(created(&session.core, &sealed, Some(&identity())));
+    refuse(&prune_params(&sealed, None), "is encrypted with a key");
 }
