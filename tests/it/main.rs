@@ -24,6 +24,7 @@ mod ctl;
 mod daemon;
 mod env;
 mod event;
+mod examples;
 mod fake_ollama;
 mod files;
 mod fixtures;
