@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::args::GlobalArgs;
+use crate::commands::acp::AcpArgs;
 use crate::commands::backup::BackupCommand;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
@@ -81,6 +82,7 @@ pub(crate) enum CliCommand {
     Loop(LoopCommand),
     #[command(subcommand)]
     Backup(BackupCommand),
+    Acp(AcpArgs),
     Call(CallArgs),
     Events(EventsArgs),
     #[command(subcommand)]

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+mod acp;
 mod address;
 mod args;
 mod background;
