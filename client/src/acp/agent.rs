@@ -23,9 +23,9 @@ use super::schema::{
     self, CancelRequest, ClientCapabilities, Initialize, OnlySession, RequestError, SessionUpdate,
     code,
 };
-use super::sessions::{OpenSession, OpenSessions};
+use super::sessions::{EditorSession, EditorSessions};
 use super::settings::ModelChoices;
-use super::wire::{Editor, Incoming, read_messages};
+use super::wire::{Editor, EditorMessage, read_messages};
 use super::{sessions, settings, turn};
 use crate::background::Signals;
 use crate::command_error::{CommandError, CommandResult};
@@ -34,6 +34,8 @@ use crate::error::ClientError;
 
 /// Requests that run at the same time; an editor has a few for each of its sessions.
 const MAX_REQUESTS: usize = 256;
+/// Tasks at the same time, those for events and refusals too. With more, the agent reads nothing until some have ended.
+const MAX_TASKS: usize = 2 * MAX_REQUESTS;
 /// The longest wait for a reply of the daemon: deleting or loading a large session takes long on a slow disk.
 const REPLY_LIMIT: Duration = Duration::from_secs(120);
 /// The longest wait for short requests, and for what is still to be written, after the end of the input.
@@ -68,7 +70,7 @@ pub(super) struct Agent {
     pub(super) editor: Editor,
     pub(super) flags: Vec<OsString>,
     pub(super) model: Option<String>,
-    pub(super) open: OpenSessions,
+    pub(super) open: EditorSessions,
     pub(super) models: ModelChoices,
     capabilities: Mutex<ClientCapabilities>,
     running: Mutex<HashMap<String, RunningRequest>>,
@@ -141,7 +143,7 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
         editor,
         flags: settings.flags,
         model: settings.model,
-        open: OpenSessions::default(),
+        open: EditorSessions::default(),
         models: ModelChoices::default(),
         capabilities: Mutex::default(),
         running: Mutex::default(),
@@ -150,7 +152,7 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
     let mut events = follow_events(&agent.daemon, &mut feeding);
     loop {
         tokio::select! {
-            message = messages.recv() => match message {
+            message = messages.recv(), if requests.len() < MAX_TASKS => match message {
                 Some(message) => agent.received(message, &mut requests),
                 None => break,
             },
@@ -205,12 +207,14 @@ impl Agent {
     }
 
     /// Handles a message. Never waits, so that a cancellation is always read.
-    fn received(self: &Arc<Self>, message: Incoming, requests: &mut JoinSet<()>) {
+    fn received(self: &Arc<Self>, message: EditorMessage, requests: &mut JoinSet<()>) {
         match message {
-            Incoming::Request { id, method, params } => self.begin(id, method, params, requests),
-            Incoming::Notification { method, params } => self.notified(&method, &params),
-            Incoming::Answer { id, result } => self.editor.answered(&id, result),
-            Incoming::Invalid { id, error } => self.refuse(id, error, requests),
+            EditorMessage::Request { id, method, params } => {
+                self.begin(id, method, params, requests)
+            }
+            EditorMessage::Notification { method, params } => self.notified(&method, &params),
+            EditorMessage::Answer { id, result } => self.editor.answered(&id, result),
+            EditorMessage::Invalid { id, error } => self.refuse(id, error, requests),
         }
     }
 
@@ -333,7 +337,7 @@ impl Agent {
 
     /// Passes an event on to the session that it concerns, if the editor has it open.
     fn happened(self: &Arc<Self>, event: Event, requests: &mut JoinSet<()>) {
-        let concerned: Vec<Arc<OpenSession>> = match event.session_id {
+        let concerned: Vec<Arc<EditorSession>> = match event.session_id {
             Some(id) => self.open.with_id(id).into_iter().collect(),
             // After lost events any session may have changed.
             None if event.kind == EventKind::Resync || event.kind == EventKind::Lagged => {
@@ -363,9 +367,10 @@ impl Agent {
             }
         };
         drop(timeout(END_LIMIT, short).await);
-        drop(timeout(END_LIMIT, self.open.end(self)).await);
+        drop(timeout(END_LIMIT, self.open.cancel_turns_with_tools(self)).await);
         requests.abort_all();
         while requests.join_next().await.is_some() {}
+        drop(timeout(END_LIMIT, self.open.close_all()).await);
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use super::agent::{Agent, RequestResult};
 use super::cancel::Cancellation;
 use super::schema::{RequestError, SessionUpdate, StopReason, code};
-use super::sessions::OpenSession;
+use super::sessions::EditorSession;
 use super::updates;
 use crate::commands::chat::fenced;
 
@@ -53,7 +53,7 @@ pub(super) fn parse(prompt: &str) -> Option<(&'static str, &str)> {
 /// Runs a command and answers with its output.
 pub(super) async fn run(
     agent: &Agent,
-    session: &OpenSession,
+    session: &EditorSession,
     (name, text): (&str, &str),
     cancellation: &Cancellation,
 ) -> RequestResult {

@@ -4,8 +4,8 @@ use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 
 use super::agent::Agent;
-use super::sessions::OpenSession;
-use super::updates::Transcript;
+use super::sessions::EditorSession;
+use super::updates::ReplayedRecords;
 use crate::error::ClientError;
 
 /// Records of a page. A page also ends at a few megabytes.
@@ -14,9 +14,9 @@ const PAGE_RECORDS: u32 = 200;
 /// Sends the messages and tool calls on the active path, in their order.
 ///
 /// One page is in memory at a time; an editor that reads slowly slows this down.
-pub(super) async fn replay(agent: &Agent, session: &OpenSession) -> Result<(), ClientError> {
+pub(super) async fn replay(agent: &Agent, session: &EditorSession) -> Result<(), ClientError> {
     let session_id = session.id();
-    let mut transcript = Transcript::new(&agent.capabilities());
+    let mut replayed = ReplayedRecords::new(&agent.capabilities());
     let mut next = Some(0);
     while let Some(from) = next {
         let params = SessionGetParams {
@@ -31,12 +31,12 @@ pub(super) async fn replay(agent: &Agent, session: &OpenSession) -> Result<(), C
         next = page.next_from.filter(|next| *next > from);
         for record in page.records {
             let record = client.whole_record(session_id, record).await?;
-            for update in transcript.updates(record) {
+            for update in replayed.updates(record) {
                 agent.editor.update(&session.name, update).await;
             }
         }
     }
-    for update in transcript.finish() {
+    for update in replayed.finish() {
         agent.editor.update(&session.name, update).await;
     }
     Ok(())

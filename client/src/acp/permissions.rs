@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::agent::{Agent, log};
 use super::schema::{PermissionAnswer, ToolCallReport};
-use super::sessions::OpenSession;
+use super::sessions::EditorSession;
 use crate::commands::sessions::options::of_session;
 use crate::commands::sessions::permissions::with_permissions;
 use crate::error::ClientError;
@@ -25,7 +25,7 @@ const OPTIONS: [(&str, &str); 4] = [
 /// Decides about a call of a tool. Returns the text for the model if the tool must not run.
 pub(super) async fn check(
     agent: &Agent,
-    session: &OpenSession,
+    session: &EditorSession,
     tool: &str,
     report: &ToolCallReport,
 ) -> Result<(), String> {
@@ -60,7 +60,7 @@ pub(super) async fn check(
 }
 
 /// Returns what the rules of the session say. Rules that cannot be read allow nothing.
-async fn decision(agent: &Agent, session: &OpenSession, tool: &str) -> PermissionDecision {
+async fn decision(agent: &Agent, session: &EditorSession, tool: &str) -> PermissionDecision {
     let found = agent.daemon.call::<SessionGet>(&of_session(session.id())).await;
     match found.map(|found| permissions(&found.session.metadata)) {
         Ok(Ok(rules)) => decide(&rules, tool),
@@ -69,7 +69,7 @@ async fn decision(agent: &Agent, session: &OpenSession, tool: &str) -> Permissio
 }
 
 /// Adds a rule. One that cannot be kept holds for this call alone.
-async fn keep(agent: &Agent, session: &OpenSession, tool: &str, decision: PermissionDecision) {
+async fn keep(agent: &Agent, session: &EditorSession, tool: &str, decision: PermissionDecision) {
     let kept = async {
         let id = session.id();
         let metadata = agent.daemon.call::<SessionGet>(&of_session(id)).await?.session.metadata;

@@ -23,6 +23,11 @@ pub(super) fn only_text(prompt: &[ContentBlock]) -> Option<&str> {
     }
 }
 
+/// Returns whether a prompt links to files, which are read.
+pub(super) fn reads_files(prompt: &[ContentBlock]) -> bool {
+    prompt.iter().any(|block| matches!(block, ContentBlock::ResourceLink { .. }))
+}
+
 /// Returns the message with which a prompt is recorded. Blocks on the disk for linked files.
 ///
 /// **Errors**: the prompt is empty, or has a kind of content that no model of the daemon takes.

@@ -74,7 +74,7 @@ impl ClientCapabilities {
 /// The params of `session/new`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct NewSession {
+pub(super) struct SessionToBegin {
     pub(super) cwd: String,
     #[serde(default)]
     pub(super) mcp_servers: Vec<McpServer>,
@@ -83,7 +83,7 @@ pub(super) struct NewSession {
 /// The params of `session/load`, `session/resume` and `session/fork`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ExistingSession {
+pub(super) struct SessionToOpen {
     pub(super) session_id: String,
     pub(super) cwd: String,
     #[serde(default)]

@@ -25,8 +25,8 @@ use tokio::time::timeout;
 
 use super::agent::{Agent, Answer, RequestResult, log};
 use super::schema::{
-    ExistingSession, ListSessions, McpServer, NewSession, OnlySession, RequestError, SessionUpdate,
-    code,
+    ListSessions, McpServer, OnlySession, RequestError, SessionToBegin, SessionToOpen,
+    SessionUpdate, code,
 };
 use super::settings::{Choices, apply, config_options, modes};
 use super::tools::ToolServers;
@@ -43,20 +43,20 @@ const NO_PROJECT: &str = "/";
 
 /// The open sessions, by the ids that the editor uses.
 #[derive(Default)]
-pub(super) struct OpenSessions(Mutex<HashMap<String, Arc<OpenSession>>>);
+pub(super) struct EditorSessions(Mutex<HashMap<String, Arc<EditorSession>>>);
 
 /// A session that the editor has open.
-pub(super) struct OpenSession {
+pub(super) struct EditorSession {
     /// The id that the editor uses.
     pub(super) name: String,
     pub(super) cwd: String,
     pub(super) tools: ToolServers,
     /// Held while a prompt is answered: prompts of a session are answered one after the other.
     pub(super) turn: tokio::sync::Mutex<()>,
-    state: Mutex<SessionState>,
+    state: Mutex<EditorSessionState>,
 }
 
-struct SessionState {
+struct EditorSessionState {
     /// The id of the session of the daemon. That of the editor, unless a draft was lost with a daemon.
     id: SessionId,
     /// Set until the first prompt: the daemon has nothing of the session on its disk.
@@ -87,44 +87,51 @@ struct News {
     compactions: Vec<(EventKind, Value)>,
 }
 
-impl OpenSessions {
+impl EditorSessions {
     /// Returns an open session.
-    pub(super) fn find(&self, name: &str) -> RequestResult<Arc<OpenSession>> {
+    pub(super) fn find(&self, name: &str) -> RequestResult<Arc<EditorSession>> {
         self.0.lock().get(name).cloned().ok_or_else(|| {
             let problem = format!("the session {name} is not open: load or resume it first");
             RequestError::new(code::NOT_FOUND, problem)
         })
     }
 
-    pub(super) fn with_id(&self, id: SessionId) -> Option<Arc<OpenSession>> {
+    pub(super) fn with_id(&self, id: SessionId) -> Option<Arc<EditorSession>> {
         self.0.lock().values().find(|session| session.id() == id).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<OpenSession>> {
+    pub(super) fn all(&self) -> Vec<Arc<EditorSession>> {
         self.0.lock().values().cloned().collect()
     }
 
     /// Adds a session, in place of an earlier opening of it.
-    fn add(&self, session: Arc<OpenSession>) {
+    fn add(&self, session: Arc<EditorSession>) {
         drop(self.0.lock().insert(session.name.clone(), session));
     }
 
-    fn remove(&self, name: &str) -> Option<Arc<OpenSession>> {
+    fn remove(&self, name: &str) -> Option<Arc<EditorSession>> {
         self.0.lock().remove(name)
     }
 
-    /// Cancels the turns that need the editor, and ends all tool servers.
-    pub(super) async fn end(&self, agent: &Agent) {
+    /// Cancels the turns that may need tools of the editor.
+    pub(super) async fn cancel_turns_with_tools(&self, agent: &Agent) {
         for session in self.all() {
             if session.state.lock().needs_editor {
                 session.cancel_turn(agent).await;
             }
+        }
+    }
+
+    /// Closes all sessions and ends their tool servers.
+    pub(super) async fn close_all(&self) {
+        let sessions = std::mem::take(&mut *self.0.lock());
+        for session in sessions.values() {
             session.tools.close().await;
         }
     }
 }
 
-impl OpenSession {
+impl EditorSession {
     /// Returns an opening of a session of the daemon, whose tool servers are starting.
     fn new(
         agent: &Arc<Agent>,
@@ -134,7 +141,7 @@ impl OpenSession {
         servers: Vec<McpServer>,
     ) -> Arc<Self> {
         let tools = ToolServers::start(agent, servers, Path::new(&cwd));
-        let state = SessionState {
+        let state = EditorSessionState {
             id: session.session_id,
             is_draft: session.draft,
             is_current: false,
@@ -465,20 +472,20 @@ fn check_directory(cwd: &str) -> RequestResult<()> {
 }
 
 /// Begins a session (`session/new`). Nothing is written before its first prompt.
-pub(super) async fn new(agent: &Arc<Agent>, params: NewSession) -> RequestResult {
-    let NewSession { cwd, mcp_servers } = params;
+pub(super) async fn new(agent: &Arc<Agent>, params: SessionToBegin) -> RequestResult {
+    let SessionToBegin { cwd, mcp_servers } = params;
     check_directory(&cwd)?;
     let models = agent.models.refresh(agent).await;
     let model = agent.model.clone().or_else(|| models.needed());
     let choices = Choices { model, ..Choices::default() };
     let created = agent.daemon.call::<SessionCreate>(&create_params(cwd.clone(), &choices)).await?;
     let name = created.session.session_id.to_string();
-    let session = OpenSession::new(agent, &created.session, name, cwd, mcp_servers);
+    let session = EditorSession::new(agent, &created.session, name, cwd, mcp_servers);
     Ok(session.opened(agent, true))
 }
 
 /// Opens a session and shows all of it (`session/load`).
-pub(super) async fn load(agent: &Arc<Agent>, params: ExistingSession) -> RequestResult {
+pub(super) async fn load(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
     let session = open(agent, params).await?;
     history::replay(agent, &session).await?;
     let answer = session.opened(agent, false);
@@ -487,14 +494,14 @@ pub(super) async fn load(agent: &Arc<Agent>, params: ExistingSession) -> Request
 }
 
 /// Opens a session without showing it (`session/resume`).
-pub(super) async fn resume(agent: &Arc<Agent>, params: ExistingSession) -> RequestResult {
+pub(super) async fn resume(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
     let session = open(agent, params).await?;
     tell_state(agent, &session).await;
     Ok(session.opened(agent, false))
 }
 
 /// Copies a session and opens the copy (`session/fork`).
-pub(super) async fn fork(agent: &Arc<Agent>, params: ExistingSession) -> RequestResult {
+pub(super) async fn fork(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
     check_directory(&params.cwd)?;
     let params = {
         let id = session_id(agent, &params.session_id)?;
@@ -507,14 +514,14 @@ pub(super) async fn fork(agent: &Arc<Agent>, params: ExistingSession) -> Request
             };
             let _session = agent.daemon.call::<UpdateSession>(&moved).await?;
         }
-        ExistingSession { session_id: fork.session_id.to_string(), ..params }
+        SessionToOpen { session_id: fork.session_id.to_string(), ..params }
     };
     let session = open(agent, params).await?;
     Ok(session.opened(agent, true))
 }
 
-async fn open(agent: &Arc<Agent>, params: ExistingSession) -> RequestResult<Arc<OpenSession>> {
-    let ExistingSession { session_id: name, cwd, mcp_servers } = params;
+async fn open(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult<Arc<EditorSession>> {
+    let SessionToOpen { session_id: name, cwd, mcp_servers } = params;
     check_directory(&cwd)?;
     let id = session_id(agent, &name)?;
     let resumed = SessionResumeParams { session_id: id, limit: Some(1) };
@@ -525,11 +532,11 @@ async fn open(agent: &Arc<Agent>, params: ExistingSession) -> RequestResult<Arc<
         earlier.stop(agent).await;
         earlier.tools.close().await;
     }
-    Ok(OpenSession::new(agent, &session, name, cwd, mcp_servers))
+    Ok(EditorSession::new(agent, &session, name, cwd, mcp_servers))
 }
 
 /// Shows the plan and how full the window is. A session can be opened without them.
-async fn tell_state(agent: &Agent, session: &OpenSession) {
+async fn tell_state(agent: &Agent, session: &EditorSession) {
     for told in [session.tell_plan(agent).await, session.tell_usage(agent).await] {
         if let Err(error) = told {
             log(&format!("the state of a session could not be read: {error}"));

@@ -84,18 +84,18 @@ impl Choices {
 
 /// The models of all servers, as they were last listed.
 #[derive(Default)]
-pub(super) struct ModelChoices(Mutex<Arc<KnownModels>>);
+pub(super) struct ModelChoices(Mutex<Arc<OfferedModels>>);
 
 #[derive(Default)]
-pub(super) struct KnownModels {
+pub(super) struct OfferedModels {
     /// The configured model; `None` if none is configured or that is unknown.
     default: Option<String>,
     /// Set if no model is configured.
     lacks_default: bool,
-    models: Vec<KnownModel>,
+    models: Vec<OfferedModel>,
 }
 
-struct KnownModel {
+struct OfferedModel {
     name: String,
     /// Whether the model thinks; `None` if its server did not say.
     thinks: Option<bool>,
@@ -104,12 +104,12 @@ struct KnownModel {
 }
 
 impl ModelChoices {
-    pub(super) fn known(&self) -> Arc<KnownModels> {
+    pub(super) fn known(&self) -> Arc<OfferedModels> {
         Arc::clone(&self.0.lock())
     }
 
     /// Lists the models again. Without an answer in time, the earlier list holds.
-    pub(super) async fn refresh(&self, agent: &Agent) -> Arc<KnownModels> {
+    pub(super) async fn refresh(&self, agent: &Agent) -> Arc<OfferedModels> {
         let daemon = &agent.daemon;
         let default = ModelShowParams { model: None };
         let asked = async {
@@ -122,9 +122,9 @@ impl ModelChoices {
             let has = |name: &str| model.capabilities.iter().any(|known| known == name);
             let thinks = (!model.capabilities.is_empty()).then(|| has("thinking"));
             let calls_tools = model.capabilities.is_empty() || has("tools");
-            KnownModel { name: model.model, thinks, calls_tools }
+            OfferedModel { name: model.model, thinks, calls_tools }
         });
-        let known = Arc::new(KnownModels {
+        let known = Arc::new(OfferedModels {
             lacks_default: default.as_ref().is_err_and(|error| is_about_params(error.kind())),
             default: default.ok().map(|shown| shown.model.model),
             models: models.collect(),
@@ -134,7 +134,7 @@ impl ModelChoices {
     }
 }
 
-impl KnownModels {
+impl OfferedModels {
     /// Returns the model that a new session needs because none is configured: the first one, which the person can change.
     pub(super) fn needed(&self) -> Option<String> {
         let first = self.models.first().filter(|_| self.lacks_default);
@@ -170,7 +170,7 @@ pub(super) fn modes(choices: &Choices) -> Value {
 }
 
 /// Returns the config options of a session.
-pub(super) fn config_options(choices: &Choices, known: &KnownModels) -> Vec<Value> {
+pub(super) fn config_options(choices: &Choices, known: &OfferedModels) -> Vec<Value> {
     let mode = choices.mode_id();
     let modes = MODES.iter().map(|(id, name, text)| (*id, *name, Some(*text)));
     let mut options = vec![select(("mode", "Mode", "mode"), mode, modes.collect())];
@@ -291,11 +291,14 @@ pub(super) async fn apply(
 mod tests {
     use super::*;
 
-    fn known(lacks_default: bool, thinks: Option<bool>) -> KnownModels {
-        let models =
-            ["a", "b"].map(|name| KnownModel { name: name.to_owned(), thinks, calls_tools: true });
+    fn known(lacks_default: bool, thinks: Option<bool>) -> OfferedModels {
+        let models = ["a", "b"].map(|name| OfferedModel {
+            name: name.to_owned(),
+            thinks,
+            calls_tools: true,
+        });
         let default = (!lacks_default).then(|| "b".to_owned());
-        KnownModels { default, lacks_default, models: models.into() }
+        OfferedModels { default, lacks_default, models: models.into() }
     }
 
     #[test]

@@ -18,8 +18,10 @@ use tokio::time::{sleep, timeout};
 
 use super::agent::{Agent, RequestResult, log};
 use super::cancel::Cancellation;
-use super::schema::{Prompt, RequestError, SessionUpdate, StopReason, ToolStatus, code};
-use super::sessions::OpenSession;
+use super::schema::{
+    ContentBlock, Prompt, RequestError, SessionUpdate, StopReason, ToolStatus, code,
+};
+use super::sessions::EditorSession;
 use super::{commands, permissions, prompt, updates};
 use crate::connection::{FollowedTurn, TurnStep};
 use crate::error::ClientError;
@@ -45,13 +47,10 @@ pub(super) async fn prompt(
     if let Some(command) = prompt::only_text(&params.prompt).and_then(commands::parse) {
         return commands::run(agent, &session, command, cancellation).await;
     }
-    // A linked file can be on a disk that hangs.
-    let message = tokio::task::spawn_blocking(move || prompt::message(params.prompt));
-    let lost = |error| RequestError::new(code::INTERNAL, format!("the prompt is lost: {error}"));
-    let message = match cancellation.unless(message).await {
-        Some(message) => message.map_err(lost)??,
-        None => return Ok(stopped(StopReason::Cancelled, None).into()),
+    let Some(message) = cancellation.unless(message(params.prompt)).await else {
+        return Ok(stopped(StopReason::Cancelled, None).into());
     };
+    let message = message?;
     let answer = answer(agent, &session, message, cancellation).await;
     session.set_needs_editor(false);
     let answer = answer?;
@@ -62,10 +61,21 @@ pub(super) async fn prompt(
     Ok(answer.into())
 }
 
+/// Returns the message of a prompt.
+async fn message(content: Vec<ContentBlock>) -> RequestResult<MessageInput> {
+    if !prompt::reads_files(&content) {
+        return prompt::message(content);
+    }
+    // A linked file can be on a disk that hangs.
+    let message = tokio::task::spawn_blocking(move || prompt::message(content)).await;
+    let lost = |error| RequestError::new(code::INTERNAL, format!("the prompt is lost: {error}"));
+    message.map_err(lost)?
+}
+
 /// Lets the model answer a message.
 async fn answer(
     agent: &Arc<Agent>,
-    session: &Arc<OpenSession>,
+    session: &Arc<EditorSession>,
     message: MessageInput,
     cancellation: &Cancellation,
 ) -> RequestResult<Value> {
@@ -112,7 +122,7 @@ fn refuses_tools(error: &ClientError) -> bool {
 /// Starts a turn, if need be after the answer to the message of another client; `None` if it was canceled before.
 async fn begin(
     agent: &Agent,
-    session: &OpenSession,
+    session: &EditorSession,
     params: &ChatSendParams,
     cancellation: &Cancellation,
 ) -> Result<Option<FollowedTurn>, ClientError> {
@@ -146,7 +156,7 @@ fn stopped(reason: StopReason, usage: Option<Value>) -> Value {
 /// A turn that is being answered.
 struct Answering<'a> {
     agent: &'a Arc<Agent>,
-    session: &'a Arc<OpenSession>,
+    session: &'a Arc<EditorSession>,
     id: SessionId,
     turn: FollowedTurn,
     /// The id of the message that the model is writing. Each call of the model writes another one.
@@ -163,7 +173,7 @@ struct Answering<'a> {
 impl<'a> Answering<'a> {
     fn new(
         agent: &'a Arc<Agent>,
-        session: &'a Arc<OpenSession>,
+        session: &'a Arc<EditorSession>,
         id: SessionId,
         turn: FollowedTurn,
     ) -> Self {
@@ -345,7 +355,7 @@ async fn finished(tools: &mut JoinSet<Vec<ChatToolResult>>) -> Vec<ChatToolResul
 /// Asks for permission and calls a tool.
 async fn run_tool(
     agent: &Agent,
-    session: &OpenSession,
+    session: &EditorSession,
     call: ChatToolCall,
     limit: Duration,
     cancellation: &Cancellation,

@@ -21,13 +21,13 @@ use crate::render::units::grouped;
 const MAX_SHOWN_BYTES: usize = 64 << 10;
 
 /// The records of a session as updates, in their order.
-pub(super) struct Transcript {
+pub(super) struct ReplayedRecords {
     shows_compactions: bool,
     /// The tool calls whose results have not come yet.
     pending: BTreeSet<String>,
 }
 
-impl Transcript {
+impl ReplayedRecords {
     pub(super) fn new(capabilities: &ClientCapabilities) -> Self {
         Self { shows_compactions: capabilities.shows_compactions(), pending: BTreeSet::new() }
     }
@@ -201,8 +201,8 @@ pub(super) fn phase_text(event: &ChatEvent) -> Option<String> {
     let seconds = expected_ms.map(|ms| ms.div_ceil(1000)).filter(|seconds| *seconds > 1);
     let time = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s"));
     match (name, waits_for) {
-        (ChatPhase::Loading, _) => Some("The model is loaded into memory.".to_owned()),
-        (ChatPhase::Compacting, _) => Some("The conversation is compacted first.".to_owned()),
+        (ChatPhase::Loading, _) => Some("The model server loads the model.".to_owned()),
+        (ChatPhase::Compacting, _) => Some("Older messages become notes first.".to_owned()),
         (ChatPhase::Reading, _) => {
             let tokens = tokens.filter(|_| seconds.is_some())?;
             Some(format!("The model reads {} tokens{time}.", grouped(tokens)))
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn records_become_messages_thoughts_and_tool_calls() {
-        let mut transcript = Transcript::new(&ClientCapabilities::default());
+        let mut replayed = ReplayedRecords::new(&ClientCapabilities::default());
         let call =
             json!({ "type": "toolCall", "id": "c1", "name": "files__read", "args": { "p": 1 } });
         let other = json!({ "type": "toolCall", "id": "c2", "name": "git__push", "args": {} });
@@ -349,9 +349,9 @@ mod tests {
             record(4, json!({ "type": "toolCall", "toolCall": result })),
             record(5, json!({ "type": "toolCall", "toolCall": lone })),
         ];
-        let updates = records.into_iter().flat_map(|record| transcript.updates(record));
+        let updates = records.into_iter().flat_map(|record| replayed.updates(record));
         let mut updates: Vec<SessionUpdate> = updates.collect();
-        updates.extend(transcript.finish());
+        updates.extend(replayed.finish());
         let text = |text: &str| json!({ "type": "text", "text": text });
         let shown = |text: &str| json!([{ "type": "content", "content": { "type": "text", "text": text } }]);
         assert_eq!(

@@ -24,7 +24,7 @@ const WAITING_LINES: usize = 4;
 const WAITING_MESSAGES: usize = 256;
 
 /// A message of the editor.
-pub(super) enum Incoming {
+pub(super) enum EditorMessage {
     Request {
         id: Value,
         method: String,
@@ -60,7 +60,7 @@ struct Envelope {
     error: Option<RequestError>,
 }
 
-impl Incoming {
+impl EditorMessage {
     fn parse(line: &[u8]) -> Self {
         let invalid =
             |id, code, text: String| Self::Invalid { id, error: RequestError::new(code, text) };
@@ -106,7 +106,7 @@ fn is_id(id: &Value) -> bool {
 /// Reads the messages of the editor in a thread. The channel closes at the end of the input.
 pub(super) fn read_messages(
     input: impl std::io::Read + Send + 'static,
-) -> CommandResult<mpsc::Receiver<Incoming>> {
+) -> CommandResult<mpsc::Receiver<EditorMessage>> {
     let (sender, messages) = mpsc::channel(WAITING_LINES);
     background::spawn("ollmctl-stdin", move || {
         let mut input = BufReader::with_capacity(64 << 10, input);
@@ -120,7 +120,7 @@ pub(super) fn read_messages(
 }
 
 /// Returns the next message; `None` at the end of the input. The last line needs no line break.
-fn next_message(input: &mut impl BufRead) -> Option<Incoming> {
+fn next_message(input: &mut impl BufRead) -> Option<EditorMessage> {
     loop {
         let mut line = Vec::new();
         let limit = MAX_FRAME_BYTES as u64 + 1;
@@ -129,10 +129,10 @@ fn next_message(input: &mut impl BufRead) -> Option<Incoming> {
             skip_line(input)?;
             let text = format!("a message has at most {MAX_FRAME_BYTES} bytes");
             let error = RequestError::new(code::INVALID_REQUEST, text);
-            return Some(Incoming::Invalid { id: Value::Null, error });
+            return Some(EditorMessage::Invalid { id: Value::Null, error });
         }
         if !line.trim_ascii().is_empty() {
-            return Some(Incoming::parse(&line));
+            return Some(EditorMessage::parse(&line));
         }
     }
 }
@@ -272,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    fn messages(text: &str) -> Vec<Incoming> {
+    fn messages(text: &str) -> Vec<EditorMessage> {
         let mut input = Cursor::new(text.as_bytes());
         std::iter::from_fn(|| next_message(&mut input)).collect()
     }
@@ -281,11 +281,15 @@ mod tests {
     fn lines_are_requests_notifications_answers_or_errors() {
         let check = |line: &str, expect: &str| {
             let found = match &messages(line)[..] {
-                [Incoming::Request { id, method, params }] => format!("{method} {id} {params}"),
-                [Incoming::Notification { method, params }] => format!("{method} {params}"),
-                [Incoming::Answer { id, result: Ok(result) }] => format!("{id} = {result}"),
-                [Incoming::Answer { id, result: Err(error) }] => format!("{id} ! {}", error.code),
-                [Incoming::Invalid { id, error }] => format!("{id} ? {}", error.code),
+                [EditorMessage::Request { id, method, params }] => {
+                    format!("{method} {id} {params}")
+                }
+                [EditorMessage::Notification { method, params }] => format!("{method} {params}"),
+                [EditorMessage::Answer { id, result: Ok(result) }] => format!("{id} = {result}"),
+                [EditorMessage::Answer { id, result: Err(error) }] => {
+                    format!("{id} ! {}", error.code)
+                }
+                [EditorMessage::Invalid { id, error }] => format!("{id} ? {}", error.code),
                 [] => "nothing".to_owned(),
                 _ => "several".to_owned(),
             };
@@ -310,7 +314,8 @@ mod tests {
     fn line_that_is_too_long_is_skipped_to_its_end() {
         let text = format!("{}\n{{\"method\":\"a\"}}\n", " x".repeat(MAX_FRAME_BYTES / 2 + 5));
         let found = messages(&text);
-        let [Incoming::Invalid { error, .. }, Incoming::Notification { method, .. }] = &found[..]
+        let [EditorMessage::Invalid { error, .. }, EditorMessage::Notification { method, .. }] =
+            &found[..]
         else {
             panic!("{} messages", found.len())
         };
