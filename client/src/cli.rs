@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::args::{CommandGroup, GlobalArgs};
+use crate::commands::acp::AcpArgs;
 use crate::commands::backup::BackupCommand;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
@@ -78,6 +79,7 @@ pub(crate) enum CliCommand {
     Files(CommandGroup<FilesCommand>),
     Loop(CommandGroup<LoopCommand>),
     Backup(CommandGroup<BackupCommand>),
+    Acp(AcpArgs),
     Call(CallArgs),
     Events(EventsArgs),
     Daemon(CommandGroup<DaemonCommand>),

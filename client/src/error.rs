@@ -331,6 +331,18 @@ impl ClientError {
         self.kind_and_exit().0
     }
 
+    /// Returns whether other work of the session is in the way, for example the answer to another message.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.kind() == ErrorKind::Conflict.as_str()
+    }
+
+    /// Returns whether the connection was lost, so that the daemon may or may not have received the call.
+    #[must_use]
+    pub fn is_lost_connection(&self) -> bool {
+        matches!(self, Self::Transport { .. } | Self::Closed { .. } | Self::Broken { .. })
+    }
+
     /// Returns the exit code of `ollmctl` for this error.
     #[must_use]
     pub fn exit(&self) -> Exit {

@@ -2,6 +2,7 @@
 //!
 //! - [`Address`]: the location of a home's daemon. [`Connector`]: connects to it, starting it if it does not run.
 //! - [`AsyncClient`]: the typed client for tokio programs. [`BlockingClient`]: one call at a time without a runtime.
+//! - [`ReconnectingClient`], [`EventFeed`], [`FollowedTurn`]: calls, events and chat turns over restarts of the daemon.
 //! - [`ClientError`]: a failed call, with the command that may help.
 //! - [`run`]: all of `ollmctl`.
 //!
@@ -27,6 +28,7 @@
 //! # }
 //! ```
 
+mod acp;
 mod address;
 mod args;
 mod background;
@@ -50,5 +52,8 @@ mod testing;
 
 pub use address::{Address, Environment};
 pub use commands::run;
-pub use connection::{AsyncClient, BlockingClient, BlockingEvents, Connector, EventStream};
+pub use connection::{
+    AsyncClient, BlockingClient, BlockingEvents, Connector, EventFeed, EventStream, FollowedTurn,
+    ReconnectingClient, TurnStep,
+};
 pub use error::{Attempt, AttemptCause, ClientError, Exit, RpcFailure};

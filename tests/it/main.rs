@@ -12,6 +12,7 @@
     reason = "test helpers fail by panic and write files with std, as tools of a user do"
 )]
 
+mod acp;
 mod affinity;
 mod allowed_servers;
 mod backup;
@@ -24,6 +25,7 @@ mod ctl;
 mod daemon;
 mod env;
 mod event;
+mod examples;
 mod fake_ollama;
 mod files;
 mod fixtures;

@@ -3,6 +3,7 @@
 //! The commands, each in a file or folder of its own with its flags and its output for people. Commands print through
 //! [`CommandContext::terminal`] and call through [`CommandContext::call`]; none opens a socket itself.
 
+pub(crate) mod acp;
 pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod chat;
@@ -110,6 +111,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Files(CommandGroup(command)) => files::run(command, ctx),
         CliCommand::Loop(CommandGroup(command)) => loops::run(&command, ctx),
         CliCommand::Backup(CommandGroup(command)) => backup::run(command, ctx),
+        CliCommand::Acp(args) => acp::run(args, ctx),
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(CommandGroup(command)) => daemon::run(command, ctx),

@@ -270,7 +270,7 @@ fn render_warmed(result: &ModelWarmResult, _: &RenderOptions) -> String {
 }
 
 /// Returns whether a model can chat. A model without reported capabilities may have any.
-pub(super) fn can_chat(model: &ModelSummary) -> bool {
+pub(crate) fn can_chat(model: &ModelSummary) -> bool {
     let capabilities = &model.capabilities;
     capabilities.is_empty() || capabilities.iter().any(|name| name == "completion")
 }

@@ -151,6 +151,12 @@ impl AsyncClient {
         self.subscribe::<ChatSend, _>(params, CHAT_UNSUBSCRIBE).await
     }
 
+    /// Returns whether the connection is open, as far as that is known.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.client.is_connected()
+    }
+
     /// Waits until the connection is closed.
     pub async fn closed(&self) {
         self.client.on_disconnect().await;

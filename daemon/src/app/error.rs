@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE};
+use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE, Meta, PERMISSIONS, permissions};
 use ollm_protocol::limits::{
     MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, MAX_PART_BYTES, MAX_RESULT_BYTES, OverLimit, json_bytes,
     part_of,
@@ -171,6 +171,12 @@ pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses permissions of tools that no client could read.
+pub(crate) fn check_permissions(metadata: &Meta) -> Result<()> {
+    let problem = |problem| AppError::invalid("metadata", format!("{PERMISSIONS} {problem}"));
+    permissions(metadata).map(drop).map_err(problem)
 }
 
 /// Returns the number of items that a page may have.

@@ -1,7 +1,7 @@
 //! The vocabulary that several places share. It has two sorts of files:
 //!
-//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `document`, `snapshot` and the records of
-//!   `files` are the same JSON on the wire, in session logs, in exports, in session documents and in snapshot files. A
+//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `permission`, `document`, `snapshot` and
+//!   the records of `files` are the same JSON on the wire, in session logs, in exports, in session documents and in snapshot files. A
 //!   change there is a change of the file format, which frozen fixtures guard.
 //! - **Results**: `session`, `operation`, `context` and `daemon` are objects that several results share, or that modules of the
 //!   daemon make that know no method. A change there is a change of the wire only.
@@ -19,6 +19,7 @@ mod files;
 mod goal;
 mod message;
 mod operation;
+mod permission;
 mod record;
 mod session;
 mod snapshot;
@@ -56,6 +57,10 @@ pub use goal::{
 pub use message::{Message, Part, Role, TokenLogprob, ToolCall, ToolResult};
 pub use operation::{
     Operation, OperationFiles, OperationKind, OperationState, PathRecords, TreeCounts, TreeNode,
+};
+pub use permission::{
+    MAX_PERMISSIONS, PERMISSIONS, PermissionDecision, ToolPermission, decide, permissions,
+    set_permission,
 };
 pub use record::{Record, RecordBody, RecordKind, RecordScope, SessionHeader};
 pub use session::{

@@ -16,7 +16,8 @@ fn every_source_file_belongs_to_a_module() {
     for path in sources() {
         let stem = path.file_stem().unwrap().to_str().unwrap();
         let directory = path.parent().unwrap();
-        let is_program = directory.ends_with("benches") || directory.ends_with("fuzz/targets");
+        let programs = ["benches", "examples", "fuzz/targets"];
+        let is_program = programs.iter().any(|programs| directory.ends_with(programs));
         let is_crate_root = stem == "main" || stem == "lib" || is_program;
         if is_crate_root {
             continue;

@@ -225,7 +225,7 @@ fn with_piped(question: &str, piped: &str) -> String {
 }
 
 /// Returns a text between fences that do not occur in it.
-fn fenced(text: &str) -> String {
+pub(crate) fn fenced(text: &str) -> String {
     let runs = text.split(|char| char != '`').map(str::len);
     let fence = "`".repeat(runs.max().unwrap_or(0).saturating_add(1).max(MIN_FENCE_CHARS));
     format!("{fence}\n{}\n{fence}", text.trim_end_matches('\n'))

@@ -87,7 +87,7 @@ pub(crate) struct ExecArgs {
 }
 
 /// A variable of this process. Neither name nor value needs to be UTF-8.
-type Variable = (OsString, OsString);
+pub(crate) type Variable = (OsString, OsString);
 
 pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let target = record_target(args, ctx)?;
@@ -120,7 +120,7 @@ pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResul
 
 /// Returns the variables as the daemon receives them. Names and values that are not UTF-8 are judged by the nearest
 /// text, whose replacement characters count as separators.
-fn to_text(variables: &[Variable]) -> Variables {
+pub(crate) fn to_text(variables: &[Variable]) -> Variables {
     let mut texts = Variables::default();
     for (name, value) in variables {
         // Two names may become the same text; both values are judged then.
@@ -134,7 +134,7 @@ fn to_text(variables: &[Variable]) -> Variables {
 }
 
 /// Returns the variables that may pass, byte for byte.
-fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable> {
+pub(crate) fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable> {
     let may_pass = |name: &OsStr| judged.variables.0.contains_key(&*name.to_string_lossy());
     variables.into_iter().filter(|(name, _)| may_pass(name)).collect()
 }

@@ -7,7 +7,8 @@ mod files;
 mod import;
 mod list;
 mod move_project;
-pub(super) mod options;
+pub(crate) mod options;
+pub(crate) mod permissions;
 mod search;
 mod servers;
 pub(super) mod tree;
@@ -50,6 +51,7 @@ pub(crate) enum SessionsCommand {
     Servers(servers::ServersArgs),
     Move(move_project::MoveArgs),
     Options(options::OptionsArgs),
+    Permissions(permissions::PermissionsArgs),
     Delete(delete::DeleteArgs),
     Clear(delete::ClearArgs),
     Cleanup(delete::CleanupArgs),
@@ -107,6 +109,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
         SessionsCommand::Servers(args) => servers::run(args, ctx),
         SessionsCommand::Move(args) => move_project::run(&args, ctx),
         SessionsCommand::Options(args) => options::run(&args, ctx),
+        SessionsCommand::Permissions(args) => permissions::run(args, ctx),
         SessionsCommand::Delete(args) => delete::delete(&args, ctx),
         SessionsCommand::Clear(args) => delete::clear(&args, ctx),
         SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),

@@ -53,7 +53,7 @@ pub(super) fn run(args: &OptionsArgs, ctx: &mut CommandContext<'_>) -> CommandRe
 }
 
 /// Returns the params that read a session with its first record, which is small.
-pub(in crate::commands) fn of_session(session_id: SessionId) -> SessionGetParams {
+pub(crate) fn of_session(session_id: SessionId) -> SessionGetParams {
     let branch = BranchFilter::default();
     SessionGetParams { session_id, from: None, limit: Some(1), branch }
 }

@@ -9,7 +9,7 @@ use ollm_protocol::{limits, method};
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::take_key;
-use crate::app::error::{Result, check_context_size, check_keep_alive};
+use crate::app::error::{Result, check_context_size, check_keep_alive, check_permissions};
 use crate::app::models::answer_options::{check_kept, check_size};
 use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
@@ -60,6 +60,7 @@ fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHea
     check_context_size(params.context_size)?;
     check_keep_alive(params.keep_alive_seconds)?;
     check_servers(core, params.allowed_servers.as_deref())?;
+    params.metadata.as_ref().map_or(Ok(()), check_permissions)?;
     let mut header = SessionHeader {
         session_id: core.clock.session_id(),
         start_time: core.clock.now(),

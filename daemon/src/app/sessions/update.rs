@@ -17,7 +17,9 @@ use crate::app::change::{View, change, change_state};
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, SessionSettings, blocking};
 use crate::app::drafts::{MarkedChange, mark_before, uncounted};
-use crate::app::error::{AppError, Result, check_context_size, check_keep_alive};
+use crate::app::error::{
+    AppError, Result, check_context_size, check_keep_alive, check_permissions,
+};
 use crate::app::models::answer_options::{check_kept, check_size};
 use crate::app::models::gate::check_servers;
 use crate::projects::Projects;
@@ -80,6 +82,7 @@ fn checked_patch(core: &Core, params: SessionUpdateParams) -> Result<MetaPatch> 
     check_context_size(patch.context_size)?;
     check_keep_alive(patch.keep_alive_seconds)?;
     check_servers(core, patch.allowed_servers.as_deref())?;
+    check_permissions(&patch.metadata)?;
     limits::check_patch(&mut patch)?;
     Ok(patch)
 }

@@ -1,0 +1,398 @@
+//! A prompt for the model: a chat turn of the daemon, followed to its end, with the tools that it asks for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::content::{CutRecord, ToolResult};
+use ollm_protocol::method::ChatSubmitToolResults;
+use ollm_protocol::methods::chat::{
+    ChatEvent, ChatSendParams, ChatSubmitToolResultsParams, ChatToolCall, ChatToolResult,
+    ChatUsage, ToolExecutor,
+};
+use ollm_protocol::methods::session::MessageInput;
+use ollm_protocol::{ErrorKind, SessionId};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::agent::{Agent, RequestResult, log};
+use super::cancel::Cancellation;
+use super::schema::{
+    ContentBlock, Prompt, RequestError, SessionUpdate, StopReason, ToolStatus, code,
+};
+use super::sessions::EditorSession;
+use super::{commands, permissions, prompt, updates};
+use crate::connection::{FollowedTurn, TurnStep};
+use crate::error::ClientError;
+use crate::render::units::grouped;
+
+/// The pause between two attempts to send a message to a session that answers another client's.
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
+/// The longest wait for the end of a turn that was canceled.
+const CANCEL_LIMIT: Duration = Duration::from_secs(10);
+/// The time that a turn leaves for the way of the results, within that in which the daemon waits for them.
+const RESULT_MARGIN: Duration = Duration::from_secs(2);
+
+/// Answers a prompt (`session/prompt`).
+pub(super) async fn prompt(
+    agent: &Arc<Agent>,
+    params: Prompt,
+    cancellation: &Cancellation,
+) -> RequestResult {
+    let session = agent.open.find(&params.session_id)?;
+    let Some(_turn) = cancellation.unless(session.turn.lock()).await else {
+        return Ok(stopped(StopReason::Cancelled, None).into());
+    };
+    if let Some(command) = prompt::only_text(&params.prompt).and_then(commands::parse) {
+        return commands::run(agent, &session, command, cancellation).await;
+    }
+    let Some(message) = cancellation.unless(message(params.prompt)).await else {
+        return Ok(stopped(StopReason::Cancelled, None).into());
+    };
+    let message = message?;
+    let answer = answer(agent, &session, message, cancellation).await;
+    session.set_needs_editor(false);
+    let answer = answer?;
+    // A title that follows from the first message arrives before the end of its answer.
+    if let Err(error) = session.tell_fields(agent).await {
+        log(&format!("the title of a session could not be read: {error}"));
+    }
+    Ok(answer.into())
+}
+
+/// Returns the message of a prompt.
+async fn message(content: Vec<ContentBlock>) -> RequestResult<MessageInput> {
+    if !prompt::reads_files(&content) {
+        return prompt::message(content);
+    }
+    // A linked file can be on a disk that hangs.
+    let message = tokio::task::spawn_blocking(move || prompt::message(content)).await;
+    let lost = |error| RequestError::new(code::INTERNAL, format!("the prompt is lost: {error}"));
+    message.map_err(lost)?
+}
+
+/// Lets the model answer a message.
+async fn answer(
+    agent: &Arc<Agent>,
+    session: &Arc<EditorSession>,
+    message: MessageInput,
+    cancellation: &Cancellation,
+) -> RequestResult<Value> {
+    let id = session.prepare(agent).await?;
+    let Some(problems) = cancellation.unless(session.tools.ready()).await else {
+        return Ok(stopped(StopReason::Cancelled, None));
+    };
+    for problem in problems {
+        session.remark(agent, problem).await;
+    }
+    let mut tools = session.tools.definitions();
+    if !agent.models.known().calls_tools(&session.choices()) {
+        tools.clear();
+    }
+    let mut params = ChatSendParams {
+        message: Some(message),
+        tools,
+        // The answer goes on when the editor ends, and is there when the session is loaded again.
+        detach: true,
+        ..ChatSendParams::new(id)
+    };
+    loop {
+        session.set_needs_editor(!params.tools.is_empty());
+        let Some(turn) = begin(agent, session, &params, cancellation).await? else {
+            return Ok(stopped(StopReason::Cancelled, None));
+        };
+        match Answering::new(agent, session, id, turn).follow(cancellation).await {
+            // A server can refuse tools for a model although it did not say before that the model calls none.
+            Err(error) if refuses_tools(&error) && !params.tools.is_empty() => {
+                params = ChatSendParams { detach: true, ..ChatSendParams::new(id) };
+                let text = "This model calls no tools: it answers without them.".to_owned();
+                session.remark(agent, text).await;
+            }
+            ended => return Ok(ended?),
+        }
+    }
+}
+
+fn refuses_tools(error: &ClientError) -> bool {
+    let reason = error.fields().and_then(|fields| fields.get("reason")?.as_str());
+    error.kind() == ErrorKind::ModelRefused.as_str() && reason == Some("unsupported")
+}
+
+/// Starts a turn, if need be after the answer to the message of another client; `None` if it was canceled before.
+async fn begin(
+    agent: &Agent,
+    session: &EditorSession,
+    params: &ChatSendParams,
+    cancellation: &Cancellation,
+) -> Result<Option<FollowedTurn>, ClientError> {
+    let mut has_waited = false;
+    while !cancellation.is_canceled() {
+        match FollowedTurn::start(Arc::clone(&agent.daemon), params.clone()).await {
+            Err(error) if error.is_conflict() && params.message.is_some() => {
+                if !std::mem::replace(&mut has_waited, true) {
+                    let text = "The session is answering another message; this one waits.";
+                    session.remark(agent, text.to_owned()).await;
+                }
+                if cancellation.unless(sleep(BUSY_PAUSE)).await.is_none() {
+                    return Ok(None);
+                }
+            }
+            started => return started.map(Some),
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the reply to a prompt.
+fn stopped(reason: StopReason, usage: Option<Value>) -> Value {
+    let mut reply = json!({ "stopReason": reason });
+    if let Some(usage) = usage {
+        reply["usage"] = usage;
+    }
+    reply
+}
+
+/// A turn that is being answered.
+struct Answering<'a> {
+    agent: &'a Arc<Agent>,
+    session: &'a Arc<EditorSession>,
+    id: SessionId,
+    turn: FollowedTurn,
+    /// The id of the message that the model is writing. Each call of the model writes another one.
+    message_id: String,
+    /// The calls that the daemon answers itself, until the model goes on.
+    daemon_calls: BTreeSet<String>,
+    /// The task that runs tools; empty while none run.
+    tools: JoinSet<Vec<ChatToolResult>>,
+    /// Ends the tools when the turn has ended.
+    tools_cancellation: Cancellation,
+    is_canceled: bool,
+}
+
+impl<'a> Answering<'a> {
+    fn new(
+        agent: &'a Arc<Agent>,
+        session: &'a Arc<EditorSession>,
+        id: SessionId,
+        turn: FollowedTurn,
+    ) -> Self {
+        Self {
+            agent,
+            session,
+            id,
+            turn,
+            message_id: session.next_message_id("answer"),
+            daemon_calls: BTreeSet::new(),
+            tools: JoinSet::new(),
+            tools_cancellation: Cancellation::new(),
+            is_canceled: false,
+        }
+    }
+
+    /// Follows the turn to its end and returns the reply to the prompt.
+    async fn follow(mut self, cancellation: &Cancellation) -> Result<Value, ClientError> {
+        let ended = self.follow_steps(cancellation).await;
+        self.end_tools().await;
+        ended
+    }
+
+    async fn follow_steps(&mut self, cancellation: &Cancellation) -> Result<Value, ClientError> {
+        loop {
+            let next = async {
+                let limit = if self.is_canceled { CANCEL_LIMIT } else { Duration::MAX };
+                timeout(limit, self.turn.next()).await
+            };
+            let step = tokio::select! {
+                biased;
+                () = cancellation.canceled(), if !self.is_canceled => {
+                    self.is_canceled = true;
+                    self.end_tools().await;
+                    self.session.cancel_turn(self.agent).await;
+                    continue;
+                }
+                results = finished(&mut self.tools) => {
+                    self.submit(results).await?;
+                    continue;
+                }
+                step = next => step,
+            };
+            match step {
+                Ok(Some(Ok(TurnStep::Event(event)))) => {
+                    if let Some(ended) = self.event(*event).await {
+                        return ended;
+                    }
+                }
+                Ok(Some(Ok(TurnStep::Restarted))) => self.restarted().await,
+                Ok(Some(Err(error))) => return Err(error),
+                // The turn has ended, or does not end although it was canceled: the daemon ends it later.
+                Ok(None) | Err(_) => return Ok(stopped(StopReason::Cancelled, None)),
+            }
+        }
+    }
+
+    /// Handles an event; returns the end of the turn, if it is that.
+    async fn event(&mut self, event: ChatEvent) -> Option<Result<Value, ClientError>> {
+        match event {
+            ChatEvent::Accepted { .. } => {
+                self.session.mark_written();
+                self.session.make_current(self.agent).await;
+            }
+            ChatEvent::Phase { .. } => {
+                self.daemon_calls_done().await;
+                self.show(updates::phase(&event)).await;
+                if let Some(text) = updates::phase_text(&event) {
+                    self.session.notice(self.agent, text).await;
+                }
+            }
+            ChatEvent::Cut { cut } => self.session.remark(self.agent, cut_text(&cut)).await,
+            ChatEvent::Failover { message, to, .. } => {
+                let text = format!("{message}: {to} answers instead.");
+                self.session.remark(self.agent, text).await;
+            }
+            ChatEvent::Delta { text, thinking } => {
+                if let Some(text) = thinking {
+                    self.show(updates::thought_chunk(&text, self.message_id.clone())).await;
+                }
+                if let Some(text) = text {
+                    self.show(updates::answer_chunk(&text, self.message_id.clone())).await;
+                }
+            }
+            ChatEvent::Logprobs { .. } => {}
+            ChatEvent::ToolCalls { calls, by: Some(ToolExecutor::Daemon), .. } => {
+                for call in calls {
+                    let report = updates::tool_call(&call, ToolStatus::InProgress);
+                    self.show(SessionUpdate::ToolCall(report)).await;
+                    let _is_new = self.daemon_calls.insert(call.id);
+                }
+            }
+            ChatEvent::ToolCalls { calls, by: None, timeout_ms, .. } => {
+                let limit = Duration::from_millis(timeout_ms).saturating_sub(RESULT_MARGIN);
+                self.run_tools(calls, limit);
+            }
+            ChatEvent::Usage { usage } => {
+                self.message_id = self.session.next_message_id("answer");
+                self.show(updates::usage(&usage)).await;
+            }
+            ChatEvent::Done { finish_reason, usage, .. } => {
+                self.daemon_calls_done().await;
+                return Some(Ok(done(&finish_reason, usage.as_ref())));
+            }
+            ChatEvent::Error { code, message, data } => {
+                let error = ClientError::of_turn(code, message, data);
+                let is_canceled = self.is_canceled && error.kind() == ErrorKind::Canceled.as_str();
+                let canceled = || stopped(StopReason::Cancelled, None);
+                return Some(if is_canceled { Ok(canceled()) } else { Err(error) });
+            }
+        }
+        None
+    }
+
+    async fn show(&self, update: SessionUpdate) {
+        self.agent.editor.update(&self.session.name, update).await;
+    }
+
+    /// The turn began again: what was shown of its answer is left behind.
+    async fn restarted(&mut self) {
+        self.end_tools().await;
+        if self.is_canceled {
+            return self.session.cancel_turn(self.agent).await;
+        }
+        self.message_id = self.session.next_message_id("answer");
+        let text = "The connection to ollmd was lost; the model answers again.".to_owned();
+        self.session.remark(self.agent, text).await;
+    }
+
+    /// Shows that the daemon has answered its calls, which the model reads now.
+    async fn daemon_calls_done(&mut self) {
+        for id in std::mem::take(&mut self.daemon_calls) {
+            self.show(updates::tool_status(id, ToolStatus::Completed, None)).await;
+        }
+    }
+
+    fn run_tools(&mut self, calls: Vec<ChatToolCall>, limit: Duration) {
+        self.tools_cancellation = Cancellation::new();
+        let (agent, session) = (Arc::clone(self.agent), Arc::clone(self.session));
+        let cancellation = self.tools_cancellation.clone();
+        drop(self.tools.spawn(async move {
+            // A person answers one question after the other, so the calls follow each other too.
+            let mut results = Vec::with_capacity(calls.len());
+            let deadline = Instant::now() + limit;
+            for call in calls {
+                let left = deadline.saturating_duration_since(Instant::now());
+                results.push(run_tool(&agent, &session, call, left, &cancellation).await);
+            }
+            results
+        }));
+    }
+
+    /// Ends tools whose results nobody waits for any more.
+    async fn end_tools(&mut self) {
+        self.tools_cancellation.cancel();
+        drop(timeout(CANCEL_LIMIT, self.tools.join_next()).await);
+        self.tools.abort_all();
+    }
+
+    async fn submit(&self, results: Vec<ChatToolResult>) -> Result<(), ClientError> {
+        let params = ChatSubmitToolResultsParams { session_id: self.id, results };
+        match self.agent.daemon.call::<ChatSubmitToolResults>(&params).await {
+            // The turn has ended meanwhile; its last event says why.
+            Err(error) if error.is_conflict() || error.is_lost_connection() => Ok(()),
+            submitted => submitted.map(drop),
+        }
+    }
+}
+
+/// Waits for the results of running tools; never ends without any.
+async fn finished(tools: &mut JoinSet<Vec<ChatToolResult>>) -> Vec<ChatToolResult> {
+    match tools.join_next().await {
+        Some(Ok(results)) => results,
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Some(Err(_)) | None => std::future::pending().await,
+    }
+}
+
+/// Asks for permission and calls a tool.
+async fn run_tool(
+    agent: &Agent,
+    session: &EditorSession,
+    call: ChatToolCall,
+    limit: Duration,
+    cancellation: &Cancellation,
+) -> ChatToolResult {
+    let report = updates::tool_call(&call, ToolStatus::Pending);
+    agent.editor.update(&session.name, SessionUpdate::ToolCall(report.clone())).await;
+    let begun = Instant::now();
+    let checked = permissions::check(agent, session, &call.name, &report);
+    let permitted = cancellation.unless(timeout(limit, checked)).await;
+    let (text, has_failed) = match permitted {
+        Some(Ok(Ok(()))) => {
+            let running = updates::tool_status(call.id.clone(), ToolStatus::InProgress, None);
+            agent.editor.update(&session.name, running).await;
+            let left = limit.saturating_sub(begun.elapsed());
+            let outcome = session.tools.call(&call.name, &call.args, left, cancellation).await;
+            (outcome.text, outcome.has_failed)
+        }
+        Some(Ok(Err(refusal))) => (refusal, true),
+        Some(Err(_)) => ("Nobody allowed this call in time.".to_owned(), true),
+        None => ("The call was canceled.".to_owned(), true),
+    };
+    let status = if has_failed { ToolStatus::Failed } else { ToolStatus::Completed };
+    let update = updates::tool_status(call.id.clone(), status, Some(&text));
+    agent.editor.update(&session.name, update).await;
+    let duration_ms = u64::try_from(begun.elapsed().as_millis()).ok();
+    let result =
+        ToolResult { llm_content: text, success: Some(!has_failed), ..ToolResult::default() };
+    ChatToolResult { id: call.id, result, duration_ms, writes: None, writes_omitted: 0 }
+}
+
+fn done(finish_reason: &str, usage: Option<&ChatUsage>) -> Value {
+    let reason =
+        if finish_reason == "length" { StopReason::MaxTokens } else { StopReason::EndTurn };
+    stopped(reason, usage.and_then(updates::answer_usage))
+}
+
+fn cut_text(cut: &CutRecord) -> String {
+    let (shown, total) = (grouped(cut.shown_tokens), grouped(cut.total_tokens));
+    format!("The model reads only {shown} of {total} tokens of this: the rest does not fit.")
+}
