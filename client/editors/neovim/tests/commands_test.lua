@@ -124,11 +124,11 @@ return {
   { "selection is sent with its path, its lines and its language", function()
     t.new_home()
     require("ollm").setup({ layout = "vertical" })
-    edit("words.lua", { "local a = 1", "local fence = [[", "````", "]]", "return a" })
+    edit("words.py", { "a = 1", "fence = [", "````", "]", "print(a)" })
     local window = api.nvim_get_current_win()
     vim.cmd("2,4Ollm send what is this?")
     local chat = wait_answer()
-    t.equal("what is this?\n\nwords.lua, lines 2-4:\n`````lua\nlocal fence = [[\n````\n]]\n`````", asked_message(chat))
+    t.equal("what is this?\n\nwords.py, lines 2-4:\n`````python\nfence = [\n````\n]\n`````", asked_message(chat))
     -- The chat opens beside the file, and the cursor stays in the file.
     t.equal(window, api.nvim_get_current_win())
     t.equal(3, #api.nvim_tabpage_list_wins(0))
@@ -136,7 +136,7 @@ return {
     api.nvim_win_set_cursor(0, { 5, 0 })
     t.type("V:Ollm send explain<CR>")
     t.wait("the second message", function()
-      return chat.turn == nil and asked_message(chat):find("words.lua, line 5:\n```lua\nreturn a\n```", 1, true)
+      return chat.turn == nil and asked_message(chat):find("words.py, line 5:\n```python\nprint(a)\n```", 1, true)
     end)
   end },
   { "whole file is sent, and the question is asked for", function()
@@ -157,6 +157,14 @@ return {
     end
     vim.cmd("Ollm send")
     t.equal(nil, chat.turn)
+  end },
+  { "in a chat, send sends what the prompt has", function()
+    local chat = t.new_chat()
+    api.nvim_buf_set_lines(chat.view.prompt, 0, -1, false, { "the rest" })
+    vim.cmd("Ollm send First words,")
+    t.wait("the message", function()
+      return chat.turn == nil and asked_message(chat) == "First words,\n\nthe rest"
+    end)
   end },
   { "file that is too large is refused", function()
     edit("large.txt", vim.fn["repeat"]({ ("x"):rep(1000) }, 9000))

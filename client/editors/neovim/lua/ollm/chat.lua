@@ -72,15 +72,21 @@ function M.new()
   return chat
 end
 
+--- Returns the chat of a buffer, or nil.
+---@param buffer integer
+---@return ollm.Chat?
+function M.of_buffer(buffer)
+  for _, chat in ipairs(chats) do
+    if chat.view.buffer == buffer or chat.view.prompt == buffer then
+      return chat
+    end
+  end
+end
+
 --- Returns the chat of the current buffer, else the one that was used last, or nil.
 ---@return ollm.Chat?
 function M.current()
-  local buffer = vim.api.nvim_get_current_buf()
-  for _, chat in ipairs(chats) do
-    if chat.view.buffer == buffer or chat.view.prompt == buffer then
-      latest = chat
-    end
-  end
+  latest = M.of_buffer(vim.api.nvim_get_current_buf()) or latest
   return latest
 end
 
@@ -296,6 +302,7 @@ function Chat:refresh_status()
   rpc.call("context.status", { sessionId = self:id() }, nil, function(err, status)
     if not err then
       self.status = status
+      self.default_model = status.model or self.default_model
       self:draw_bar()
     end
   end)

@@ -47,6 +47,10 @@ local function chat(argument)
 end
 
 local function send(argument, command)
+  local own = require("ollm.chat").of_buffer(vim.api.nvim_get_current_buf())
+  if own then
+    return own.view:submit(argument)
+  end
   local has_range = command.range > 0
   require("ollm.send").send(argument, has_range and command.line1 or nil, has_range and command.line2 or nil)
 end

@@ -101,10 +101,12 @@ end
 --- Reports the operations that were taken back, or put back.
 local function report(verb, result)
   local done = verb == "undo" and "undone" or "redone"
-  local lines = {}
-  for _, operation in ipairs(result.operations or {}) do
-    local words = text.clip(operation.text, math.max(20, vim.o.columns - 50))
-    lines[#lines + 1] = ("%s: %s %s"):format(done, operation.kind, words)
+  local operations = result.operations or {}
+  local lines = { ("%s: %s"):format(done, text.counted(#operations, "operation")) }
+  if #operations == 1 then
+    -- One line of the screen, because more would wait for a key.
+    local words = text.clip(operations[1].text, math.max(20, vim.o.columns - 55))
+    lines[1] = ("%s: %s %s"):format(done, operations[1].kind, words)
   end
   local files = result.files
   if files and files.applied then

@@ -133,8 +133,10 @@ function View:map_keys()
 end
 
 --- Sends what the prompt has, and empties it.
-function View:submit()
+---@param first? string a text to send before it
+function View:submit(first)
   local message = table.concat(api.nvim_buf_get_lines(self.prompt, 0, -1, false), "\n")
+  message = first and first ~= "" and first .. "\n\n" .. message or message
   if not message:find("%S") then
     return
   end
