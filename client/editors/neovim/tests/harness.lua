@@ -124,10 +124,9 @@ function M.reset()
   if not shared_home then
     M.new_home()
     shared_home, shared_project = M.home, M.project
-  elseif M.home ~= shared_home or M.project ~= shared_project then
-    M.home, M.project = shared_home, shared_project
-    vim.env.OLLM_HOME = M.home
   end
+  M.home, M.project = shared_home, shared_project
+  vim.env.OLLM_HOME = M.home
   vim.cmd.cd(M.project)
   M.reload()
 end
