@@ -6,10 +6,15 @@ local M = {}
 local CALL_MS = 15000
 
 local function check_editor()
-  vim.health.start("Neovim")
   local problem = require("ollm").version_problem()
+  -- Older versions, which are told apart here, have other names for these functions.
+  local health = vim.health or require("health")
+  if not health.start then
+    health = { start = health.report_start, error = health.report_error }
+  end
+  health.start("Neovim")
   if problem then
-    vim.health.error(problem)
+    health.error(problem)
     return false
   end
   vim.health.ok("Neovim " .. tostring(vim.version()))
