@@ -124,6 +124,23 @@ return {
     t.turn(chat, "fine")
     assert(not t.shown(chat):find("error:", 1, true), t.shown(chat))
   end },
+  { "missing model is named before the first message, with the command that helps", function()
+    t.new_home()
+    local config = vim.fn.readfile(t.home .. "/config.yaml")
+    vim.fn.writefile(vim.list_slice(config, 3), t.home .. "/config.yaml")
+    local chat = t.new_chat()
+    wait_shown(chat, "set models.default")
+    t.contains(t.shown(chat), "  try: :Ollm model")
+    chat.view:focus_prompt(false)
+    t.type("ihello<C-s>")
+    t.wait("the message is back in the prompt", function()
+      return chat.turn == nil and api.nvim_buf_get_lines(chat.view.prompt, 0, -1, false)[1] == "hello"
+    end)
+    vim.cmd("Ollm model echo")
+    t.wait_notice("the model is echo")
+    t.type("<Esc><CR>")
+    wait_shown(chat, "You said: hello")
+  end },
   { "message that is refused returns to the prompt", function()
     local chat = t.new_chat()
     vim.cmd("Ollm model no-such-model")

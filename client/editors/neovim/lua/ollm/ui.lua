@@ -15,8 +15,13 @@ end
 ---@return string[]
 function M.error_lines(err)
   local lines = { "error: " .. text.one_line(err.message or err.kind) }
-  if err.hint then
-    lines[2] = "  try: " .. text.one_line(err.hint)
+  local hint = err.hint
+  if not hint and err.kind == "invalidParams" and vim.startswith(err.message or "", "model: ") then
+    -- For a missing model, the daemon has neither a command nor the name of the field.
+    hint = ":Ollm model"
+  end
+  if hint then
+    lines[2] = "  try: " .. text.one_line(hint)
   end
   return lines
 end
