@@ -99,6 +99,25 @@ return {
     chat:stop()
     wait_shown(chat, "Stopped before the answer began.")
   end },
+  { "message that is stopped at once is not answered", function()
+    local chat = t.new_chat()
+    chat:send("[pieces 2] [hang]")
+    t.equal("sending", chat.turn.state)
+    t.equal(true, chat:stop())
+    t.wait("the end of the turn", function()
+      return chat.turn == nil
+    end)
+    local is_back = api.nvim_buf_get_lines(chat.view.prompt, 0, -1, false)[1] == "[pieces 2] [hang]"
+    local is_recorded = t.shown(chat):find("[pieces 2] [hang]", 1, true) ~= nil
+    t.equal(true, is_back or is_recorded)
+    -- The same while the session exists already.
+    t.turn(chat, "[pieces 1]")
+    chat:send("[pieces 2] [hang]")
+    chat:stop()
+    t.wait("the end of the turn", function()
+      return chat.turn == nil
+    end)
+  end },
   { ":Ollm stop stops, and says if nothing runs", function()
     local chat = t.new_chat()
     chat:send("[pieces 1] [hang]")

@@ -250,8 +250,9 @@ function Chat:update(callback)
   read_pages(self:id(), from, PAGE, {}, function(err, records, session)
     self.is_updating = false
     if not err and self.records == known then
-      self.grown_from = known
-      self:take(vim.list_extend(vim.list_slice(known), records), session)
+      local all = vim.list_extend(vim.list_slice(known), records)
+      self.grown = { from = known, to = all }
+      self:take(all, session)
     end
     -- The records were read anew meanwhile, or there may be more of them.
     if not err and (self.is_stale or self.records[#self.records] ~= (records[#records] or last)) then
@@ -327,8 +328,10 @@ end
 
 --- Returns the page of the records, which is kept: most of them stay the same.
 function Chat:records_page()
-  local kept = self.kept
-  if not kept or (kept.records ~= self.records and kept.records ~= self.grown_from) then
+  local kept, grown = self.kept, self.grown or {}
+  local is_same = kept and kept.records == self.records
+  local has_grown = kept and kept.records == grown.from and self.records == grown.to
+  if not is_same and not has_grown then
     kept = { records = {}, page = transcript.page() }
     local first = self.records[1]
     if first and first.seq > 0 then
@@ -461,6 +464,7 @@ function Chat:begin(on_accepted)
     if self.turn ~= turn then
       return
     end
+    err = err or (turn.is_stopped and { kind = "canceled", message = "stopped before the message was sent" } or nil)
     if err then
       self:refuse(turn, err)
       return on_accepted(err)
@@ -501,6 +505,11 @@ function Chat:refuse(turn, err)
     self.unsure = turn
   elseif turn.message then
     self.view:give_back(turn.message)
+  end
+  if err.kind == "timeout" then
+    self:update(function()
+      self:settle_unsure()
+    end)
   end
   if err.kind == "conflict" then
     follow.begin_foreign(self, nil)
@@ -586,7 +595,7 @@ end
 --- Stops the answer. Returns false if none is running.
 ---@return boolean
 function Chat:stop()
-  if self.turn and self.session then
+  if self.turn then
     self.turn:stop(self:id())
     return true
   elseif self.foreign then

@@ -60,15 +60,21 @@ function Turn:start(session_id, callback)
     if not err then
       self.subscription = subscription
       self.state = "running"
+      if self.is_stopped then
+        self:stop(session_id)
+      end
     end
     callback(err)
   end)
 end
 
---- Asks the daemon to end the turn; the answer so far is kept.
----@param session_id string
+--- Asks the daemon to end the turn; the answer so far is kept. A turn that did not begin yet ends when it does.
+---@param session_id string?
 function Turn:stop(session_id)
   self.is_stopped = true
+  if self.state ~= "running" then
+    return
+  end
   rpc.call("chat.cancel", { sessionId = session_id }, nil, function(err)
     if err then
       self.hooks.remark("error: " .. err.message)
