@@ -449,6 +449,24 @@ return {
     t.turn(chat, "hidden")
     t.contains(t.shown(chat), "You said: hidden")
   end },
+  { "deleted chat is whole when it is opened again", function()
+    for _, name in ipairs({ "buffer", "prompt" }) do
+      local chat = t.new_chat()
+      t.turn(chat, "keep this")
+      local id = chat:id()
+      vim.cmd.bdelete(chat.view[name])
+      t.wait("the chat has ended", function()
+        return not api.nvim_buf_is_valid(chat.view.buffer) and not api.nvim_buf_is_valid(chat.view.prompt)
+      end)
+      vim.cmd("Ollm chat " .. id)
+      local again
+      t.wait("the session is open", function()
+        again = require("ollm.chat").of_session(id)
+        return again and again ~= chat and t.shown(again):find("You said: keep this", 1, true)
+      end)
+      assert(#api.nvim_buf_get_keymap(again.view.prompt, "n") > 2)
+    end
+  end },
   { "wiped chat ends its turn", function()
     local chat = t.new_chat()
     chat:send("[pieces 1] [hang]")

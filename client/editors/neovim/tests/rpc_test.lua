@@ -66,6 +66,35 @@ return {
     t.reload()
     t.equal(pid, t.call("daemon.status", {}).pid)
   end },
+  { "daemon is found without daemon.json, and by the socket that is given", function()
+    t.new_home()
+    local socket = t.call("daemon.status", {}).socket
+    local pid = t.daemon_pid()
+    vim.fn.delete(t.home .. "/daemon.json")
+    vim.env.OLLM_NO_SPAWN = "1"
+    t.reload()
+    t.equal(pid, t.call("daemon.status", {}).pid)
+    -- A socket without a home decides alone.
+    vim.env.OLLM_HOME, vim.env.OLLM_SOCKET = nil, socket
+    t.reload()
+    t.equal(pid, t.call("daemon.status", {}).pid)
+    -- With another home, it is that of another daemon.
+    vim.env.OLLM_HOME = t.project
+    t.reload()
+    local err = require("ollm.rpc").call_sync("daemon.status", {}, 5000)
+    vim.env.OLLM_NO_SPAWN, vim.env.OLLM_SOCKET = nil, nil
+    t.equal("otherHome", err.kind)
+  end },
+  { "home behind a link is the same home", function()
+    t.new_home()
+    local pid = t.call("daemon.status", {}).pid
+    vim.uv.fs_symlink(t.home, t.home .. "-link")
+    vim.env.OLLM_HOME, vim.env.OLLM_NO_SPAWN = t.home .. "-link/", "1"
+    t.reload()
+    local found = t.call("daemon.status", {}).pid
+    vim.env.OLLM_NO_SPAWN = nil
+    t.equal(pid, found)
+  end },
   { "daemon is not started against the user's will", function()
     t.new_home()
     vim.env.OLLM_NO_SPAWN = "1"

@@ -149,11 +149,6 @@ function Chat:forget()
     return chat ~= self
   end, chats)
   latest = latest ~= self and latest or chats[#chats]
-  if vim.api.nvim_buf_is_valid(self.view.prompt) then
-    vim.schedule(function()
-      pcall(vim.api.nvim_buf_delete, self.view.prompt, { force = true })
-    end)
-  end
   if #chats == 0 and stop_listening then
     stop_listening()
     stop_listening = nil

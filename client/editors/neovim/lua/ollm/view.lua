@@ -75,6 +75,18 @@ function M.new(actions)
       view:dress(api.nvim_get_current_win())
     end,
   })
+  for _, buffer in ipairs({ view.buffer, view.prompt }) do
+    -- `:bdelete` takes the lines and the keys of a buffer and leaves the rest, so the chat ends with it.
+    api.nvim_create_autocmd("BufUnload", {
+      group = group,
+      buffer = buffer,
+      callback = vim.schedule_wrap(function()
+        for _, unloaded in ipairs({ view.prompt, view.buffer }) do
+          pcall(api.nvim_buf_delete, unloaded, { force = true })
+        end
+      end),
+    })
+  end
   api.nvim_create_autocmd("BufWipeout", {
     group = group,
     buffer = view.buffer,
