@@ -166,6 +166,14 @@ return {
       return chat.turn == nil and asked_message(chat) == "First words,\n\nthe rest"
     end)
   end },
+  { "chat says that the model reads only a part of a long file", function()
+    t.new_home()
+    edit("long.txt", vim.fn["repeat"]({ "some words of a long line of this file" }, 2000))
+    vim.cmd("Ollm send summarize")
+    local chat = wait_answer()
+    t.contains(t.shown(chat), "the model reads ")
+    t.contains(t.shown(chat), " tokens of #1, because the record does not fit")
+  end },
   { "file that is too large is refused", function()
     edit("large.txt", vim.fn["repeat"]({ ("x"):rep(1000) }, 9000))
     vim.cmd("Ollm send all of it")

@@ -363,7 +363,7 @@ function Chat:page()
     transcript.note(page, "A new session. Write below; :help ollm explains the rest.")
   end
   for _, remark in ipairs(self.remarks) do
-    transcript.note(page, remark.line, remark.group)
+    transcript.note(page, remark.line, remark.group, remark.is_joined)
   end
   return page
 end
@@ -395,7 +395,8 @@ end
 ---@param err table
 function Chat:remark_error(err)
   for index, line in ipairs(ui.error_lines(err)) do
-    table.insert(self.remarks, { line = line, group = index == 1 and "OllmError" or "OllmHint" })
+    local group = index == 1 and "OllmError" or "OllmHint"
+    table.insert(self.remarks, { line = line, group = group, is_joined = index > 1 })
   end
   self:render()
 end

@@ -89,8 +89,9 @@ end
 ---@param page table
 ---@param line string
 ---@param group? string
-function M.note(page, line, group)
-  if #page.lines > 0 and page.lines[#page.lines] ~= "" then
+---@param is_joined? boolean whether the line belongs to the one above
+function M.note(page, line, group, is_joined)
+  if #page.lines > 0 and page.lines[#page.lines] ~= "" and not is_joined then
     add(page, "")
   end
   add(page, line)
