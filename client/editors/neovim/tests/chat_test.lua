@@ -65,7 +65,8 @@ return {
       t.contains(vim.fn.foldtextresult(fold.first + 1), "thinking, 1 line")
     end)
     local space = api.nvim_get_namespaces().ollm
-    local marks = api.nvim_buf_get_extmarks(chat.view.buffer, space, { fold.first, 0 }, { fold.first, -1 }, { details = true })
+    local from, to = { fold.first, 0 }, { fold.first, -1 }
+    local marks = api.nvim_buf_get_extmarks(chat.view.buffer, space, from, to, { details = true })
     t.equal("OllmDim", marks[1][4].hl_group)
     -- A fold that the user opened stays open.
     api.nvim_win_call(window_of(chat), function()
@@ -204,7 +205,7 @@ return {
     local chat = t.new_chat()
     t.turn(chat, "[pieces 80]")
     local window = window_of(chat)
-    -- Who sends a message wants to see the answer, whatever was read before.
+    -- A person who sends a message wants to see the answer, whatever was read before.
     api.nvim_win_set_cursor(window, { 20, 0 })
     chat:send("[pieces 60]")
     t.equal(api.nvim_buf_line_count(chat.view.buffer), api.nvim_win_get_cursor(window)[1])

@@ -320,7 +320,7 @@ return {
       t.contains(lines, part)
     end
     assert(not lines:find("ERROR", 1, true), lines)
-    -- What is missing is an error with advice.
+    -- A missing program is an error with advice.
     require("ollm").setup({ ollmctl = "/nowhere/ollmctl" })
     vim.cmd("checkhealth ollm")
     lines = table.concat(api.nvim_buf_get_lines(0, 0, -1, false), "\n")

@@ -6,7 +6,8 @@ local t = require("harness")
 local function tool_turn(chat, name, before, after)
   t.turn(chat, "change " .. name)
   vim.fn.writefile({ after }, t.project .. "/" .. name)
-  local write = { path = name, before = before and { text = before .. "\n" } or "absent", after = { text = after .. "\n" } }
+  local earlier = before and { text = before .. "\n" } or "absent"
+  local write = { path = name, before = earlier, after = { text = after .. "\n" } }
   local result = { llmContent = "written", success = true }
   local call = { id = "call-" .. name, name = "write_file", args = { path = name }, result = result, writes = { write } }
   t.call("session.recordToolCall", { sessionId = chat:id(), toolCall = call })

@@ -1,4 +1,4 @@
--- What the tests share: a model server, homes with a daemon, waiting, and answers to the questions of the plugin.
+-- Shared by the tests: a model server, homes with a daemon, waiting, and answers to the questions of the plugin.
 
 local M = {}
 
@@ -7,7 +7,7 @@ local scratch, bin = vim.env.OLLM_SCRATCH, vim.env.OLLM_BIN
 local n_homes = 0
 local processes, homes = {}, {}
 
---- What `vim.notify` reported, in order.
+--- The reports of `vim.notify`, in order.
 M.notices = {}
 
 --- Waits until a condition holds and returns its value; fails with what was awaited after a deadline.

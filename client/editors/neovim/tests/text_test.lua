@@ -131,7 +131,7 @@ return {
     t.contains(line, "1,234/6,963 tokens (17 %%)")
     t.contains(line, "50 %% of it")
     t.contains(winbar.line(info, 120, 1e6), "99 %%")
-    -- What the line takes on the screen never exceeds the window.
+    -- The line on the screen is never wider than the window.
     for width = 10, 120, 5 do
       local unspread = winbar.line(info, width, 600):gsub("%%=", "")
       local shown = vim.api.nvim_eval_statusline(unspread, { maxwidth = 500, use_winbar = true })

@@ -1,6 +1,6 @@
 --- The chats of this editor: a session each, with its records as the daemon has them, its turn and its view.
 ---
---- The daemon's records are the truth. What is shown is made of them, of the turn that runs, and of remarks; events say
+--- The daemon's records are the truth. The view is made of them, of the turn that runs, and of remarks; events say
 --- when to read again.
 
 local follow = require("ollm.follow")
@@ -478,8 +478,8 @@ function Chat:begin(on_accepted)
   end)
 end
 
---- Returns whether a turn that did not begin is begun again, once: because a restarted daemon has forgotten the draft, or
---- because the connection was lost. The key of the turn keeps the daemon from recording the message twice.
+--- Returns whether a turn that did not begin is begun again, once: because a restarted daemon has forgotten the draft,
+--- or because the connection was lost. The key of the turn keeps the daemon from recording the message twice.
 function Chat:may_repeat(problem)
   if self.turn.repeated[problem.kind] or self.turn.is_stopped then
     return false
@@ -572,7 +572,7 @@ function Chat:end_turn(err)
   local turn = self.turn
   if err and (err.kind == "closed" or err.kind == "garbage") then
     self:remark_error({ message = "the daemon ended during this answer", hint = ":Ollm retry" })
-    -- What has arrived stays on the screen until the records can be read again.
+    -- The part that has arrived stays on the screen until the records can be read again.
     self.turn = nil
     return self:draw_bar()
   end

@@ -1,4 +1,4 @@
---- How a chat follows the daemon: its events, the turns of other clients, and restarts.
+--- Keeps chats in step with the daemon: its events, the turns of other clients, and restarts.
 ---
 --- The answers to other clients are not streamed to this one. The daemon records what has arrived every second, which a
 --- chat reads while such a turn runs. Knows chats by their methods only.
@@ -98,7 +98,7 @@ local function update(chat)
   end
 end
 
---- What a chat does with the events of its session.
+--- The actions of a chat for the events of its session.
 local HANDLERS = {
   ["message-recorded"] = update,
   ["tool-call-recorded"] = update,

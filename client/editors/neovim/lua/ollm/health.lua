@@ -68,7 +68,8 @@ local function check_daemon()
   end
   local hello = rpc.hello() or {}
   vim.health.ok("socket: " .. status.socket)
-  vim.health.ok(("ollmd %s, protocol %d, schema revision %d"):format(hello.version, hello.protocol, hello.schemaRevision))
+  local versions = "ollmd %s, protocol %d, schema revision %d"
+  vim.health.ok(versions:format(hello.version, hello.protocol, hello.schemaRevision))
   local failure, doctor = rpc.call_sync("daemon.doctor", {}, CALL_MS)
   if failure then
     report(failure)
@@ -93,7 +94,8 @@ local function check_models()
       vim.health.ok(line .. (server.version and ", version " .. text.one_line(server.version) or ""))
     else
       local problem = (server.problems or {})[1] or { text = "does not answer" }
-      vim.health.warn(line .. ": " .. text.one_line(problem.text), problem.hint and { text.one_line(problem.hint) } or nil)
+      local advice = problem.hint and { text.one_line(problem.hint) } or nil
+      vim.health.warn(line .. ": " .. text.one_line(problem.text), advice)
     end
   end
   local failure, models = rpc.call_sync("model.list", {}, CALL_MS)

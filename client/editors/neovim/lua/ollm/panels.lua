@@ -1,4 +1,4 @@
---- What a session keeps in its context: how full it is, its goals, and remembered texts.
+--- The context of a session: how full it is, its goals, and remembered texts.
 
 local chats = require("ollm.chat")
 local rpc = require("ollm.rpc")
@@ -45,7 +45,8 @@ function M.context_lines(status)
     ("counts       %s%s"):format(status.countKind, status.model and " for " .. text.one_line(status.model) or ""),
   })
   if status.reliability then
-    lines[#lines + 1] = ("reliability  %d: %s"):format(status.reliability.score, text.one_line(status.reliability.reason))
+    local reason = text.one_line(status.reliability.reason)
+    lines[#lines + 1] = ("reliability  %d: %s"):format(status.reliability.score, reason)
   end
   return lines
 end
@@ -56,7 +57,8 @@ local function compact(session_id)
     if not done.compacted then
       return ui.info("nothing was compacted: " .. text.one_line(done.reason))
     end
-    ui.info(("compacted: %s tokens before, %s now"):format(text.grouped(done.tokensBefore), text.grouped(done.tokensAfter)))
+    local before, now = text.grouped(done.tokensBefore), text.grouped(done.tokensAfter)
+    ui.info(("compacted: %s tokens before, %s now"):format(before, now))
   end))
 end
 
@@ -64,7 +66,8 @@ end
 ---@param argument string nothing or `compact`
 function M.context(argument)
   if argument ~= "" and argument ~= "compact" then
-    return ui.error({ message = "there is no :Ollm context " .. text.one_line(argument), hint = ":Ollm context compact" })
+    local message = "there is no :Ollm context " .. text.one_line(argument)
+    return ui.error({ message = message, hint = ":Ollm context compact" })
   end
   target.with_session(function(session_id)
     if argument == "compact" then

@@ -54,7 +54,8 @@ function M.sessions(words, cursor)
   local params = { limit = MAX_ITEMS, cursor = cursor, title = words ~= "" and words or nil }
   rpc.call("session.list", params, nil, ui.reporting(function(page)
     if #page.data == 0 then
-      return ui.info("no sessions" .. (words ~= "" and " with these words in the title" or " yet; :Ollm chat begins one"))
+      local reason = words ~= "" and " with these words in the title" or " yet; :Ollm chat begins one"
+      return ui.info("no sessions" .. reason)
     end
     local items = page.data
     if page.nextCursor then
@@ -84,7 +85,8 @@ function M.recall(question)
   local params = { query = text.utf8(question), scope = "all", limit = MAX_HITS }
   rpc.call("context.recall", params, nil, ui.reporting(function(found)
     if #found.data == 0 then
-      return ui.info("nothing was said about this" .. (found.behind and "; the newest messages are not indexed yet" or ""))
+      local behind = found.behind and "; the newest messages are not indexed yet" or ""
+      return ui.info("nothing was said about this" .. behind)
     end
     ui.pick(found.data, "Recall", function(hit)
       local title = text.clip(hit.title ~= "" and hit.title or "(no title)", 24)

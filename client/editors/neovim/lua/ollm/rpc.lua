@@ -85,11 +85,11 @@ local next_id = 1
 local subscriptions = {}
 --- Callbacks that wait until the connection is open.
 local waiting = {}
---- Whether one of them may start the daemon.
+--- True if one of them may start the daemon.
 local may_start = false
 --- Functions that receive events.
 local listeners = {}
---- Whether the connection has a subscription to events.
+--- True if the connection has a subscription to events.
 local is_subscribed = false
 --- The last event that was seen: `{epoch, eventSeq}`.
 local last_event

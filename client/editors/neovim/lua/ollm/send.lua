@@ -94,8 +94,8 @@ function M.send(question, first, last, on_accepted)
   local function deliver(words)
     local message = M.message(words, place, lines)
     if #message > MAX_BYTES then
-      local size = text.grouped(#message)
-      return ui.error({ message = ("the text has %s bytes; at most 8 MiB can be sent"):format(size), hint = ":'<,'>Ollm send" })
+      local problem = ("the text has %s bytes; at most 8 MiB can be sent"):format(text.grouped(#message))
+      return ui.error({ message = problem, hint = ":'<,'>Ollm send" })
     end
     M.deliver(message, on_accepted)
   end

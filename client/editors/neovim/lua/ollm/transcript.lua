@@ -193,7 +193,7 @@ local function add_compaction(page, record)
   add_summary(page, record, ("Compaction, %s tokens before"):format(tokens), summary)
 end
 
---- How each kind of record is shown; all others are not.
+--- The functions that show a record of each kind; all others are not shown.
 local KINDS = {
   message = add_message,
   toolCall = add_tool_call,

@@ -11,7 +11,7 @@ local M = {}
 --- The longest wait for files to be put back, in milliseconds.
 local APPLY_MS = 120000
 
---- What happens to a file, before and after.
+--- Words for each action on a file, before and after it.
 local VERBS = {
   replace = { "put back", "put back" },
   setMode = { "put back its permissions", "put back its permissions" },

@@ -444,8 +444,9 @@ end
 
 --- Highlights the lines of a mark.
 function View:place_mark(mark)
-  local options = { end_row = mark.last + 1, hl_group = mark.group, hl_eol = false, priority = 200, strict = false }
-  mark.id = api.nvim_buf_set_extmark(self.buffer, marks_space, mark.line, 0, vim.tbl_extend("force", options, { id = mark.id }))
+  mark.id = api.nvim_buf_set_extmark(self.buffer, marks_space, mark.line, 0, {
+    id = mark.id, end_row = mark.last + 1, hl_group = mark.group, priority = 200, strict = false,
+  })
 end
 
 --- Closes the folds that a window does not have yet; those that the user opened stay open.

@@ -14,7 +14,7 @@ local FULL_PERCENT = 85
 local MAX_ESTIMATE = 99
 
 --- Returns what a phase of a turn does, in words.
----@param phase {name: string, ahead?: integer, waitsFor?: string, tokens?: integer, expectedMs?: integer, startedMs?: number, detail?: string}
+---@param phase table the event of the phase, with `startedMs`, and `detail` for a compaction
 ---@param now_ms number
 ---@return string
 function M.phase(phase, now_ms)
@@ -65,7 +65,7 @@ end
 ---@return string
 function M.line(info, width, now_ms)
   local parts, used = { "%#OllmBar# " }, 1
-  -- What happens now matters most, and stands behind the rest, which therefore does not move.
+  -- The news matters most, and stands behind the rest, which therefore does not move.
   local news = info.problem or (info.phase and M.phase(info.phase, now_ms)) or ""
   news = text.clip(news, math.max(4, width - 4))
   local reserved = news ~= "" and vim.fn.strdisplaywidth(news) + 2 or 0
