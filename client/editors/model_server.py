@@ -160,6 +160,9 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     pause = 0.0
 
+    def handle_error(self, request, client_address):
+        """Ignores clients that leave before their reply."""
+
     def get_request(self):
         """Sends pieces at once rather than when more have gathered."""
         connection, address = super().get_request()
