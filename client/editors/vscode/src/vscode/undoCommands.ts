@@ -1,0 +1,202 @@
+// Undo and redo. With files, the plan is shown as comparisons before anything happens.
+
+import { randomUUID } from 'node:crypto';
+import * as path from 'node:path';
+import * as vscode from 'vscode';
+import { keptContent } from '../core/keptContent';
+import type { FilePlan, RecordPage, Session, SessionRecord, UndoResult } from '../core/protocol';
+import {
+  Direction,
+  PlanRow,
+  Target,
+  doneText,
+  hashOf,
+  isUnfinished,
+  planQuestion,
+  planRows,
+  planWarnings,
+  targets,
+} from '../core/undoPlan';
+import { oneLine } from '../core/text';
+import { App, Choice, choice, command, confirm, currentSession, say } from './app';
+
+const SCHEME = 'ollm-plan';
+/** Files are put back one by one, and synced. */
+const APPLY_MS = 600_000;
+
+export function registerUndoCommands(app: App): vscode.Disposable[] {
+  const contents = new PlannedContents();
+  return [
+    vscode.workspace.registerTextDocumentContentProvider(SCHEME, contents),
+    command('ollm.undo', () => step(app, 'undo')),
+    command('ollm.redo', () => step(app, 'redo')),
+    command('ollm.undoFiles', () => stepWithFiles(app, 'undo', contents)),
+    command('ollm.redoFiles', () => stepWithFiles(app, 'redo', contents)),
+  ];
+}
+
+/** The contents that files will have. */
+class PlannedContents implements vscode.TextDocumentContentProvider {
+  private texts = new Map<string, string>();
+
+  provideTextDocumentContent(uri: vscode.Uri): string {
+    return this.texts.get(uri.toString()) ?? '';
+  }
+
+  /** Returns the address of a content; the path gives it the language of the file. */
+  add(planId: string, file: string, text: string): vscode.Uri {
+    const uri = vscode.Uri.from({ scheme: SCHEME, path: `/${file}`, query: planId });
+    this.texts.set(uri.toString(), text);
+    return uri;
+  }
+
+  clear(): void {
+    this.texts.clear();
+  }
+}
+
+async function step(app: App, direction: Direction): Promise<void> {
+  const { sessionId } = currentSession(app);
+  const result = await app.connection.call<UndoResult>(`session.${direction}`, { sessionId, key: randomUUID() });
+  say(doneText(direction, result));
+}
+
+async function stepWithFiles(app: App, direction: Direction, contents: PlannedContents): Promise<void> {
+  const session = currentSession(app);
+  const { sessionId } = session;
+  const preview = await app.connection.call<UndoResult>(`session.${direction}`, { sessionId, files: 'preview' });
+  const plan = preview.files;
+  if (plan && isUnfinished(plan)) {
+    void vscode.window.showWarningMessage(`ollm: no file is put back: ${planWarnings(plan)[0]}.`);
+    return;
+  }
+  try {
+    if (plan?.files.length && !(await review(app, session, direction, preview, plan, contents))) return;
+    const question = planQuestion(direction, preview);
+    const detail = [question.detail, ...unsaved(plan)].join('\n');
+    if (!(await confirm(question.text, detail, question.action))) return;
+    const operation = preview.operations[0]?.seq;
+    const params = plan
+      ? { sessionId, operation, files: 'apply', planId: plan.planId, key: randomUUID() }
+      : { sessionId, operation, key: randomUUID() };
+    const result = await vscode.window.withProgress(
+      { location: vscode.ProgressLocation.Notification, title: `ollm: ${direction} with files` },
+      (progress) => apply(app, direction, params, (message) => progress.report({ message })),
+    );
+    say(doneText(direction, result));
+  } finally {
+    contents.clear();
+  }
+}
+
+/** Names the files of the plan whose editors have changes that are not on the disk. */
+function unsaved(plan: FilePlan | undefined): string[] {
+  const paths = new Set(
+    (plan?.files ?? [])
+      .filter((file) => file.status === 'putBack')
+      .map((file) => path.join(plan!.root ?? '', file.path)),
+  );
+  const dirty = vscode.workspace.textDocuments.filter((document) => document.isDirty && paths.has(document.uri.fsPath));
+  return dirty.map(
+    (document) =>
+      `${oneLine(path.basename(document.uri.fsPath))} has changes that are not saved; saving them later undoes this`,
+  );
+}
+
+async function apply(
+  app: App,
+  direction: Direction,
+  params: { sessionId: string },
+  report: (text: string) => void,
+): Promise<UndoResult> {
+  const end = app.connection.subscribe({ sessionId: params.sessionId, kinds: ['files-progress'] }, ({ data }) => {
+    if (data) report(`${oneLine(String(data.step))}: ${data.done} of ${data.total}`);
+  });
+  try {
+    return await app.connection.call<UndoResult>(`session.${direction}`, params, APPLY_MS);
+  } finally {
+    end();
+  }
+}
+
+/** Shows the plan as a list whose files open as comparisons. Returns whether the person goes on. */
+async function review(
+  app: App,
+  session: Session,
+  direction: Direction,
+  preview: UndoResult,
+  plan: FilePlan,
+  contents: PlannedContents,
+): Promise<boolean> {
+  const wanted = targets(direction, plan, preview.operations, await recordsOf(app, session.sessionId, preview));
+  const question = planQuestion(direction, preview);
+  const go: Choice<PlanRow | undefined> = choice(undefined, {
+    label: `${question.action}…`,
+    description: 'asks once more',
+  });
+  const rows = planRows(plan).map((row) => choice<PlanRow | undefined>(row, row));
+  const pick = vscode.window.createQuickPick<Choice<PlanRow | undefined>>();
+  pick.title = question.text;
+  pick.placeholder = 'Move to a file to compare it with what it will be';
+  pick.ignoreFocusOut = true;
+  pick.items = [go, ...rows];
+  let serial = 0;
+  const compare = async (row: PlanRow | undefined) => {
+    const mine = ++serial;
+    if (!row?.changes || !plan.root) return;
+    const uris = await comparison(app, session.sessionId, plan, row.path, wanted.get(row.path), contents);
+    if (!uris || mine !== serial) return;
+    const title = `${row.path}: now ↔ after ${direction}`;
+    await vscode.commands.executeCommand('vscode.diff', uris.now, uris.then, title, {
+      preview: true,
+      preserveFocus: true,
+    });
+  };
+  return new Promise((resolve) => {
+    pick.onDidChangeActive(([active]) => void compare(active?.value));
+    pick.onDidAccept(() => {
+      const [chosen] = pick.selectedItems;
+      if (chosen?.value) return void compare(chosen.value);
+      resolve(true);
+      pick.hide();
+    });
+    pick.onDidHide(() => {
+      resolve(false);
+      pick.dispose();
+    });
+    pick.show();
+  });
+}
+
+/** Returns the two sides of a comparison, or undefined if the future content is not known. */
+async function comparison(
+  app: App,
+  sessionId: string,
+  plan: FilePlan,
+  file: string,
+  target: Target,
+  contents: PlannedContents,
+): Promise<{ now: vscode.Uri; then: vscode.Uri } | undefined> {
+  const action = plan.files.find((one) => one.path === file)?.action;
+  const hash = hashOf(target);
+  const text = target === 'absent' ? '' : hash && (await keptContent(app.home(), sessionId, hash));
+  if (text === undefined || !plan.root) return undefined;
+  const isNew = action === 'create';
+  const now = isNew ? contents.add(`${plan.planId}.now`, file, '') : vscode.Uri.file(path.join(plan.root, file));
+  return { now, then: contents.add(plan.planId, file, text) };
+}
+
+/** Reads the records of the operations. */
+async function recordsOf(app: App, sessionId: string, { operations }: UndoResult): Promise<SessionRecord[]> {
+  const records: SessionRecord[] = [];
+  for (const { seq, throughSeq } of operations) {
+    let from: number | undefined = seq;
+    while (from !== undefined && from <= throughSeq) {
+      const limit: number = Math.min(1_000, throughSeq - from + 1);
+      const page: RecordPage = await app.connection.call('session.get', { sessionId, from, limit });
+      records.push(...page.records);
+      from = page.nextFrom;
+    }
+  }
+  return records;
+}
