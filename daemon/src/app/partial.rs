@@ -5,11 +5,12 @@
 //! answers", describes the records.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ollm_protocol::content::{Custom, Message, Part, RecordBody, RecordKind, Role};
 use ollm_protocol::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::core::Core;
 use super::drafts::{message_drafts, uncounted};
@@ -49,12 +50,24 @@ impl PartialWriter {
         Self { id, model: model.to_owned(), text_bytes: 0, thinking_bytes: 0, last }
     }
 
+    /// Waits until a piece with the new part of the answer is due: for ever if there is none.
+    pub(crate) async fn due(&self, text: &str, thinking: &str) {
+        if self.has_grown(text, thinking) {
+            tokio::time::sleep_until(self.last + INTERVAL).await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn has_grown(&self, text: &str, thinking: &str) -> bool {
+        text.len() > self.text_bytes || thinking.len() > self.thinking_bytes
+    }
+
     /// Queues a piece with the new part of the answer, at most once a second.
     ///
     /// Does not wait for the sync: an error of the disk is reported when the whole answer is written.
     pub(crate) fn write(&mut self, core: &Core, text: &str, thinking: &str) {
-        let has_grown = text.len() > self.text_bytes || thinking.len() > self.thinking_bytes;
-        if !has_grown || self.last.elapsed() < INTERVAL {
+        if !self.has_grown(text, thinking) || self.last.elapsed() < INTERVAL {
             return;
         }
         let piece = AnswerPiece {

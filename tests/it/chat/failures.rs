@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{conversation, messages, text_of};
-use crate::harness::{Answer, FakeOllama, Fault, ModelSession, RENDER, until, until_some};
+use crate::harness::{Answer, FakeOllama, Fault, ModelSession, RENDER, Wire, until, until_some};
 
 #[test]
 fn canceled_turn_keeps_partial_answer_and_frees_the_session() {
@@ -123,6 +123,25 @@ fn killed_daemon_loses_only_the_end_of_the_answer() {
     assert_eq!(conversation(&mut chat).len(), 2, "the partial answer becomes one message");
     assert_eq!(chat.turn("go on").last().unwrap()["finishReason"], "stop");
     assert!(chat.daemon.terminate().success());
+}
+
+#[test]
+fn answer_is_recorded_while_its_model_stalls() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("one two three"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 2 }]);
+    let mut chat = ModelSession::new(&fake);
+    chat.send(chat.message("count"));
+    let (mut other, id) = (chat.daemon.wire(), chat.id.clone());
+    let recorded = |wire: &mut Wire| {
+        let pieces = wire.records(&id);
+        let texts = pieces.iter().filter_map(|record| record["custom"]["data"]["text"].as_str());
+        texts.collect::<String>()
+    };
+    until("the words before the stall are recorded", || recorded(&mut other) == "one two ");
+    let mut chat = chat.kill_and_restart();
+    let (_, text, reason) = &conversation(&mut chat)[1];
+    assert_eq!((text.as_str(), reason.as_str()), ("one two ", "interrupted"));
 }
 
 #[test]

@@ -140,7 +140,20 @@ impl Turn {
         let core = &self.core;
         let mut partial = PartialWriter::new(self.request.id, &self.request.named);
         loop {
-            let delta = match stream.next().await? {
+            let item = {
+                let mut next = stream.next();
+                // A model that stalls sends nothing by whose arrival a piece could be recorded.
+                loop {
+                    tokio::select! {
+                        biased;
+                        item = &mut next => break item?,
+                        () = partial.due(&answer.text, &answer.thinking) => {
+                            partial.write(core, &answer.text, &answer.thinking);
+                        }
+                    }
+                }
+            };
+            let delta = match item {
                 ChatItem::Delta(delta) => delta,
                 ChatItem::End(end) => return Ok(end),
             };
