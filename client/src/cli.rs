@@ -16,6 +16,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
+use crate::commands::hooks::HooksCommand;
 use crate::commands::loops::LoopCommand;
 use crate::commands::man::ManArgs;
 use crate::commands::models::ModelsArgs;
@@ -77,6 +78,8 @@ pub(crate) enum CliCommand {
     Exec(ExecArgs),
     #[command(subcommand)]
     Files(FilesCommand),
+    #[command(subcommand, visible_alias = "hook")]
+    Hooks(HooksCommand),
     #[command(subcommand)]
     Loop(LoopCommand),
     #[command(subcommand)]

@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod goal;
+pub(crate) mod hooks;
 pub(crate) mod loops;
 pub(crate) mod man;
 pub(crate) mod models;
@@ -107,6 +108,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Servers(command) => servers::run(&command, ctx),
         CliCommand::Exec(args) => exec::run(&args, ctx),
         CliCommand::Files(command) => files::run(command, ctx),
+        CliCommand::Hooks(command) => hooks::run(&command, ctx),
         CliCommand::Loop(command) => loops::run(&command, ctx),
         CliCommand::Backup(command) => backup::run(command, ctx),
         CliCommand::Call(args) => call::run(&args, ctx),
