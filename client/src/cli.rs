@@ -17,6 +17,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
+use crate::commands::hooks::HooksCommand;
 use crate::commands::loops::LoopCommand;
 use crate::commands::man::ManArgs;
 use crate::commands::models::ModelsArgs;
@@ -80,6 +81,8 @@ pub(crate) enum CliCommand {
     Loop(CommandGroup<LoopCommand>),
     Backup(CommandGroup<BackupCommand>),
     Acp(AcpArgs),
+    #[command(visible_alias = "hook")]
+    Hooks(CommandGroup<HooksCommand>),
     Call(CallArgs),
     Events(EventsArgs),
     Daemon(CommandGroup<DaemonCommand>),

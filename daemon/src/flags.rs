@@ -42,6 +42,9 @@ pub struct Flags {
     /// Print the manual page, and exit; `ollmctl man` installs it.
     #[arg(long, hide = true)]
     pub man_page: bool,
+    /// Run the hook of the request on standard input, reply on standard output, and exit. The daemon starts this.
+    #[arg(long, hide = true)]
+    pub run_hook: bool,
     /// Print JSON, with --check-config, --show-config and --list-config.
     #[arg(long)]
     pub json: bool,

@@ -6,7 +6,8 @@
 //! - `server`: socket, lock and framing; `rpc`: the methods and errors of the wire.
 //! - `app`: the application, which combines the parts below: recording, building contexts, compaction, chat turns.
 //! - `context`: plans what a model is sent; `catalog`: the derived database; `loops`: loop detection; `env`: environment
-//!   variables of tools; `projects`: files of projects; `snapshot`: files of snapshots; `files`: the files of workspaces; `events`: the event ring.
+//!   variables of tools; `projects`: files of projects; `snapshot`: files of snapshots; `files`: the files of workspaces; `hooks`: programs of the
+//!   user that run on some occasions; `events`: the event ring.
 //! - `session`: the logs and their folds; `backup`: the shape of backups.
 //! - `goal`: the fold of goals; `facts`: the fold of what the user said that still holds; `tokens`: counting; `model`: the connection to the model server.
 //! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time;
@@ -34,6 +35,7 @@ mod fsutil;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod goal;
+mod hooks;
 mod languages;
 mod loops;
 mod model;

@@ -11,7 +11,7 @@ use crate::content::{BuiltContext, named_enum};
 use crate::event::Event;
 use crate::methods::session::branches;
 use crate::methods::{
-    TextPart, backup, chat, context, daemon, env, event, files, goal, loops, model, session,
+    TextPart, backup, chat, context, daemon, env, event, files, goal, hook, loops, model, session,
     snapshot, store,
 };
 
@@ -192,6 +192,10 @@ methods! {
     BackupVerify = "backup.verify", Canceled, Safe, backup::BackupVerifyParams => backup::BackupVerifyResult, "Reads backups as a whole and compares every checksum.";
     BackupRestore = "backup.restore", Completes, Changes, backup::BackupRestoreParams => backup::BackupRestoreResult, "Restores a backup into a home without sessions, or one session of it.";
     BackupPrune = "backup.prune", Completes, Changes, backup::BackupPruneParams => backup::BackupPruneResult, "Removes the backups that no rule keeps, and the parts that no other one needs.";
+    HookList = "hook.list", Canceled, Safe, hook::HookListParams => hook::HookListResult, "Lists the hooks of the home and of a project.";
+    HookTrust = "hook.trust", Completes, Changes, hook::HookTrustParams => hook::HookTrustResult, "Lets hooks of a project run, each with the content that the caller saw.";
+    HookUntrust = "hook.untrust", Completes, Changes, hook::HookUntrustParams => hook::HookUntrustResult, "Lets no hook of a project run any more.";
+    HookTest = "hook.test", Canceled, Changes, hook::HookTestParams => hook::HookTestResult, "Runs the hooks of an occasion by hand and returns their output, which changes nothing.";
     EventSubscribe = "event.subscribe", Stream, Safe, event::EventSubscribeParams => Event, "Subscribes to events.";
 }
 

@@ -4,6 +4,7 @@
 //! the responses of new methods; a changed response of an old method is a change of the protocol.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use ollm_protocol::METHODS;
@@ -62,6 +63,16 @@ fn create_session(wire: &mut Wire, project: &str) -> String {
         json!({ "role": "assistant", "parts": parts, "timestamp": "2026-01-27T10:00:01Z" });
     wire.ok("session.record", json!({ "sessionId": session, "message": message }));
     session
+}
+
+/// Writes a hook of a project and returns the digest of its content.
+fn write_hook(wire: &mut Wire, project: &str) -> String {
+    let path = Path::new(project).join(".ollm/hooks/after-turn");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, "#!/bin/sh\necho '{}'\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let listed = wire.ok("hook.list", json!({ "projectPath": project }));
+    listed["data"][0]["digest"].as_str().unwrap().to_owned()
 }
 
 /// Replaces placeholders such as `<session>` in a request.
@@ -157,6 +168,7 @@ fn check_method(method: &str, path: &Path) {
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     let project = sandbox.project_dir("project");
     std::fs::write(Path::new(&project).join("main.rs"), "fn main() {}\n").unwrap();
+    let hook = write_hook(&mut wire, &project);
     let session = create_session(&mut wire, &project);
     let home = sandbox.home().canonicalize().unwrap().to_str().unwrap().to_owned();
     let socket = sandbox.socket().to_str().unwrap().to_owned();
@@ -166,6 +178,7 @@ fn check_method(method: &str, path: &Path) {
         ("<home>", home),
         ("<socket>", socket),
         ("<model-server>", fake.url()),
+        ("<digest>", hook),
         ("<place>", sandbox.path("backup").to_str().unwrap().to_owned()),
     ]);
     wire.wait_for_catalog();

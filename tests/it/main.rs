@@ -33,6 +33,7 @@ mod goal;
 mod harness;
 mod history;
 mod home;
+mod hooks;
 mod images;
 mod limits;
 mod loops;

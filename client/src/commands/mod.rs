@@ -15,6 +15,7 @@ pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod goal;
+pub(crate) mod hooks;
 pub(crate) mod loops;
 pub(crate) mod man;
 pub(crate) mod models;
@@ -112,6 +113,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Loop(CommandGroup(command)) => loops::run(&command, ctx),
         CliCommand::Backup(CommandGroup(command)) => backup::run(command, ctx),
         CliCommand::Acp(args) => acp::run(args, ctx),
+        CliCommand::Hooks(CommandGroup(command)) => hooks::run(&command, ctx),
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(CommandGroup(command)) => daemon::run(command, ctx),

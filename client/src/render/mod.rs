@@ -6,6 +6,7 @@
 pub(crate) mod answer;
 pub(crate) mod file_plan;
 pub(crate) mod hit;
+pub(crate) mod line_diff;
 pub(crate) mod live;
 pub(crate) mod markdown;
 pub(crate) mod progress;

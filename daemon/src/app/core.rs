@@ -15,6 +15,7 @@ use super::cache::SessionCache;
 use super::chat_history::ChatHistory;
 use super::counts::Counts;
 use super::error::{AppError, Result};
+use super::hook_runs::HookRuns;
 use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
 use super::placement::{Candidate, Placements, choose};
@@ -27,6 +28,7 @@ use crate::clock::Clock;
 use crate::config::{Config, OllamaConfig, ServerConfig, ServerKind};
 use crate::events::{EventDraft, EventRing};
 use crate::files::Files;
+use crate::hooks::Hooks;
 use crate::model::{
     DEFAULT_SERVER, HttpAddress, ModelError, ModelSettings, Models, ServerSettings, Timeouts,
     at_server,
@@ -57,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) chat_history: ChatHistory,
     pub(crate) snapshots: SnapshotStore,
     pub(crate) files: Files,
+    pub(crate) hooks: Hooks,
+    pub(crate) hook_runs: HookRuns,
     pub(crate) events: EventRing,
     pub(crate) clock: Arc<Clock>,
     pub(crate) models: Models,
@@ -110,6 +114,8 @@ impl Core {
             chat_history: ChatHistory::new(dir),
             snapshots: SnapshotStore::new(dir),
             files: Files::new(Arc::clone(&clock), &config.files),
+            hooks: Hooks::new(dir),
+            hook_runs: HookRuns::default(),
             events,
             models,
             clock,

@@ -22,6 +22,7 @@ use crate::context::compact::RejectedSummary;
 use crate::files::FilesError;
 use crate::fsutil::FsError;
 use crate::goal::GoalError;
+use crate::hooks::HookError;
 use crate::model::{ModelError, ServerAdvice};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
@@ -56,6 +57,8 @@ pub(crate) enum AppError {
     Snapshot(#[from] SnapshotError),
     #[error(transparent)]
     Files(#[from] FilesError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
     #[error(transparent)]
     Backup(#[from] BackupError),
     #[error(transparent)]

@@ -4,12 +4,12 @@
 //! From the ground up, each module using only those before it (`tests/it/tidy/modules.rs` has the whole order):
 //!
 //! - [`error`], `build_request`; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`,
-//!   `model_limits`, `model_speed`, `placement`: values and state without behavior across modules; [`core`]: the handles over all of it.
+//!   `model_limits`, `model_speed`, `placement`, `hook_runs`: values and state without behavior across modules; [`core`]: the handles over all of it.
 //! - `store_work`: work on everything that is stored. `drafts`, `writes`: records before they are written; `partial`: answers that are being written; `change`: the three
 //!   forms in which a session changes.
 //! - [`loops`]: loop detection; `other_branches`: found records off the path; [`put_back`]: files that follow a move of the
 //!   leaf.
-//! - [`models`], [`context`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`], [`backups`], [`store_check`]: the methods of the
+//! - [`models`], [`context`], [`hooks`], [`snapshots`], [`sessions`], [`compaction`], [`branches`], [`chat`], [`files`], [`backups`], [`store_check`]: the methods of the
 //!   wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
 //!
@@ -32,6 +32,8 @@ mod counts;
 mod drafts;
 pub(crate) mod error;
 pub(crate) mod files;
+mod hook_runs;
+pub(crate) mod hooks;
 pub(crate) mod loops;
 mod model_limits;
 mod model_speed;

@@ -71,6 +71,9 @@ impl Observer for SessionObserver {
         match change {
             SessionChange::Created(session) => {
                 self.retention.request();
+                if session.forked_from.is_none() && session.imported_from.is_none() {
+                    core.hook_runs.mark_started(id);
+                }
                 let data = SessionCreatedData { title: session.title.clone() };
                 let draft = EventDraft::new(Some(id), None, session.start_time, &data);
                 core.events.publish(draft);

@@ -29,9 +29,9 @@ use self::raw::{ConfigFile, Settings};
 use self::sections::KEYS;
 pub(crate) use self::sections::{
     ApiKey, ChatConfig, CompressionConfig, CompressionStrategy, ContextConfig,
-    DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig,
-    LoopDetectionConfig, ModelsConfig, ModesConfig, OllamaConfig, OnLimit, RecallConfig,
-    RecallSetting, RecallTools, SessionsConfig, SnapshotsConfig,
+    DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig, GoalsConfig, HooksConfig, LogConfig,
+    LoopDetectionConfig, ModelsConfig, ModesConfig, OllamaConfig, OnLimit, ProcessVariables,
+    RecallConfig, RecallSetting, RecallTools, RunHooks, SessionsConfig, SnapshotsConfig,
 };
 pub(crate) use self::servers::{Affinity, ServedModel, ServerConfig, ServerKind};
 use crate::fsutil;
@@ -78,6 +78,7 @@ pub(crate) struct Config {
     pub(crate) recall: RecallConfig,
     pub(crate) environment: EnvironmentConfig,
     pub(crate) files: FilesConfig,
+    pub(crate) hooks: HooksConfig,
     pub(crate) log: LogConfig,
     /// Ollama's API key, from `OLLAMA_API_KEY`. Never shown.
     #[serde(skip)]
@@ -91,6 +92,9 @@ pub(crate) struct Config {
     /// Set if the configuration names the model server, which otherwise comes from `OLLAMA_HOST` or the default.
     #[serde(skip)]
     pub(crate) is_ollama_host_set: bool,
+    /// The variables of the daemon, of which hooks get those that tools may see.
+    #[serde(skip)]
+    pub(crate) variables: ProcessVariables,
     #[serde(skip)]
     settings: Settings,
 }
@@ -134,7 +138,8 @@ impl Config {
         let (settings, servers) = Settings::read(file.as_ref(), &env, &flags.0, &mut notices)?;
         let warnings = notices.into_warnings()?;
         let config = Self::from_settings(home, settings, &env);
-        Ok((Self { servers, ..config }, warnings))
+        let variables = ProcessVariables(env);
+        Ok((Self { servers, variables, ..config }, warnings))
     }
 
     fn from_settings(home: &Path, settings: Settings, env: &BTreeMap<String, String>) -> Self {

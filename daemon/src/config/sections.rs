@@ -2,6 +2,7 @@
 //!
 //! The comment of a key is its text for users: `ollmd --list-config` prints it.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -215,6 +216,17 @@ settings! {
         /// Patterns of files that `files.*` leaves out, as in `.gitignore`; `.ollmignore` is stronger.
         ignore: Vec<String> = ("ignore", Kind::List, "");
     }
+    /// Hooks: programs of yours in `hooks` of the home, or in `.ollm/hooks` of a project that you trust.
+    "hooks" HooksConfig {
+        /// Whether hooks run.
+        enabled: bool = ("enabled", Kind::Switch, "true");
+        /// The time after which a hook is killed. A turn and a compaction wait no longer for all hooks together.
+        #[serde(deserialize_with = "duration")]
+        timeout: Duration = ("timeout", Kind::Duration(600), "5s");
+        /// The program that starts hooks: systemd, which needs the user's D-Bus, if it runs the daemon as a service, else the
+        /// daemon (`auto`). Hooks that the daemon of a service starts have its restrictions, in which node and Java do not run.
+        run_by: RunHooks = ("runBy", Kind::Choice(&["auto", "daemon", "systemd"]), "auto");
+    }
     /// The daemon's own log, which is opened once, before anything else.
     "log" LogConfig {
         /// The least severe level that is logged; the contents of messages are logged at `trace` only.
@@ -295,6 +307,26 @@ pub(crate) enum RecallTools {
     /// In turns whose client passes tools.
     Auto,
     Off,
+}
+
+/// The program that starts hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RunHooks {
+    /// Systemd if it runs the daemon, else the daemon.
+    Auto,
+    Daemon,
+    Systemd,
+}
+
+/// The variables of the daemon's environment, whose values neither `Debug` nor an error shows.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct ProcessVariables(pub BTreeMap<String, String>);
+
+impl std::fmt::Debug for ProcessVariables {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "({} variables)", self.0.len())
+    }
 }
 
 impl ModesConfig {

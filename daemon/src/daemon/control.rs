@@ -122,7 +122,11 @@ impl DaemonControl for Arc<Control> {
             let status = control.status().await?;
             let roots = control.core.files.status();
             let start = models::start_command(&control.core);
-            let found = doctor::examine(&control.examined, status, &roots, start).await;
+            let core = Arc::clone(&control.core);
+            let hooks = tokio::task::spawn_blocking(move || core.hooks.problem_of_directory());
+            let hooks = tokio::time::timeout(doctor::DISK_LIMIT, hooks).await;
+            let hooks = hooks.ok().and_then(Result::ok).flatten();
+            let found = doctor::examine(&control.examined, status, &roots, (start, hooks)).await;
             Ok(DaemonDoctorResult { retention: control.retention.done(), ..found })
         })
     }

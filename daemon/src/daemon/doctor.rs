@@ -18,9 +18,10 @@ use tokio::sync::Semaphore;
 use super::start::LOG_FILE;
 use crate::files::{FollowMode, RootReport};
 use crate::fsutil::{self, DiskFile};
+use crate::shell::quoted_path;
 
 /// The longest wait for the answers about all directories.
-const DISK_LIMIT: Duration = Duration::from_secs(3);
+pub(super) const DISK_LIMIT: Duration = Duration::from_secs(3);
 /// The number of appends whose median is the time of a sync.
 const SYNCS: usize = 5;
 /// The bytes of an append: a record of a short message.
@@ -75,12 +76,12 @@ impl ExaminedDirectories {
 }
 
 /// Examines the daemon and its machine, but not the work of retention; `roots` are the workspaces in memory, and
-/// `start_server` is the command that starts the model server.
+/// `start_server` is the command that starts the model server, `hooks` a directory of hooks that is not used, and why.
 pub(super) async fn examine(
     directories: &Arc<ExaminedDirectories>,
     status: DaemonStatusResult,
     roots: &[RootReport],
-    start_server: Option<&str>,
+    (start_server, hooks): (Option<&str>, Option<(PathBuf, String)>),
 ) -> DaemonDoctorResult {
     let (directories, log) = directories.examine().await;
     let watched = roots.iter().filter(|root| root.mode == FollowMode::Watch);
@@ -94,6 +95,11 @@ pub(super) async fn examine(
         retention: None,
     };
     result.findings = findings(&result, start_server);
+    if let Some((dir, problem)) = hooks {
+        let text = format!("no hook of the home runs: {problem}");
+        let hint = format!("chmod go-w {}", quoted_path(&dir));
+        result.findings.push(warning("hooks", text, Some(hint)));
+    }
     result
 }
 

@@ -57,6 +57,9 @@ const WORKERS: usize = 2;
 pub fn run(flags: &Flags) -> ExitCode {
     // Files and directories are private from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    if flags.run_hook {
+        return crate::hooks::serve();
+    }
     let readiness = Readiness::from_fd(flags.ready_fd);
     if flags.man_page {
         return start::print_man_page();

@@ -55,7 +55,9 @@ impl Walk {
             let foreign = self.foreign.get_or_insert_with(|| (0, path.to_owned()));
             foreign.0 += 1;
         } else if found.mode() & 0o077 != 0 {
-            match fsutil::make_private(path, if found.is_dir() { 0o700 } else { 0o600 }) {
+            // Hooks stay executable.
+            let mode = if found.is_dir() { 0o700 } else { 0o600 | found.mode() & 0o100 };
+            match fsutil::make_private(path, mode) {
                 Ok(()) => self.n_mended += 1,
                 Err(error) => {
                     self.failed.get_or_insert_with(|| with_sources(&error));

@@ -19,7 +19,7 @@ use super::{heap, rights};
 use crate::app::core::Core;
 use crate::app::sessions::{delete, documents};
 use crate::app::snapshots;
-use crate::app::{backups, compaction};
+use crate::app::{backups, compaction, hooks};
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
 
@@ -45,6 +45,7 @@ pub(super) fn spawn(tasks: &Tasks, control: &Arc<Control>) {
     let core = &control.core;
     until_stopped(tasks, documents::run(Arc::clone(core)));
     until_stopped(tasks, compaction::run(Arc::clone(core)));
+    until_stopped(tasks, hooks::run_for_new_sessions(Arc::clone(core)));
     until_stopped(tasks, snapshots::automatic::run(Arc::clone(core)));
     until_stopped(tasks, Arc::clone(&control.retention).run(Arc::clone(core)));
     until_stopped(tasks, release_idle(Arc::clone(core)));

@@ -229,6 +229,16 @@ pub(crate) fn replace_with(
     sync_dir(parent_of(path))
 }
 
+/// Replaces the content of a program like [`replace_atomically`]; only its owner can read and execute it.
+pub(crate) fn replace_program(path: &Path, content: &[u8]) -> Result<(), FsError> {
+    let fail = |source| FsError::new("write", path, source);
+    let temporary = TemporaryFile::write(path, |out| out.write_all(content)).map_err(fail)?;
+    disk::set_mode(temporary.file.path(), 0o500).map_err(fail)?;
+    temporary.file.sync_all().map_err(fail)?;
+    temporary.rename(path).map_err(fail)?;
+    sync_dir(parent_of(path))
+}
+
 fn replace_synced(
     path: &Path,
     write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,

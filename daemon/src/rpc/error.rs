@@ -18,6 +18,7 @@ use crate::error_chain::with_sources;
 use crate::files::{FilesError, RootProblem};
 use crate::fsutil::{FsError, is_full};
 use crate::goal::{GoalError, MAX_ITEMS};
+use crate::hooks::HookError;
 use crate::model::{CallPhase, ModelError};
 use crate::nesting::{MAX_LEVELS, MAX_PARSED_LEVELS};
 use crate::projects::ProjectError;
@@ -405,6 +406,21 @@ impl From<ChatError> for RpcError {
     }
 }
 
+impl From<HookError> for RpcError {
+    fn from(error: HookError) -> Self {
+        let message = with_sources(&error);
+        let reply = |kind| Self::new(kind, message);
+        match error {
+            HookError::Changed { project, .. } => reply(ErrorKind::Conflict)
+                .with_hint(format!("ollmctl hooks trust {}", quoted_path(&project)))
+                .with_field("holder", "the file"),
+            HookError::File(error) => error.into(),
+            // The run of a hook that has such an error is a result.
+            HookError::Start { .. } | HookError::NoReply { .. } => reply(ErrorKind::Internal),
+        }
+    }
+}
+
 impl From<BackupError> for RpcError {
     fn from(error: BackupError) -> Self {
         let message = with_sources(&error);
@@ -536,6 +552,7 @@ impl From<AppError> for RpcError {
             AppError::PutBackPending { root, .. } => reply(ErrorKind::Conflict)
                 .with_field("holder", "an interrupted change of files")
                 .with_field("path", root.to_string_lossy()),
+            AppError::Hook(error) => error.into(),
             AppError::Backup(error) => error.into(),
             AppError::StoreBusy => reply(ErrorKind::Busy),
             AppError::StoreWorkCanceled { .. } => reply(ErrorKind::Canceled),

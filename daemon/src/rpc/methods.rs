@@ -26,6 +26,7 @@ use crate::app::branches::{branch, fork, operations, restore, tree, undo};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
 use crate::app::core::Core;
+use crate::app::hooks::methods as hooks;
 use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{backups, chat, files, loops, models, snapshots, store_check};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
@@ -51,6 +52,11 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app_page::<m::FilesDiscover, _, _>(files::discover);
     registry.app::<m::FilesSearch, _, _>(files::search);
     registry.app::<m::FilesStatus, _, _>(files::status);
+
+    registry.app_blocking::<m::HookList>(hooks::list);
+    registry.app_blocking::<m::HookTrust>(hooks::trust);
+    registry.app_blocking::<m::HookUntrust>(hooks::untrust);
+    registry.app::<m::HookTest, _, _>(hooks::test);
 
     registry.app_until_left::<m::StoreVerify, _, _>(store_check::verify);
     registry.app_until_left::<m::BackupCreate, _, _>(backups::create);

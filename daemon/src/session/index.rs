@@ -5,7 +5,8 @@
 //! them; neither side knows the other.
 
 use ollm_protocol::content::{
-    Custom, GoalSource, Part, Record, RecordBody, RecordKind, RecordScope, Role, Session,
+    ContextEntry, Custom, GoalSource, Part, Record, RecordBody, RecordKind, RecordScope, Role,
+    Session,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
@@ -55,6 +56,8 @@ impl IndexEntry {
     pub(crate) const BY_MARKER: u16 = 256;
     /// The record is a tool call that says which files it wrote.
     pub(crate) const LISTS_WRITES: u16 = 512;
+    /// The record is a change of a context entry by a hook, which nobody undoes on purpose.
+    pub(crate) const BY_HOOK: u16 = 1024;
 
     /// Returns the entry of a readable record.
     pub(crate) fn new(
@@ -95,6 +98,11 @@ impl IndexEntry {
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,
             RecordBody::Goal(change) if change.source == GoalSource::Marker => Self::BY_MARKER,
+            RecordBody::ContextEntry(change)
+                if change.key.starts_with(ContextEntry::HOOK_PREFIX) =>
+            {
+                Self::BY_HOOK
+            }
             _ => 0,
         }
     }

@@ -364,7 +364,7 @@ fn operation_of(kind: RecordKind, entry: IndexEntry) -> Option<OperationKind> {
         }
         RecordKind::Compaction => Some(OperationKind::Compaction),
         RecordKind::Goal if !entry.has(IndexEntry::BY_MARKER) => Some(OperationKind::Goal),
-        RecordKind::ContextEntry => Some(OperationKind::Entry),
+        RecordKind::ContextEntry if !entry.has(IndexEntry::BY_HOOK) => Some(OperationKind::Entry),
         RecordKind::Pin => Some(OperationKind::Pin),
         RecordKind::ModeChange => Some(OperationKind::Mode),
         _ => None,

@@ -306,6 +306,8 @@ pub struct ContextEntry {
 }
 
 impl ContextEntry {
+    /// The beginning of the keys of entries that hooks set, so that no hook replaces an entry of a person.
+    pub const HOOK_PREFIX: &str = "hook:";
     /// The priority of an entry without one. There is room before and after it.
     pub const DEFAULT_PRIORITY: i32 = 100;
     /// The source of an entry without one.

@@ -3,8 +3,8 @@
 //! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal`, `permission`, `document`, `snapshot` and
 //!   the records of `files` are the same JSON on the wire, in session logs, in exports, in session documents and in snapshot files. A
 //!   change there is a change of the file format, which frozen fixtures guard.
-//! - **Results**: `session`, `operation`, `context` and `daemon` are objects that several results share, or that modules of the
-//!   daemon make that know no method. A change there is a change of the wire only.
+//! - **Results**: `session`, `operation`, `context`, `hook` and `daemon` are objects that several results share, or that modules
+//!   of the daemon make that know no method. A change there is a change of the wire only; `hook` is also what hooks read and write.
 //!
 //! [`Goal`] with its parts, [`ContextEntry`] and [`LoopCall`] are results too. They are beside the records that they
 //! are derived from.
@@ -17,6 +17,7 @@ mod daemon;
 mod document;
 mod files;
 mod goal;
+mod hook;
 mod message;
 mod operation;
 mod permission;
@@ -53,6 +54,10 @@ pub use files::{
 pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
+};
+pub use hook::{
+    HookCompaction, HookEntry, HookInput, HookOccasion, HookOrigin, HookOutput, HookRun, HookState,
+    HookTurn,
 };
 pub use message::{Message, Part, Role, TokenLogprob, ToolCall, ToolResult};
 pub use operation::{

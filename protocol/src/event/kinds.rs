@@ -7,7 +7,8 @@ use serde_json::Value;
 use serde_with::skip_serializing_none;
 
 use crate::content::{
-    CloseReason, CompactionMethod, GoalSource, LoopPattern, Retention, Role, named_enum,
+    CloseReason, CompactionMethod, GoalSource, HookOccasion, LoopPattern, Retention, Role,
+    named_enum,
 };
 use crate::{CheckpointId, Seq, SessionId, SnapshotId};
 
@@ -433,6 +434,24 @@ event_kinds! {
         snapshot_id: SnapshotId,
         /// the text of the error
         error: String,
+    }
+    /// A hook failed, or its output could not be used.
+    HookFailed(HookFailedData) {
+        /// the file
+        hook: String,
+        /// the occasion
+        occasion: HookOccasion,
+        /// the text of the error
+        error: String,
+    }
+    /// A hook of a project did not run, because it is not trusted; published once for each content of the hook.
+    HookUntrusted(HookUntrustedData) {
+        /// the file
+        hook: String,
+        /// the occasion
+        occasion: HookOccasion,
+        /// whether another content of it was trusted
+        changed: bool,
     }
     /// The subscriber was too slow and missed events. Passes every filter.
     Lagged(LaggedData) {

@@ -10,6 +10,7 @@ pub mod env;
 pub mod event;
 pub mod files;
 pub mod goal;
+pub mod hook;
 pub mod loops;
 pub mod model;
 pub mod session;

@@ -52,6 +52,8 @@ fn every_command_of_the_guide_works() {
     let sandbox = Sandbox::new();
     sandbox.write_config(&fake.config("tiny"));
     let _stop = StopDaemon(&sandbox);
+    // The user of the guide has the default home.
+    std::os::unix::fs::symlink(sandbox.home(), sandbox.path(".ollm")).unwrap();
     std::fs::write(sandbox.path("notes.txt"), "The port is 48213.\n").unwrap();
     let commands = commands();
     assert!(commands.len() > 50, "{commands:?}");

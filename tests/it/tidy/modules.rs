@@ -13,7 +13,10 @@ const LEVELS: &[&[&str]] = &[
     &["shutdown"],
     &["tokens", "model", "goal", "facts", "put_back", "backup"],
     &["session"],
-    &["catalog", "context", "loops", "env", "events", "config", "files", "projects", "snapshot"],
+    &[
+        "catalog", "context", "loops", "env", "events", "config", "files", "hooks", "projects",
+        "snapshot",
+    ],
     &["app"],
     &["rpc"],
     &["server"],
@@ -32,6 +35,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("model_limits", &[]),
     ("model_speed", &[]),
     ("placement", &[]),
+    ("hook_runs", &[]),
     ("previews", &[]),
     ("schedule", &[]),
     ("path", &[]),
@@ -51,6 +55,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     // The nouns.
     ("models", &["context", "ollama", "ollama_models_dirs"]),
     ("context", &["compression", "context", "goals", "modes", "recall"]),
+    ("hooks", &["environment", "hooks", "variables"]),
     ("snapshots", &["snapshots"]),
     ("sessions", &["sessions"]),
     ("backups", &[]),

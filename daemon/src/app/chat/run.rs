@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ollm_protocol::Seq;
+use ollm_protocol::content::HookTurn;
 use ollm_protocol::event::{TurnEndedData, TurnStartedData};
 use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatToolCall};
 
@@ -21,6 +22,7 @@ use super::retry::{RetryIntent, step_back};
 use super::turn::{AcceptedMessage, Turn, as_ms};
 use crate::app::compaction;
 use crate::app::error::{AppError, ChatError, Result, SpentTokens};
+use crate::app::hooks;
 use crate::app::loops::may_call_model;
 use crate::model::{Capability, ChatEnd, ModelError, ModelInfo};
 
@@ -60,6 +62,7 @@ impl Turn {
             _ => (None, None),
         };
         let error = last.as_ref().err().map(ToString::to_string);
+        let turn = HookTurn { seq, finish_reason: finish_reason.clone(), error: error.clone() };
         self.publish(seq, &TurnEndedData { model, finish_reason, error });
         let Self { core, request, claim, events, .. } = self;
         core.due_compactions.end_turn(request.id);
@@ -67,6 +70,7 @@ impl Turn {
         drop(claim);
         // The records of a turn are compacted behind it, so that no user waits.
         compaction::follow_turn(&core, request.id);
+        hooks::after_turn(&core, request.id, turn);
         drop(events.send(last).await);
     }
 

@@ -433,7 +433,7 @@ impl<'a> SummaryRange<'a> {
     ) -> NewHead {
         let Self { core, survey, cut, .. } = self;
         let RangeNames { mut files, identifiers } = names;
-        let inputs = &survey.inputs;
+        let (inputs, mut kept) = (&survey.inputs, &*self.request.keep);
         let making = RenewOptions {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
             at: core.clock.now(),
@@ -455,13 +455,14 @@ impl<'a> SummaryRange<'a> {
         };
         for RangePart { cut, summary, provisional } in parts {
             let provisional = *provisional;
+            let summary = &summary.keeping(kept);
             let fresh = NewSummary { cut, summary, provisional, files: &files, merged };
             let renewed = renew(&head.checkpoints, &fresh, &making);
             head.checkpoints = renewed.checkpoints;
             head.created = head.created.or(Some(renewed.created));
             head.aged.extend(renewed.aged);
-            // The first part holds the files of the range.
-            files = Ledger::default();
+            // The first part holds the files of the range, and the lines of hooks.
+            (files, kept) = (Ledger::default(), &[]);
         }
         head
     }

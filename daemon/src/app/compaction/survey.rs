@@ -33,8 +33,10 @@ pub(super) struct CompactionRequest {
     /// `None` for the counter of the session's model.
     pub(super) counter: Option<Counter>,
     pub(super) strategy: CompactStrategy,
-    /// The user's instructions for the summary.
+    /// The instructions of the user and of hooks for the summary.
     pub(super) instructions: Option<String>,
+    /// The lines of hooks that the summary has to contain.
+    pub(super) keep: Vec<String>,
 }
 
 impl CompactionRequest {
@@ -45,7 +47,7 @@ impl CompactionRequest {
             CompressionStrategy::Truncate => CompactStrategy::Truncate,
             CompressionStrategy::Hybrid => CompactStrategy::Hybrid,
         };
-        Self { params, counter, strategy, instructions: None }
+        Self { params, counter, strategy, instructions: None, keep: Vec::new() }
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{CompactionMethod, Retention};
+use ollm_protocol::content::{CompactionMethod, HookCompaction, Retention};
 use ollm_protocol::event::CompressionStep;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,7 @@ use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
 use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
+use crate::app::hooks;
 use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 use crate::app::schedule::CompactionHistory;
 use crate::context::{Built, CutPlan};
@@ -243,7 +244,10 @@ impl<'a> CompactionTask<'a> {
                 snapshot_before(self.core, self.id(), survey.inputs.leaf).await?;
                 Some(NewHead::without_summary(method, &survey.inputs.checkpoints))
             }
-            HeadPlan::Summary(cut) => self.summarize(survey, &cut, action).await?,
+            HeadPlan::Summary(cut) => {
+                let request = self.request_with_hooks(&cut).await;
+                self.summarize(&request, survey, &cut, action).await?
+            }
         };
         let end = || ControlFlow::Break(CompactionOutcome::Abandoned);
         Ok(head.map_or_else(end, ControlFlow::Continue))
@@ -267,15 +271,31 @@ impl<'a> CompactionTask<'a> {
         }
     }
 
+    /// Returns the request with what hooks ask of the summary. An entry that a hook sets moves the leaf, so the head is planned
+    /// again for it.
+    async fn request_with_hooks(&self, cut: &CutPlan) -> CompactionRequest {
+        let CutPlan { from, to, n_messages: messages, tokens, .. } = *cut;
+        let compaction = HookCompaction { from, to, messages, tokens };
+        let guidance = hooks::before_compaction(self.core, self.id(), compaction).await;
+        let all = self.request.instructions.iter().chain(&guidance.instructions);
+        let all: Vec<&str> = all.map(String::as_str).collect();
+        CompactionRequest {
+            instructions: (!all.is_empty()).then(|| all.join("\n")),
+            keep: guidance.keep,
+            ..self.request.clone()
+        }
+    }
+
     /// Summarizes a range. Returns `None` if no model did, and the context can stay as it is.
     async fn summarize(
         &self,
+        request: &CompactionRequest,
         survey: &Arc<Survey>,
         cut: &CutPlan,
         action: Action,
     ) -> Result<Option<NewHead>> {
         let (id, due) = (self.id(), &self.core.due_compactions);
-        let range = SummaryRange::new(self.core, &self.request, survey, cut);
+        let range = SummaryRange::new(self.core, request, survey, cut);
         let Action::Ask(plan) = action else {
             // Once: a model may write the next summary.
             due.change(id, |history| history.are_notes_missing = false);

@@ -91,6 +91,7 @@ pub(crate) async fn build_with(
     counter: Option<Counter>,
 ) -> Result<BuiltContext> {
     let id = request.session_id;
+    core.hook_runs.wait_for_start(id, &core.tasks).await;
     let mut recalled = None;
     loop {
         // Looks for messages once.

@@ -111,6 +111,7 @@ pub(crate) fn recover(core: &Arc<Core>) {
         .sessions
         .sweep_temporaries()
         .and_then(|swept| Ok(swept + core.projects.sweep_temporaries()?))
+        .and_then(|swept| Ok(swept + core.hooks.sweep_temporaries()?))
         .and_then(|swept| Ok(swept + core.snapshots.recover()?));
     match swept {
         Ok(0) => {}

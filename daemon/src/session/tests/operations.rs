@@ -38,11 +38,12 @@ const MARKERS: Step = Step::Of(RecordKind::Goal, IndexEntry::BY_MARKER);
 const MODE: Step = Step::Of(RecordKind::ModeChange, 0);
 const COMPACTION: Step = Step::Of(RecordKind::Compaction, IndexEntry::OPENS_EPOCH);
 const ENTRY: Step = Step::Of(RecordKind::ContextEntry, 0);
+const HOOK_ENTRY: Step = Step::Of(RecordKind::ContextEntry, IndexEntry::BY_HOOK);
 const NOTE: Step = Step::Of(RecordKind::Custom, IndexEntry::IN_CONTEXT);
 const START: Step = Step::Of(RecordKind::Custom, IndexEntry::STARTS_CALL);
 const LABEL: Step = Step::Of(RecordKind::Label, 0);
 const SUMMARY: Step = Step::Of(RecordKind::BranchSummary, 0);
-const ALL: [Step; 17] = [
+const ALL: [Step; 18] = [
     Step::User,
     Step::Answer,
     Step::Calls,
@@ -56,6 +57,7 @@ const ALL: [Step; 17] = [
     MODE,
     COMPACTION,
     ENTRY,
+    HOOK_ENTRY,
     NOTE,
     START,
     LABEL,
@@ -172,6 +174,7 @@ fn records_that_belong_together_are_one_operation() {
     // Without a question, each answer and each result of a tool is a turn of its own.
     check(&[answer, result], &[(Kind::Turn, 1, 1), (Kind::Turn, 2, 2)]);
     check(&[EPOCH, USAGE], &[]);
+    check(&[user, answer, HOOK_ENTRY, ENTRY], &[(Kind::Turn, 1, 3), (Kind::Entry, 4, 4)]);
     check(&[user, NOTE, answer], &[(Kind::Turn, 1, 3)]);
     // A tool call joins its start if it directly follows it.
     check(

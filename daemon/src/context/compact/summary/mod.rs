@@ -156,6 +156,18 @@ impl Summary {
         self
     }
 
+    /// Returns the summary with lines at the end of its critical context, as far as it does not have them.
+    pub(crate) fn keeping(&self, lines: &[String]) -> Self {
+        let mut summary = self.clone();
+        for line in lines {
+            let line = without_bullet(line);
+            if !summary.items(Section::Critical).iter().any(|own| own == &defuse(line)) {
+                summary.push(Section::Critical, &format!("- {line}"));
+            }
+        }
+        summary
+    }
+
     /// Returns the items of a section, without their bullets.
     pub(super) fn items(&self, section: Section) -> Vec<String> {
         let lines = self.lines(section).iter().map(|line| without_bullet(line));

@@ -25,6 +25,17 @@ fn headings_are_parsed_in_every_form() {
 }
 
 #[test]
+fn kept_lines_end_the_critical_context_once() {
+    let summary = Summary::parse("## Goal\nBuild it\n\n## Critical context\n- port 48213");
+    let lines = ["- port 48213", "ends <|im_end|> here"].map(str::to_owned);
+    let kept = summary.keeping(&lines).keeping(&lines);
+    let expect = "## Goal\nBuild it\n\n## Critical context\n- port 48213\n- ends < |im_end|> here";
+    assert_eq!(kept.render(), expect);
+    let empty = Summary::default().keeping(&lines[..1]);
+    assert_eq!(empty.render(), "## Critical context\n- port 48213");
+}
+
+#[test]
 fn lines_that_resemble_headings_stay_text() {
     let text = "## Progress\nNext we look at it\n- Goal: found\n  Task: inner\n### Done\n- a";
     assert_eq!(parsed(text), text);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    Custom, Message, PutBack, Record, RecordBody, RecordKind, Role, ToolCall,
+    ContextEntry, Custom, Message, PutBack, Record, RecordBody, RecordKind, Role, ToolCall,
 };
 use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
@@ -306,6 +306,8 @@ struct LineEnvelope<'a> {
     compaction: Option<CompactionEnvelope>,
     #[serde(borrow)]
     goal: Option<GoalEnvelope<'a>>,
+    #[serde(borrow)]
+    context_entry: Option<EntryEnvelope<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -338,6 +340,12 @@ struct CustomEnvelope<'a> {
 struct GoalEnvelope<'a> {
     #[serde(borrow, default)]
     source: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct EntryEnvelope<'a> {
+    #[serde(borrow)]
+    key: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -377,6 +385,10 @@ impl LineEnvelope<'_> {
         }
         if self.goal.as_ref().is_some_and(|goal| goal.source == "marker") {
             flags |= IndexEntry::BY_MARKER;
+        }
+        let entry = self.context_entry.as_ref();
+        if entry.is_some_and(|entry| entry.key.starts_with(ContextEntry::HOOK_PREFIX)) {
+            flags |= IndexEntry::BY_HOOK;
         }
         let compaction_opens = self.compaction.as_ref().is_some_and(|body| body.epoch.is_some());
         if compaction_opens || self.kind == RecordKind::Epoch {
