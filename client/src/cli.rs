@@ -18,6 +18,7 @@ use crate::commands::exec::ExecArgs;
 use crate::commands::files::FilesCommand;
 use crate::commands::loops::LoopCommand;
 use crate::commands::man::ManArgs;
+use crate::commands::mcp::McpArgs;
 use crate::commands::models::ModelsArgs;
 use crate::commands::servers::ServersCommand;
 use crate::commands::service::ServiceCommand;
@@ -75,6 +76,7 @@ pub(crate) enum CliCommand {
     #[command(subcommand, visible_alias = "server")]
     Servers(ServersCommand),
     Exec(ExecArgs),
+    Mcp(McpArgs),
     #[command(subcommand)]
     Files(FilesCommand),
     #[command(subcommand)]

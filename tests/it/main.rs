@@ -34,6 +34,7 @@ mod home;
 mod images;
 mod limits;
 mod loops;
+mod mcp;
 mod model;
 mod placement;
 mod search;

@@ -16,6 +16,7 @@ pub(crate) mod files;
 pub(crate) mod goal;
 pub(crate) mod loops;
 pub(crate) mod man;
+pub(crate) mod mcp;
 pub(crate) mod models;
 mod parse_error;
 pub(crate) mod recall;
@@ -117,6 +118,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
+        CliCommand::Mcp(args) => mcp::run(&args, ctx),
         CliCommand::Man(args) => man::run(&args, ctx),
         CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
     }
