@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::args::GlobalArgs;
+use crate::commands::acp::AcpArgs;
 use crate::commands::backup::BackupCommand;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
@@ -77,6 +78,7 @@ pub(crate) enum CliCommand {
     Servers(ServersCommand),
     Exec(ExecArgs),
     Mcp(McpArgs),
+    Acp(AcpArgs),
     #[command(subcommand)]
     Files(FilesCommand),
     #[command(subcommand)]

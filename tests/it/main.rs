@@ -12,6 +12,7 @@
     reason = "test helpers fail by panic and write files with std, as tools of a user do"
 )]
 
+mod acp_proxy;
 mod affinity;
 mod allowed_servers;
 mod backup;

@@ -3,6 +3,7 @@
 //! The commands, each in a file or folder of its own with its flags and its output for people. Commands print through
 //! [`CommandContext::terminal`] and call through [`CommandContext::call`]; none opens a socket itself.
 
+pub(crate) mod acp;
 pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod chat;
@@ -118,6 +119,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
+        CliCommand::Acp(args) => acp::run(&args, ctx),
         CliCommand::Mcp(args) => mcp::run(&args, ctx),
         CliCommand::Man(args) => man::run(&args, ctx),
         CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
