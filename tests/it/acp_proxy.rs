@@ -149,7 +149,7 @@ impl Drop for Editor {
 /// Returns the only session, and its messages and calls as `role: text`.
 fn recorded(wire: &mut Wire) -> (Value, Vec<String>) {
     let listed = wire.ok("session.list", json!({}));
-    let [session] = &array(&listed["data"])[..] else { panic!("{listed}") };
+    let [session] = array(&listed["data"]) else { panic!("{listed}") };
     let id = session["sessionId"].as_str().unwrap();
     let records = wire.records(id);
     let said = records.iter().filter_map(|record| {

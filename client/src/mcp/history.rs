@@ -138,7 +138,7 @@ pub(super) async fn read(link: &Arc<DaemonLink>, params: ReadParams) -> CommandR
             return Err(missing());
         };
         let block = block_of(link, id, &page.session, record).await?.ok_or_else(missing)?;
-        let blocks = vec![block.from_offset(wanted.offset)];
+        let blocks = vec![block.without_first(wanted.offset)];
         return Draft { blocks, ..Draft::default() }.fit(link, clamp(params.max_tokens)).await;
     };
     let active = page.records[target].active;
@@ -155,7 +155,7 @@ pub(super) async fn read(link: &Arc<DaemonLink>, params: ReadParams) -> CommandR
     }
     blocks.reverse();
     let target = block_of(link, id, &page.session, record).await?.ok_or_else(missing)?;
-    blocks.push(Block { rank: 0, ..target.from_offset(wanted.offset) });
+    blocks.push(Block { rank: 0, ..target.without_first(wanted.offset) });
     for (distance, record) in later.into_iter().filter(is_neighbor).take(after as usize).enumerate()
     {
         if let Some(block) = block_of(link, id, &page.session, record).await? {
@@ -262,7 +262,7 @@ impl<'a> ReadReference<'a> {
 
 impl Block {
     /// Returns the block without the first bytes of its text.
-    fn from_offset(mut self, offset: usize) -> Self {
+    fn without_first(mut self, offset: usize) -> Self {
         let from = (offset.min(self.text.len())..=self.text.len())
             .find(|at| self.text.is_char_boundary(*at));
         self.offset = from.unwrap_or_default();
@@ -360,7 +360,7 @@ mod tests {
     fn text_goes_on_at_an_offset() {
         let block = |offset| {
             let block = Block::new("a#1".to_owned(), String::new(), "aé b".to_owned(), 0);
-            let block = block.from_offset(offset);
+            let block = block.without_first(offset);
             (block.text, block.offset)
         };
         assert_eq!(block(0), ("aé b".to_owned(), 0));

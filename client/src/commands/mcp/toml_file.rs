@@ -127,9 +127,8 @@ mod tests {
         check(text, format!("{text}\n{added}"));
         let later = "[a]\nb = 1\n\n# about c\n[c]\nd = 2\n";
         check(later, format!("{later}\n{added}"));
-        let with_own =
-            format!("a = 1\n\n[mcp_servers.ollm]\ncommand = \"old\"\n\n# about c\n[c]\nd = 2\n");
-        let without = edit(&with_own, "mcp_servers", "ollm", None).unwrap();
+        let with_own = "a = 1\n\n[mcp_servers.ollm]\ncommand = \"old\"\n\n# about c\n[c]\nd = 2\n";
+        let without = edit(with_own, "mcp_servers", "ollm", None).unwrap();
         assert_eq!(without, "a = 1\n\n# about c\n[c]\nd = 2\n");
     }
 
