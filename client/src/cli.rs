@@ -20,6 +20,7 @@ use crate::commands::files::FilesCommand;
 use crate::commands::hooks::HooksCommand;
 use crate::commands::loops::LoopCommand;
 use crate::commands::man::ManArgs;
+use crate::commands::mcp::McpArgs;
 use crate::commands::models::ModelsArgs;
 use crate::commands::servers::ServersCommand;
 use crate::commands::service::ServiceCommand;
@@ -83,6 +84,7 @@ pub(crate) enum CliCommand {
     Acp(AcpArgs),
     #[command(visible_alias = "hook")]
     Hooks(CommandGroup<HooksCommand>),
+    Mcp(McpArgs),
     Call(CallArgs),
     Events(EventsArgs),
     Daemon(CommandGroup<DaemonCommand>),

@@ -41,6 +41,7 @@ mod completion;
 mod connection;
 mod error;
 mod interrupts;
+mod mcp;
 mod model_server;
 mod project;
 mod regular_file;

@@ -146,6 +146,7 @@ methods! {
     SessionRedo = "session.redo", Completes, Changes, branches::SessionUndoParams => branches::SessionUndoResult, "Redoes the operations that were undone last.";
     SessionOperations = "session.operations", Canceled, Safe, branches::SessionOperationsParams => branches::SessionOperationsResult, "Lists the operations of a session, the newest first.";
     SessionFiles = "session.files", Canceled, Safe, session::files::SessionFilesParams => session::files::SessionFilesResult, "Lists the files that a session read and changed.";
+    SessionBlame = "session.blame", Canceled, Safe, session::files::SessionBlameParams => session::files::SessionBlameResult, "Finds the turns that read or changed a file, in all sessions.";
     SessionFork = "session.fork", Completes, Changes, branches::SessionForkParams => branches::SessionForkResult, "Creates a session that begins as another one does.";
     SnapshotCreate = "snapshot.create", Completes, Changes, snapshot::SnapshotCreateParams => snapshot::SnapshotResult, "Takes a snapshot of a session's context.";
     SnapshotList = "snapshot.list", Canceled, Safe, snapshot::SnapshotListParams => snapshot::SnapshotListResult, "Lists snapshots, the newest first.";
@@ -175,6 +176,7 @@ methods! {
     ModelServers = "model.servers", Canceled, Safe, model::ModelServersParams => model::ModelServersResult, "Reports the state of the model servers, and what a person can do about their problems.";
     ModelWarm = "model.warm", Canceled, Changes, model::ModelWarmParams => model::ModelWarmResult, "Loads a model, so that its next answer starts sooner.";
     ModelCountTokens = "model.countTokens", Canceled, Safe, model::ModelCountTokensParams => model::ModelCountTokensResult, "Counts the tokens of a text or a conversation.";
+    ModelFitText = "model.fitText", Canceled, Safe, model::ModelFitTextParams => model::ModelFitTextResult, "Returns the longest beginning of a text that has at most some tokens.";
     ChatSend = "chat.send", Stream, Changes, chat::ChatSendParams => chat::ChatEvent, "Starts a chat turn and streams its events.";
     ChatSubmitToolResults = "chat.submitToolResults", Completes, Changes, chat::ChatSubmitToolResultsParams => chat::ChatSubmitToolResultsResult, "Submits the results of tool calls that a chat turn waits for.";
     ChatCancel = "chat.cancel", Completes, Changes, session::SessionIdParams => chat::ChatCancelResult, "Cancels the chat turn of a session and records its partial answer.";

@@ -13,6 +13,7 @@
 )]
 
 mod acp;
+mod acp_proxy;
 mod affinity;
 mod allowed_servers;
 mod backup;
@@ -37,6 +38,7 @@ mod hooks;
 mod images;
 mod limits;
 mod loops;
+mod mcp;
 mod model;
 mod placement;
 mod search;

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgMatches, Args, ColorChoice, Command, FromArgMatches, Subcommand};
-use ollm_protocol::Seq;
 use ollm_protocol::content::Role;
+use ollm_protocol::{Seq, Timestamp, sanitize};
 use serde::Deserialize;
 use serde::de::value::{Error, StringDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer as _, Visitor};
 
 use crate::command_error::{CommandError, CommandResult};
+use crate::render::units::{DayBoundary, parse_time};
 
 /// The flags of every command.
 #[derive(Debug, Clone, Args)]
@@ -112,6 +113,15 @@ pub(crate) fn role_parser() -> impl TypedValueParser<Value = Role> {
 /// Parses the number of a record, with or without `#`.
 pub(crate) fn parse_seq(text: &str) -> Result<Seq, &'static str> {
     text.trim_start_matches('#').parse().map(Seq).map_err(|_| "write the number of a record")
+}
+
+/// Parses a time: an age, a date on this machine, or an RFC 3339 time.
+pub(crate) fn given_time(text: &str, boundary: DayBoundary) -> CommandResult<Timestamp> {
+    parse_time(text, boundary, &chrono::Local::now()).ok_or_else(|| {
+        let forms = "write 3d, 12h, 30m, 2026-01-27 or 2026-01-27T10:00:00Z";
+        let text = sanitize::one_line(text);
+        CommandError::usage(format!("{text:?} is not a time; {forms}"), "")
+    })
 }
 
 /// Parses a number of seconds above 0.

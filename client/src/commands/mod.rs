@@ -18,6 +18,7 @@ pub(crate) mod goal;
 pub(crate) mod hooks;
 pub(crate) mod loops;
 pub(crate) mod man;
+pub(crate) mod mcp;
 pub(crate) mod models;
 mod parse_error;
 pub(crate) mod recall;
@@ -122,6 +123,7 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult 
         CliCommand::Socket(_) => daemon::socket(ctx),
         CliCommand::Config(CommandGroup(command)) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
+        CliCommand::Mcp(args) => mcp::run(&args, ctx),
         CliCommand::Man(args) => man::run(&args, ctx),
         CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
     }

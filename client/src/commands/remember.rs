@@ -91,7 +91,7 @@ fn render_remembered(added: &ContextAddEntryResult, flag: &str) -> String {
 }
 
 /// Returns the key of a text: its first words, and a checksum that tells texts with the same beginning apart.
-fn key_of(text: &str) -> String {
+pub(crate) fn key_of(text: &str) -> String {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower
         .split(|char: char| !char.is_alphanumeric())

@@ -69,6 +69,8 @@ impl SearchDocument {
                 let call = record.tool_call.as_ref().filter(|call| !is_recall(&call.name))?;
                 add(&mut text, &call.name);
                 add_value(&mut text, &call.args);
+                let writes = call.writes.iter().flatten().map(|write| &*write.path);
+                add(&mut text, &writes.collect::<Vec<_>>().join("\n"));
                 add(&mut text, &call.result.llm_content);
                 add(&mut text, call.result.error.as_deref().unwrap_or_default());
                 (Role::Tool, call.timestamp)

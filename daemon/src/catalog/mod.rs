@@ -46,7 +46,9 @@ pub(crate) use error::CatalogError;
 use query::sessions::{self, PackedTable};
 pub(crate) use query::sessions::{ListQuery, RetentionRow, TitleWords};
 use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
-pub(crate) use recall::{RecallQuery, RecallScope, RecalledMessage, RecalledPage, TurnRules};
+pub(crate) use recall::{
+    RecallPeriod, RecallQuery, RecallScope, RecalledMessage, RecalledPage, TurnRules,
+};
 use seal::CatalogSeal;
 pub(crate) use search::{SearchPage, SearchQuery};
 #[cfg(test)]

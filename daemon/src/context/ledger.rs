@@ -23,7 +23,7 @@ const READING: &[&str] = &["read", "cat", "view", "open", "show"];
 
 /// The use that a tool call makes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileUse {
+pub(crate) enum FileUse {
     Read,
     Modified,
 }
@@ -157,7 +157,7 @@ impl FileUses {
                         && let Some((used, path)) = file_of(name, args)
                     {
                         self.open.truncate(MAX_OPEN_CALLS - 1);
-                        self.open.push_front((id.clone(), used, plain(path).into()));
+                        self.open.push_front((id.clone(), used, plain_path(path).into()));
                     }
                 }
                 let of_id = |id: &String| self.open.iter().position(|(open, ..)| open == id);
@@ -176,7 +176,7 @@ impl FileUses {
             && call.result.error.is_none()
             && let Some((used, path)) = file_of(&call.name, &call.args)
         {
-            self.add(seq, at, used, plain(path).into());
+            self.add(seq, at, used, plain_path(path).into());
         }
         for write in call.writes.iter().flatten() {
             self.add(seq, at, FileUse::Modified, write.path.as_str().into());
@@ -207,7 +207,7 @@ impl FileUses {
 }
 
 /// Returns a path without `./` in front.
-fn plain(path: &str) -> &str {
+pub(crate) fn plain_path(path: &str) -> &str {
     path.trim_start_matches("./")
 }
 
@@ -216,6 +216,29 @@ fn push(list: &mut Vec<String>, path: &str) {
         list.remove(0);
     }
     list.push(path.to_owned());
+}
+
+/// Returns the uses of files that a record shows by itself: of a request whose result is not known, and of a call that did
+/// not fail. Each has the path as the tool was given it, and the name of the tool.
+pub(crate) fn touches(body: &RecordBody) -> Vec<(FileUse, &str, &str)> {
+    let of_call = |name, args| file_of(name, args).map(|(used, path)| (used, path, name));
+    match body {
+        RecordBody::ToolCall(call) => {
+            let failed = call.result.success == Some(false) || call.result.error.is_some();
+            let own = of_call(call.name.as_str(), &call.args).filter(|_| !failed);
+            let writes = call.writes.iter().flatten();
+            let writes = writes.map(|write| (FileUse::Modified, &*write.path, &*call.name));
+            own.into_iter().chain(writes).collect()
+        }
+        RecordBody::Message(message) => {
+            let calls = message.parts.iter().filter_map(|part| match part {
+                Part::ToolCall { name, args, .. } => of_call(name.as_str(), args),
+                _ => None,
+            });
+            calls.collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the file of a call and its use, if the name and the arguments of the call show them.

@@ -35,7 +35,7 @@ pub(crate) use self::build::{
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
 pub(crate) use self::compact::{defuse, defuse_all};
 pub(crate) use self::input::{BuildInput, ContextError, FactSource, PreviousBuild, digest};
-pub(crate) use self::ledger::{FileUses, Ledger, UsedFile};
+pub(crate) use self::ledger::{FileUse, FileUses, Ledger, UsedFile, plain_path, touches};
 pub(crate) use self::newest::newest_start;
 pub(crate) use self::numbers::{
     ENTRIES_PERCENT, GOAL_PERCENT, MIN_TURN_TOKENS, PIN_PERCENT, RECALL_RESULT_PERCENT,

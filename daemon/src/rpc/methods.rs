@@ -27,7 +27,9 @@ use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, facts, goals, inspect, pins, recall, used_files};
 use crate::app::core::Core;
 use crate::app::hooks::methods as hooks;
-use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
+use crate::app::sessions::{
+    blame, create, delete, documents, export, import, input, list, read, update,
+};
 use crate::app::{backups, chat, files, loops, models, snapshots, store_check};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
 
@@ -48,6 +50,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.app::<m::ModelServers, _, _>(models::servers::report);
     registry.app::<m::ModelWarm, _, _>(models::warm);
     registry.app::<m::ModelCountTokens, _, _>(models::count_tokens);
+    registry.app_blocking::<m::ModelFitText>(models::fit::fit_text);
 
     registry.app_page::<m::FilesDiscover, _, _>(files::discover);
     registry.app::<m::FilesSearch, _, _>(files::search);
@@ -119,6 +122,7 @@ fn session(registry: &mut Registry) {
     registry.app_until_left::<m::SessionRedo, _, _>(undo::redo);
     registry.app_blocking::<m::SessionOperations>(operations::operations);
     registry.app::<m::SessionFiles, _, _>(used_files::list);
+    registry.app_blocking::<m::SessionBlame>(blame::blame);
     registry.app_blocking::<m::SessionFork>(fork::fork);
 }
 

@@ -93,10 +93,18 @@ pub struct ContextRecallParams {
     pub project_path: Option<String>,
     /// The sessions that are asked; default the narrowest one that is named: `session`, `project`, else `all`.
     pub scope: Option<RecallScope>,
+    /// Restricts the search to messages of this time or later.
+    pub since: Option<Timestamp>,
+    /// Restricts the search to messages before this time.
+    pub until: Option<Timestamp>,
     /// The maximum number of messages; default 8, at most 100.
     pub limit: Option<u32>,
     /// The maximum number of tokens that all excerpts may have together; default no limit.
     pub token_limit: Option<u64>,
+    /// Whether only sessions count whose texts any model server may get, for a client that shows them to a model of its own.
+    /// Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unrestricted: bool,
     /// The messages that are not returned; default none. Needs `sessionId`.
     pub exclude: Option<RecallExclusion>,
 }

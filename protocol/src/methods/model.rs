@@ -59,6 +59,31 @@ pub struct ModelCountTokensResult {
     pub margin: u64,
 }
 
+/// The params of `model.fitText`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelFitTextParams {
+    /// The name of the model; default the configured one. Without any, tokens are estimated.
+    pub model: Option<String>,
+    /// The text.
+    pub text: String,
+    /// The most tokens of its beginning.
+    pub token_limit: u64,
+}
+
+/// The result of `model.fitText`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelFitTextResult {
+    /// The length of the beginning that fits, in bytes; that of the whole text if all of it fits.
+    pub bytes: u64,
+    /// The tokens of the beginning.
+    pub tokens: u64,
+    /// The accuracy of the count.
+    pub count_kind: CountKind,
+}
+
 /// The result of `model.list`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

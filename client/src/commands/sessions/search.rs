@@ -6,16 +6,15 @@ use clap::Args;
 use ollm_protocol::content::{Role, SearchSort};
 use ollm_protocol::method::SessionSearch;
 use ollm_protocol::methods::session::{SessionSearchParams, SessionSearchResult};
-use ollm_protocol::sanitize;
 
-use crate::args::{role_parser, wire_enum};
+use crate::args::{given_time, role_parser, wire_enum};
 use crate::command_context::CommandContext;
-use crate::command_error::{CommandError, CommandResult};
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project;
 use crate::render::RenderOptions;
 use crate::render::hit::HitList;
-use crate::render::units::{DayBoundary, parse_time};
+use crate::render::units::DayBoundary;
 
 /// The maximum number of hits of one page.
 const PAGE_HITS: u32 = 200;
@@ -60,15 +59,8 @@ pub(crate) struct SearchArgs {
 }
 
 pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let now = chrono::Local::now();
     let time = |given: &Option<String>, boundary| {
-        let Some(text) = given else { return Ok(None) };
-        let time = parse_time(text, boundary, &now);
-        time.map(Some).ok_or_else(|| {
-            let forms = "write 3d, 12h, 30m, 2026-01-27 or 2026-01-27T10:00:00Z";
-            let text = sanitize::one_line(text);
-            CommandError::usage(format!("{text:?} is not a time; {forms}"), "")
-        })
+        given.as_deref().map(|text| given_time(text, boundary)).transpose()
     };
     let mut params = SessionSearchParams {
         query: args.words.join(" "),

@@ -21,7 +21,7 @@ use crate::app::drafts::counted_for;
 use crate::app::error::Result;
 use crate::app::models::window::window_of;
 use crate::app::path::ActivePath;
-use crate::catalog::{RECALL_SEARCH, RecallQuery};
+use crate::catalog::{RECALL_SEARCH, RecallPeriod, RecallQuery};
 use crate::context::{RECALL_RESULT_PERCENT, defuse_all, prompt_limit};
 use crate::tokens::Counter;
 
@@ -138,6 +138,7 @@ impl<'a> RecallReader<'a> {
             let query = RecallQuery {
                 question,
                 scope: asked.scope(),
+                period: RecallPeriod::default(),
                 limit,
                 turn: None,
                 wants: &|session, seq| {

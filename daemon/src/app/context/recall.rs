@@ -10,9 +10,9 @@ use ollm_protocol::{Seq, SessionId};
 use super::inputs::{self, BuildLeaf, plan, request_like_last};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result, page_limit};
-use crate::app::models::gate::may_quote;
+use crate::app::models::gate::{is_unrestricted, may_quote};
 use crate::app::other_branches::other_branches;
-use crate::catalog::{RecallQuery, RecallScope, RecalledMessage, RecalledPage};
+use crate::catalog::{RecallPeriod, RecallQuery, RecallScope, RecalledMessage, RecalledPage};
 use crate::config::RecallSetting;
 use crate::context::{Built, ItemSource};
 use crate::projects::Projects;
@@ -35,13 +35,15 @@ pub(crate) fn recall(core: &Arc<Core>, params: ContextRecallParams) -> Result<Co
     };
     core.catalog.retry_gaps();
     let own = params.session_id;
-    let page = core.catalog.recall(&RecallQuery {
+    let query = RecallQuery {
         question: &params.query,
         scope: asked.scope(),
+        period: RecallPeriod { since: params.since, until: params.until },
         limit,
         turn: None,
         wants: &|id, seq| Some(id) != own || !shown.contains(&seq),
-    })?;
+    };
+    let page = recall_of(core, &query, &|id| !params.unrestricted || is_unrestricted(core, id))?;
     let model = match own {
         Some(id) => core.placed_or_default(id, core.settings(id)?.model),
         None => core.model_or_default(None),
@@ -71,6 +73,15 @@ pub(in crate::app) fn recall_for_prompt(
     id: SessionId,
     query: &RecallQuery<'_>,
 ) -> Result<RecalledPage> {
+    recall_of(core, query, &|other| may_quote(core, id, other))
+}
+
+/// Finds messages of the sessions that may be shown. Only those of found messages are examined, because each is opened.
+fn recall_of(
+    core: &Core,
+    query: &RecallQuery<'_>,
+    may_show: &dyn Fn(SessionId) -> bool,
+) -> Result<RecalledPage> {
     let mut denied = HashSet::new();
     let wants = query.wants;
     loop {
@@ -80,7 +91,7 @@ pub(in crate::app) fn recall_for_prompt(
         })?;
         let found: HashSet<SessionId> = page.messages.iter().map(|one| one.session_id).collect();
         let before = denied.len();
-        let new: Vec<_> = found.into_iter().filter(|other| !may_quote(core, id, *other)).collect();
+        let new: Vec<_> = found.into_iter().filter(|session| !may_show(*session)).collect();
         denied.extend(new);
         if denied.len() == before {
             return Ok(page);

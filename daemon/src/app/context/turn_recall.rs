@@ -19,7 +19,7 @@ use super::recall::{AskedSessions, recall_for_prompt, shown_in};
 use crate::app::build_request::BuildRequest;
 use crate::app::core::Core;
 use crate::app::error::Result;
-use crate::catalog::{RecallQuery, RecalledMessage, RecalledPage, TurnRules};
+use crate::catalog::{RecallPeriod, RecallQuery, RecalledMessage, RecalledPage, TurnRules};
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all, share};
@@ -297,6 +297,7 @@ impl TurnRecall<'_> {
             &RecallQuery {
                 question,
                 scope: asked.scope(),
+                period: RecallPeriod::default(),
                 limit: MAX_CANDIDATES,
                 turn: Some(TurnRules {
                     states_fact: &states_fact,

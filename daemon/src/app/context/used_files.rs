@@ -128,7 +128,7 @@ impl SessionFiles {
 }
 
 /// Returns a path relative to the project if it is in it, else as it is.
-fn within<'p>(root: Option<&str>, path: &'p str) -> &'p str {
+pub(crate) fn within<'p>(root: Option<&str>, path: &'p str) -> &'p str {
     let beneath = root.and_then(|root| path.strip_prefix(root)?.strip_prefix('/'));
     beneath.filter(|rest| !rest.is_empty()).unwrap_or(path)
 }

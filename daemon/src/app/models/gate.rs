@@ -68,6 +68,12 @@ pub(crate) fn may_quote(core: &Core, id: SessionId, other: SessionId) -> bool {
     }
 }
 
+/// Returns whether any server may get texts of a session, so that clients may show them to models of their own. Blocks on the
+/// disk.
+pub(crate) fn is_unrestricted(core: &Core, id: SessionId) -> bool {
+    matches!(core.allowed_servers(id), Ok(None))
+}
+
 /// Refuses servers that are not configured, and too many of them.
 pub(crate) fn check_servers(core: &Core, servers: Option<&[String]>) -> Result<()> {
     let servers = servers.unwrap_or_default();

@@ -1,6 +1,7 @@
 //! `model.*`: the models of the model server, as clients see them.
 
 pub(crate) mod answer_options;
+pub(crate) mod fit;
 pub(crate) mod gate;
 pub(crate) mod learning;
 pub(crate) mod lessons;

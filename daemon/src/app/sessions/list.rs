@@ -135,7 +135,7 @@ fn title_words(text: Option<&str>) -> Result<Option<TitleWords>> {
 }
 
 /// Returns the hash of a project, which may no longer exist.
-fn lenient_hash(path: Option<&str>) -> Option<String> {
+pub(crate) fn lenient_hash(path: Option<&str>) -> Option<String> {
     path.map(|path| project_hash(&Projects::lenient(path)))
 }
 
@@ -155,14 +155,19 @@ fn parse_cursor(cursor: &str) -> Result<(i64, SessionId)> {
     parse().ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a list"))
 }
 
-/// Finds text in all records (`session.search`). Blocks on the disk.
-pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
-    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_SEARCH)?;
-    let project_hash = lenient_hash(params.project_path.as_deref());
+/// Waits a moment for a catalog that follows, so that a search finds the newest records. Blocks.
+pub(crate) fn catch_up(core: &Core) {
     core.catalog.retry_gaps();
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     }
+}
+
+/// Finds text in all records (`session.search`). Blocks on the disk.
+pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_SEARCH)?;
+    let project_hash = lenient_hash(params.project_path.as_deref());
+    catch_up(core);
     let page = core.catalog.search(&SearchQuery {
         query: &params.query,
         session_id: params.session_id,

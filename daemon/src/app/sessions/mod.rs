@@ -1,5 +1,6 @@
 //! `session.*`: recording, reading, listing, changing, deleting and transferring sessions.
 
+pub(crate) mod blame;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod documents;

@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use super::fulltext;
 
 /// The version of tables and index tokens. A file of another version is removed and recreated.
-pub(crate) const VERSION: i64 = 9;
+pub(crate) const VERSION: i64 = 10;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
 // large values lie in `details`. `ending` has the last 16 digits of the id in reverse order. A session number is never

@@ -54,6 +54,34 @@ pub(crate) enum RecallScope<'a> {
     All,
 }
 
+/// The time in which messages are looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecallPeriod {
+    /// Only messages of this time or later.
+    pub since: Option<Timestamp>,
+    /// Only messages before this time.
+    pub until: Option<Timestamp>,
+}
+
+impl RecallPeriod {
+    fn contains(&self, at: Timestamp) -> bool {
+        self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at < until)
+    }
+
+    /// Narrows a range of documents to the hours of the period.
+    fn narrow(&self, conn: &Connection, range: &mut RecallRange) -> rusqlite::Result<()> {
+        let (mut first, mut last) = (*range.docids.start(), *range.docids.end());
+        if let Some(since) = self.since {
+            first = first.max(fulltext::first_docid(since));
+        }
+        if let Some(until) = self.until {
+            last = last.min(fulltext::last_docid(until, fulltext::spill_hours(conn)?));
+        }
+        range.docids = first..=last;
+        Ok(())
+    }
+}
+
 /// The rules for the prompt of a turn: it has only messages with enough of the question, and with more than it says.
 #[derive(Clone, Copy)]
 pub(crate) struct TurnRules<'a> {
@@ -70,6 +98,7 @@ pub(crate) struct RecallQuery<'a> {
     pub scope: RecallScope<'a>,
     /// Maximum number of messages.
     pub limit: usize,
+    pub period: RecallPeriod,
     /// Set for the prompt of a turn.
     pub turn: Option<TurnRules<'a>>,
     /// Returns whether a message may be found.
@@ -130,6 +159,10 @@ pub(super) fn recall(
     }
     let ranked = shared.read(|conn| {
         let Some(mut range) = range_of(conn, query.scope)? else { return Ok(None) };
+        query.period.narrow(conn, &mut range)?;
+        if range.docids.is_empty() {
+            return Ok(None);
+        }
         if let Some(turn) = query.turn {
             range.limits = range.limits.in_turn();
             if let Some((id, seq)) = turn.question {
@@ -332,6 +365,9 @@ impl Recall<'_> {
         let neighbors = self.neighbors(&origins, &documents)?;
         for RankedDocument { origin, score, terms } in ranked {
             let Some(document) = documents.get(&origin.docid) else { continue };
+            if !self.query.period.contains(document.at) {
+                continue;
+            }
             let Some(Some(title)) = self.titles.get(&origin.session) else { continue };
             let Excerpt { text, terms: in_text } =
                 excerpt(&document.text, self.terms, &of.rarities());

@@ -1,11 +1,18 @@
 //! Recall: the messages that answer a question.
 
 use super::*;
-use crate::catalog::{RecallQuery, RecallScope, RecalledMessage, TurnRules};
+use crate::catalog::{RecallPeriod, RecallQuery, RecallScope, RecalledMessage, TurnRules};
 
 impl CatalogFixture {
     fn recall_in(&self, question: &str, scope: RecallScope<'_>) -> Vec<RecalledMessage> {
-        let query = RecallQuery { question, scope, limit: 8, turn: None, wants: &|_, _| true };
+        let query = RecallQuery {
+            question,
+            scope,
+            period: RecallPeriod::default(),
+            limit: 8,
+            turn: None,
+            wants: &|_, _| true,
+        };
         self.catalog.recall(&query).expect("recalls").messages
     }
 
@@ -127,7 +134,14 @@ fn excluded_messages_give_way_to_the_next_ones() {
     let wants = |_, seq: Seq| seq.0 < 3;
     let scope = RecallScope::Session(id(1));
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, turn: None, wants: &wants };
+    let query = RecallQuery {
+        question,
+        scope,
+        period: RecallPeriod::default(),
+        limit: 8,
+        turn: None,
+        wants: &wants,
+    };
     let page = fixture.catalog.recall(&query).expect("recalls");
     let mut seqs: Vec<_> = page.messages.iter().map(|hit| hit.seq.0).collect();
     seqs.sort_unstable();
@@ -159,7 +173,14 @@ fn recall_while_the_catalog_is_rebuilt_says_so_and_does_not_wait() {
     fixture.record(id(2), Role::User, at(1), "The staging port is 48214.");
     let scope = RecallScope::All;
     let question = "staging port";
-    let query = RecallQuery { question, scope, limit: 8, turn: None, wants: &|_, _| true };
+    let query = RecallQuery {
+        question,
+        scope,
+        period: RecallPeriod::default(),
+        limit: 8,
+        turn: None,
+        wants: &|_, _| true,
+    };
     // The text of the second session cannot be read, so it stays behind.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -198,6 +219,7 @@ fn short_question_needs_one_rare_word() {
         let query = RecallQuery {
             question,
             scope,
+            period: RecallPeriod::default(),
             limit: 8,
             turn: Some(TurnRules { states_fact: &|_| false, question: None }),
             wants: &|_, _| true,
@@ -229,7 +251,14 @@ fn fact_of_the_user_needs_one_rare_word_of_a_question_for_a_prompt() {
         let scope = RecallScope::Session(id(1));
         let states_fact = |text: &str| text.contains(|char: char| char.is_ascii_digit());
         let turn = Some(TurnRules { states_fact: &states_fact, question: None });
-        let query = RecallQuery { question, scope, limit: 8, turn, wants: &|_, _| true };
+        let query = RecallQuery {
+            question,
+            scope,
+            period: RecallPeriod::default(),
+            limit: 8,
+            turn,
+            wants: &|_, _| true,
+        };
         let page = fixture.catalog.recall(&query).expect("recalls");
         page.messages.iter().map(|hit| hit.seq.0).collect::<Vec<_>>()
     };
@@ -257,7 +286,14 @@ fn messages_with_one_rare_word_do_not_displace_one_with_two() {
     let (question, scope) = ("What did Bertolt leave in Larkspur?", RecallScope::Session(id(1)));
     let turn = Some(TurnRules { states_fact: &|_| false, question: None });
     let wants = |_, _| true;
-    let query = RecallQuery { question, scope, limit: 8, turn, wants: &wants };
+    let query = RecallQuery {
+        question,
+        scope,
+        period: RecallPeriod::default(),
+        limit: 8,
+        turn,
+        wants: &wants,
+    };
     let all = RecallQuery { turn: None, limit: 60, ..query };
     let all = fixture.catalog.recall(&all).expect("recalls").messages;
     let rank = all.iter().position(|hit| hit.seq.0 == strong).expect("is found");
@@ -281,6 +317,7 @@ fn messages_for_a_prompt_say_more_than_the_question() {
     let query = RecallQuery {
         question,
         scope,
+        period: RecallPeriod::default(),
         limit: 8,
         turn: Some(TurnRules { states_fact: &|_| false, question: None }),
         wants: &wants,
@@ -306,7 +343,14 @@ fn recorded_question_changes_nothing_that_it_finds() {
     let seq = Seq(texts.len() as u64);
     let find = |scope, question_at| {
         let turn = Some(TurnRules { states_fact: &|_| false, question: question_at });
-        let query = RecallQuery { question, scope, limit: 8, turn, wants: &|_, _| true };
+        let query = RecallQuery {
+            question,
+            scope,
+            period: RecallPeriod::default(),
+            limit: 8,
+            turn,
+            wants: &|_, _| true,
+        };
         fixture.catalog.recall(&query).expect("recalls").messages
     };
     let (session, all) = (RecallScope::Session(id(1)), RecallScope::All);

@@ -1,4 +1,5 @@
-//! `session.files`: the files that a session read and changed, and what became of them on the disk.
+//! `session.files`: the files that a session read and changed, and what became of them on the disk; `session.blame`: the
+//! sessions that used a file.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -79,4 +80,84 @@ impl FileOnDisk {
     pub const fn is_stale(self) -> bool {
         matches!(self, Self::Changed | Self::Missing)
     }
+}
+
+/// The params of `session.blame`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionBlameParams {
+    /// The path of the file: relative to its project, or absolute; at most 2048 bytes. The file need not exist.
+    pub path: String,
+    /// Restricts the search to sessions of the project in this directory.
+    pub project_path: Option<String>,
+    /// Whether only sessions count whose texts any model server may get, for a client that shows them to a model of its own.
+    /// Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unrestricted: bool,
+    /// The most turns of the page, 1 to 100; default 20.
+    pub limit: Option<u32>,
+    /// The `nextCursor` of the page before; absent for the first page.
+    pub cursor: Option<String>,
+}
+
+/// The result of `session.blame`: a page of turns, the newest first.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionBlameResult {
+    /// The turns. A page can have fewer than its limit before the end, and a turn with many calls can be on two pages.
+    pub data: Vec<BlamedTurn>,
+    /// The cursor of the next page; absent at the end.
+    pub next_cursor: Option<String>,
+    /// The number of sessions whose newest records are not indexed yet; absent if there are none.
+    pub behind: Option<u64>,
+}
+
+/// A turn that used a file.
+///
+/// **Shape**: `{"sessionId":"...","title":"Port","seq":12,"at":"...","touch":"changed","tool":"edit","request":{...}}`
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BlamedTurn {
+    /// The session.
+    pub session_id: SessionId,
+    /// The short form of the session's id.
+    pub short_id: Option<String>,
+    /// The title of the session.
+    pub title: String,
+    /// The record with the call: the newest that changed the file, else the newest that read it.
+    pub seq: Seq,
+    /// The time of that record.
+    pub at: Timestamp,
+    /// The use of the file.
+    pub touch: TouchKind,
+    /// The name of the tool.
+    pub tool: String,
+    /// The message of the user that the call follows; absent if there is none.
+    pub request: Option<BlameRequest>,
+    /// Whether the record is on another branch than the active one of its session. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_branch: bool,
+}
+
+/// The use that a turn made of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum TouchKind {
+    /// The file was read.
+    Read,
+    /// The file was changed, created or removed.
+    Changed,
+}
+
+/// The message of the user that led to a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BlameRequest {
+    /// The record of the message.
+    pub seq: Seq,
+    /// The first 600 bytes of its text.
+    pub text: String,
 }

@@ -1,0 +1,241 @@
+//! Adding an entry to a settings file and removing it.
+//!
+//! **Invariants**: a file that does not parse is not changed. A changed file, parsed, differs from the old one by the entry
+//! alone; where the edit of the text cannot do that, the file is refused. The old file is kept before the new one takes its
+//! place, in one step.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::clients::{ClientFile, ENTRY};
+use super::{json_file, line_diff, toml_file, yaml_file};
+use crate::command_error::{CommandError, CommandResult};
+use crate::regular_file::open_input;
+
+/// The ending of the copy of a file as it was.
+const COPY: &str = ".before-ollm";
+/// The largest file, in bytes. Claude Code keeps its history in its settings.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The syntax of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SettingsFormat {
+    /// JSON, with comments and trailing commas.
+    Json,
+    Toml,
+    Yaml,
+}
+
+/// A text that does not parse.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SyntaxError {
+    pub(super) line: usize,
+    pub(super) problem: String,
+}
+
+impl SettingsFormat {
+    /// Returns the value of a text; an empty object for an empty one.
+    fn parse(self, text: &str) -> Result<Value, SyntaxError> {
+        match self {
+            Self::Json => json_file::parse(text),
+            Self::Toml => toml_file::parse(text),
+            Self::Yaml => yaml_file::parse(text),
+        }
+    }
+
+    /// Returns a text that parses with an entry, or without it.
+    fn edit(self, text: &str, section: &str, entry: Option<&Value>) -> Result<String, SyntaxError> {
+        match self {
+            Self::Json => json_file::edit(text, section, ENTRY, entry),
+            Self::Toml => toml_file::edit(text, section, ENTRY, entry),
+            Self::Yaml => Ok(yaml_file::edit(text, section, ENTRY, entry)),
+        }
+    }
+}
+
+/// A change of a settings file.
+#[derive(Debug)]
+pub(super) struct SettingsChange {
+    /// The bytes as they are; `None` if there is no file.
+    old: Option<String>,
+    /// The bytes as they will be; `None` if the file goes.
+    new: Option<String>,
+    is_install: bool,
+}
+
+impl SettingsChange {
+    /// Returns the change that adds the entry, or replaces an older form of it.
+    pub(super) fn install(file: &ClientFile) -> CommandResult<Self> {
+        let old = read(&file.path)?;
+        let new = edited(file, old.as_deref().unwrap_or_default(), Some(&file.entry))?;
+        Ok(Self { old, new: Some(new), is_install: true })
+    }
+
+    /// Returns the change that removes the entry. If nothing else changed since the installation, the file becomes what it
+    /// was, to the byte, or goes if there was none.
+    pub(super) fn uninstall(file: &ClientFile) -> CommandResult<Self> {
+        let old = read(&file.path)?;
+        let Some(text) = &old else { return Ok(Self { old: None, new: None, is_install: false }) };
+        let own = file.format.parse(text).map_err(|error| refused(&file.path, &error))?;
+        let Some(entry) = own.get(file.section).and_then(|section| section.get(ENTRY)) else {
+            return Ok(Self { new: old.clone(), old, is_install: false });
+        };
+        let before = read(&copy_path(&file.path))?;
+        let of_before = edited(file, before.as_deref().unwrap_or_default(), Some(entry)).ok();
+        let new = match of_before {
+            Some(installed) if installed == *text => before,
+            _ => Some(edited(file, text, None)?),
+        };
+        Ok(Self { old, new, is_install: false })
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.old == self.new
+    }
+
+    /// Returns the changed lines, with those around them.
+    pub(super) fn diff(&self, path: &str) -> String {
+        line_diff::diff(path, self.old.as_deref(), self.new.as_deref())
+    }
+
+    /// Makes the change; returns the file as it was before an installation.
+    ///
+    /// **Errors**: the file changed meanwhile.
+    pub(super) fn write(&self, file: &ClientFile) -> CommandResult<Option<PathBuf>> {
+        let (named, copy) = (&file.path, copy_path(&file.path));
+        if read(named)? != self.old {
+            let message = format!("{} changed meanwhile; nothing was done", named.display());
+            return Err(CommandError::usage(message, ""));
+        }
+        // The client follows a link, so the file that it leads to changes, and the link stays.
+        let target = std::fs::canonicalize(named).unwrap_or_else(|_| named.clone());
+        let fail = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CommandError::File { action: "write", path, source }
+        };
+        let mode = target.metadata().map(|found| found.permissions().mode() & 0o777);
+        let mode = mode.unwrap_or(if file.is_shared { 0o644 } else { 0o600 });
+        match (&self.old, self.is_install) {
+            (Some(old), true) => replace(&copy, old, mode).map_err(fail(&copy))?,
+            // The copy of an earlier file would come back by an uninstallation.
+            (None, true) => remove(&copy).map_err(fail(&copy))?,
+            (_, false) => {}
+        }
+        match &self.new {
+            Some(new) => replace(&target, new, mode).map_err(fail(&target))?,
+            None => remove(&target).map_err(fail(&target))?,
+        }
+        if !self.is_install {
+            remove(&copy).map_err(fail(&copy))?;
+        }
+        Ok((self.is_install && self.old.is_some()).then_some(copy))
+    }
+}
+
+/// Returns a text with or without the entry.
+fn edited(file: &ClientFile, text: &str, entry: Option<&Value>) -> CommandResult<String> {
+    let refuse = |error: SyntaxError| refused(&file.path, &error);
+    let mut expect = file.format.parse(text).map_err(refuse)?;
+    let by_hand = || {
+        let path = file.path.display();
+        let entry = serde_json::json!({ file.section: { ENTRY: file.entry } });
+        let message =
+            format!("{path} has a form that cannot be changed safely; the entry is {entry}");
+        CommandError::usage(message, "")
+    };
+    let root = expect.as_object_mut().ok_or_else(by_hand)?;
+    if let Some(entry) = entry {
+        let section = root.entry(file.section).or_insert_with(|| Value::Object(Map::new()));
+        if section.is_null() {
+            *section = Value::Object(Map::new());
+        }
+        let section = section.as_object_mut().ok_or_else(by_hand)?;
+        if section.get(ENTRY) == Some(entry) {
+            return Ok(text.to_owned());
+        }
+        section.insert(ENTRY.to_owned(), entry.clone());
+    } else if let Some(section) = root.get_mut(file.section).and_then(Value::as_object_mut) {
+        section.shift_remove(ENTRY);
+    }
+    let new = file.format.edit(text, file.section, entry).map_err(refuse)?;
+    match file.format.parse(&new) {
+        Ok(found)
+            if without_empty(found.clone(), file.section)
+                == without_empty(expect, file.section) =>
+        {
+            Ok(new)
+        }
+        _ => Err(by_hand()),
+    }
+}
+
+/// Returns a value without the section if that is empty: no section and an empty one say the same.
+fn without_empty(mut value: Value, section: &str) -> Value {
+    let is_empty = match value.get(section) {
+        Some(Value::Object(own)) => own.is_empty(),
+        Some(Value::Null) => true,
+        _ => false,
+    };
+    if let (true, Some(root)) = (is_empty, value.as_object_mut()) {
+        root.shift_remove(section);
+    }
+    value
+}
+
+fn refused(path: &Path, error: &SyntaxError) -> CommandError {
+    let (path, SyntaxError { line, problem }) = (path.display(), error);
+    CommandError::usage(
+        format!("{path} does not parse, so it was not changed: line {line}: {problem}"),
+        "",
+    )
+}
+
+/// Reads a settings file, which may be a link; `None` if there is none.
+fn read(path: &Path) -> CommandResult<Option<String>> {
+    let fail = |source| CommandError::File { action: "read", path: path.to_owned(), source };
+    let opened = match open_input(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+            return Ok(None);
+        }
+        opened => opened.map_err(fail)?,
+    };
+    let mut text = String::new();
+    opened.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(fail)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(fail(io::ErrorKind::FileTooLarge.into()));
+    }
+    Ok(Some(text))
+}
+
+fn copy_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(COPY);
+    name.into()
+}
+
+/// Replaces a file in one step, with its mode.
+fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).create(directory)?;
+    let mut temporary = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(mode))
+        .prefix(".ollm-")
+        .tempfile_in(directory)?;
+    temporary.write_all(text.as_bytes())?;
+    // The umask applies to the permissions of a new file.
+    temporary.as_file().set_permissions(Permissions::from_mode(mode))?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path)?;
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
