@@ -61,6 +61,8 @@ export class ChatModel {
   session?: Session;
   private records: SessionRecord[] = [];
   private wanted = PAGE;
+  /** The records that were read last. */
+  private nShown = PAGE;
   private hasEarlier = false;
   private turn?: Turn;
   private problem?: Item;
@@ -184,7 +186,7 @@ export class ChatModel {
   /** Reads earlier records. */
   async earlier(): Promise<void> {
     if (!this.session || !this.hasEarlier) return;
-    this.wanted += PAGE;
+    this.wanted = Math.max(this.wanted, this.nShown) + PAGE;
     await this.loadFirst(this.session.sessionId);
   }
 
@@ -339,18 +341,22 @@ export class ChatModel {
   /** Reads the end of a session, or all from a record on. Returns false if another session was opened meanwhile. */
   private async load(sessionId: string, revealSeq?: number): Promise<boolean> {
     const serial = ++this.nLoads;
-    let page = await this.readTail(sessionId);
+    let wanted = this.wanted;
+    let page = await this.readTail(sessionId, wanted);
     const isShort = () =>
       itemsOf(page.records).length < MIN_ITEMS || (revealSeq !== undefined && (page.records[0]?.seq ?? 0) > revealSeq);
-    while (isShort() && page.records.length >= this.wanted && this.wanted < MAX_RECORDS) {
-      this.wanted *= 2;
-      page = await this.readTail(sessionId);
+    while (isShort() && page.records.length >= wanted && wanted < MAX_RECORDS) {
+      wanted *= 2;
+      page = await this.readTail(sessionId, wanted);
     }
     if (serial !== this.nLoads) return false;
+    // A record that was revealed stays in what is read later; a page that was short may not be the next time.
+    if (revealSeq !== undefined) this.wanted = wanted;
+    this.nShown = wanted;
     this.session = page.session;
     this.records = page.records;
     this.kept = [];
-    this.hasEarlier = page.records.length >= this.wanted;
+    this.hasEarlier = page.records.length >= wanted;
     this.postConversation(revealSeq);
     const isAnswering = this.isWatching || itemsOf(page.records).some((item) => item.live);
     if (!this.turn && isAnswering) this.watch(true);
@@ -362,10 +368,10 @@ export class ChatModel {
     return true;
   }
 
-  private async readTail(sessionId: string): Promise<RecordPage> {
+  private async readTail(sessionId: string, wanted: number): Promise<RecordPage> {
     const call = (from: number, limit: number) =>
       this.options.connection.call<RecordPage>('session.get', { sessionId, from, limit, branch: 'active' });
-    const page = await call(-this.wanted, Math.min(this.wanted, 1_000));
+    const page = await call(-wanted, Math.min(wanted, 1_000));
     while (page.nextFrom !== undefined) {
       const next = await call(page.nextFrom, 1_000);
       page.records.push(...next.records);
@@ -410,7 +416,7 @@ export class ChatModel {
   private async isRecorded(key: string): Promise<boolean> {
     try {
       await this.options.connection.ready(FATE_MS);
-      const page = await this.readTail(this.session!.sessionId);
+      const page = await this.readTail(this.session!.sessionId, PAGE);
       return page.records.some((record) => record.key === key);
     } catch {
       return false;
