@@ -73,7 +73,10 @@ fn entry_is_added_to_the_file_of_each_client_and_taken_back_to_the_byte() {
         let path = put(&sandbox, name, old);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let shown = sandbox.ctl(["mcp", "install", client, "--dry-run"]).ok();
-        assert!(shown.starts_with("--- ") && shown.contains("\n+"), "{client}: {shown}");
+        assert!(
+            shown.starts_with(&*path.to_string_lossy()) && shown.contains("\n+ "),
+            "{client}: {shown}"
+        );
         assert_eq!(text(&path), old, "{client}: a dry run changes nothing");
         let refused = sandbox.ctl(["mcp", "install", client]).fails(2);
         assert!(refused.contains("add --yes"), "{refused}");

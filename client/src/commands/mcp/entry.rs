@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::clients::{ClientFile, ENTRY};
-use super::{json_file, line_diff, toml_file, yaml_file};
+use super::{json_file, toml_file, yaml_file};
 use crate::command_error::{CommandError, CommandResult};
 use crate::regular_file::open_input;
+use crate::render::line_diff::render_diff;
 
 /// The ending of the copy of a file as it was.
 const COPY: &str = ".before-ollm";
@@ -97,9 +98,15 @@ impl SettingsChange {
         self.old == self.new
     }
 
-    /// Returns the changed lines, with those around them.
-    pub(super) fn diff(&self, path: &str) -> String {
-        line_diff::diff(path, self.old.as_deref(), self.new.as_deref())
+    /// Returns the path and the changed lines, with those around them.
+    pub(super) fn difference(&self, path: &str) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let mut shown = format!("{path}\n");
+        for line in render_diff(&text(&self.old), &text(&self.new)) {
+            shown.push_str(&line);
+            shown.push('\n');
+        }
+        shown
     }
 
     /// Makes the change; returns the file as it was before an installation.

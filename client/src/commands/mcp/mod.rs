@@ -2,12 +2,11 @@
 //!
 //! - `clients`: the clients, their files and the form of an entry.
 //! - `json_file`, `toml_file`, `yaml_file`: an entry in a file, beside everything else in it.
-//! - `entry`: adds and removes it, and checks that nothing else changed. `line_diff` shows the change.
+//! - `entry`: adds and removes it, and checks that nothing else changed.
 
 mod clients;
 mod entry;
 mod json_file;
-mod line_diff;
 mod toml_file;
 mod yaml_file;
 
@@ -81,7 +80,6 @@ struct McpOutcome {
     /// The file as it was before the first installation; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     copy: Option<PathBuf>,
-    diff: String,
 }
 
 pub(crate) fn run(args: &McpArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -139,14 +137,13 @@ fn apply(
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let path = sanitize::one_line(&file.path.to_string_lossy());
-    let diff = change.diff(&path);
+    let diff = change.difference(&path);
     let outcome = |changed, copy| McpOutcome {
         client: args.client,
         path: file.path.clone(),
         changed,
         dry_run: args.dry_run,
         copy,
-        diff: diff.clone(),
     };
     if change.is_nothing() {
         let state =
@@ -154,9 +151,9 @@ fn apply(
         return ctx.print_value(&outcome(false, None), |_, _| format!("{path} {state}\n"));
     }
     if args.dry_run {
-        return ctx.print_value(&outcome(true, None), |outcome, _| outcome.diff.clone());
+        return ctx.print_value(&outcome(true, None), |_, _| diff);
     }
-    if !args.yes && !ctx.confirm(&format!("change {path}"), "changed", |_| diff.clone())? {
+    if !args.yes && !ctx.confirm(&format!("change {path}"), "changed", |_| diff)? {
         return Ok(());
     }
     let copy = change.write(file)?;
