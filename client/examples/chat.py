@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+import unicodedata
 
 
 class Client:
@@ -46,6 +47,11 @@ class Client:
                 yield event["result"]
 
 
+def printable(text):
+    """Leaves out what a terminal would obey."""
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
+
+
 def main():
     question = sys.argv[1] if len(sys.argv) > 1 else "How do I reverse a list?"
     path = subprocess.run(["ollmctl", "socket"], check=True, capture_output=True, text=True).stdout.strip()
@@ -54,9 +60,9 @@ def main():
     message = {"role": "user", "content": question}
     for event in client.events("chat.send", {"sessionId": session, "message": message}):
         if event["kind"] == "delta":
-            print(event.get("text", ""), end="", flush=True)
+            print(printable(event.get("text", "")), end="", flush=True)
         elif event["kind"] == "error":
-            sys.exit(f"\nerror: {event['message']}")
+            sys.exit(f"\nerror: {printable(event['message'])}")
         elif event["kind"] == "done":
             print()
             return

@@ -23,8 +23,8 @@ quote() {
 
 session=$(call session.create '{}' | sed -n 's/.*"sessionId": *"\([^"]*\)".*/\1/p' | head -n 1)
 message="{\"role\":\"user\",\"content\":$(quote "$question")}"
-# Each event is a line; those with a piece of the answer have its text.
+# Each event is a line; those with a piece of the answer have its text. What a terminal would obey is left out.
 ollmctl call chat.send "{\"sessionId\":\"$session\",\"message\":$message}" |
-  sed -n 's/.*"kind":"delta","text":"\(.*\)"}.*/\1/p' |
+  sed -n -e 's/\\u00[01][0-9a-f]/?/g' -e 's/.*"kind":"delta","text":"\(.*\)"}.*/\1/p' |
   while IFS= read -r text; do printf '%b' "$text"; done
 echo

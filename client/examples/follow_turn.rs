@@ -10,6 +10,7 @@ use ollm_protocol::content::Role;
 use ollm_protocol::method::SessionCreate;
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::session::{MessageInput, SessionCreateParams};
+use ollm_protocol::sanitize::Sanitizer;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,11 +23,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let message = Some(MessageInput::text(Role::User, question));
     let params = ChatSendParams { message, ..ChatSendParams::new(session.session_id) };
     let mut turn = FollowedTurn::start(client, params).await?;
+    // A terminal would obey the control characters of a model.
+    let mut sanitizer = Sanitizer::default();
     while let Some(step) = turn.next().await {
         match step? {
             TurnStep::Event(event) => match *event {
                 ChatEvent::Delta { text: Some(text), .. } => {
-                    write!(stdout(), "{text}")?;
+                    write!(stdout(), "{}", sanitizer.push(&text))?;
                     stdout().flush()?;
                 }
                 ChatEvent::Error { message, .. } => return Err(message.into()),

@@ -207,7 +207,13 @@ fn conversation_becomes_a_session_that_a_restarted_proxy_goes_on_with() {
 fn loaded_session_that_is_new_here_is_recorded_from_its_replay() {
     let (sandbox, _daemon, mut wire) = start();
     let mut editor = Editor::scripted(&sandbox, &[]);
-    editor.ask("session/load", json!({ "sessionId": "s-1", "cwd": "/nowhere", "mcpServers": [] }));
+    // The second replay has nothing new.
+    for _ in 0..2 {
+        editor.ask(
+            "session/load",
+            json!({ "sessionId": "s-1", "cwd": "/nowhere", "mcpServers": [] }),
+        );
+    }
     let _ended = editor.leave();
     let (session, said) = recorded(&mut wire);
     assert_eq!(said, ["user: Make the server listen on port 48213.", "assistant: Done."]);
@@ -350,6 +356,7 @@ fn prompt_gets_what_is_recalled_and_a_session_the_server_of_tools() {
     editor.open(&project);
     editor.prompt("Which port does the staging server use?");
     editor.prompt("Thanks!");
+    editor.prompt("/review Which port does the staging server use?");
     let _ended = editor.leave();
     let log = until_some("the log of the agent", || {
         std::fs::read_to_string(sandbox.path("agent.log")).ok()
@@ -363,6 +370,7 @@ fn prompt_gets_what_is_recalled_and_a_session_the_server_of_tools() {
     assert!(added.starts_with("<quoted_history>") && added.contains("48213"), "{added}");
     assert_eq!(prompt[1]["text"], "Which port does the staging server use?");
     assert_eq!(array(&lines[3]["params"]["prompt"]).len(), 1, "nothing is known about thanks");
+    assert_eq!(array(&lines[4]["params"]["prompt"]).len(), 1, "a command stays the first block");
     // The record has what the person wrote.
     wire.wait_for_catalog();
     let recalled =

@@ -367,6 +367,41 @@ fn hook_that_hangs_before_a_compaction_does_not_stop_it() {
 }
 
 #[test]
+fn compaction_waits_for_all_hooks_no_longer_than_for_one() {
+    let mut hooked = Hooked::new(&format!("{IMPATIENT}compression:\n  enabled: false\n"));
+    // One more than run at once.
+    for n in 1..=9 {
+        hooked.own(&format!("before-compaction.d/{n}"), "sleep 1000");
+    }
+    compacted(&mut hooked);
+    let failed: Vec<Value> = (1..=9).map(|_| hooked.event("hook-failed")).collect();
+    let is_late = |data: &&Value| data["error"].as_str().unwrap().contains("it did not run");
+    assert_eq!(failed.iter().filter(is_late).count(), 1, "{failed:?}");
+}
+
+#[test]
+fn session_that_is_taken_back_to_its_beginning_starts_again() {
+    let mut hooked = Hooked::new(PATIENT);
+    hooked.own("session-start", BRANCH);
+    hooked.chat.turn("hello");
+    assert_eq!(hooked.chat.ok("session.undo", json!({}))["leaf"], Value::Null);
+    until("the hook has set its entry again", || hooked.entries().len() == 1);
+    hooked.chat.turn("good morning");
+    assert_eq!(hooked.entries().len(), 1);
+}
+
+#[test]
+fn error_that_quotes_the_output_of_a_hook_is_short() {
+    let mut hooked = Hooked::new(PATIENT);
+    let field = "head -c 50000 /dev/zero | tr '\\0' x";
+    hooked.own("session-start", &format!("printf '{{\"'; {field}; printf '\":1}}'"));
+    hooked.chat.turn("hello");
+    let failed = hooked.event("hook-failed");
+    let error = failed["error"].as_str().unwrap();
+    assert!(error.contains("not the JSON of a hook") && error.len() <= 4096, "{error}");
+}
+
+#[test]
 fn changed_files_of_the_project_are_one_occasion() {
     let mut hooked = Hooked::new(PATIENT);
     hooked.own("files-changed", "cat >> $OUT/changes");

@@ -375,6 +375,8 @@ impl Agent {
 }
 
 fn decode<T: DeserializeOwned>(params: &RawValue) -> RequestResult<T> {
-    serde_json::from_str(params.get())
+    // Params can be absent.
+    let text = if params.get() == "null" { "{}" } else { params.get() };
+    serde_json::from_str(text)
         .map_err(|error| RequestError::invalid(format!("the params are invalid: {error}")))
 }

@@ -1,5 +1,7 @@
 //! Prompts that begin with a slash: commands of `ollmctl` about the session, answered without a model.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anstream::adapter::strip_str;
@@ -59,7 +61,7 @@ pub(super) async fn run(
 ) -> RequestResult {
     let id = session.prepare(agent).await?;
     let failed = |error| RequestError::new(code::INTERNAL, format!("/{name} cannot run: {error}"));
-    let program = std::env::current_exe().map_err(failed)?;
+    let program = own_program().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(&agent.flags).args(line(name, text, id)).current_dir(&session.cwd);
     // Without its caller the command ends, and what it asked the daemon for is canceled.
@@ -81,6 +83,12 @@ pub(super) async fn run(
     let update = updates::answer_chunk(&text, session.next_message_id("command"));
     agent.editor.update(&session.name, update).await;
     Ok(json!({ "stopReason": StopReason::EndTurn }).into())
+}
+
+/// Returns the program of this process. Linux still starts it after an update has replaced its file.
+fn own_program() -> io::Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    if running.exists() { Ok(running.to_owned()) } else { std::env::current_exe() }
 }
 
 /// Returns the command line of `ollmctl`. The text is one word, whatever it begins with.

@@ -14,6 +14,8 @@ use crate::regular_file::open_input;
 
 /// The largest file that is read because a prompt links to it. Larger ones do not fit into a window anyway.
 const MAX_LINKED_BYTES: u64 = 1 << 20;
+/// The most bytes of all files that a prompt links to.
+const MAX_ALL_LINKED_BYTES: usize = 8 << 20;
 
 /// Returns the text of a prompt that has nothing else.
 pub(super) fn only_text(prompt: &[ContentBlock]) -> Option<&str> {
@@ -33,11 +35,14 @@ pub(super) fn reads_files(prompt: &[ContentBlock]) -> bool {
 /// **Errors**: the prompt is empty, or has a kind of content that no model of the daemon takes.
 pub(super) fn message(prompt: Vec<ContentBlock>) -> RequestResult<MessageInput> {
     let mut parts: Vec<Part> = Vec::new();
+    let mut room_bytes = MAX_ALL_LINKED_BYTES;
     for block in prompt {
         match block {
             ContentBlock::Text { text } => add_text(&mut parts, &text),
             ContentBlock::Image { data, mime_type } => parts.push(Part::Image { mime_type, data }),
-            ContentBlock::ResourceLink { uri, name } => add_link(&mut parts, &uri, &name),
+            ContentBlock::ResourceLink { uri, name } => {
+                add_link(&mut parts, &uri, &name, &mut room_bytes);
+            }
             ContentBlock::Resource { resource } => add_resource(&mut parts, resource),
             ContentBlock::Other => {
                 let problem = "a prompt has text, images, resources and links to them";
@@ -83,8 +88,9 @@ fn add_resource(parts: &mut Vec<Part>, resource: Resource) {
     }
 }
 
-/// Adds a link. The text of a linked file follows, because a model cannot read it by itself.
-fn add_link(parts: &mut Vec<Part>, uri: &str, name: &str) {
+/// Adds a link. The text of a linked file follows, because a model cannot read it by itself; `room_bytes` is what all files
+/// may still have.
+fn add_link(parts: &mut Vec<Part>, uri: &str, name: &str, room_bytes: &mut usize) {
     let Some(path) = path_of(uri) else {
         let mut link = String::new();
         let _infallible = if name.is_empty() || name == uri {
@@ -96,7 +102,14 @@ fn add_link(parts: &mut Vec<Part>, uri: &str, name: &str) {
     };
     let shown = path.display().to_string();
     match text_of(&path) {
-        Ok(text) => add_file(parts, &shown, &text),
+        Ok(text) if text.len() > *room_bytes => {
+            let limit = MAX_ALL_LINKED_BYTES >> 20;
+            add_text(parts, &format!("\n[{shown}: all linked files have more than {limit} MiB]\n"));
+        }
+        Ok(text) => {
+            *room_bytes -= text.len();
+            add_file(parts, &shown, &text);
+        }
         Err(problem) => add_text(parts, &format!("\n[{shown}: {problem}]\n")),
     }
 }
@@ -173,6 +186,22 @@ mod tests {
                 "Explain\n\n{shown}:\n````\nfn a() {{}}\n```\n````\n\n/x/y.txt:\n```\nhello\n```\n\n[docs](https://a.b/c)"
             )
         );
+    }
+
+    #[test]
+    fn linked_files_have_a_limit_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a");
+        #[expect(clippy::disallowed_methods, reason = "a file of the test")]
+        std::fs::write(&file, "0123456789").unwrap();
+        let uri = format!("file://{}", file.display());
+        let (mut parts, mut room_bytes) = (Vec::new(), 15);
+        for _ in 0..2 {
+            add_link(&mut parts, &uri, "a", &mut room_bytes);
+        }
+        let [Part::Text { text }] = &parts[..] else { panic!("{parts:?}") };
+        assert_eq!((text.matches("0123456789").count(), room_bytes), (1, 5));
+        assert!(text.contains("all linked files"), "{text}");
     }
 
     #[test]

@@ -294,9 +294,10 @@ impl EditorSession {
             | EventKind::CompressionError
             | EventKind::Compressed => {
                 news.window |= event.kind == EventKind::Compressed;
-                // Steps of one compaction are one piece of news.
-                if news.compactions.last().is_none_or(|(kind, _)| *kind != event.kind) {
-                    news.compactions.push((event.kind, event.data.clone()));
+                // Steps of one compaction are one piece of news; the newest says how it ended.
+                match news.compactions.last_mut() {
+                    Some((kind, data)) if *kind == event.kind => data.clone_from(&event.data),
+                    _ => news.compactions.push((event.kind, event.data.clone())),
                 }
             }
             _ => {}
@@ -405,7 +406,9 @@ impl EditorSession {
             state.n_compactions += 1;
             format!("compaction-{}", state.n_compactions)
         });
-        if kind == EventKind::CompressionProgress {
+        // Lines of the records take the place of a summary: the compaction goes on.
+        let is_provisional = kind == EventKind::CompressionError && data["provisional"] == true;
+        if kind == EventKind::CompressionProgress || (is_provisional && !is_new) {
             state.compaction = Some(id.clone());
         }
         drop(state);
@@ -487,7 +490,11 @@ pub(super) async fn new(agent: &Arc<Agent>, params: SessionToBegin) -> RequestRe
 /// Opens a session and shows all of it (`session/load`).
 pub(super) async fn load(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
     let session = open(agent, params).await?;
-    history::replay(agent, &session).await?;
+    if let Err(error) = history::replay(agent, &session).await {
+        drop(agent.open.remove(&session.name));
+        session.tools.close().await;
+        return Err(error.into());
+    }
     let answer = session.opened(agent, false);
     tell_state(agent, &session).await;
     Ok(answer)

@@ -272,10 +272,13 @@ pub(super) async fn apply(
 ) -> Result<(), crate::error::ClientError> {
     let nothing = Choices::default();
     let earlier = earlier.unwrap_or(&nothing);
-    if choices.model != earlier.model || choices.think != earlier.think {
+    // Another client may have changed meanwhile what is not chosen here.
+    let sets_model = choices.model != earlier.model;
+    let sets_think = choices.think != earlier.think;
+    if sets_model || sets_think {
         let params = SessionUpdateParams {
-            model: choices.model.clone(),
-            options: Some(choices.options()),
+            model: choices.model.clone().filter(|_| sets_model),
+            options: sets_think.then(|| choices.options()),
             ..SessionUpdateParams::new(id)
         };
         let _session = agent.daemon.call::<UpdateSession>(&params).await?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::limits::json_bytes;
 use ollm_protocol::method::EnvSanitize;
 use ollm_protocol::methods::env::EnvSanitizeParams;
 use parking_lot::Mutex;
@@ -22,7 +23,7 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::agent::Agent;
+use super::agent::{Agent, log};
 use super::cancel::Cancellation;
 use super::schema::{McpServer, NamedValue};
 use crate::address;
@@ -32,10 +33,14 @@ use crate::commands::exec;
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The longest wait for the end of a server.
 const END_LIMIT: Duration = Duration::from_secs(2);
+/// The longest wait until a server has been sent that a call is canceled.
+const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// The longest result of a tool in a prompt. A longer one would push out the conversation in most windows.
 const MAX_RESULT_BYTES: usize = 64 << 10;
 /// The most tools that a model is offered: models choose badly among more, and each takes room in the window.
 const MAX_TOOLS: usize = 128;
+/// The longest definition of a tool: each request to the model has all of them.
+const MAX_DEFINITION_BYTES: usize = 32 << 10;
 /// The longest name that every model server accepts.
 const MAX_NAME_CHARS: usize = 64;
 
@@ -119,13 +124,22 @@ impl ToolServers {
     fn offered(&self) -> Vec<(String, Arc<ToolServer>, usize)> {
         let mut names = BTreeSet::new();
         let mut offered = Vec::new();
-        for server in self.started.lock().iter().filter(|server| server.runs()) {
-            for (at, tool) in server.tools.iter().enumerate().take(MAX_TOOLS - offered.len()) {
+        let started = self.started.lock().clone();
+        for server in started {
+            for (at, tool) in server.tools.iter().enumerate().take(MAX_TOOLS - names.len()) {
+                // A server that has ended keeps its names, so that none becomes that of another tool.
                 let name = offered_name(&server.name, &tool.name, &mut names);
-                offered.push((name, Arc::clone(server), at));
+                if server.runs() {
+                    offered.push((name, Arc::clone(&server), at));
+                }
             }
         }
         offered
+    }
+
+    /// Returns whether a server that runs has a tool with this name for the model.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.offered().iter().any(|(offered, ..)| offered == name)
     }
 
     /// Calls a tool by its name for the model.
@@ -142,7 +156,7 @@ impl ToolServers {
         };
         match server.call(&server.tools[at], args, limit, cancellation).await {
             Ok(result) => outcome(&result),
-            Err(problem) => ToolOutcome::failed(problem),
+            Err(problem) => ToolOutcome::failed(cut(problem)),
         }
     }
 
@@ -191,8 +205,8 @@ impl ToolServer {
                 (format!("The tool gave no result within {} s.", limit.as_secs()), "timeout")
             }
         };
-        // A server that has ended does nothing any more.
-        drop(call.cancel(Some(reason.to_owned())).await);
+        // A server that has ended or reads nothing does not delay the result.
+        drop(timeout(CANCEL_LIMIT, call.cancel(Some(reason.to_owned()))).await);
         Err(problem)
     }
 }
@@ -215,9 +229,24 @@ async fn start(agent: &Agent, server: McpServer, cwd: &Path) -> Result<ToolServe
         Some(kind) => return Err(format!("servers of the type {kind} are not supported")),
     };
     let service = service.map_err(|error| error.to_string())?;
-    let tools = service.list_all_tools().await.map_err(|error| error.to_string())?;
+    let mut tools = service.list_all_tools().await.map_err(|error| error.to_string())?;
+    tools.truncate(MAX_TOOLS);
+    tools.retain(|tool| is_offered(&server.name, tool));
     let (peer, service) = (service.peer().clone(), Mutex::new(Some(service)));
     Ok(ToolServer { name: server.name, peer, service, tools })
+}
+
+/// Returns whether the definition of a tool is short enough for a prompt.
+fn is_offered(server: &str, tool: &Tool) -> bool {
+    let is_short = json_bytes(tool) <= MAX_DEFINITION_BYTES;
+    if !is_short {
+        let limit = MAX_DEFINITION_BYTES >> 10;
+        log(&format!(
+            "the tool {} of {server} is left out: its definition has more than {limit} KiB",
+            tool.name
+        ));
+    }
+    is_short
 }
 
 /// Returns the command of a server, which sees the variables that tools may see, and those that the editor names.

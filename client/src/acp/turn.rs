@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::agent::{Agent, RequestResult, log};
 use super::cancel::Cancellation;
 use super::schema::{
-    ContentBlock, Prompt, RequestError, SessionUpdate, StopReason, ToolStatus, code,
+    ContentBlock, Prompt, RequestError, SessionUpdate, StopReason, ToolKind, ToolStatus, code,
 };
 use super::sessions::EditorSession;
 use super::{commands, permissions, prompt, updates};
@@ -53,7 +53,15 @@ pub(super) async fn prompt(
     let message = message?;
     let answer = answer(agent, &session, message, cancellation).await;
     session.set_needs_editor(false);
-    let answer = answer?;
+    let answer = if cancellation.is_canceled() {
+        // The protocol asks for this reply, however the turn ended.
+        if let Err(error) = answer {
+            log(&format!("a canceled turn failed: {}", error.message));
+        }
+        stopped(StopReason::Cancelled, None)
+    } else {
+        answer?
+    };
     // A title that follows from the first message arrives before the end of its answer.
     if let Err(error) = session.tell_fields(agent).await {
         log(&format!("the title of a session could not be read: {error}"));
@@ -360,10 +368,18 @@ async fn run_tool(
     limit: Duration,
     cancellation: &Cancellation,
 ) -> ChatToolResult {
-    let report = updates::tool_call(&call, ToolStatus::Pending);
+    let mut report = updates::tool_call(&call, ToolStatus::Pending);
+    // Editors may allow other kinds without a question, and the kind is only guessed from the name.
+    report.kind = Some(ToolKind::Other);
     agent.editor.update(&session.name, SessionUpdate::ToolCall(report.clone())).await;
     let begun = Instant::now();
-    let checked = permissions::check(agent, session, &call.name, &report);
+    let checked = async {
+        // Such a name can have the form of a pattern, which must not become a rule.
+        if !session.tools.has(&call.name) {
+            return Err(format!("There is no tool {}.", call.name));
+        }
+        permissions::check(agent, session, &call.name, &report).await
+    };
     let permitted = cancellation.unless(timeout(limit, checked)).await;
     let (text, has_failed) = match permitted {
         Some(Ok(Ok(()))) => {

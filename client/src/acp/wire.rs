@@ -71,7 +71,14 @@ impl EditorMessage {
                     Ok(value) => {
                         let id = value.get("id").filter(|id| is_id(id)).cloned();
                         let text = "the line is no JSON-RPC message".to_owned();
-                        invalid(id.unwrap_or_default(), code::INVALID_REQUEST, text)
+                        match id {
+                            // An answer that cannot be read gets no answer itself.
+                            Some(id) if value.get("method").is_none() => {
+                                let error = RequestError::new(code::INTERNAL, text);
+                                Self::Answer { id, result: Err(error) }
+                            }
+                            id => invalid(id.unwrap_or_default(), code::INVALID_REQUEST, text),
+                        }
                     }
                     Err(error) => {
                         invalid(Value::Null, code::PARSE, format!("the line is not JSON: {error}"))
@@ -301,6 +308,7 @@ mod tests {
         check(r#"{"id":7,"result":{"c":2}}"#, r#"7 = {"c":2}"#);
         check(r#"{"id":7,"result":null}"#, "7 = null");
         check(r#"{"id":7,"error":{"code":-1,"message":"no"}}"#, "7 ! -1");
+        check(r#"{"id":7,"error":5}"#, "7 ! -32603");
         check("{\"id\":", "null ? -32700");
         check("hello\n", "null ? -32700");
         check("[]", "null ? -32600");

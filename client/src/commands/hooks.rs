@@ -160,8 +160,14 @@ fn plan_of(hook: &Hook) -> String {
     let lines = match (hook.state, hook.text.as_deref(), hook.trusted_text.as_deref()) {
         (HookState::Unusable, ..) => vec![problem_of(hook)],
         (HookState::Ready, ..) => Vec::new(),
-        (_, None, _) => vec!["it is a program and no text".to_owned()],
-        (HookState::Changed, Some(now), Some(before)) => render_diff(before, now),
+        (_, None, _) => {
+            let path = sanitize::one_line(&hook.path);
+            vec![format!("it is no text, or too long to show: see {path}")]
+        }
+        (HookState::Changed, Some(now), Some(before)) => match render_diff(before, now) {
+            lines if lines.is_empty() => vec!["only ends of lines changed".to_owned()],
+            lines => lines,
+        },
         (_, Some(now), _) => {
             let mut lines: Vec<_> = now.lines().take(MAX_SHOWN_LINES).map(visible).collect();
             let n_more = now.lines().count().saturating_sub(MAX_SHOWN_LINES);
@@ -269,7 +275,7 @@ fn run_lines(error: Option<&str>, stderr: Option<&str>, most: usize) -> String {
     }
     let lines: Vec<&str> = stderr.into_iter().flat_map(str::lines).collect();
     let lines = &lines[lines.len().saturating_sub(most)..];
-    text.extend(lines.iter().map(|line| format!("  stderr:   {}\n", visible(line))));
+    text.extend(lines.iter().map(|line| format!("  stderr:   {}\n", sanitize::one_line(line))));
     text
 }
 

@@ -140,7 +140,7 @@ impl AsyncClient {
     /// Starts a chat turn: sends a user's message and streams the model's answer. [`ChatEvent::Done`] or
     /// [`ChatEvent::Error`] is the last event.
     ///
-    /// **Errors**: as [`AsyncClient::call`]; nothing was recorded then. Later failures arrive as
+    /// **Errors**: as [`AsyncClient::call`]; nothing was recorded if the daemon refused. Later failures arrive as
     /// [`ChatEvent::Error`].
     ///
     /// **Cancel safety**: a turn that has started is canceled; its message stays recorded.

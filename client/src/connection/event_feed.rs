@@ -12,7 +12,7 @@ use super::async_client::EventStream;
 use super::reconnecting::ReconnectingClient;
 use crate::error::ClientError;
 
-/// The pause between two attempts to subscribe while no daemon runs.
+/// The pause before another attempt to subscribe.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Events of the daemon, without an end. After a lost connection the subscription continues behind the last event; an event
@@ -51,7 +51,11 @@ impl EventFeed {
                     return event;
                 }
                 Some(Err(_)) => {}
-                None => self.stream = None,
+                None => {
+                    self.stream = None;
+                    // A daemon that ends each subscription at once must not keep this busy.
+                    sleep(RETRY_PAUSE).await;
+                }
             }
         }
     }

@@ -42,7 +42,7 @@ pub enum TurnStep {
 impl FollowedTurn {
     /// Starts a turn. Params without a key get one, so that a message is recorded once however often it is sent.
     ///
-    /// **Errors**: as [`AsyncClient::send_chat`](super::AsyncClient::send_chat); nothing was recorded then.
+    /// **Errors**: as [`AsyncClient::send_chat`](super::AsyncClient::send_chat).
     pub async fn start(
         client: Arc<ReconnectingClient>,
         mut params: ChatSendParams,
@@ -77,8 +77,7 @@ impl FollowedTurn {
     }
 
     async fn restart(&mut self) -> Result<(), ClientError> {
-        self.n_restarts += 1;
-        if self.n_restarts > MAX_RESTARTS {
+        if self.n_restarts >= MAX_RESTARTS {
             let method = "chat.send".to_owned();
             return Err(ClientError::Closed { method });
         }
@@ -87,6 +86,7 @@ impl FollowedTurn {
             match self.client.client().await?.send_chat(&self.params).await {
                 Ok(stream) => {
                     self.stream = stream;
+                    self.n_restarts += 1;
                     return Ok(());
                 }
                 // Only the connection was lost, and the turn goes on without it.

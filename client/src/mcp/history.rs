@@ -294,7 +294,7 @@ pub(super) async fn block_of(
     };
     let place = format!("{label}, {}, in {:?}", minute(at), session.title);
     let reference = reference(session.short_id.as_deref(), id, seq);
-    Ok(Some(Block::new(reference, place, text, 0)))
+    Ok(Some(Block { is_record: true, ..Block::new(reference, place, text, 0) }))
 }
 
 /// Returns who says something in a record, and the text. Thinking is left out.

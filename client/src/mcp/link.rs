@@ -12,7 +12,7 @@ use ollm_protocol::methods::session::SessionSetProjectServersParams;
 use ollm_protocol::{Method, SessionId};
 use parking_lot::Mutex;
 
-use crate::command_error::{CommandError, CommandResult};
+use crate::command_error::{CommandError, CommandResult, LIST_HINT};
 use crate::connection::{AsyncClient, Connector};
 use crate::error::ClientError;
 use crate::session_lookup;
@@ -64,7 +64,9 @@ impl DaemonLink {
                 page.map(|page| page.data).map_err(client_error)
             })
         });
-        found.await.map_err(|error| CommandError::Thread(std::io::Error::other(error)))?
+        let found = found.await;
+        let found = found.map_err(|error| CommandError::Thread(std::io::Error::other(error)))?;
+        found.map_err(without_titles)
     }
 
     /// Returns whether texts of a session may go to any model, and so to that of the client.
@@ -109,6 +111,14 @@ impl DaemonLink {
         if client.as_ref().is_some_and(|client| Arc::ptr_eq(client, broken)) {
             *client = None;
         }
+    }
+}
+
+/// Returns an error without the titles of sessions: they are texts of conversations, and some may go to no other program.
+fn without_titles(error: CommandError) -> CommandError {
+    match error {
+        CommandError::AmbiguousId { .. } => CommandError::usage(error.message(), LIST_HINT),
+        other => other,
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Block {
     /// The place beside the reference: role, time and title.
     pub(super) place: String,
     pub(super) text: String,
+    /// Whether the text is that of a record, so that `read` goes on where it is cut.
+    pub(super) is_record: bool,
     /// The bytes of the record that precede the text.
     pub(super) offset: usize,
     /// The order in which blocks are kept: those with lower numbers first.
@@ -59,7 +61,7 @@ impl Block {
     pub(super) fn new(reference: String, place: String, text: String, rank: usize) -> Self {
         // That of a remembered text is its key, which anybody may have chosen.
         let reference = defused(&sanitize::one_line(&reference));
-        Self { reference, place, text, offset: 0, rank }
+        Self { reference, place, text, is_record: false, offset: 0, rank }
     }
 
     /// Returns the block with at most `bytes` of its text.
@@ -71,8 +73,10 @@ impl Block {
         let text = defused(&sanitize::text(&self.text[..end]));
         let cut = if end == self.text.len() {
             String::new()
-        } else {
+        } else if self.is_record {
             format!("\n[cut here; it goes on at {}@{}]", self.reference, self.offset + end)
+        } else {
+            "\n[cut here]".to_owned()
         };
         if text.is_empty() { format!("{head}\n{cut}") } else { format!("{head}\n{text}{cut}\n") }
     }
@@ -209,7 +213,8 @@ mod tests {
     }
 
     fn block(name: &str, text: &str, rank: usize) -> Block {
-        Block::new(name.to_owned(), "user".to_owned(), text.to_owned(), rank)
+        let block = Block::new(name.to_owned(), "user".to_owned(), text.to_owned(), rank);
+        Block { is_record: true, ..block }
     }
 
     #[test]
@@ -231,6 +236,13 @@ mod tests {
             "{cut}"
         );
         assert!(!draft.with_room(806).truncated && draft.with_room(805).truncated);
+    }
+
+    #[test]
+    fn cut_text_that_read_does_not_have_names_no_reference() {
+        let excerpt = Block { is_record: false, ..block("a#1", &"x".repeat(400), 0) };
+        let cut = Draft { blocks: vec![excerpt], ..Draft::default() }.with_room(200).text;
+        assert!(cut.contains("[cut here]"), "{cut}");
     }
 
     #[test]

@@ -42,11 +42,18 @@ pub(crate) fn render_diff(before: &str, after: &str) -> Vec<String> {
     shown
 }
 
-/// Returns a line as a terminal may show it, with its indentation.
+/// Returns a line as a terminal may show it, and with everything that it has: a program obeys also what stands in an escape
+/// sequence, so characters that a terminal would obey are shown as `\u{1b}`.
 pub(crate) fn visible(line: &str) -> String {
-    let text = line.trim_start_matches([' ', '\t']);
-    let indent = line[..line.len() - text.len()].replace('\t', "    ");
-    indent + &sanitize::one_line(text)
+    let mut shown = String::with_capacity(line.len());
+    for char in line.chars() {
+        match char {
+            '\t' => shown.push_str("    "),
+            char if sanitize::is_unsafe(char) => shown.extend(char.escape_unicode()),
+            char => shown.push(char),
+        }
+    }
+    shown
 }
 
 /// Compares two texts by their longest common lines. Of long texts, everything between the first and the last difference
@@ -118,7 +125,8 @@ mod tests {
             &["...", "  3", "  4", "- 5", "+ x", "  6", "  7"],
         );
         check("a\nb\nc", "a\nc\nd", &["  a", "- b", "  c", "+ d"]);
-        check("\tx\u{1b}[2Jy", "", &["-     xy"]);
+        check("\tx\u{1b}[2Jy", "", &["-     x\\u{1b}[2Jy"]);
+        check("", "ls \u{1b}]0;; rm -rf ~ #\u{7}", &["+ ls \\u{1b}]0;; rm -rf ~ #\\u{7}"]);
     }
 
     #[test]

@@ -71,10 +71,12 @@ impl HookRuns {
         self.is_following.load(Ordering::Relaxed)
     }
 
-    /// Marks the hooks of a new session as due; its first prompt waits for them.
+    /// Marks the hooks of a session as due that is new or was moved before its first record; its first prompt waits for them.
     pub(crate) fn mark_started(&self, id: SessionId) {
         let mut state = self.state.lock();
-        if !self.has_begun() || state.starting.len() >= MAX_STARTING {
+        // Another token would leave those waiting that have the first one.
+        let is_starting = state.starting.contains_key(&id);
+        if !self.has_begun() || is_starting || state.starting.len() >= MAX_STARTING {
             return;
         }
         state.starting.insert(id, CancellationToken::new());
@@ -228,10 +230,12 @@ mod tests {
         runs.begin();
         runs.mark_started(id());
         assert_eq!(runs.next_started().await, id());
-        let waits =
-            tokio::time::timeout(std::time::Duration::ZERO, runs.wait_for_start(id(), &tasks));
-        assert!(waits.await.is_err());
+        let mut waits = std::pin::pin!(runs.wait_for_start(id(), &tasks));
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut waits).await.is_err());
+        // A session that starts again meanwhile does not start twice.
+        runs.mark_started(id());
         runs.end_start(id());
+        waits.await;
         runs.wait_for_start(id(), &tasks).await;
     }
 }

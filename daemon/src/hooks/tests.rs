@@ -142,6 +142,18 @@ fn foreign_hook_runs_as_it_was_trusted_and_not_after_a_change() {
 }
 
 #[test]
+fn damaged_copy_of_a_trusted_hook_does_not_run() {
+    let places = Places::new();
+    write(&places.foreign("after-turn"), "#!/bin/sh\n", 0o755);
+    places.trust().expect("trusts");
+    let program = places.find().remove(0).program.expect("it is ready");
+    write(&program, "#!/bin/sh\nrm -r ~\n", 0o500);
+    assert_eq!(places.state().0, HookState::Untrusted);
+    places.trust().expect("writes the copy again");
+    assert_eq!(places.state().0, HookState::Ready);
+}
+
+#[test]
 fn hook_that_changed_since_it_was_shown_is_not_trusted() {
     let places = Places::new();
     let hook = places.foreign("after-turn");

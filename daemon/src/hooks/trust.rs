@@ -52,15 +52,16 @@ impl Trust {
         read_project(&self.file(project))
     }
 
-    /// Returns the copy of a content, if it is on the disk.
+    /// Returns the copy of a content, if it is on the disk and whole.
     pub(super) fn copy_of(&self, digest: &str) -> Option<PathBuf> {
-        let path = self.dir.join(digest);
-        path.is_file().then_some(path)
+        self.content(digest).map(|_| self.dir.join(digest))
     }
 
-    /// Returns a content that was trusted.
+    /// Returns a content that was trusted, if its copy is whole.
     pub(super) fn content(&self, digest: &str) -> Option<Vec<u8>> {
-        fsutil::read_regular(&self.copy_of(digest)?).ok()
+        let content = fsutil::read_regular(&self.dir.join(digest)).ok()?;
+        let found = blake3::hash(&content).to_hex().to_string();
+        (found == digest).then_some(content)
     }
 
     /// Lets hooks of a project run: the name, the digest and the content of each.

@@ -1,7 +1,8 @@
 //! The permissions of a session: which tools of a client run without a question, and which never. PROTOCOL.md, 8.2.
 //!
-//! They are the value of one name in the metadata of the session, so they are durable and follow forks. The daemon runs no
-//! tools: it checks the shape of the list, and clients that run tools ask [`decide`].
+//! They are the value of one name in the metadata of the session, so they are durable and follow forks. An import drops
+//! them: its file may be from anybody. The daemon runs no tools: it checks the shape of the list, and clients that run tools
+//! ask [`decide`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -52,6 +52,7 @@ fn tool_runs_after_the_person_allowed_it_without_secrets_of_the_shell() {
     let question = updates.iter().find(|update| update["method"] == "session/request_permission");
     let question = &question.unwrap()["params"];
     assert_eq!(question["toolCall"]["rawInput"], json!({ "text": "milk" }));
+    assert_eq!(question["toolCall"]["kind"], "other", "no editor allows it because of its name");
     let kinds: Vec<_> = array(&question["options"]).iter().map(|one| one["kind"].clone()).collect();
     assert_eq!(kinds, ["allow_once", "allow_always", "reject_once", "reject_always"]);
     let call = of_kind(&updates, "tool_call")[0];
@@ -72,6 +73,20 @@ fn tool_runs_after_the_person_allowed_it_without_secrets_of_the_shell() {
     let failed = of_kind(&updates, "tool_call_update").pop().unwrap();
     assert_eq!(failed["status"], "failed");
     assert!(results(&fake).last().unwrap().contains("does not allow"));
+}
+
+#[test]
+fn call_of_an_unknown_tool_is_refused_without_a_question() {
+    let fake = FakeOllama::new();
+    let (mut editor, session) = start(&fake);
+    editor.permits = "allow_always";
+    // As a rule, this name would allow all tools of the server.
+    script_call(&fake, "notes__*", json!({}));
+    let (_, updates) = editor.prompt(&session, "note milk");
+    assert!(!updates.iter().any(|update| update["method"].is_string()), "{updates:?}");
+    assert!(results(&fake).last().unwrap().contains("There is no tool"));
+    let found = editor.wire().ok("session.get", json!({ "sessionId": session }));
+    assert!(found["session"]["metadata"].get("ollm.permissions").is_none(), "{found}");
 }
 
 #[test]

@@ -154,6 +154,30 @@ fn only_the_entry_goes_if_the_file_changed_since() {
 }
 
 #[test]
+fn newer_form_of_the_entry_keeps_the_copy_of_the_first_installation() {
+    for (client, name, old) in FILES {
+        let sandbox = Sandbox::new();
+        let path = put(&sandbox, name, old);
+        let _done = sandbox.ctl(["mcp", "install", client, "--yes"]).ok();
+        let home = sandbox.home().to_str().unwrap().to_owned();
+        fs::write(&path, text(&path).replace(&home, "/elsewhere")).unwrap();
+        let _done = sandbox.ctl(["mcp", "install", client, "--yes"]).ok();
+        assert!(!text(&path).contains("/elsewhere"), "{client}: {}", text(&path));
+        assert_eq!(text(&sandbox.path(&format!("{name}.before-ollm"))), old, "{client}");
+        let _done = sandbox.ctl(["mcp", "uninstall", client, "--yes"]).ok();
+        assert!(!text(&path).contains("ollm"), "{client}: {}", text(&path));
+        assert!(!sandbox.path(&format!("{name}.before-ollm")).exists(), "{client}");
+        // An entry that was there before goes too.
+        let _done = sandbox.ctl(["mcp", "install", client, "--yes"]).ok();
+        fs::remove_file(sandbox.path(&format!("{name}.before-ollm"))).unwrap();
+        fs::write(&path, text(&path).replace(&home, "/elsewhere")).unwrap();
+        let _done = sandbox.ctl(["mcp", "install", client, "--yes"]).ok();
+        let _done = sandbox.ctl(["mcp", "uninstall", client, "--yes"]).ok();
+        assert!(!text(&path).contains("ollm"), "{client}: {}", text(&path));
+    }
+}
+
+#[test]
 fn link_stays_and_the_file_that_it_leads_to_changes() {
     let sandbox = Sandbox::new();
     let real = put(&sandbox, "dotfiles/codex.toml", "model = \"x\"\n");

@@ -212,6 +212,9 @@ fn context_is_the_state_of_a_session() {
     }
     let last = client.text("context", json!({ "session": "last#3" }));
     assert!(last.contains("Ports"), "{last}");
+    let several = client.fails("context", json!({ "session": &own.session[..4] }));
+    assert!(several.contains("more than one session id"), "{several}");
+    assert!(!several.contains("Ports") && !several.contains("Tests"), "titles are quoted only");
 }
 
 /// Returns the tokens of a text as the daemon counts them, which must be exact here.

@@ -119,6 +119,20 @@ return {
     t.contains(lines, "wrote a.txt")
     t.contains(lines, "#4 has 13,000,000 bytes and is not shown: ollmctl sessions view id")
     t.equal(1, #page.folds)
+    -- A fence that the removal of a sequence makes does not end the block either.
+    page = transcript.page()
+    call = { id = "b", name = "sh", args = { cmd = "ls" }, result = { llmContent = "``\27[m`\nx" } }
+    transcript.record(page, { seq = 5, type = "toolCall", toolCall = call }, "id")
+    t.contains(page.lines, "\n````\n```\nx\n````")
+  end },
+  { "plan names files of its project only, and opens no address", function()
+    local items = require("ollm.undo").items({
+      root = "/p", files = { { path = "a.txt", status = "conflict" } }, kept = { { path = "", file = ".ollm-undo-1/0" } },
+    })
+    t.equal({ "/p/a.txt", "/p/.ollm-undo-1/0" }, { items[1].filename, items[2].filename })
+    items = require("ollm.undo").items({ files = { { path = "scp://host/a", status = "outside" } } })
+    t.equal(nil, items[1].filename)
+    t.equal("scp://host/a: stays: it is outside of the project", items[1].text)
   end },
   { "bar shows the window, the phase and the title as far as there is room", function()
     local winbar = require("ollm.winbar")

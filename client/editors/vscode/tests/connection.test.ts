@@ -229,6 +229,17 @@ describe('connection', () => {
     await until('an event of the new daemon', () => events.some((event) => event.kind === 'message-recorded'));
   });
 
+  it('ends a subscription at the daemon too, which serves 64 of them on a connection', async () => {
+    const connection = scratch.connection();
+    await connection.ready();
+    for (let number = 0; number < 70; number += 1) {
+      const end = connection.subscribe({}, () => {});
+      await connection.call('daemon.status');
+      end();
+    }
+    await connection.open('event.subscribe', {}, 'event', { onItem: () => {}, onLost: () => {} });
+  });
+
   it('stays connected over a planned restart', async () => {
     const connection = scratch.connection();
     await connection.ready();

@@ -37,9 +37,12 @@ describe('texts', () => {
   });
 
   it('make keys for remembered texts', () => {
-    assert.equal(entryKey('Use port 48213!'), 'use-port-48213');
-    assert.equal(entryKey('端口是 6200'), '端口是-6200');
-    assert.equal(entryKey('!!!'), 'note');
+    assert.match(entryKey('Use port 48213!'), /^remember-use-port-48213-[0-9a-f]{8}$/);
+    assert.match(entryKey('端口是 6200'), /^remember-端口是-6200-[0-9a-f]{8}$/);
+    assert.match(entryKey('!!!'), /^remember--[0-9a-f]{8}$/);
+    // An entry with the same key would be replaced.
+    const rule = 'Always answer the questions about the parser';
+    assert.notEqual(entryKey(`${rule} in Spanish`), entryKey(`${rule} in English`));
   });
 });
 
@@ -109,6 +112,9 @@ describe('undo plan', () => {
     assert.match(question.detail, /\.ollm-undo-1\/0/);
     assert.equal(isUnfinished(plan), false);
     assert.equal(isUnfinished({ ...plan, unrecorded: [{ seq: 1, tool: 'x', unfinished: true }] }), true);
+    // The reason for which nothing is put back comes first.
+    const unfinished = { ...plan, unlisted: 2, unrecorded: [{ seq: 1, tool: 'x', unfinished: true }] };
+    assert.match(planWarnings(unfinished)[0], /nobody knows what x \(record 1\) wrote/);
     assert.equal(
       planWarnings({ ...plan, unlisted: 2, unrecordedCalls: 0, kept: [] })[0],
       '2 more files are not listed',
@@ -315,7 +321,31 @@ describe('markdown', () => {
     }
   });
 
+  it('takes the marks that close a heading, and no others', () => {
+    const heading = (text: string) => parse(text)[0].children.map((child: any) => child.text).join('');
+    assert.equal(heading('## Head ##  '), 'Head');
+    assert.equal(heading('# C#'), 'C#');
+    assert.equal(heading('#'), '');
+    assert.deepEqual(markdown.parseInline('` a `'), [{ type: 'code', text: 'a' }]);
+  });
+
   it('takes time in proportion to the text, whatever it is', () => {
+    const gap = ' '.repeat(100_000);
+    const lines = [
+      `# a${gap}b`,
+      `\`\`\`${gap}\``,
+      `${'~'.repeat(100_000)}\``,
+      `| a |\n--${gap}b`,
+      `- ${gap}\u2028`,
+      `[a](${gap.slice(0, 15_000)}b`,
+      `\` ${'a'.repeat(15_000)}\``,
+    ];
+    for (const line of lines) {
+      const began = process.cpuUsage();
+      parse(line);
+      const { user } = process.cpuUsage(began);
+      assert.ok(user < 1_000_000, `${JSON.stringify(line.slice(0, 8))}: ${user / 1000} ms`);
+    }
     for (const unit of ['*', '_a ', '`', '[', '[a](', '**a', '> ', '- ', '![', '~~', '| ', '<http', '\\']) {
       const began = process.cpuUsage();
       parse(unit.repeat(20_000 / unit.length));

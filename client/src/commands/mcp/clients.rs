@@ -210,7 +210,8 @@ fn own_program(environment: &Environment) -> CommandResult<String> {
         source,
     })?;
     let real = |path: &Path| std::fs::canonicalize(path).ok();
-    let in_path = environment.find_program("ollmctl").filter(|found| real(found) == real(&own));
+    let is_own = |found: &PathBuf| found.is_absolute() && real(found) == real(&own);
+    let in_path = environment.find_program("ollmctl").filter(is_own);
     let program = in_path.unwrap_or(own).into_os_string().into_string();
     program.map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
 }

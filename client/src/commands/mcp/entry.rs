@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use tempfile::NamedTempFile;
 
 use super::clients::{ClientFile, ENTRY};
 use super::{json_file, toml_file, yaml_file};
@@ -66,6 +67,8 @@ pub(super) struct SettingsChange {
     /// The bytes as they will be; `None` if the file goes.
     new: Option<String>,
     is_install: bool,
+    /// Whether the file has the entry already, in this form or another one.
+    has_entry: bool,
 }
 
 impl SettingsChange {
@@ -73,25 +76,30 @@ impl SettingsChange {
     pub(super) fn install(file: &ClientFile) -> CommandResult<Self> {
         let old = read(&file.path)?;
         let new = edited(file, old.as_deref().unwrap_or_default(), Some(&file.entry))?;
-        Ok(Self { old, new: Some(new), is_install: true })
+        let has_entry = old.as_deref().is_some_and(|text| has_entry(file, text));
+        Ok(Self { old, new: Some(new), is_install: true, has_entry })
     }
 
     /// Returns the change that removes the entry. If nothing else changed since the installation, the file becomes what it
     /// was, to the byte, or goes if there was none.
     pub(super) fn uninstall(file: &ClientFile) -> CommandResult<Self> {
         let old = read(&file.path)?;
-        let Some(text) = &old else { return Ok(Self { old: None, new: None, is_install: false }) };
+        let change = |old, new, has_entry| Self { old, new, is_install: false, has_entry };
+        let Some(text) = &old else { return Ok(change(None, None, false)) };
         let own = file.format.parse(text).map_err(|error| refused(&file.path, &error))?;
         let Some(entry) = own.get(file.section).and_then(|section| section.get(ENTRY)) else {
-            return Ok(Self { new: old.clone(), old, is_install: false });
+            return Ok(change(old.clone(), old, false));
         };
         let before = read(&copy_path(&file.path))?;
-        let of_before = edited(file, before.as_deref().unwrap_or_default(), Some(entry)).ok();
+        let before_text = before.as_deref().unwrap_or_default();
+        let of_before = edited(file, before_text, Some(entry)).ok();
+        // A copy of a file that had an older form of the entry does not take it back.
+        let is_without = !has_entry(file, before_text);
         let new = match of_before {
-            Some(installed) if installed == *text => before,
+            Some(installed) if installed == *text && is_without => before,
             _ => Some(edited(file, text, None)?),
         };
-        Ok(Self { old, new, is_install: false })
+        Ok(change(old, new, true))
     }
 
     pub(super) fn is_nothing(&self) -> bool {
@@ -109,15 +117,25 @@ impl SettingsChange {
         shown
     }
 
+    /// **Errors**: the file is not as it was when the change was planned.
+    fn require_unchanged(&self, file: &ClientFile) -> CommandResult {
+        if read(&file.path)? == self.old {
+            return Ok(());
+        }
+        let verb = if self.is_install { "install" } else { "uninstall" };
+        let project = if file.is_shared { " --project" } else { "" };
+        let path = file.path.display();
+        let message = format!("{path} changed concurrently, so it was left as it is");
+        let hint = format!("ollmctl mcp {verb} {}{project}", file.client.name());
+        Err(CommandError::usage(message, &hint))
+    }
+
     /// Makes the change; returns the file as it was before an installation.
     ///
-    /// **Errors**: the file changed meanwhile.
+    /// **Errors**: the file changed concurrently.
     pub(super) fn write(&self, file: &ClientFile) -> CommandResult<Option<PathBuf>> {
         let (named, copy) = (&file.path, copy_path(&file.path));
-        if read(named)? != self.old {
-            let message = format!("{} changed meanwhile; nothing was done", named.display());
-            return Err(CommandError::usage(message, ""));
-        }
+        self.require_unchanged(file)?;
         // The client follows a link, so the file that it leads to changes, and the link stays.
         let target = std::fs::canonicalize(named).unwrap_or_else(|_| named.clone());
         let fail = |path: &Path| {
@@ -126,14 +144,23 @@ impl SettingsChange {
         };
         let mode = target.metadata().map(|found| found.permissions().mode() & 0o777);
         let mode = mode.unwrap_or(if file.is_shared { 0o644 } else { 0o600 });
+        let new = self.new.as_deref().map(|new| prepared(&target, new, mode));
+        let new = new.transpose().map_err(fail(&target))?;
         match (&self.old, self.is_install) {
-            (Some(old), true) => replace(&copy, old, mode).map_err(fail(&copy))?,
+            // The copy has the file as it was before the first installation.
+            (Some(_), true) if self.has_entry && copy.exists() => {}
+            (Some(old), true) => {
+                let old = prepared(&copy, old, mode).and_then(|old| persist(old, &copy));
+                old.map_err(fail(&copy))?;
+            }
             // The copy of an earlier file would come back by an uninstallation.
             (None, true) => remove(&copy).map_err(fail(&copy))?,
             (_, false) => {}
         }
-        match &self.new {
-            Some(new) => replace(&target, new, mode).map_err(fail(&target))?,
+        // Clients write their settings at any time. Nothing slow follows, so that hardly a write can be lost.
+        self.require_unchanged(file)?;
+        match new {
+            Some(new) => persist(new, &target).map_err(fail(&target))?,
             None => remove(&target).map_err(fail(&target))?,
         }
         if !self.is_install {
@@ -141,6 +168,13 @@ impl SettingsChange {
         }
         Ok((self.is_install && self.old.is_some()).then_some(copy))
     }
+}
+
+/// Returns whether a text has the entry, in any form.
+fn has_entry(file: &ClientFile, text: &str) -> bool {
+    file.format.parse(text).is_ok_and(|value| {
+        value.get(file.section).is_some_and(|section| section.get(ENTRY).is_some())
+    })
 }
 
 /// Returns a text with or without the entry.
@@ -224,8 +258,8 @@ fn copy_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Replaces a file in one step, with its mode.
-fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+/// Returns a file beside another one that can take its place in one step, with its mode.
+fn prepared(path: &Path, text: &str, mode: u32) -> io::Result<NamedTempFile> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).create(directory)?;
     let mut temporary = tempfile::Builder::new()
@@ -236,6 +270,10 @@ fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     // The umask applies to the permissions of a new file.
     temporary.as_file().set_permissions(Permissions::from_mode(mode))?;
     temporary.as_file().sync_all()?;
+    Ok(temporary)
+}
+
+fn persist(temporary: NamedTempFile, path: &Path) -> io::Result<()> {
     temporary.persist(path)?;
     Ok(())
 }

@@ -23,12 +23,12 @@ pub(super) fn edit(
     entry: Option<&Value>,
 ) -> Result<String, SyntaxError> {
     let Some(root) = document(text)? else {
-        return Ok(entry.map_or_else(
-            || text.to_owned(),
-            |entry| {
-                format!("{}\n", pretty(&serde_json::json!({ section: { name: entry } }), "  ", ""))
-            },
-        ));
+        let Some(entry) = entry else { return Ok(text.to_owned()) };
+        let new = pretty(&serde_json::json!({ section: { name: entry } }), "  ", "");
+        // Comments alone stay.
+        let before = if text.trim().is_empty() { "" } else { text };
+        let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+        return Ok(format!("{before}{gap}{new}\n"));
     };
     let style = JsonLayout::of(text, &root);
     let own = root.members.iter().rev().find(|member| member.key == section);
@@ -189,15 +189,15 @@ impl<'t> JsonLayout<'t> {
         let mut copied = 0;
         for (range, new) in edits {
             edited.push_str(&self.text[copied..range.start]);
-            edited.push_str(new);
+            if self.line_break == "\r\n" {
+                edited.push_str(&new.replace("\r\n", "\n").replace('\n', "\r\n"));
+            } else {
+                edited.push_str(new);
+            }
             copied = range.end;
         }
         edited.push_str(&self.text[copied..]);
-        if self.line_break == "\r\n" {
-            edited.replace("\r\n", "\n").replace('\n', "\r\n")
-        } else {
-            edited
-        }
+        edited
     }
 }
 
@@ -404,6 +404,8 @@ mod tests {
         let new = format!("{{\n  \"servers\": {{\n    {own}\n  }}\n}}\n");
         check("", &new, false);
         check("// mine\n{}\n", &format!("// mine\n{new}"), false);
+        check("// mine", &format!("// mine\n{new}"), false);
+        check("/* mine */\n", &format!("/* mine */\n{new}"), false);
         check(
             "{\n  \"a\": 1 // why\n}\n",
             &format!("{{\n  \"a\": 1, // why\n  \"servers\": {{\n    {own}\n  }}\n}}\n"),

@@ -57,7 +57,7 @@ struct McpInstallArgs {
     /// The client.
     #[arg(value_parser = wire_enum::<ClientName>(&[]))]
     client: ClientName,
-    /// SettingsChange the settings of the project in this directory instead of yours.
+    /// Change the settings of the project in this directory instead of yours.
     #[arg(long)]
     project: bool,
     /// Do not ask.

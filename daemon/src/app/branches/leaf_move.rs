@@ -114,6 +114,7 @@ pub(super) async fn carry_out<F: PlannedFold, T: Send + 'static>(
         FilesRequest::Skip | FilesRequest::Preview => {
             let records = move |view: &View<'_, F>| Ok(plan_now(view)?.records(mark));
             let appended = change(core, id, key, records).await?;
+            start_again(core, id);
             Ok(Moved::Done(appended.map(|Appended { seq, duplicate, .. }| (seq, duplicate)), None))
         }
         FilesRequest::Apply(plan_id) => {
@@ -131,10 +132,18 @@ pub(super) async fn carry_out<F: PlannedFold, T: Send + 'static>(
                 }
                 let (appended, files) =
                     put_back::apply(core, &file_move, plan_id, records, key, &left)?;
+                start_again(core, id);
                 Ok(Moved::Done(Some((appended.seq, appended.duplicate)), Some(files)))
             };
             blocking(core, applied).await
         }
+    }
+}
+
+/// Lets the hooks of a new session run again if no record is before the leaf: the entries that they set are behind it.
+fn start_again(core: &Core, id: SessionId) {
+    if core.sessions.peek(id, |live| live.state().leaf()) == Some(None) {
+        core.hook_runs.mark_started(id);
     }
 }
 

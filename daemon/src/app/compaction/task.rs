@@ -304,7 +304,19 @@ impl<'a> CompactionTask<'a> {
         if plan.in_turn {
             due.change(id, |history| history.has_waited = true);
         }
-        let error = match range.by_model(self.place(), plan).await {
+        let asked = match range.by_model(self.place(), plan).await {
+            // What hooks ask for does not cost the summary.
+            Err(AppError::Compact(CompactError::NoRoom { .. }))
+                if request.instructions != self.request.instructions =>
+            {
+                let instructions = self.request.instructions.clone();
+                let plain = CompactionRequest { instructions, ..request.clone() };
+                let range = SummaryRange::new(self.core, &plain, survey, cut);
+                Box::pin(range.by_model(self.place(), plan)).await
+            }
+            asked => asked,
+        };
+        let error = match asked {
             Err(AppError::Compact(error)) if plan.on_failure != OnFailure::Fail => error,
             made => return made.map(Some),
         };

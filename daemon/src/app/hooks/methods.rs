@@ -15,13 +15,28 @@ use crate::app::error::{AppError, Result};
 use crate::hooks::{FoundHook, RunBy};
 use crate::projects::Projects;
 
+/// The most bytes of texts in a list. Their JSON can have six times as many, and is less than a response may have: a text that
+/// was shortened would hide what is trusted.
+const MAX_TEXT_BYTES: usize = 2 << 20;
+/// The most hooks that are trusted at once: as many as a project can have.
+const MAX_TRUSTED: usize = 64;
+
 /// Lists hooks (`hook.list`). Blocks on the disk.
 pub(crate) fn list(core: &Arc<Core>, params: HookListParams) -> Result<HookListResult> {
     let project = params.project_path.as_deref().map(Projects::canonical).transpose()?;
     let found = core.hooks.find(project.as_deref().map(Path::new), &HookOccasion::ALL);
+    let mut n_left = MAX_TEXT_BYTES;
     let shown = |hook: FoundHook| {
         let has_texts = params.texts && hook.origin == HookOrigin::Project;
-        let (text, trusted_text) = if has_texts { core.hooks.texts(&hook) } else { (None, None) };
+        let texts = if has_texts { core.hooks.texts(&hook) } else { (None, None) };
+        let n_bytes: usize = [&texts.0, &texts.1].into_iter().flatten().map(String::len).sum();
+        let (text, trusted_text) = match n_left.checked_sub(n_bytes) {
+            Some(rest) => {
+                n_left = rest;
+                texts
+            }
+            None => (None, None),
+        };
         Hook { text, trusted_text, ..shown(core, hook) }
     };
     let config = core.config();
@@ -39,6 +54,10 @@ pub(crate) fn list(core: &Arc<Core>, params: HookListParams) -> Result<HookListR
 /// Lets hooks of a project run (`hook.trust`). Blocks on the disk.
 pub(crate) fn trust(core: &Arc<Core>, params: HookTrustParams) -> Result<HookTrustResult> {
     let project = PathBuf::from(Projects::canonical(&params.project_path)?);
+    if params.hooks.len() > MAX_TRUSTED {
+        let problem = format!("must have at most {MAX_TRUSTED} hooks");
+        return Err(AppError::invalid("hooks", problem));
+    }
     let pair = |hook: TrustedHook| (hook.name, hook.digest);
     let wanted: Vec<_> = params.hooks.into_iter().map(pair).collect();
     core.hooks.trust(&project, &wanted)?;

@@ -13,6 +13,7 @@ pub(crate) mod methods;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{
@@ -20,10 +21,13 @@ use ollm_protocol::content::{
     HookState, HookTurn, Variables,
 };
 use ollm_protocol::event::{HookFailedData, HookUntrustedData};
+use ollm_protocol::limits::shorten_text;
 use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextRemoveEntryParams, ContextSource,
 };
+use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::context::entries;
 use super::core::{Core, blocking};
@@ -35,11 +39,16 @@ use crate::hooks::{FoundHook, FoundHooks, HookError, HookOutcome, HookReply, Hoo
 
 /// The most context entries of one output.
 const MAX_ENTRIES: usize = 16;
-/// The longest instructions in characters; every request for a summary repeats them.
+/// The longest instructions in characters, of all hooks together; every request for a summary repeats them.
 const MAX_INSTRUCTIONS: usize = 2000;
-/// The most lines that one output can keep in a summary, and their length in characters: a summary has some dozen lines.
+/// The most lines that hooks can keep in a summary, and their length in characters: a summary has some dozen lines.
 const MAX_KEPT: usize = 8;
 const MAX_KEPT_CHARS: usize = 300;
+/// The longest text of an error in bytes. It can quote the output of a hook, and events and lists have it.
+const MAX_ERROR_BYTES: usize = 4096;
+/// The time, besides the limit of a hook, after which a compaction does without hooks: neither the disk nor the program that
+/// starts them answers.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The demands of hooks on a summary.
 #[derive(Debug, Default)]
@@ -98,13 +107,38 @@ pub(crate) async fn before_compaction(
         return guidance;
     };
     input.compaction = Some(compaction);
-    for FinishedHook { hook, output, .. } in run_occasion(core, &input).await {
+    let limit = core.config().hooks.timeout + LATE;
+    let Ok(finished) = tokio::time::timeout(limit, run_occasion(core, &input)).await else {
+        tracing::warn!(session = %id, "a compaction does without hooks, which did not end in time");
+        return guidance;
+    };
+    for FinishedHook { hook, output, .. } in finished {
         let HookOutput { context, instructions, keep } = output.unwrap_or_default();
-        guidance.instructions.extend(instructions.filter(|text| !text.trim().is_empty()));
-        guidance.keep.extend(keep);
+        if !guidance.add(instructions, keep) {
+            let limits = format!("{MAX_INSTRUCTIONS} characters and {MAX_KEPT} lines");
+            let error = format!(
+                "its instructions and lines are left out: those of all hooks have at most {limits}"
+            );
+            note_failure(core, id, &hook, error);
+        }
         set_entries(core, id, &hook, context).await;
     }
     guidance
+}
+
+impl SummaryGuidance {
+    /// Adds what a hook demands. Returns `false` and adds nothing if all hooks together would demand too much.
+    fn add(&mut self, instructions: Option<String>, keep: Vec<String>) -> bool {
+        let instructions = instructions.filter(|text| !text.trim().is_empty());
+        let all = self.instructions.iter().chain(&instructions);
+        let n_chars: usize = all.map(|text| text.chars().count()).sum();
+        let fits = n_chars <= MAX_INSTRUCTIONS && self.keep.len() + keep.len() <= MAX_KEPT;
+        if fits {
+            self.instructions.extend(instructions);
+            self.keep.extend(keep);
+        }
+        fits
+    }
 }
 
 /// Runs the hooks of an occasion and sets their entries. While they run, the occasion is repeated once behind them.
@@ -197,10 +231,10 @@ async fn run_hooks(
     hooks: Vec<FoundHook>,
     input: &HookInput,
 ) -> Vec<FinishedHook> {
-    let mut running = JoinSet::new();
+    let (mut running, begun) = (JoinSet::new(), Instant::now());
     for (at, hook) in hooks.into_iter().enumerate() {
         let (core, input) = (Arc::clone(core), input.clone());
-        running.spawn(async move { (at, run_hook(&core, hook, &input).await) });
+        running.spawn(async move { (at, run_hook(&core, hook, &input, begun).await) });
     }
     let mut finished = Vec::new();
     while let Some(joined) = running.join_next().await {
@@ -210,29 +244,75 @@ async fn run_hooks(
     finished.into_iter().map(|(_, hook)| hook).collect()
 }
 
-async fn run_hook(core: &Arc<Core>, hook: FoundHook, input: &HookInput) -> FinishedHook {
-    // The semaphore is never closed.
-    let _permit = core.hook_runs.permits.acquire().await;
+/// Runs a hook of an occasion that has begun.
+async fn run_hook(
+    core: &Arc<Core>,
+    hook: FoundHook,
+    input: &HookInput,
+    begun: Instant,
+) -> FinishedHook {
     let config = core.config();
-    let project = input.project_path.as_deref().map(PathBuf::from);
-    let request = HookRequest {
-        program: hook.program.clone().unwrap_or_default(),
-        directory: project.unwrap_or_else(|| core.hooks.home().to_owned()),
-        variables: variables(core, &config, input),
-        input: serde_json::to_string(input).expect("texts and numbers become JSON") + "\n",
-        limit: config.hooks.timeout,
+    let (mut duration_ms, mut stderr) = (0, None);
+    let output = match wait_for_place(core, input.occasion, begun, config.hooks.timeout).await {
+        Some((_place, limit)) => {
+            let request = request_for(core, &config, &hook, input, limit);
+            let reply = core.hooks.launcher.run(run_by(&config), &request).await;
+            if let Ok(reply) = &reply {
+                duration_ms = reply.duration_ms;
+                stderr = Some(reply.stderr.clone()).filter(|text| !text.is_empty());
+            }
+            output_of(reply, input.occasion, &config)
+        }
+        None => Err("it did not run, because others ran until hooks.timeout".to_owned()),
     };
-    let reply = core.hooks.launcher.run(run_by(&config), &request).await;
-    let duration_ms = reply.as_ref().map_or(0, |reply| reply.duration_ms);
-    let stderr = reply.as_ref().ok().map(|reply| reply.stderr.clone());
-    let (output, error) = match output_of(reply, input.occasion, &config) {
+    let (output, error) = match output {
         Ok(output) => (Some(output), None),
-        Err(error) => (None, Some(error)),
+        Err(error) => (None, Some(shortened(error))),
     };
-    let stderr = stderr.filter(|text| !text.is_empty());
     let run = HookRun { at: core.clock.now(), duration_ms, error, stderr };
     core.hook_runs.note_run(&hook.path, run.clone());
     FinishedHook { hook, output, run }
+}
+
+/// Waits until a hook may run; returns its place among the running ones and its limit. A compaction waits for all its hooks:
+/// there the limit includes this wait, and if it is over, the result is `None`.
+async fn wait_for_place(
+    core: &Core,
+    occasion: HookOccasion,
+    begun: Instant,
+    limit: Duration,
+) -> Option<(SemaphorePermit<'_>, Duration)> {
+    // The semaphore is never closed.
+    let place = core.hook_runs.permits.acquire();
+    if occasion != HookOccasion::BeforeCompaction {
+        return Some((place.await.ok()?, limit));
+    }
+    let place = tokio::time::timeout_at(begun + limit, place).await.ok()?.ok()?;
+    let left = limit.saturating_sub(begun.elapsed());
+    (!left.is_zero()).then_some((place, left))
+}
+
+fn request_for(
+    core: &Core,
+    config: &Config,
+    hook: &FoundHook,
+    input: &HookInput,
+    limit: Duration,
+) -> HookRequest {
+    let project = input.project_path.as_deref().map(PathBuf::from);
+    HookRequest {
+        program: hook.program.clone().unwrap_or_default(),
+        directory: project.unwrap_or_else(|| core.hooks.home().to_owned()),
+        variables: variables(core, config, input),
+        input: serde_json::to_string(input).expect("texts and numbers become JSON") + "\n",
+        limit,
+    }
+}
+
+/// Returns the text of an error, shortened.
+fn shortened(mut error: String) -> String {
+    shorten_text(&mut error, MAX_ERROR_BYTES);
+    error
 }
 
 /// Returns the program that starts hooks. `SYSTEMD_EXEC_PID` names the process that systemd itself started; one that such a
@@ -355,12 +435,18 @@ async fn set_entries(core: &Arc<Core>, id: SessionId, hook: &FoundHook, entries:
         };
         if let Err(error) = set {
             let error = format!("the entry {name:?} was not set: {}", with_sources(&error));
-            if let Some(run) = core.hook_runs.last_run(&hook.path) {
-                core.hook_runs.note_run(&hook.path, HookRun { error: Some(error.clone()), ..run });
-            }
-            report_failure(core, id, hook, &error, None);
+            note_failure(core, id, hook, error);
         }
     }
+}
+
+/// Reports a problem of a hook's output, and keeps it with the run.
+fn note_failure(core: &Core, id: SessionId, hook: &FoundHook, error: String) {
+    let error = shortened(error);
+    if let Some(run) = core.hook_runs.last_run(&hook.path) {
+        core.hook_runs.note_run(&hook.path, HookRun { error: Some(error.clone()), ..run });
+    }
+    report_failure(core, id, hook, &error, None);
 }
 
 /// Reports a hook that failed. What it wrote is in the log and in `hook.list` only.
@@ -390,6 +476,17 @@ fn report_skipped(core: &Core, input: &HookInput, hook: &FoundHook) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hooks_together_demand_no_more_of_a_summary_than_one_may() {
+        let mut guidance = SummaryGuidance::default();
+        let lines = |n: usize| vec!["a line".to_owned(); n];
+        assert!(guidance.add(Some("x".repeat(MAX_INSTRUCTIONS)), lines(MAX_KEPT - 1)));
+        assert!(!guidance.add(Some("y".to_owned()), Vec::new()));
+        assert!(!guidance.add(None, lines(2)));
+        assert!(guidance.add(Some(" ".to_owned()), lines(1)));
+        assert_eq!((guidance.instructions.len(), guidance.keep.len()), (1, MAX_KEPT));
+    }
 
     #[test]
     fn output_is_nothing_or_what_the_occasion_allows() {

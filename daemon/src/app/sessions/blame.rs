@@ -58,10 +58,9 @@ pub(crate) fn blame(core: &Arc<Core>, params: SessionBlameParams) -> Result<Sess
         behind = page.behind;
         for hit in page.hits {
             // A session that was deleted or damaged meanwhile is no reason to hide the others.
-            if params.unrestricted && !is_unrestricted(core, hit.session_id) {
-                continue;
-            }
-            if let Ok(Some(touch)) = examine(core, &file, hit.session_id, hit.seq) {
+            if let Ok(Some(touch)) = examine(core, &file, hit.session_id, hit.seq)
+                && (!params.unrestricted || is_unrestricted(core, hit.session_id))
+            {
                 add(&mut data, touch, hit.title);
             }
         }
@@ -140,6 +139,12 @@ struct FileTouch {
 /// Returns the use that a record makes of the file, with the message of the user that it follows.
 fn examine(core: &Core, file: &BlamedFile, id: SessionId, seq: Seq) -> Result<Option<FileTouch>> {
     let Some(record) = core.sessions.records(id, &[seq])?.pop().flatten() else { return Ok(None) };
+    let Some(body) = record.clone().into_body() else { return Ok(None) };
+    let uses = touches(&body);
+    if uses.is_empty() {
+        // A record that only mentions the file; its session stays closed.
+        return Ok(None);
+    }
     let (root, request) = core.sessions.with(id, |live| {
         let state = live.state();
         let mut next = Some(seq);
@@ -152,10 +157,8 @@ fn examine(core: &Core, file: &BlamedFile, id: SessionId, seq: Seq) -> Result<Op
         };
         (state.project_path().map(str::to_owned), request)
     })?;
-    let Some(body) = record.clone().into_body() else { return Ok(None) };
     // A file that a call changed was also read, if it is both.
-    let own =
-        touches(&body).into_iter().filter(|(_, path, _)| file.is_meant_by(path, root.as_deref()));
+    let own = uses.into_iter().filter(|(_, path, _)| file.is_meant_by(path, root.as_deref()));
     let Some((used, _, tool)) = own.max_by_key(|(used, ..)| *used == FileUse::Modified) else {
         return Ok(None);
     };

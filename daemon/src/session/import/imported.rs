@@ -5,7 +5,9 @@ use std::io;
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, SessionHeader};
+use ollm_protocol::content::{
+    ImportLoss, ImportReport, LeafMove, PERMISSIONS, RecordBody, SessionHeader,
+};
 use ollm_protocol::limits::{BoundedField, MAX_OPTIONS_BYTES, json_bytes, shorten_header};
 
 use super::spool::{ImportedRecord, RecordSpool, seq_of};
@@ -102,6 +104,10 @@ impl Imported {
             let reason = format!("longer than {MAX_OPTIONS_BYTES} bytes, so it was dropped");
             losses.add("options", &reason);
         }
+        if header.metadata.remove(PERMISSIONS).is_some() {
+            losses.line = None;
+            losses.add_permissions(1);
+        }
         let of_header = shorten_header(&mut header).into_iter().map(|field| (field, 1)).collect();
         losses.add_shortened(of_header);
         losses.add_of(&mut records);
@@ -163,6 +169,16 @@ impl Losses {
         for (field, n_records) in records.take_without_writes() {
             self.add_times(field, reason, n_records);
         }
+        let n_records = records.take_without_permissions();
+        if n_records > 0 {
+            self.add_permissions(n_records);
+        }
+    }
+
+    /// Adds permissions of tools, which a file cannot give.
+    fn add_permissions(&mut self, n_values: u64) {
+        let what = format!("metadata.{PERMISSIONS}");
+        self.add_times(&what, "a file cannot allow tools", n_values);
     }
 
     fn add_times(&mut self, what: &str, reason: &str, n: u64) {

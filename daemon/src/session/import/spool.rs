@@ -5,13 +5,13 @@
 //! know where its file lies.
 //!
 //! **Invariants**: a record is read back as it was pushed, except for fields above their limit, which are shortened and
-//! counted; memory does not depend on the sizes of the records, except
-//! for the one that is being pushed or read.
+//! counted, and for writes of files and permissions of tools, which are dropped and counted; memory does not depend on
+//! the sizes of the records, except for the one that is being pushed or read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use ollm_protocol::content::{Record, RecordBody, RecordScope};
+use ollm_protocol::content::{PERMISSIONS, Record, RecordBody, RecordScope};
 use ollm_protocol::limits::{BoundedField, shorten_record};
 use ollm_protocol::{Seq, Timestamp};
 
@@ -56,6 +56,14 @@ fn drop_writes(body: &mut RecordBody) -> Option<&'static str> {
     }
 }
 
+/// Drops the permissions of tools: a file must not allow what nobody here was asked about. Returns whether it had some.
+fn drop_permissions(body: &mut RecordBody) -> bool {
+    match body {
+        RecordBody::Meta(patch) => patch.metadata.remove(PERMISSIONS).is_some(),
+        _ => false,
+    }
+}
+
 /// The file of a spool.
 pub(crate) trait SpoolFile: Read + Write + Seek + Send {}
 
@@ -78,6 +86,8 @@ pub(crate) struct RecordSpool {
     shortened: BTreeMap<BoundedField, u64>,
     /// The number of records without the writes that their file named, by field.
     without_writes: BTreeMap<&'static str, u64>,
+    /// The number of records without the permissions that their file named.
+    n_without_permissions: u64,
     error: Option<io::Error>,
 }
 
@@ -92,6 +102,7 @@ impl RecordSpool {
             first_at: None,
             shortened: BTreeMap::new(),
             without_writes: BTreeMap::new(),
+            n_without_permissions: 0,
             error: None,
         }
     }
@@ -106,6 +117,7 @@ impl RecordSpool {
         if let Some(field) = drop_writes(&mut body) {
             *self.without_writes.entry(field).or_default() += 1;
         }
+        self.n_without_permissions += u64::from(drop_permissions(&mut body));
         let mut fields = shorten_record(&mut body);
         // The beginning of a key would be another key.
         let is_short = |key: &String| BoundedField::Key.check(key.len()).is_ok();
@@ -139,6 +151,11 @@ impl RecordSpool {
     /// Takes the number of records without the writes that their file named, by field.
     pub(super) fn take_without_writes(&mut self) -> BTreeMap<&'static str, u64> {
         std::mem::take(&mut self.without_writes)
+    }
+
+    /// Takes the number of records without the permissions that their file named.
+    pub(super) fn take_without_permissions(&mut self) -> u64 {
+        std::mem::take(&mut self.n_without_permissions)
     }
 
     /// Returns the number of records.

@@ -61,10 +61,21 @@ local function noted_socket(home)
   return noted.socket
 end
 
---- Returns whether a socket belongs to this user or to root; another user could have created it to read what is sent.
+--- The permission bits of a directory that let others write to it, and the one that keeps them from replacing files.
+local WRITABLE, STICKY = tonumber("022", 8), tonumber("1000", 8)
+
+--- Returns whether a socket belongs to this user or to root, in a directory in which nobody else can replace it;
+--- another user could have created it to read what is sent.
 local function is_own_socket(path)
-  local stat = uv.fs_stat(path)
-  return stat ~= nil and stat.type == "socket" and (stat.uid == uv.getuid() or stat.uid == 0)
+  local function is_own(stat)
+    return stat.uid == uv.getuid() or stat.uid == 0
+  end
+  local socket, directory = uv.fs_stat(path), uv.fs_stat(vim.fs.dirname(path))
+  if not socket or not directory then
+    return false
+  end
+  local is_closed = bit.band(directory.mode, WRITABLE) == 0 or bit.band(directory.mode, STICKY) ~= 0
+  return socket.type == "socket" and is_own(socket) and is_own(directory) and is_closed
 end
 
 --- Returns the sockets to try, in order, and the id that the home of the daemon must have, or nil for any home.

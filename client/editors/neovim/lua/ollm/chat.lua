@@ -498,6 +498,9 @@ function Chat:refuse(turn, err)
   self.turn = nil
   if err.kind == "closed" or err.kind == "timeout" then
     -- Perhaps the message was recorded. The records say so once they can be read.
+    if self.unsure and self.unsure.message then
+      self.view:give_back(self.unsure.message)
+    end
     self.unsure = turn
   elseif turn.message then
     self.view:give_back(turn.message)
@@ -507,7 +510,8 @@ function Chat:refuse(turn, err)
       self:settle_unsure()
     end)
   end
-  if err.kind == "conflict" then
+  -- Other conflicts, such as files that are being put back, have a holder that is no turn.
+  if err.kind == "conflict" and tostring((err.data or {}).holder):find(" since ", 1, true) then
     follow.begin_foreign(self, nil)
   end
   self:remark_error(err)
@@ -595,7 +599,14 @@ function Chat:stop()
     self.turn:stop(self:id())
     return true
   elseif self.foreign then
-    rpc.call("chat.cancel", { sessionId = self:id() }, nil, ui.reporting(function() end))
+    rpc.call("chat.cancel", { sessionId = self:id() }, nil, ui.reporting(function(done)
+      if not done.canceled then
+        -- No turn is running: the event of its end was missed.
+        follow.end_foreign(self)
+        self:update()
+        self:draw_bar()
+      end
+    end))
     return true
   end
   return false

@@ -153,6 +153,8 @@ local HANDLERS = {
   end,
   ["session-deleted"] = function(chat)
     chat.session, chat.records, chat.status = nil, {}, nil
+    -- What held for the session does not for the one that the next message begins.
+    chat.from, chat.is_current = 0, nil
     M.end_foreign(chat)
     chat:remark("The session was deleted. The next message begins a new one.")
   end,

@@ -190,7 +190,8 @@ local function drain()
     if item.closed then
       handle_close(item.pipe, item.closed)
     elseif item.pipe == pipe then
-      handle_frame(item.line)
+      -- A frame that is not as expected must not end the handling of those behind it.
+      guarded(handle_frame, item.line)
     end
     if uv.hrtime() - started > SLICE_NS and first <= last then
       -- A timer and not `vim.schedule`, which would run before the next key is read.

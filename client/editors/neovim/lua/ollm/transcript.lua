@@ -101,7 +101,8 @@ end
 --- Adds an output, as code that no Markdown in it can end.
 local function verbatim(page, output, label)
   local lines = text.lines((output:gsub("\n+$", "")))
-  local fence = text.fence(output)
+  -- Of the lines as they are shown: what is removed from them may part the backticks of a fence.
+  local fence = text.fence(table.concat(lines, "\n"))
   local first = #page.lines
   add(page, fence)
   vim.list_extend(page.lines, lines)

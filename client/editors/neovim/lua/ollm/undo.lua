@@ -46,24 +46,36 @@ local function words_of(file, is_applied)
   return words
 end
 
---- Returns whether a buffer of the editor has changes of a file that are not saved.
-local function is_unsaved(path)
-  local buffer = vim.fn.bufnr("^" .. vim.fn.fnameescape(path) .. "$")
-  return buffer > 0 and vim.bo[buffer].modified
+--- Returns the files of which a buffer has changes that are not saved, as a set of paths.
+local function unsaved_files()
+  local files = {}
+  for _, buffer in ipairs(vim.api.nvim_list_bufs()) do
+    local name = vim.bo[buffer].modified and vim.api.nvim_buf_get_name(buffer) or ""
+    if name ~= "" then
+      -- The daemon names projects without links, unlike an editor that was started behind one.
+      files[vim.uv.fs_realpath(name) or name] = true
+    end
+  end
+  return files
 end
 
 --- Returns the items of the quickfix list for a plan.
 ---@param plan table
 ---@return table[]
 function M.items(plan)
-  local items = {}
+  local items, unsaved = {}, unsaved_files()
   for _, file in ipairs(plan.files or {}) do
     local path = (plan.root and plan.root .. "/" or "") .. text.one_line(file.path)
+    -- Without a project, a path of a session could be an address such as `scp://`, which opens a connection.
+    local filename = vim.startswith(path, "/") and path or nil
     local words = words_of(file, plan.applied)
-    if not plan.applied and file.status == "putBack" and is_unsaved(path) then
+    if not plan.applied and file.status == "putBack" and unsaved[path] then
       words = words .. " (a buffer has unsaved changes)"
     end
-    items[#items + 1] = { filename = path, lnum = 1, text = words, type = file.status == "putBack" and "I" or "W" }
+    items[#items + 1] = {
+      filename = filename, lnum = filename and 1, text = filename and words or path .. ": " .. words,
+      type = file.status == "putBack" and "I" or "W",
+    }
   end
   if (plan.unlisted or 0) > 0 then
     items[#items + 1] = { text = "and " .. text.counted(plan.unlisted, "more file"), type = "I" }
@@ -80,7 +92,10 @@ function M.items(plan)
   end
   for _, kept in ipairs(plan.kept or {}) do
     local words = "a content that is nowhere else is kept in this file"
-    items[#items + 1] = { filename = text.one_line(kept.file), lnum = 1, text = words, type = "W" }
+    local file = text.one_line(kept.file)
+    local filename = vim.startswith(file, "/") and file or plan.root and plan.root .. "/" .. file or nil
+    words = filename and words or file .. ": " .. words
+    items[#items + 1] = { filename = filename, lnum = filename and 1, text = words, type = "W" }
   end
   return items
 end

@@ -350,7 +350,10 @@ function View:set_bar(make)
   for _, window in ipairs(vim.fn.win_findbuf(self.buffer)) do
     local bar = make(api.nvim_win_get_width(window))
     if vim.wo[window].winbar ~= bar then
-      vim.wo[window][0].winbar = bar
+      -- A window of one line has no room for a bar, which is an error in some versions.
+      pcall(function()
+        vim.wo[window][0].winbar = bar
+      end)
     end
     self.bar = bar
   end

@@ -107,7 +107,13 @@ export class ChatModel {
       this.reset();
       this.wanted = PAGE;
     }
-    if (!(await this.loadFirst(sessionId, revealSeq))) return;
+    try {
+      if (!(await this.loadFirst(sessionId, revealSeq))) return;
+    } catch (error) {
+      // The session before stays the one of the chat.
+      this.reloadSoon(0);
+      throw error;
+    }
     this.options.onSession(this.session);
     void this.rememberCurrent();
     void this.readWindow();
@@ -129,6 +135,8 @@ export class ChatModel {
     if (!text.trim()) return refuse(new Failure('empty', 'it has no text'));
     if (this.isRunning || this.isSending)
       return refuse(new Failure('busy', 'the model is answering; stop the answer, or wait for its end'));
+    // The session of the chat is still the one before; the message is not meant for it.
+    if (this.nOpening) return refuse(new Failure('busy', 'a session is being opened; send the message again then'));
     this.isSending = true;
     try {
       await this.sendNow(text, requestId, refuse);
@@ -138,8 +146,10 @@ export class ChatModel {
   }
 
   private async sendNow(text: string, requestId: number, refuse: (failure: Failure) => void): Promise<void> {
+    const shown = this.session?.sessionId;
     try {
       await this.options.connection.ready(READY_MS);
+      if (this.nOpening || this.session?.sessionId !== shown) throw new Failure('busy', 'another session was opened');
       await this.ensureSession();
     } catch (error) {
       return refuse(toFailure(error));
@@ -155,7 +165,12 @@ export class ChatModel {
     } catch (error) {
       const failure = toFailure(error);
       const isUnknown = failure.kind === 'disconnected' || failure.kind === 'deadline';
-      if (isUnknown && (await this.isRecorded(key))) return accepted();
+      if (isUnknown && (await this.isRecorded(key))) {
+        // A session with a record is no draft; without this, the next message would begin another one.
+        if (this.session) this.session.draft = false;
+        this.reloadSoon(0);
+        return accepted();
+      }
       this.unsettled = isUnknown ? { text, key } : undefined;
       refuse(failure);
     }
@@ -177,7 +192,12 @@ export class ChatModel {
   async stop(): Promise<void> {
     if (!this.session || !this.isRunning) return;
     try {
-      await this.options.connection.call('chat.cancel', { sessionId: this.session.sessionId });
+      const { sessionId } = this.session;
+      const { canceled } = await this.options.connection.call<{ canceled: boolean }>('chat.cancel', { sessionId });
+      if (canceled || !this.isWatching) return;
+      // No turn is running: the event of its end was missed.
+      this.watch(false);
+      this.reloadSoon(0);
     } catch (error) {
       this.setNotice(noticeOf(toFailure(error)));
     }
@@ -253,7 +273,10 @@ export class ChatModel {
     this.turn = turn;
     this.setBar({ phase: 'sending', running: true });
     const stream = {
-      onItem: (event: ChatEvent) => this.turnEvent(turn, event),
+      onItem: (event: ChatEvent) => {
+        this.turnEvent(turn, event);
+        return event.kind === 'done' || event.kind === 'error';
+      },
       onLost: (failure: Failure) => this.turnEnded(turn, turn.fail(failure)),
     };
     try {

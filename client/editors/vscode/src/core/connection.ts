@@ -36,8 +36,8 @@ export interface ConnectionOptions {
 
 /** A stream of notifications that a call began, such as a chat turn. */
 export interface Stream {
-  /** Receives each item of the stream. */
-  onItem(item: any): void;
+  /** Receives each item of the stream; returns true with the last one, if a kind of item says so. */
+  onItem(item: any): unknown;
   /** Is called when the connection ends before the stream. */
   onLost(failure: Failure): void;
 }
@@ -51,6 +51,8 @@ interface Subscription {
   filter: EventFilter;
   onEvent: (event: DaemonEvent) => void;
   since?: { epoch: string; eventSeq: number };
+  /** Ends it at the daemon, which serves a few dozen of them on a connection. */
+  end?: () => void;
 }
 
 export class Connection {
@@ -99,8 +101,9 @@ export class Connection {
     if (rpc !== this.rpc) throw lost();
     this.streams.set(key, stream);
     return () => {
-      this.streams.delete(key);
+      // A later connection has streams of its own with the same numbers.
       if (rpc !== this.rpc) return;
+      this.streams.delete(key);
       void rpc?.sendRequest(`${noun}.unsubscribe`, ParameterStructures.byPosition, number).catch(() => {});
     };
   }
@@ -110,7 +113,10 @@ export class Connection {
     const subscription: Subscription = { filter, onEvent };
     this.subscriptions.add(subscription);
     if (this.state === 'connected') void this.follow(subscription).catch(() => {});
-    return () => this.subscriptions.delete(subscription);
+    return () => {
+      this.subscriptions.delete(subscription);
+      subscription.end?.();
+    };
   }
 
   /** Connects again, to the daemon that the settings name now. */
@@ -223,8 +229,8 @@ export class Connection {
     if ('error' in params) {
       this.streams.delete(key);
       stream.onLost(failureOf(params.error as object));
-    } else {
-      stream.onItem(params.result);
+    } else if (stream.onItem(params.result) === true) {
+      this.streams.delete(key);
     }
   }
 
@@ -249,7 +255,10 @@ export class Connection {
       // The daemon is shutting down: the socket closes next, and the reconnect subscribes again.
       onLost: () => {},
     };
-    await this.open('event.subscribe', { ...subscription.filter, since: subscription.since }, 'event', stream);
+    const params = { ...subscription.filter, since: subscription.since };
+    const end = await this.open('event.subscribe', params, 'event', stream);
+    if (!this.subscriptions.has(subscription)) return end();
+    subscription.end = end;
     // From now on, whatever happens is an event; a later subscription continues from the newest one seen.
     subscription.since ??= this.hello && { epoch: this.hello.epoch, eventSeq: 0 };
   }

@@ -23,7 +23,8 @@ export class Failure extends Error {
 /** Returns the failure in an error response or in an `error` event. */
 export function failureOf(error: { message?: unknown; data?: unknown }): Failure {
   const data = isObject(error.data) ? error.data : {};
-  const hint = typeof data.hint === 'string' ? clean(data.hint) : undefined;
+  // One line: a person copies it into a terminal, where a second one would run at once.
+  const hint = typeof data.hint === 'string' ? oneLine(data.hint) : undefined;
   const kind = typeof data.kind === 'string' ? data.kind : 'unknown';
   return new Failure(kind, clean(String(error.message ?? 'unknown error')), hint, data);
 }

@@ -1,5 +1,6 @@
 // Goals, facts, remembered texts, recalled messages, models and the context as lines for people.
 
+import { fnv1a } from './address';
 import type { ContextEntry, ContextStatus, Fact, Goal, ModelInfo, RecallHit } from './protocol';
 import { ago, clip, grouped, oneLine, sized } from './text';
 
@@ -48,13 +49,18 @@ export function modelLine(model: ModelInfo): Line {
   return { label: oneLine(model.model), description: facts.filter(Boolean).join(', ') };
 }
 
-/** Returns a key for a remembered text: its first words. */
+/** The words and the characters of a text in its key. */
+const KEY_WORDS = 5;
+const KEY_CHARACTERS = 40;
+
+/**
+ * Returns the key of a remembered text: its first words, and a checksum that tells texts with the same beginning apart.
+ * The same as that of `ollmctl remember`, so that a repeated text is one entry.
+ */
 export function entryKey(text: string): string {
-  const words = oneLine(text)
-    .toLowerCase()
-    .replace(/[^\p{L}\p{N}]+/gu, '-')
-    .replace(/^-+|-+$/g, '');
-  return clip(words, 40).replace(/[-…]+$/, '') || 'note';
+  const words = (text.toLowerCase().match(/[\p{Alphabetic}\p{N}]+/gu) ?? []).slice(0, KEY_WORDS).join('-');
+  const name = [...words].slice(0, KEY_CHARACTERS).join('').replace(/-$/, '');
+  return `remember-${name}-${fnv1a(Buffer.from(text))}`;
 }
 
 const BAR_CELLS = 32;

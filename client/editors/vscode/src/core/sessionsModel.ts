@@ -95,7 +95,8 @@ export class SessionsModel {
 
   /** Follows an event of the daemon. */
   follow(event: DaemonEvent): void {
-    if (event.epoch !== this.epoch) {
+    // The end of a turn may be among the events that were missed.
+    if (event.epoch !== this.epoch || event.kind === 'resync' || event.kind === 'lagged') {
       this.epoch = event.epoch;
       this.running.clear();
     }

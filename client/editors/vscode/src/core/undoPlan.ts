@@ -7,6 +7,7 @@ export type Direction = 'undo' | 'redo';
 
 /** A file of a plan as a line. */
 export interface PlanRow {
+  /** As the daemon names it; the label is for people. */
   path: string;
   /** The file is put back. */
   changes: boolean;
@@ -45,12 +46,12 @@ export function planRows(plan: FilePlan): PlanRow[] {
 /** Returns what the plan does not say file by file: what cannot be put back, and where contents were kept. */
 export function planWarnings(plan: FilePlan): string[] {
   const warnings: string[] = [];
-  if (plan.unlisted) warnings.push(`${counted(plan.unlisted, 'more file')} are not listed`);
   const unfinished = plan.unrecorded?.find((call) => call.unfinished);
   if (unfinished)
     warnings.push(
       `nobody knows what ${oneLine(unfinished.tool)} (record ${unfinished.seq}) wrote: its result is not recorded`,
     );
+  if (plan.unlisted) warnings.push(`${counted(plan.unlisted, 'more file')} are not listed`);
   const silent = plan.unrecordedCalls ?? plan.unrecorded?.filter((call) => !call.unfinished).length ?? 0;
   if (silent) warnings.push(`${counted(silent, 'tool call')} did not say what they wrote; that stays`);
   for (const { path, file } of plan.kept ?? [])
@@ -74,7 +75,7 @@ export function planQuestion(
   const staying = rows.filter((row) => !row.changes).length;
   const what = clip(oneLine(result.operations[0]?.text ?? ''), 100);
   const verb = direction === 'undo' ? 'Undo' : 'Redo';
-  const list = rows.slice(0, 12).map((row) => `${row.path} ${row.description}`);
+  const list = rows.slice(0, 12).map((row) => `${row.label} ${row.description}`);
   if (rows.length > 12) list.push(`and ${rows.length - 12} more`);
   const lines = [what, ...list, ...(plan ? planWarnings(plan) : [])].filter(Boolean);
   const text = changing
@@ -138,17 +139,18 @@ function fits(file: PlannedFile, state: FileState | undefined): boolean {
 }
 
 function rowOf(file: PlannedFile): PlanRow {
-  const path = oneLine(file.path);
+  const { path } = file;
+  const label = oneLine(path);
   if (file.status !== 'putBack') {
     const reason = STATUSES[file.status] ?? `stays: ${oneLine(file.status)}`;
     return {
       path,
       changes: false,
-      label: path,
+      label,
       description: file.reason ? `${reason} (${oneLine(file.reason)})` : reason,
     };
   }
   const losses = (file.loses ?? []).map((loss) => LOSSES[loss] ?? oneLine(loss));
   const loses = losses.length ? `; loses ${losses.join(', ')}` : '';
-  return { path, changes: true, label: path, description: `${ACTIONS[file.action ?? ''] ?? 'is put back'}${loses}` };
+  return { path, changes: true, label, description: `${ACTIONS[file.action ?? ''] ?? 'is put back'}${loses}` };
 }

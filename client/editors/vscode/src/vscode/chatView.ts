@@ -2,8 +2,10 @@
 
 import * as vscode from 'vscode';
 import type { ChatModel } from '../core/chatModel';
+import { toFailure } from '../core/failure';
 import { chatPage, newNonce } from '../core/page';
 import { clean } from '../core/text';
+import { noticeOf } from '../core/turn';
 import type { FromPage, ToPage } from '../viewMessages';
 
 /** The commands that the page may run. */
@@ -29,7 +31,8 @@ export class ChatView implements vscode.WebviewViewProvider {
     const folders = ['out/webview', 'media'].map((folder) => vscode.Uri.joinPath(this.extension, folder));
     webview.options = { enableScripts: true, localResourceRoots: folders };
     const file = (path: string) => webview.asWebviewUri(vscode.Uri.joinPath(this.extension, path)).toString();
-    webview.onDidReceiveMessage((message: FromPage) => void this.receive(message));
+    const failed = (error: unknown) => this.chat().setNotice(noticeOf(toFailure(error)));
+    webview.onDidReceiveMessage((message: FromPage) => void this.receive(message).catch(failed));
     view.onDidDispose(() => {
       if (this.view === view) this.view = undefined;
     });

@@ -112,12 +112,13 @@ async function remember(app: App): Promise<void> {
   const selected = vscode.window.activeTextEditor;
   const value =
     selected && !selected.selection.isEmpty ? clip(oneLine(selected.document.getText(selected.selection)), 500) : '';
-  const content = await vscode.window.showInputBox({
+  const typed = await vscode.window.showInputBox({
     title: 'Remember a text',
     value,
     prompt: 'The text stays in every prompt',
   });
-  if (!content?.trim()) return;
+  const content = typed?.trim();
+  if (!content) return;
   const { session } = app.chat;
   const scopes: Choice<object>[] = [
     ...(session && !session.draft
@@ -132,7 +133,7 @@ async function remember(app: App): Promise<void> {
   if (!scope) return;
   const result = await app.connection.call<{ changed: boolean; tokens: number; tokenLimit: number }>(
     'context.addEntry',
-    { ...scope.value, key: entryKey(content), content },
+    { ...scope.value, key: entryKey(content), content, source: 'user' },
   );
   say(`remembered (${result.tokens} of ${result.tokenLimit} tokens that such texts may have)`);
 }

@@ -1,11 +1,12 @@
 // Commands for sessions: open, rename, archive, delete, fork, export.
 
+import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs/promises';
 import * as path from 'node:path';
 import * as vscode from 'vscode';
 import type { Page, Session } from '../core/protocol';
 import { Scope, titleOf } from '../core/sessionsModel';
-import { ago, counted } from '../core/text';
+import { ago, counted, oneLine } from '../core/text';
 import { App, choice, command, confirm, say } from './app';
 import type { Node } from './sessionsView';
 
@@ -41,7 +42,7 @@ async function renameSession(app: App, target?: Node): Promise<void> {
   if (!session) return;
   const title = await vscode.window.showInputBox({
     title: 'Rename the session',
-    value: titleOf(session),
+    value: oneLine(session.title),
     prompt: 'An empty title is the beginning of the first message again',
   });
   if (title === undefined) return;
@@ -98,8 +99,9 @@ async function exportSession(app: App, target?: Node): Promise<void> {
 
 /** Writes all parts of an export to a new file, which takes the place of an older one when it is complete. */
 async function writeExport(app: App, sessionId: string, file: string, report: (text: string) => void): Promise<void> {
-  const partial = `${file}.${process.pid}.part`;
-  const out = await fs.open(partial, 'w', 0o600);
+  // A name that nobody can guess, and never a file that is there: in a shared directory that could be a link.
+  const partial = `${file}.${randomUUID()}.part`;
+  const out = await fs.open(partial, 'wx', 0o600);
   try {
     let cursor: string | undefined;
     do {
@@ -109,10 +111,12 @@ async function writeExport(app: App, sessionId: string, file: string, report: (t
         params,
         EXPORT_MS,
       );
-      await out.write(part.data);
+      // Unlike `write`, this writes all of it.
+      await out.writeFile(part.data);
       report(`record ${part.done} of ${part.total}`);
       cursor = part.nextCursor;
     } while (cursor !== undefined);
+    await out.sync();
     await out.close();
     await fs.rename(partial, file);
   } catch (error) {

@@ -1,6 +1,7 @@
 // Undo and redo. With files, the plan is shown as comparisons before anything happens.
 
 import { randomUUID } from 'node:crypto';
+import * as fs from 'node:fs';
 import * as path from 'node:path';
 import * as vscode from 'vscode';
 import { keptContent } from '../core/keptContent';
@@ -17,7 +18,7 @@ import {
   planWarnings,
   targets,
 } from '../core/undoPlan';
-import { oneLine } from '../core/text';
+import { inert, oneLine } from '../core/text';
 import { App, Choice, choice, command, confirm, currentSession, say } from './app';
 
 const SCHEME = 'ollm-plan';
@@ -67,7 +68,8 @@ async function stepWithFiles(app: App, direction: Direction, contents: PlannedCo
   const preview = await app.connection.call<UndoResult>(`session.${direction}`, { sessionId, files: 'preview' });
   const plan = preview.files;
   if (plan && isUnfinished(plan)) {
-    void vscode.window.showWarningMessage(`ollm: no file is put back: ${planWarnings(plan)[0]}.`);
+    // The name of a tool is text of a session, and a notification would make a link that runs a command of it.
+    void vscode.window.showWarningMessage(`ollm: no file is put back: ${inert(planWarnings(plan)[0])}.`);
     return;
   }
   try {
@@ -94,13 +96,24 @@ function unsaved(plan: FilePlan | undefined): string[] {
   const paths = new Set(
     (plan?.files ?? [])
       .filter((file) => file.status === 'putBack')
-      .map((file) => path.join(plan!.root ?? '', file.path)),
+      .map((file) => realPath(path.join(plan!.root ?? '', file.path))),
   );
-  const dirty = vscode.workspace.textDocuments.filter((document) => document.isDirty && paths.has(document.uri.fsPath));
+  const dirty = vscode.workspace.textDocuments.filter(
+    (document) => document.isDirty && paths.has(realPath(document.uri.fsPath)),
+  );
   return dirty.map(
     (document) =>
       `${oneLine(path.basename(document.uri.fsPath))} has changes that are not saved; saving them later undoes this`,
   );
+}
+
+/** Resolves links, because the daemon names projects without them. A file that is gone keeps its path. */
+function realPath(file: string): string {
+  try {
+    return fs.realpathSync(file);
+  } catch {
+    return file;
+  }
 }
 
 async function apply(
@@ -146,7 +159,7 @@ async function review(
     if (!row?.changes || !plan.root) return;
     const uris = await comparison(app, session.sessionId, plan, row.path, wanted.get(row.path), contents);
     if (!uris || mine !== serial) return;
-    const title = `${row.path}: now ↔ after ${direction}`;
+    const title = `${row.label}: now ↔ after ${direction}`;
     await vscode.commands.executeCommand('vscode.diff', uris.now, uris.then, title, {
       preview: true,
       preserveFocus: true,

@@ -23,12 +23,13 @@ const MAX_INLINE = 20_000;
 /** Quotes and lists in each other, beyond which a text is shown as it is. */
 const MAX_DEPTH = 12;
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
+// No pattern tries the same characters of a line again and again: one of 200,000 spaces would stop the page.
+const FENCE = /^ {0,3}(`{3,}|~{3,}(?!~))([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?:[ \t]([^\n]*))?$/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
-const BULLET = /^( {0,3})([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*))?$/;
+const BULLET = /^( {0,3})([-*+]|\d{1,9}[.)])(?:([ \t]+)([^\n]*))?$/;
 const QUOTE = /^ {0,3}> ?/;
-const TABLE_LINE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const TABLE_LINE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*(?:\|[ \t]*)?$/;
 
 /** A growing text, split into the sources of its blocks. */
 export class MarkdownSource {
@@ -143,7 +144,10 @@ function parseBlock(source: string, depth: number): Block {
   const fence = FENCE.exec(lines[0]);
   if (fence) return codeBlock(lines, fence);
   const heading = HEADING.exec(lines[0]);
-  if (heading) return { type: 'heading', level: heading[1].length, children: parseInline(heading[2] ?? '') };
+  if (heading) {
+    const children = parseInline(headingText(heading[2] ?? ''));
+    return { type: 'heading', level: heading[1].length, children };
+  }
   if (RULE.test(lines[0])) return { type: 'rule' };
   if (BULLET.test(lines[0])) return list(lines, depth);
   if (QUOTE.test(lines[0])) {
@@ -151,6 +155,14 @@ function parseBlock(source: string, depth: number): Block {
   }
   if (lines.length > 1 && lines[0].includes('|') && TABLE_LINE.test(lines[1])) return table(lines);
   return { type: 'paragraph', children: parseInline(lines.map((line) => line.trimStart()).join('\n')) };
+}
+
+/** Returns the text of a heading without the marks that may close it. */
+function headingText(line: string): string {
+  const text = line.trim();
+  let end = text.length;
+  while (text[end - 1] === '#') end -= 1;
+  return end === 0 || /[ \t]/.test(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
 }
 
 function codeBlock(lines: string[], fence: RegExpExecArray): Block {
@@ -272,7 +284,7 @@ class InlineParser {
       const length = /^`+/.exec(this.text.slice(close, end))![0].length;
       if (length === run.length) {
         const inner = this.text.slice(at + run.length, close).replace(/\n/g, ' ');
-        const isPadded = /^ .*[^ ].* $/.test(inner);
+        const isPadded = inner.startsWith(' ') && inner.endsWith(' ') && /[^ ]/.test(inner);
         return { node: { type: 'code', text: isPadded ? inner.slice(1, -1) : inner }, next: close + run.length };
       }
       close = this.text.indexOf(run, close + length);
@@ -309,7 +321,7 @@ class InlineParser {
   /** A link, or a picture, which is shown as a link: the page loads nothing. */
   private link(at: number, end: number, depth: number): { node: Inline; next: number } | undefined {
     const found =
-      /^\[((?:[^[\]\\\n]|\\.)*)\]\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+["'(][^\n]*?["')])?\s*\)/.exec(
+      /^\[((?:[^[\]\\\n]|\\.)*)\]\(\s{0,8}<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s{1,8}["'(][^\n]*?["')])?\s{0,8}\)/.exec(
         this.text.slice(at, Math.min(end, at + 4_000)),
       );
     if (!found) return undefined;

@@ -155,7 +155,7 @@ impl AcpConversation {
         let (session, cwd) = (text("sessionId"), text("cwd"));
         let (request, steps) = match (method, session) {
             ("initialize", _) => (PendingRequest::Initialize, Vec::new()),
-            ("session/new", _) => (PendingRequest::New { cwd }, Vec::new()),
+            ("session/new" | "session/fork", _) => (PendingRequest::New { cwd }, Vec::new()),
             ("session/load" | "session/resume", Some(session)) => {
                 self.session(&session).is_replaying = method == "session/load";
                 let step = self.step(&session, StepKind::Open { cwd });
@@ -333,7 +333,12 @@ impl AcpConversation {
 fn is_known_request(method: &str) -> bool {
     matches!(
         method,
-        "initialize" | "session/new" | "session/load" | "session/resume" | "session/prompt"
+        "initialize"
+            | "session/new"
+            | "session/fork"
+            | "session/load"
+            | "session/resume"
+            | "session/prompt"
     )
 }
 

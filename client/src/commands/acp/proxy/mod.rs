@@ -23,6 +23,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The arguments of the proxy.
 #[derive(Debug, Args)]
 pub(super) struct ProxyArgs {
-    /// Put what earlier conversations say about a prompt before it.
+    /// Put what earlier conversations say about a prompt before it, unless it begins with /, as commands do.
     #[arg(long, requires = "agent")]
     recall: bool,
     /// Give the agent the tools of `ollmctl mcp`.
@@ -84,7 +85,8 @@ pub(super) fn run(args: &ProxyArgs, ctx: &CommandContext<'_>) -> CommandResult {
             });
         }
     };
-    forward_signals(&child)?;
+    let is_urged = Arc::new(AtomicBool::new(false));
+    forward_signals(&child, Arc::clone(&is_urged))?;
     let tap = Arc::new(Tap::default());
     let name =
         std::path::Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
@@ -103,7 +105,7 @@ pub(super) fn run(args: &ProxyArgs, ctx: &CommandContext<'_>) -> CommandResult {
     let progress = of_agent.progress();
     let writing = of_agent.start(None)?;
     let status = child.wait().map_err(CommandError::Input)?;
-    finish_output(&writing, &progress);
+    finish_output(&writing, &progress, &is_urged);
     tap.close();
     let lost = recorder.finish(RECORDING_LIMIT);
     if let Some(problem) = lost {
@@ -132,11 +134,12 @@ fn copy_of(stream: impl AsFd) -> CommandResult<File> {
     Ok(File::from(copy))
 }
 
-/// Passes the signals that end a program on to the agent, whose end then ends this program.
-fn forward_signals(child: &Child) -> CommandResult {
+/// Passes the signals that end a program on to the agent, whose end then ends this program, and notes that one came.
+fn forward_signals(child: &Child, is_urged: Arc<AtomicBool>) -> CommandResult {
     let kinds = FORWARDED.map(|signal| SignalKind::from_raw(signal.as_raw()));
     let pid = Pid::from_raw(child.id().cast_signed());
     watch_signals(&kinds, move |arrived| {
+        is_urged.store(true, Ordering::Relaxed);
         if let Some(pid) = pid {
             // Fails if the agent has just ended. Until this process ends, no other one gets its number soon.
             kill_process(pid, FORWARDED[arrived]).ok();
@@ -145,13 +148,13 @@ fn forward_signals(child: &Child) -> CommandResult {
 }
 
 /// Waits until everything that the agent wrote has passed.
-fn finish_output(writing: &JoinHandle<()>, progress: &PumpProgress) {
+fn finish_output(writing: &JoinHandle<()>, progress: &PumpProgress, is_urged: &AtomicBool) {
     let (mut seen, mut deadline) = (progress.n_bytes(), Instant::now() + LINGER);
     while !writing.is_finished() && Instant::now() < deadline {
         std::thread::sleep(PAUSE);
         let now = progress.n_bytes();
-        // An editor that reads slowly still gets all of it.
-        if now != seen || progress.is_writing() {
+        // An editor that reads slowly still gets all of it. One that reads nothing is waited for until a signal comes.
+        if now != seen || (progress.is_writing() && !is_urged.load(Ordering::Relaxed)) {
             (seen, deadline) = (now, Instant::now() + LINGER);
         }
     }

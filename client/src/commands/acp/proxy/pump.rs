@@ -63,19 +63,24 @@ impl Pump {
         while let Some(n) = self.read(&mut chunk) {
             let piece = &chunk[..n];
             let written = match &mut rewriter {
-                None => self.write(piece),
-                Some(rewriter) => rewriter.push(piece, |piece| self.write(piece)),
+                None => self.pass(piece, piece),
+                Some(rewriter) => rewriter.push(piece, |said, new| self.pass(said, new)),
             };
-            // The record has what was said, not what was added.
-            self.tap.push(self.direction, piece);
             if written.is_err() {
                 return;
             }
         }
         if let Some(rewriter) = rewriter {
             // A last line without a break passes as it is.
-            drop(rewriter.finish(|piece| self.write(piece)));
+            drop(rewriter.finish(|piece| self.pass(piece, piece)));
         }
+    }
+
+    /// Records what was said and writes what takes its place. In this order, because the reply of the other side must not be
+    /// recorded first.
+    fn pass(&self, said: &[u8], written: &[u8]) -> io::Result<()> {
+        self.tap.push(self.direction, said);
+        self.write(written)
     }
 
     /// Reads some bytes; `None` at the end.

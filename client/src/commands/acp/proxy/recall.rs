@@ -52,7 +52,12 @@ impl PromptRecall {
     pub(super) fn block(&mut self, session: &str, prompt: &str) -> Option<Value> {
         let blocks: Value = serde_json::from_str(prompt).ok()?;
         let question = text_of_blocks(&blocks);
-        let project = self.projects.get(session).or(self.newest.as_ref()).cloned();
+        // A command of the agent is one only at the beginning of a prompt.
+        if question.trim_start().starts_with('/') {
+            return None;
+        }
+        let noted = self.projects.get(session).or(self.newest.as_ref());
+        let project = self.known.directory_of(session).or_else(|| noted.cloned());
         let own = self.known.of(session);
         let recalled = recall_before_prompt(&self.link, project, question, own);
         let recalled = self.runtime.block_on(async { tokio::time::timeout(LIMIT, recalled).await });

@@ -38,20 +38,32 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The time without attempts after all of them failed.
 const DOWN: Duration = Duration::from_secs(10);
 
-/// The sessions of the agent by its ids, as sessions of the daemon.
+/// What the recorder knows of the agent's sessions, by their ids.
 #[derive(Clone, Default)]
-pub(super) struct KnownSessions(Arc<Mutex<HashMap<String, SessionId>>>);
+pub(super) struct KnownSessions(Arc<Mutex<KnownMaps>>);
+
+#[derive(Default)]
+struct KnownMaps {
+    /// The sessions of the daemon.
+    ids: HashMap<String, SessionId>,
+    directories: HashMap<String, String>,
+}
 
 impl KnownSessions {
     pub(super) fn of(&self, session: &str) -> Option<SessionId> {
-        self.0.lock().get(session).copied()
+        self.0.lock().ids.get(session).copied()
+    }
+
+    /// Returns the directory in which a session was opened.
+    pub(super) fn directory_of(&self, session: &str) -> Option<String> {
+        self.0.lock().directories.get(session).cloned()
     }
 }
 
 /// A session of the daemon.
 struct OpenedSession {
     id: SessionId,
-    /// Whether it had records before this program.
+    /// Whether it had records before it was opened.
     is_known: bool,
 }
 
@@ -62,7 +74,6 @@ pub(super) struct Recorder {
     program: String,
     known: KnownSessions,
     opened: HashMap<String, OpenedSession>,
-    directories: HashMap<String, String>,
     /// Distinguishes the keys of this run.
     run: String,
     n_steps: u64,
@@ -93,7 +104,6 @@ impl Recorder {
             program,
             known,
             opened: HashMap::new(),
-            directories: HashMap::new(),
             run: format!("{}-{}", std::process::id(), chrono::Utc::now().timestamp_millis()),
             n_steps: 0,
             down_until: None,
@@ -167,8 +177,9 @@ impl Recorder {
         tap: &Tap,
         runtime: &Runtime,
     ) {
-        if let StepKind::Open { cwd: Some(cwd) } = &step.what {
-            self.directories.insert(step.session.clone(), cwd.clone());
+        if let StepKind::Open { cwd } = &step.what {
+            self.note_opened(&step.session, cwd.as_deref());
+            return;
         }
         if self.down_until.is_some_and(|until| Instant::now() < until) {
             self.dropped += 1;
@@ -195,6 +206,18 @@ impl Recorder {
         }
     }
 
+    /// Notes that the editor opened a session. A session in which nothing is said leaves no trace.
+    fn note_opened(&mut self, session: &str, directory: Option<&str>) {
+        if let Some(directory) = directory {
+            let mut known = self.known.0.lock();
+            known.directories.insert(session.to_owned(), directory.to_owned());
+        }
+        // What is replayed when it is opened again has records already.
+        if let Some(opened) = self.opened.get_mut(session) {
+            opened.is_known = true;
+        }
+    }
+
     fn key(&mut self) -> Option<String> {
         self.n_steps += 1;
         Some(format!("acp-{}-{}", self.run, self.n_steps))
@@ -206,10 +229,6 @@ impl Recorder {
         agent: &str,
         key: Option<String>,
     ) -> CommandResult {
-        // A session in which nothing is said leaves no trace.
-        if matches!(step.what, StepKind::Open { .. }) {
-            return Ok(());
-        }
         let opened = self.open(&step.session, agent).await?;
         let (session_id, is_known) = (opened.id, opened.is_known);
         if step.is_replay && is_known {
@@ -290,9 +309,8 @@ impl Recorder {
             let id = own.session_id;
             let is_known = !own.draft;
             if !is_known {
-                let directory =
-                    self.directories.get(session).filter(|path| Path::new(path).is_dir());
-                let project_path = directory.cloned();
+                let project_path =
+                    self.known.directory_of(session).filter(|path| Path::new(path).is_dir());
                 // A session without its project is better than none.
                 let provider = Some(agent.to_owned());
                 let fields = SessionUpdateParams { project_path, provider, ..update(id) };
@@ -301,7 +319,7 @@ impl Recorder {
                     Err(error) => return Err(error),
                 }
             }
-            self.known.0.lock().insert(session.to_owned(), id);
+            self.known.0.lock().ids.insert(session.to_owned(), id);
             self.opened.insert(session.to_owned(), OpenedSession { id, is_known });
         }
         self.opened.get(session).ok_or(CommandError::NotRunning)

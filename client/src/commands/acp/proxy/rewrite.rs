@@ -31,33 +31,34 @@ impl Rewriter {
         Self { recall, server, partial: Vec::new(), is_passing: false }
     }
 
-    /// Adds a piece, and writes every line that it completes.
+    /// Adds a piece, and writes every line that it completes: `write` gets what was read and what takes its place.
     pub(super) fn push(
         &mut self,
         mut piece: &[u8],
-        mut write: impl FnMut(&[u8]) -> io::Result<()>,
+        mut write: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         while let Some(end) = piece.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = piece.split_at(end + 1);
             piece = rest;
             if std::mem::take(&mut self.is_passing) {
-                write(line)?;
+                write(line, line)?;
                 continue;
             }
             self.partial.extend_from_slice(line);
             let line = std::mem::take(&mut self.partial);
             match self.extended(&line) {
-                Some(new) => write(&new)?,
-                None => write(&line)?,
+                Some(new) => write(&line, &new)?,
+                None => write(&line, &line)?,
             }
         }
         if self.is_passing {
-            return write(piece);
+            return write(piece, piece);
         }
         self.partial.extend_from_slice(piece);
         if self.partial.len() > MAX_LINE_BYTES {
             self.is_passing = true;
-            return write(&std::mem::take(&mut self.partial));
+            let partial = std::mem::take(&mut self.partial);
+            return write(&partial, &partial);
         }
         Ok(())
     }
@@ -166,7 +167,7 @@ mod tests {
     fn rewritten(rewriter: &mut Rewriter, pieces: &[&str]) -> String {
         let mut out = Vec::new();
         for piece in pieces {
-            let write = |bytes: &[u8]| {
+            let write = |_: &[u8], bytes: &[u8]| {
                 out.extend_from_slice(bytes);
                 Ok(())
             };

@@ -33,6 +33,23 @@ struct TapQueue {
     is_closed: bool,
 }
 
+impl TapQueue {
+    /// Counts lost bytes, in at most one item a direction until bytes fit again.
+    fn lose(&mut self, direction: AcpSide, n_bytes: u64) {
+        for item in self.items.iter_mut().rev().take(2) {
+            match item {
+                Tapped::Lost(of, known) if *of == direction => {
+                    *known += n_bytes;
+                    return;
+                }
+                Tapped::Lost(..) => {}
+                Tapped::Bytes(..) | Tapped::Closed => break,
+            }
+        }
+        self.items.push_back(Tapped::Lost(direction, n_bytes));
+    }
+}
+
 /// The queue. Its lock is held for the time of a push.
 #[derive(Default)]
 pub(super) struct Tap {
@@ -41,15 +58,11 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// Adds bytes that have passed. Never waits for the recorder.
+    /// Adds bytes that pass. Never waits for the recorder.
     pub(super) fn push(&self, direction: AcpSide, bytes: &[u8]) {
         let mut queue = self.queue.lock();
         if queue.n_bytes + bytes.len() > MAX_BYTES {
-            let lost = bytes.len() as u64;
-            match queue.items.back_mut() {
-                Some(Tapped::Lost(of, known)) if *of == direction => *known += lost,
-                _ => queue.items.push_back(Tapped::Lost(direction, lost)),
-            }
+            queue.lose(direction, bytes.len() as u64);
         } else {
             queue.n_bytes += bytes.len();
             queue.items.push_back(Tapped::Bytes(direction, bytes.to_vec()));
@@ -107,11 +120,12 @@ mod tests {
         tap.push(agent, b"12");
         tap.push(agent, b"345");
         tap.push(editor, b"6");
+        tap.push(agent, b"89");
         assert_eq!(tap.next(), Tapped::Bytes(agent, half.clone()));
         tap.push(agent, b"7");
         tap.close();
         assert_eq!(tap.next(), Tapped::Bytes(agent, half));
-        assert_eq!(tap.next(), Tapped::Lost(agent, 5));
+        assert_eq!(tap.next(), Tapped::Lost(agent, 7));
         assert_eq!(tap.next(), Tapped::Lost(editor, 1));
         assert_eq!(tap.next(), Tapped::Bytes(agent, b"7".to_vec()));
         assert_eq!(tap.next(), Tapped::Closed);

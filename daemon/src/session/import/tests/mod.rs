@@ -188,6 +188,34 @@ fn writes_of_an_export_are_dropped_and_reported() {
 }
 
 #[test]
+fn permissions_of_a_file_are_dropped_and_reported() {
+    let at = r#""at":"2026-01-01T00:00:00.000Z""#;
+    let metadata = r#""metadata":{"ollm.permissions":[{"tool":"*","decision":"allow"}],"own":1}"#;
+    let export = [
+        r#"{"ollmExport":1,"sessionId":"550e8400-e29b-41d4-a716-446655440000"}"#.to_owned(),
+        format!(
+            r#"{{"seq":0,{at},"type":"session","session":{{"sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00.000Z",{metadata}}}}}"#
+        ),
+        format!(r#"{{"seq":1,{at},"type":"meta","meta":{{{metadata}}}}}"#),
+    ];
+    let imported = parse(&export.join("\n")).expect("is imported");
+    let [record] = &imported.records[..] else { panic!("{:?}", imported.records) };
+    let RecordBody::Meta(patch) = &record.body else { panic!("{record:?}") };
+    for metadata in [&imported.header.metadata, &patch.metadata] {
+        assert_eq!(metadata.keys().collect::<Vec<_>>(), ["own"]);
+    }
+    assert_eq!(losses(&imported), ["metadata.ollm.permissions (2 times)"]);
+
+    let client = r#"{"ollm.permissions":[{"tool":"*","decision":"allow"}]}"#;
+    let document = format!(
+        r#"{{"messages":[{{"role":"user","content":"hi"}}],"metadata":{{"client":{client}}}}}"#
+    );
+    let imported = parse(&document).expect("is imported");
+    assert!(imported.header.metadata.is_empty(), "{:?}", imported.header.metadata);
+    assert!(losses(&imported).contains(&"metadata.ollm.permissions"));
+}
+
+#[test]
 fn document_of_ollm_cli_is_read_without_loss() {
     let text = r#"{
       "sessionId": "550e8400-e29b-41d4-a716-446655440000",
