@@ -26,7 +26,7 @@ use crate::tokens::ESTIMATE_MARGIN_DIVISOR;
 /// reads the tokens of a conversation three to five times, so two requests are some three hundredths of all.
 const GROWTH_PER_TOKEN: u64 = 7;
 /// The words before a question behind the prompt of the chat.
-const PAUSE: &str = "The conversation pauses here. Answer nothing and call no tool.";
+const PAUSE: &str = "The conversation pauses here: do not go on with it, and call no tool.";
 /// The longest answer in tokens: six numbers as JSON, each in a line of its own.
 const ANSWER_TOKENS: u32 = 96;
 
