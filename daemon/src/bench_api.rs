@@ -10,7 +10,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::clock::Clock;
 use crate::facts::{
-    FactFold, feature_names, for_each_word, judge, judge_pairs, pair_feature_names,
+    EXAM, FactFold, feature_names, for_each_word, judge, judge_pairs, pair_feature_names,
 };
 use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
@@ -61,6 +61,11 @@ pub struct JudgedSentence {
     pub words: Vec<String>,
     /// The logarithm of the odds that it states something that lasts.
     pub score: f32,
+}
+
+/// Returns the sentences by which a model shows that it can choose facts, and whether each lasts.
+pub fn exam() -> impl Iterator<Item = (&'static str, bool)> {
+    EXAM.into_iter()
 }
 
 /// The facts of a session of user messages.

@@ -11,7 +11,9 @@
 //! or `none`), planted in the dialogues of the folder `OLLM_TALK` (`dialogue.rs` describes it; without it in a small one
 //! of our own), are counted in the last prompt and in the prompts of questions about them. `--dialogues A,B` plays only
 //! these, `--dump DIR` writes the last prompt of each session. A column is a number of cases out of all; those of blocks
-//! are useful tokens. `--no-recall` sends turns without what the message asks for. `--folded` counts in the facts of the messages alone, without a daemon; `--set` may name a file.
+//! are useful tokens; `during` is for the prompts of all turns. `--no-recall` sends turns without what the message asks
+//! for. `--judge KIND` says which facts the model chooses (`perfect`, `noise`, `coin`, `all`, `none`, `first`, `half`; none
+//! without it). `--folded` counts in the facts of the messages alone, without a daemon; `--set` may name a file.
 //!
 //! The rows with bars, by their commands; the bars of questions, whole messages and reported figures hold in every row:
 //! - facts after 200 turns, tokens read: `cargo bench --bench memory`
@@ -40,7 +42,7 @@ use harness::model_server::Answer;
 use harness::report::{Report, Row, Samples, is_bench_run};
 use harness::session::SimulatedSession;
 use ollm_daemon::bench_api::BenchFacts;
-use server::{MemoryServer, ModelRequest, Summarizer};
+use server::{Judge, MemoryServer, ModelRequest, Summarizer};
 use story::FACTS;
 use talk::TalkOptions;
 
@@ -224,7 +226,7 @@ struct Session {
 impl Session {
     fn start(options: &Options, summarizer: Summarizer, window: u32) -> Result<Self> {
         let delay = Duration::from_millis(options.notes_ms);
-        let server = MemoryServer::start(summarizer, delay, story::noted());
+        let server = MemoryServer::start(summarizer, Judge::None, delay, story::noted());
         let host = server.fake.host().to_owned();
         let mut inner = SimulatedSession::start(server, &host, window, "")?;
         let status = inner.call("context.status", json!({}))?;
@@ -360,6 +362,8 @@ impl Options {
         let (turns, pause_ms) =
             (arguments.number("--turns", 200)?, arguments.number("--pause", 50)?);
         let notes_ms = arguments.number("--notes", 30)?;
+        let judge = arguments.text("--judge")?.unwrap_or_else(|| "none".to_owned());
+        let judge = Judge::named(&judge).context("--judge names a kind of model")?;
         let talk = TalkOptions {
             n_turns: turns,
             windows: or(&windows, &TALK_WINDOWS),
@@ -368,6 +372,7 @@ impl Options {
             names: arguments.list("--dialogues", &[], |item| Some(item.to_owned()))?,
             pause_ms,
             notes_ms,
+            judge,
             dump: arguments.text("--dump")?,
             has_recall: !arguments.flag("--no-recall"),
         };

@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_daemon::bench_api::exam;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::dialogue::says;
 use crate::harness::model_server::{
     Answer, BROKEN, FakeOllama, HEADINGS, Question, TRAINED_CONTEXT, common_bytes, limited,
     max_words, prompt_of,
@@ -55,11 +57,72 @@ impl Summarizer {
     }
 }
 
+/// A kind of model, by the facts that it chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judge {
+    /// Those that last.
+    Perfect,
+    /// The same, with a mistake in each fifth sentence.
+    Noise,
+    /// Each second sentence.
+    Coin,
+    /// All of them.
+    All,
+    /// None of them.
+    None,
+    /// The first ten.
+    First,
+    /// As many as it may, from the first on.
+    Half,
+}
+
+impl Judge {
+    const ALL: [Self; 7] =
+        [Self::Perfect, Self::Noise, Self::Coin, Self::All, Self::None, Self::First, Self::Half];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|judge| format!("{judge:?}").to_lowercase() == name)
+    }
+
+    /// Returns the answer to a request, whose list has these sentences.
+    fn answer(self, sentences: &[&str], state: &ServerState) -> String {
+        let n = sentences.len();
+        let lasts = |at: &usize| state.is_durable(sentences[*at]);
+        let number = |at: &usize| hash(sentences[*at]);
+        let mut chosen: Vec<usize> = match self {
+            Self::Perfect => (0..n).filter(lasts).collect(),
+            Self::Noise => {
+                (0..n).filter(|at| lasts(at) != (number(at).is_multiple_of(5))).collect()
+            }
+            Self::Coin => (0..n).filter(|at| number(at).is_multiple_of(2)).collect(),
+            Self::All => (0..n).collect(),
+            Self::None => Vec::new(),
+            Self::First => (0..n.min(10)).collect(),
+            Self::Half => (0..n / 2).collect(),
+        };
+        if matches!(self, Self::Perfect | Self::Noise | Self::Coin) {
+            chosen.sort_by_key(number);
+            chosen.truncate(n / 2);
+        }
+        let numbers: Vec<usize> = chosen.into_iter().map(|at| at + 1).collect();
+        serde_json::json!({ "numbers": numbers }).to_string()
+    }
+}
+
+/// Returns a number for a text, which is always the same.
+fn hash(text: &str) -> u64 {
+    let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 11
+}
+
 /// A request that the server received.
 pub(crate) struct ModelRequest {
     /// All texts of the prompt.
     pub(crate) prompt: String,
+    /// Whether the daemon asked for notes or for facts.
     pub(crate) is_for_notes: bool,
+    /// Whether the daemon asked which facts to remember.
+    pub(crate) is_for_facts: bool,
     /// Whether a user waited for an answer when the request came.
     pub(crate) is_waited_for: bool,
     /// The bytes that a server with one cache slot has to read.
@@ -77,6 +140,11 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
+    /// Returns whether a line of facts says it.
+    fn is_said_by(&self, line: &str) -> bool {
+        self.is_in(line) || self.values.iter().any(|value| says(line, value) && value.len() > 40)
+    }
+
     fn is_in(&self, prompt: &str) -> bool {
         self.values.iter().any(|value| prompt.contains(value.as_str()))
     }
@@ -85,6 +153,8 @@ impl Noted {
 #[derive(Default)]
 struct ServerState {
     known: Vec<Noted>,
+    /// The lasting sentences of the exam of models.
+    exam: Vec<String>,
     /// The answers to the next requests that are not for notes. The last one is repeated.
     answers: VecDeque<Answer>,
     cached: String,
@@ -93,6 +163,8 @@ struct ServerState {
     /// The facts in the newest notes.
     noted: BTreeSet<usize>,
     n_notes: usize,
+    /// Those of `known` that any prompt had.
+    seen: BTreeSet<usize>,
 }
 
 /// A running server.
@@ -103,13 +175,24 @@ pub(crate) struct MemoryServer {
 
 impl MemoryServer {
     /// Starts a server, whose notes take the time `delay` and keep some of what is `known`.
-    pub(crate) fn start(summarizer: Summarizer, delay: Duration, known: Vec<Noted>) -> Self {
-        let state = Arc::new(Mutex::new(ServerState { known, ..ServerState::default() }));
+    pub(crate) fn start(
+        summarizer: Summarizer,
+        judge: Judge,
+        delay: Duration,
+        known: Vec<Noted>,
+    ) -> Self {
+        let lasting = exam().filter(|(_, lasts)| *lasts);
+        let exam = lasting.map(|(text, _)| text.to_owned()).collect();
+        let state = Arc::new(Mutex::new(ServerState { known, exam, ..ServerState::default() }));
         let shared = Arc::clone(&state);
         let policy = move |question: &Question<'_>| {
             let prompt = prompt_of(question);
             let asked = asks_for_notes(question.messages);
-            shared.lock().remember(&prompt, asked.is_some());
+            let sentences = asks_for_facts(question.messages);
+            shared.lock().remember(&prompt, asked.is_some(), sentences.is_some());
+            if let Some(sentences) = sentences {
+                return Ok(Answer::whole(&judge.answer(&sentences, &shared.lock())));
+            }
             let answer = match asked {
                 None => shared.lock().next_answer(),
                 Some(asked) => {
@@ -152,11 +235,27 @@ impl ServerState {
         }
     }
 
-    fn remember(&mut self, prompt: &str, is_for_notes: bool) {
+    /// Returns whether a sentence says something that lasts, as far as the prompts so far say.
+    fn is_durable(&self, sentence: &str) -> bool {
+        let is_in_force =
+            |noted: &&Noted| noted.corrected_by.is_none_or(|at| !self.seen.contains(&at));
+        self.exam.iter().any(|text| text == sentence)
+            || self.known.iter().filter(is_in_force).any(|noted| noted.is_said_by(sentence))
+    }
+
+    fn remember(&mut self, prompt: &str, is_for_notes: bool, is_for_facts: bool) {
+        let seen = (0..self.known.len()).filter(|at| self.known[*at].is_in(prompt));
+        self.seen.extend(seen.collect::<Vec<_>>());
         let new_bytes = prompt.len() - common_bytes(&self.cached, prompt);
         let (prompt, is_waited_for) = (prompt.to_owned(), self.is_waited_for);
         self.cached.clone_from(&prompt);
-        self.requests.push(ModelRequest { prompt, is_for_notes, is_waited_for, new_bytes });
+        self.requests.push(ModelRequest {
+            prompt,
+            is_for_notes: is_for_notes || is_for_facts,
+            is_for_facts,
+            is_waited_for,
+            new_bytes,
+        });
     }
 }
 
@@ -165,6 +264,14 @@ fn asks_for_notes(messages: &[Value]) -> Option<&str> {
     let last = messages.last()?["content"].as_str()?;
     let has_heading = |heading: &&str| last.contains(&format!("## {heading}\n"));
     HEADINGS.iter().all(has_heading).then_some(last)
+}
+
+/// Returns the sentences of a request to choose facts; `None` for any other request.
+fn asks_for_facts(messages: &[Value]) -> Option<Vec<&str>> {
+    let last = messages.last()?["content"].as_str()?;
+    let (_, list) = last.split_once("by their numbers.\n\n")?;
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    lines.map(|line| Some(line.split_once(". ")?.1)).collect()
 }
 
 /// Returns the notes that a model writes about a prompt; `None` for an error.

@@ -1,6 +1,6 @@
 //! The table of real talk: statements planted in a dialogue, and what prompts have of them at its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -10,16 +10,16 @@ use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
 use super::dialogue::{Dialogue, Turn, has_most, says};
-use super::server::{MemoryServer, ModelRequest, Summarizer};
+use super::server::{Judge, MemoryServer, ModelRequest, Summarizer};
 use super::statements::{Statement, noted, plant};
 use crate::harness::model_server::Answer;
 use crate::harness::report::{Report, Row};
 use crate::harness::session::SimulatedSession;
 
 /// The columns of the table for people: each is a number of cases and what it is out of.
-const COLUMNS: &str = "talk window notes shown other own corrected stale neverTrue wrongInFacts natural listedWorth \
+const COLUMNS: &str = "talk window notes shown during other own corrected stale neverTrue wrongInFacts natural listedWorth \
     fired firedNeeded firedAsked sameAsTurn evidence byTurn head headNewest noRecall newest full facts earlier_requests memory recalled \
-    readTokens kept reported";
+    readTokens selecting kept reported";
 /// The blocks of a prompt, whose useful share is measured.
 const BLOCKS: [&str; 4] = ["facts", "memory", "earlier_requests", "recalled"];
 /// The time in which the index must have every message before questions are asked.
@@ -45,6 +45,7 @@ pub(crate) struct TalkOptions {
     pub(crate) names: Vec<String>,
     pub(crate) pause_ms: u64,
     pub(crate) notes_ms: u64,
+    pub(crate) judge: Judge,
     /// The folder for the last prompt of each session.
     pub(crate) dump: Option<String>,
     pub(crate) has_recall: bool,
@@ -129,6 +130,8 @@ struct Played<'d> {
     turns: Vec<Turn>,
     counts: Counts,
     file: String,
+    /// The statements that were said.
+    said: BTreeSet<usize>,
 }
 
 impl<'d> Played<'d> {
@@ -140,13 +143,26 @@ impl<'d> Played<'d> {
         statements: &'d [Statement],
     ) -> Result<Self> {
         let delay = Duration::from_millis(options.notes_ms);
-        let server = MemoryServer::start(summarizer, delay, noted(statements, &dialogue.turns));
+        let server = MemoryServer::start(
+            summarizer,
+            options.judge,
+            delay,
+            noted(statements, &dialogue.turns),
+        );
         let host = server.fake.host().to_owned();
         let more = if options.has_recall { "" } else { "recall: { scope: 'off' }\n" };
         let inner = SimulatedSession::start(server, &host, window, more)?;
         let turns = plant(&dialogue.turns, statements);
         let file = format!("{}-{window}-{}.txt", dialogue.name, summarizer.name());
-        Ok(Self { inner, dialogue, statements, turns, counts: Counts::default(), file })
+        Ok(Self {
+            inner,
+            dialogue,
+            statements,
+            turns,
+            counts: Counts::default(),
+            file,
+            said: BTreeSet::new(),
+        })
     }
 
     fn play(mut self, options: &TalkOptions) -> Result<Counts> {
@@ -166,6 +182,7 @@ impl<'d> Played<'d> {
                 self.count_head(&last, &said)?;
             }
             said.extend([turn.message, turn.answer]);
+            self.count_during(&last, &said);
             std::thread::sleep(Duration::from_millis(options.pause_ms));
         }
         if let Some(dir) = &options.dump {
@@ -197,6 +214,9 @@ impl<'d> Played<'d> {
         for request in &requests {
             self.counts.add("requestsForNotes", request.is_for_notes);
             let tokens = request.new_bytes as u64 / BYTES_PER_TOKEN;
+            if request.is_for_facts {
+                self.counts.add_number("selecting", tokens, 1);
+            }
             self.counts.add_number("readTokens", tokens, 0);
         }
         self.counts.add_number("readTokens", 0, 1);
@@ -216,6 +236,20 @@ impl<'d> Played<'d> {
             Some(true) => self.counts.add("firedNeeded", has_fired),
             Some(false) => self.counts.add("firedOrdinary", has_fired),
             None => {}
+        }
+    }
+
+    /// Counts the statements so far that a prompt of the conversation shows.
+    fn count_during(&mut self, prompt: &str, said: &[String]) {
+        let newest = &said[said.len().saturating_sub(2)..];
+        for (at, statement) in self.statements.iter().enumerate() {
+            if statement.can_be_shown() && newest.iter().any(|text| statement.is_in(text)) {
+                self.said.insert(at);
+            }
+        }
+        for at in &self.said {
+            let is_shown = self.statements[*at].is_in(prompt);
+            self.counts.add("during", is_shown);
         }
     }
 

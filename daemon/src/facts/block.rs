@@ -102,7 +102,7 @@ fn missing_facts<'f>(
 }
 
 /// Returns the value by which facts compete for room: their score, less for long lines.
-fn worth(ranked: &RankedFact<'_>, count: &dyn Fn(&str) -> u64) -> f32 {
+pub(super) fn worth(ranked: &RankedFact<'_>, count: &dyn Fn(&str) -> u64) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "at most some hundred tokens")]
     let tokens = count(&ranked.fact.shown()) as f32;
     ranked.score - tokens / TOKENS_PER_SCORE

@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use ollm_protocol::content::{ContextEntryChange, Custom, Message, Record, RecordBody, Role};
+use ollm_protocol::content::{
+    AskedFact, ContextEntryChange, Custom, Message, Record, RecordBody, Role,
+};
 use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -73,6 +75,10 @@ pub(crate) struct KnownFact {
     pub(super) is_denial: bool,
     /// The number of the message, from 0.
     message: u32,
+    /// Set if a model was asked about it.
+    pub(super) is_asked: bool,
+    /// Set if a model chose it, or one that it replaced.
+    pub(super) is_chosen: bool,
 }
 
 impl KnownFact {
@@ -97,6 +103,8 @@ impl KnownFact {
             score: reading.score,
             is_denial: reading.is_denial,
             message: source.message,
+            is_asked: false,
+            is_chosen: false,
         }
     }
 
@@ -155,6 +163,8 @@ pub(crate) struct FactFold {
     forgotten: BTreeSet<(Seq, Option<String>)>,
     /// The question that the assistant's last message ends with.
     question: Option<AskedQuestion>,
+    /// The newest compaction in which a model was asked about facts.
+    pub(crate) asked_at: Option<Seq>,
 }
 
 impl FactFold {
@@ -172,6 +182,10 @@ impl FactFold {
             Some(RecordBody::Custom(custom)) if custom.name == FORGET_RECORD => {
                 self.forget(&custom)
             }
+            Some(RecordBody::Compaction(compaction)) if !compaction.asked.is_empty() => {
+                self.asked_at = Some(seq);
+                self.note_asked(&compaction.asked);
+            }
             _ => {}
         }
     }
@@ -179,10 +193,15 @@ impl FactFold {
     /// Returns the facts in the order of the log, the suppressed ones too. Sentences that hardly last are none, until the talk
     /// comes back to them.
     pub(crate) fn ranked(&self, pins: &[Seq]) -> Vec<RankedFact<'_>> {
+        self.ranked_from(MIN_SCORE, pins)
+    }
+
+    /// Returns the facts from a score on, as [`Self::ranked`] does.
+    pub(super) fn ranked_from(&self, least: f32, pins: &[Seq]) -> Vec<RankedFact<'_>> {
         let ranked = self.facts.values().filter_map(|fact| {
             let is_pinned = pins.contains(&fact.seq);
             let score = self.score(fact) + if is_pinned { PIN_SCORE } else { 0.0 };
-            if score < MIN_SCORE && fact.entry.is_none() {
+            if score < least && fact.entry.is_none() {
                 return None;
             }
             // Few sessions have suppressed facts, and a digest takes longer than the rest.
@@ -192,6 +211,18 @@ impl FactFold {
             Some(RankedFact { fact, score, is_pinned, is_forgotten })
         });
         ranked.collect()
+    }
+
+    /// Notes which facts a model was asked about, and which of them it chose.
+    pub(crate) fn note_asked(&mut self, asked: &[AskedFact]) {
+        // Logs that are imported can hold more.
+        let asked = &asked[..asked.len().min(MAX_CANDIDATES)];
+        for fact in self.facts.values_mut() {
+            let mut of_record = asked.iter().filter(|one| one.seq == fact.seq);
+            if let Some(one) = of_record.find(|one| one.digest == fact.digest()) {
+                (fact.is_asked, fact.is_chosen) = (true, fact.is_chosen || one.chosen);
+            }
+        }
     }
 
     /// Returns the number of facts and counted values, which the memory of a fold depends on.
@@ -332,6 +363,8 @@ impl FactFold {
             }
             // A correction matters as much as what it corrects, however briefly it is said.
             fact.score = fact.score.max(known.score);
+            fact.is_chosen = known.is_chosen;
+            fact.is_asked = known.is_asked && (known.is_chosen || relation == Relation::Repeated);
         }
         self.insert(fact);
     }
@@ -493,7 +526,8 @@ impl FactFold {
         let n_repeats = fact.n_repeats.min(2);
         #[expect(clippy::cast_precision_loss, reason = "at most 2")]
         let repeats = n_repeats as f32 * REPEAT_SCORE;
-        fact.score + repeats - common
+        let chosen = if fact.is_chosen { CHOSEN_SCORE } else { 0.0 };
+        fact.score + repeats - common + chosen
     }
 }
 

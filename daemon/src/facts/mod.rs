@@ -18,6 +18,7 @@ mod need;
 mod numbers;
 mod replacement;
 mod said;
+mod selection;
 mod sentences;
 #[cfg(test)]
 mod tests;
@@ -27,10 +28,16 @@ mod words;
 pub(crate) use block::{ShownText, block_lines, fact_block};
 pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
 pub(crate) use features::feature_names;
-pub(crate) use fold::{FORGET_RECORD, FactFold, ForgottenFact, RankedFact, judge, judge_pairs};
+pub(crate) use fold::{
+    FORGET_RECORD, FactFold, ForgottenFact, KnownFact, RankedFact, judge, judge_pairs,
+};
 pub(crate) use need::{RecallNeed, recall_need};
 pub(crate) use replacement::pair_feature_names;
 pub(crate) use said::SaidText;
+pub(crate) use selection::{
+    EXAM, FactCandidate, answer_format, chosen_places, fact_candidates, is_agreed, passes_exam,
+    selection_request,
+};
 pub(crate) use sentences::for_each_sentence_of_line;
 pub(crate) use values::{FactValueKind, values_of_line};
 pub(crate) use words::for_each_word;

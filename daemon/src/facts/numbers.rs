@@ -17,6 +17,9 @@ pub(super) const COMMON_SCORE: f32 = 0.5;
 pub(super) const MIDDLE_SCORE: f32 = 1.0;
 /// The score that a pinned message's facts gain.
 pub(super) const PIN_SCORE: f32 = 5.0;
+/// The score that a fact gains which a model chose. A model of which a fifth of the answers is wrong multiplies the odds by
+/// four; most are worse.
+pub(super) const CHOSEN_SCORE: f32 = 1.2;
 /// The score from which on a sentence takes the place of an earlier fact.
 pub(super) const MIN_REPLACEMENT_SCORE: f32 = 0.0;
 /// The score from which on it may, so that both are shown in one line.
@@ -86,6 +89,15 @@ pub(super) const MAX_COMPARED: usize = 32;
 pub(super) const MAX_PAIRS: usize = 8;
 /// Messages of the user within which `it` can mean the newest fact.
 pub(super) const PRONOUN_MESSAGES: u32 = 3;
+/// Maximum number of facts that a model is asked about at once; more are too many for a small one.
+pub(super) const MAX_CANDIDATES: usize = 12;
+/// Maximum number of those that a head shows already.
+pub(super) const MAX_SHOWN_CANDIDATES: usize = 4;
+/// Fewest facts that are worth two requests.
+pub(super) const MIN_CANDIDATES: usize = 8;
+/// The lasting sentences that a model must choose beyond the others before its choices count. Of models that guess, one in
+/// fourteen does; of those of which a fifth of the answers is wrong, four in five.
+pub(super) const EXAM_MARGIN: usize = 3;
 /// Maximum number of facts that can be suppressed by name.
 pub(super) const MAX_FORGOTTEN: usize = 10_000;
 /// Bytes of the shortest message whose facts can lose [`MIDDLE_SCORE`].

@@ -147,6 +147,22 @@ pub struct Compaction {
     pub model: Option<String>,
     /// The numbers of important items that the new context still names.
     pub retention: Option<Retention>,
+    /// The facts of the user that a model was asked about; empty if it was not asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked: Vec<AskedFact>,
+}
+
+/// A fact of the user that a model was asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AskedFact {
+    /// The record that states it.
+    pub seq: Seq,
+    /// The digest of its text.
+    pub digest: String,
+    /// Whether the model chose it as one to remember.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chosen: bool,
 }
 
 /// A checkpoint: a summary that takes the place of a range of records at the beginning of every later context.

@@ -34,8 +34,8 @@ pub use change::{
     SnapshotMark, ToolStart,
 };
 pub use compaction::{
-    BranchSummary, Checkpoint, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem,
-    RecalledRecord, Retention, SummaryAuthor, Usage,
+    AskedFact, BranchSummary, Checkpoint, Compaction, CompactionMethod, Delta, Epoch, EpochBasis,
+    HeadItem, RecalledRecord, Retention, SummaryAuthor, Usage,
 };
 pub use context::{
     BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    BuiltContext, Checkpoint, Compaction, CompactionMethod, RecordBody, Retention,
+    AskedFact, BuiltContext, Checkpoint, Compaction, CompactionMethod, RecordBody, Retention,
 };
 use ollm_protocol::{CheckpointId, Seq, SessionId};
 
@@ -37,6 +37,8 @@ pub(super) struct NewHead {
     pub(super) model: Option<String>,
     /// The identifiers in the range, whose retention is measured.
     pub(super) identifiers: Vec<String>,
+    /// The facts that a model was asked about.
+    pub(super) asked: Vec<AskedFact>,
 }
 
 impl NewHead {
@@ -50,6 +52,7 @@ impl NewHead {
             aged: Vec::new(),
             model: None,
             identifiers: Vec::new(),
+            asked: Vec::new(),
         }
     }
 }
@@ -110,7 +113,12 @@ fn plan_now(
     let Survey { inputs, before, .. } = survey;
     let contents = inputs.contents(core);
     let below_tokens = Some(before.tokens);
-    let input = BuildInput { below_tokens, ..inputs.build_input(params, &head.checkpoints) };
+    // The record of this compaction is not in the log yet.
+    let chosen = (!head.asked.is_empty()).then(|| inputs.facts.with_asked(&head.asked));
+    let chosen = chosen.transpose()?;
+    let facts = chosen.as_ref().unwrap_or(&inputs.facts);
+    let own = inputs.build_input(params, &head.checkpoints);
+    let input = BuildInput { below_tokens, facts: Some(facts), ..own };
     let built = match head.method {
         CompactionMethod::Pruned => context::prune(&input, &contents)?,
         CompactionMethod::Truncated => context::truncate(&input, &contents)?,
@@ -118,7 +126,7 @@ fn plan_now(
             context::with_checkpoints(&input, &contents)?
         }
     };
-    inputs.check_facts()?;
+    facts.check()?;
     let no_gain = |after| CompactError::NoGain { id: inputs.id, before: before.tokens, after };
     let built = built.ok_or_else(|| no_gain(before.tokens))?;
     if built.result.context_tokens >= before.tokens || built.new_epoch.is_none() {
@@ -129,7 +137,7 @@ fn plan_now(
     let kept = retention_targets(&input, &contents, &inputs.checkpoints, texts)
         .map_err(context::ContextError::from)?;
     let retention = measure_retention(&kept, input.facts, &built.result.messages);
-    inputs.check_facts()?;
+    facts.check()?;
     Ok((built, retention))
 }
 
@@ -156,5 +164,6 @@ pub(super) fn record(
         method: Some(head.method),
         model: head.model.clone(),
         retention: Some(retention),
+        asked: head.asked.clone(),
     }))
 }

@@ -16,6 +16,7 @@ mod events;
 mod policy;
 mod read_ahead;
 pub(crate) mod request;
+mod selection;
 mod summarizer;
 mod summary;
 mod survey;

@@ -67,7 +67,7 @@ pub(super) enum QueuePlace<'t> {
 /// A model that writes summaries.
 #[derive(Clone)]
 pub(super) struct Summarizer<'a> {
-    core: &'a Arc<Core>,
+    pub(super) core: &'a Arc<Core>,
     id: SessionId,
     place: QueuePlace<'a>,
     /// The moment at which a turn stops to wait; `None` in the background.
@@ -158,6 +158,12 @@ impl<'a> Summarizer<'a> {
     /// Returns the tokens that a prompt and its answer may have.
     pub(super) fn window(&self) -> u64 {
         u64::from(self.num_ctx.saturating_sub(1))
+    }
+
+    /// Returns the tokens of a prompt.
+    pub(super) fn prompt_tokens(&self, messages: &[ContextMessage]) -> u64 {
+        let tools = self.chat_tools.as_deref().unwrap_or_default();
+        self.counter.count_prompt(messages, tools)
     }
 
     /// Returns whether requests give way to chats.
@@ -290,6 +296,23 @@ impl<'a> Summarizer<'a> {
         let prompt = SentPrompt { prefix_tokens, ..self.sent_prompt(&request) };
         let answer = self.read(&request, prompt, ticket).await?;
         Ok(answer.is_some_and(|(_, end)| end.is_some()))
+    }
+
+    /// Returns a short answer of a format, without waiting for a pause; `None` if the request gave way to a chat. Servers refuse
+    /// a format beside tools.
+    pub(super) async fn short_answer(
+        &self,
+        messages: Vec<ContextMessage>,
+        format: Value,
+        predict: u32,
+        ticket: &Ticket,
+    ) -> Result<Option<String>, CompactError> {
+        let request = self.request(messages, predict);
+        let format = Some(format).filter(|_| request.tools.is_empty());
+        let request = ChatRequest { format, ..request };
+        let answer = self.read(&request, self.sent_prompt(&request), ticket);
+        let answer = tokio::time::timeout(TURN_LIMIT, answer).await.map_err(|_| self.busy())??;
+        Ok(answer.map(|(text, _)| text))
     }
 
     /// Returns the text of an answer, and whether it ran into its limit of tokens or of time.

@@ -144,14 +144,7 @@ impl<'a> SummaryRange<'a> {
 
     /// Returns the prompt of the chat behind which its own model can be asked for a summary.
     fn chat_prompt(&self, summarizer: &Summarizer<'_>) -> Option<&[ContextMessage]> {
-        let Survey { inputs, chat, .. } = &**self.survey;
-        let is_own = inputs
-            .model
-            .as_deref()
-            .is_some_and(|model| self.core.models.is_same(model, &summarizer.model));
-        // A call without its result is not followed by a turn of the user.
-        let is_complete = chat.last().is_some_and(|last| last.tool_calls.is_empty());
-        (is_own && is_complete).then_some(chat)
+        self.survey.chat_prompt(self.core, &summarizer.model)
     }
 
     /// Returns the form of one request behind the chat's own prompt. Returns `None` if that, the records that it does not show,
@@ -452,6 +445,7 @@ impl<'a> SummaryRange<'a> {
             aged: Vec::new(),
             model,
             identifiers,
+            asked: Vec::new(),
         };
         for RangePart { cut, summary, provisional } in parts {
             let provisional = *provisional;

@@ -98,6 +98,21 @@ impl Survey {
         lasting.map_or_else(|| tokens_of(before), |last| tokens_after(before, last.to))
     }
 
+    /// Returns the prompt of the chat behind which its own model can be asked.
+    pub(super) fn chat_prompt(&self, core: &Core, model: &str) -> Option<&[ContextMessage]> {
+        let own = self.inputs.model.as_deref();
+        let is_own = own.is_some_and(|own| core.models.is_same(own, model));
+        // A call without its result is not followed by a turn of the user.
+        let is_complete = self.chat.last().is_some_and(|last| last.tool_calls.is_empty());
+        (is_own && is_complete).then_some(&self.chat)
+    }
+
+    /// Returns the tokens of the records behind one; of all without one.
+    pub(super) fn tokens_behind(&self, seq: Option<Seq>) -> u64 {
+        let items = &self.inputs.path.items;
+        seq.map_or_else(|| tokens_of(items), |seq| tokens_after(items, seq))
+    }
+
     /// Returns the model that summarizes.
     pub(super) fn summarizing_model(&self, core: &Core) -> Result<String> {
         let id = self.inputs.id;

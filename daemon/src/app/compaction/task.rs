@@ -12,6 +12,7 @@ use super::commit::{Compacted, NewHead, plan, record, snapshot_before};
 use super::events;
 use super::policy::{Action, CompactionNeed, Fullness, OnFailure, Situation, SkipReason, decide};
 use super::read_ahead::NextReader;
+use super::selection::asked_facts;
 use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
@@ -168,7 +169,7 @@ impl<'a> CompactionTask<'a> {
         let head = match made {
             Some(head) => head,
             None => match self.head_unless_canceled(&survey, canceled).await? {
-                ControlFlow::Continue(head) => head,
+                ControlFlow::Continue(head) => self.with_selection(head, &survey, canceled).await,
                 ControlFlow::Break(outcome) => return Ok(FirstPhase::Unrecorded(Err(outcome))),
             },
         };
@@ -205,6 +206,24 @@ impl<'a> CompactionTask<'a> {
             events::step(self.core, self.id(), CompressionStep::Writing);
         }
         Ok(made)
+    }
+
+    /// Adds the facts that the model chose in the pause to a head with its summary. What needs the session meanwhile costs the
+    /// choice alone.
+    async fn with_selection(
+        &self,
+        mut head: NewHead,
+        survey: &Arc<Survey>,
+        canceled: &CancellationToken,
+    ) -> NewHead {
+        if self.trigger == CompactionTrigger::Background && head.model.is_some() {
+            head.asked = tokio::select! {
+                biased;
+                () = canceled.cancelled() => Vec::new(),
+                asked = asked_facts(self.core, &self.request, survey, &head) => asked,
+            };
+        }
+        head
     }
 
     /// Returns the outcome of a compaction whose record was not written.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::content::{
-    Custom, FACTS_BLOCK, HeadItem, RecordBody, RecordKind, Retention, Role,
+    AskedFact, Custom, FACTS_BLOCK, HeadItem, RecordBody, RecordKind, Retention, Role,
 };
 use ollm_protocol::limits::{MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::context::{
@@ -23,8 +23,8 @@ use crate::app::path::ActivePath;
 use crate::context::compact::recount_facts;
 use crate::context::{FactSource, defuse};
 use crate::facts::{
-    FORGET_RECORD, FactFold, ForgottenFact, RankedFact, SaidText, ShownText, block_lines,
-    fact_block,
+    FORGET_RECORD, FactCandidate, FactFold, ForgottenFact, KnownFact, RankedFact, SaidText,
+    ShownText, block_lines, fact_block, fact_candidates,
 };
 use crate::session::SessionError;
 
@@ -188,7 +188,7 @@ impl SessionFacts {
     }
 
     /// Returns the error of a fold that failed while a head was planned.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.failure.lock().take().map_or(Ok(()), Err)
     }
 
@@ -197,6 +197,29 @@ impl SessionFacts {
         let retention = recount_facts(retention, self, prompt);
         self.check()?;
         Ok(retention)
+    }
+
+    /// Returns the facts as if a model had been asked about some of them.
+    pub(crate) fn with_asked(&self, asked: &[AskedFact]) -> Result<Self> {
+        let Self { core, id, path, pins, .. } = self;
+        let with = Self::new(core, *id, path, pins.clone());
+        let mut fold = self.fold()?;
+        Arc::make_mut(&mut fold).note_asked(asked);
+        Ok(Self { fold: OnceLock::from(fold), ..with })
+    }
+
+    /// Returns the facts that a model should be asked about before a head is recorded, and the newest compaction in which one
+    /// was asked. Blocks on the disk.
+    pub(crate) fn candidates(
+        &self,
+        head: &[HeadItem],
+        prompt: &str,
+        count: &dyn Fn(&str) -> u64,
+    ) -> Result<(Vec<FactCandidate>, Option<Seq>)> {
+        let lines: HashSet<String> = shown_lines(head).into_iter().collect();
+        let fold = self.fold()?;
+        let is_in_block = |fact: &KnownFact| lines.contains(&defuse(&fact.shown()));
+        Ok((fact_candidates(&fold, &is_in_block, prompt, count), fold.asked_at))
     }
 
     fn fold_or_note(&self) -> Option<Arc<FactFold>> {

@@ -49,7 +49,7 @@ pub(crate) struct Inputs {
     pub(crate) build_id: String,
     folds: Folds,
     /// The facts that the user stated and that still hold.
-    pub(super) facts: SessionFacts,
+    pub(crate) facts: SessionFacts,
     /// The end that the system message of a new epoch would have.
     additions: Additions,
     /// The changes that were sent since the epoch was opened.

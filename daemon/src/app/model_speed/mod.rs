@@ -59,6 +59,8 @@ pub(crate) struct MeasuredModel {
     /// The window that the server gave the model, if it is smaller than requested.
     pub(crate) effective: Option<u32>,
     pub(crate) last_used: Option<Instant>,
+    /// Whether the model can choose facts; `None` before it was examined.
+    pub(crate) can_choose: Option<bool>,
     /// The sessions whose prompts the server holds.
     pub(crate) slots: ModelSlots,
     unread: UnreadPrompts,
@@ -111,6 +113,11 @@ impl MeasuredModels {
     /// Notes the window that the server gave a model, if it is smaller than requested.
     pub(crate) fn note_effective(&self, model: &str, effective: Option<u32>) {
         self.change(model, |measured| measured.effective = effective);
+    }
+
+    /// Notes whether a model can choose facts.
+    pub(crate) fn note_choosing(&self, model: &str, can_choose: bool) {
+        self.change(model, |measured| measured.can_choose = Some(can_choose));
     }
 
     /// Adds the observations of an answer to the next prompt of the same session.

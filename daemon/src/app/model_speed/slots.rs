@@ -33,6 +33,11 @@ impl ModelSlots {
         !self.hold(id) && self.recent[self.n_slots - 1].is_some()
     }
 
+    /// Returns whether a prompt of its own would take the place of one that another session than this sends again.
+    pub(crate) fn own_displaces_other(&self, id: SessionId) -> bool {
+        self.recent[self.n_slots - 1].is_some_and(|holder| holder != id)
+    }
+
     /// Returns the number of prompts since the last one of a session; `None` if it had none, or too long ago.
     pub(super) fn age(&self, id: SessionId) -> Option<usize> {
         self.recent.iter().position(|holder| *holder == Some(id))
@@ -77,6 +82,7 @@ mod tests {
         assert!(slots.displace_other(id(2)));
         slots.push(Some(id(2)));
         assert!(slots.hold(id(2)) && !slots.hold(id(1)) && slots.displace_other(id(1)));
+        assert!(slots.own_displaces_other(id(1)) && !slots.own_displaces_other(id(2)));
         slots.push(None);
         assert!(!slots.hold(id(2)) && !slots.displace_other(id(1)), "a summary displaced it");
     }

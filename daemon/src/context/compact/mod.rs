@@ -35,7 +35,8 @@ pub(crate) use self::range::{
     read_names, read_pieces,
 };
 pub(crate) use self::request::{
-    ChatPrompt, ShownRecords, SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages,
+    ChatPrompt, ShownRecords, SummaryOptions, SummaryRequest, TranscriptPiece, behind_chat,
+    summary_messages,
 };
 pub(crate) use self::retention::{
     MeasuredTexts, measure_retention, prompt_text, recount_facts, retained_percent,

@@ -41,6 +41,7 @@ impl Session {
             method: Some(CompactionMethod::Summarized),
             model: None,
             retention: None,
+            asked: Vec::new(),
         });
         let seq = self.push(body);
         self.epoch = Some((seq, epoch));

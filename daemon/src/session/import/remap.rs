@@ -74,6 +74,9 @@ impl SeqMap {
                     checkpoint.from = self.at_or_after(checkpoint.from).unwrap_or(checkpoint.from);
                     checkpoint.to = self.at_or_before(checkpoint.to).unwrap_or(checkpoint.to);
                 }
+                compaction
+                    .asked
+                    .retain_mut(|asked| self.exact(asked.seq).map(|seq| asked.seq = seq).is_some());
             }
             RecordBody::Epoch(epoch) => self.apply_head(&mut epoch.head),
             RecordBody::BranchSummary(summary) => {

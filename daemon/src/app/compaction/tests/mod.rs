@@ -1,5 +1,6 @@
 //! Compactions against a scripted model server, and of a session that changes concurrently.
 
+mod choosing;
 mod waits;
 
 use std::sync::Arc;
@@ -46,6 +47,8 @@ impl LongSession {
     async fn beginning_with(text: &str) -> Self {
         let (test, backend) = TestSession::with_model(&[]);
         let (core, id) = (Arc::clone(&test.core), test.id);
+        // The other tests choose no facts.
+        core.speeds.note_choosing("m", false);
         let session = Self { test, backend, core, id };
         session.test.record("user", text).await;
         session.record_exchanges(40).await;

@@ -166,7 +166,7 @@ pub(super) fn facts(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc
     let states = |item: &&PathItem| match item.kind {
         RecordKind::Message => item.role == Some(Role::User) || may_ask(item),
         RecordKind::Custom => !item.in_context,
-        kind => kind == RecordKind::ContextEntry,
+        kind => matches!(kind, RecordKind::ContextEntry | RecordKind::Compaction),
     };
     let seqs: Vec<Seq> = path.items.iter().filter(states).map(|item| item.seq).collect();
     let folded = fold(core, id, &seqs, |folds| &mut folds.facts)?;

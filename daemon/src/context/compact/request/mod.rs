@@ -132,7 +132,7 @@ fn blocks_and_task(request: SummaryRequest<'_>, options: &SummaryOptions<'_>) ->
 }
 
 /// Returns a prompt of the chat with one more turn of the user.
-fn behind_chat(chat: &[ContextMessage], text: &str) -> Vec<ContextMessage> {
+pub(crate) fn behind_chat(chat: &[ContextMessage], text: &str) -> Vec<ContextMessage> {
     let mut messages = chat.to_vec();
     match messages.last_mut() {
         // Templates expect that the roles alternate.

@@ -196,6 +196,7 @@ impl PiReader {
             method: None,
             model: None,
             retention: None,
+            asked: Vec::new(),
         });
         self.push(body);
     }

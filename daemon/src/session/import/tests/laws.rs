@@ -1,10 +1,10 @@
 //! Properties: an import of an export gives the same session, and no file makes an import panic.
 
 use ollm_protocol::content::{
-    BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
-    Delta, Epoch, EpochBasis, ExportFormat, GoalChange, GoalMarker, GoalSource, GoalStep, HeadItem,
-    Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange, Part, Pin,
-    PutBack, Record, RecordBody, RecordKind, RecordScope, RestMark, Retention, Role,
+    AskedFact, BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange,
+    Custom, Delta, Epoch, EpochBasis, ExportFormat, GoalChange, GoalMarker, GoalSource, GoalStep,
+    HeadItem, Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange,
+    Part, Pin, PutBack, Record, RecordBody, RecordKind, RecordScope, RestMark, Retention, Role,
     SessionDocument, SessionHeader, SnapshotMark, ToolCall, ToolResult, Usage,
 };
 use ollm_protocol::{GoalId, PlanId, Seq, SessionId, SnapshotId, Timestamp};
@@ -149,6 +149,10 @@ fn put_back(cause: String) -> PutBack {
     PutBack { plan_id, cause, root: String::new(), files: Vec::new(), left: Vec::new() }
 }
 
+fn cycle_of(tool: String) -> LoopPattern {
+    LoopPattern { kind: LoopKind::Cycle, tools: vec![tool], count: 3 }
+}
+
 fn body_of(
     kind: RecordKind,
     (text, maybe, value, n, flag): Small,
@@ -183,12 +187,13 @@ fn body_of(
             summary: text.clone(),
             tokens_before: n.into(),
             tokens_after: other.map(|seq| seq.0),
-            tokenizer: text,
+            tokenizer: text.clone(),
             epoch: flag.then_some(epoch),
             checkpoints: Vec::new(),
             method: flag.then_some(CompactionMethod::Summarized),
             model: maybe,
             retention: flag.then(Retention::default),
+            asked: vec![AskedFact { seq: to, digest: text, chosen: flag }],
         }),
         RecordKind::Epoch => RecordBody::Epoch(epoch),
         RecordKind::Delta => RecordBody::Delta(delta_of(text)),
@@ -224,13 +229,7 @@ fn body_of(
             summary: maybe,
             ..SnapshotMark::new(SnapshotId::from_uuid(FALLBACK_ID), other, &text)
         }),
-        RecordKind::Loop => RecordBody::Loop(LoopMark {
-            pattern: maybe.map(|tool| LoopPattern {
-                kind: LoopKind::Cycle,
-                tools: vec![tool],
-                count: 3,
-            }),
-        }),
+        RecordKind::Loop => RecordBody::Loop(LoopMark { pattern: maybe.map(cycle_of) }),
         RecordKind::Close => RecordBody::Close(Close { reason: CloseReason::Client }),
         RecordKind::PutBack => RecordBody::PutBack(put_back(text)),
         RecordKind::Rest => RecordBody::Rest(RestMark {}),
