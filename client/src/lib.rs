@@ -50,6 +50,7 @@ mod service;
 mod session_lookup;
 #[cfg(test)]
 mod testing;
+mod tracked_dir;
 
 pub use address::{Address, Environment};
 pub use commands::run;

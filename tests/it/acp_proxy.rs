@@ -1,15 +1,15 @@
 //! `ollmctl acp -- AGENT`: the proxy between an editor and an agent, with agents that are shell scripts.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ChildExt as _, DEADLINE, Sandbox, Wire, array, program, start, until, until_some,
+    ChildExt as _, DEADLINE, Sandbox, Wire, array, lines_of, program, start, until, until_some,
 };
 
 /// An agent: it answers what an editor asks, and writes what it reads to the file `$LOG`.
@@ -65,15 +65,7 @@ impl Editor {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (send, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines() {
-                if send.send(line.unwrap()).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(&mut child);
         let stdin = child.stdin.take();
         Self { child, stdin, lines, next_id: 1 }
     }

@@ -50,6 +50,8 @@ pub(super) struct EditorSession {
     /// The id that the editor uses.
     pub(super) name: String,
     pub(super) cwd: String,
+    /// The project of the daemon's session, to which the paths of written files are relative.
+    pub(super) project: Option<String>,
     pub(super) tools: ToolServers,
     /// Held while a prompt is answered: prompts of a session are answered one after the other.
     pub(super) turn: tokio::sync::Mutex<()>,
@@ -155,7 +157,8 @@ impl EditorSession {
             news: News::default(),
         };
         let (turn, state) = (tokio::sync::Mutex::new(()), Mutex::new(state));
-        let opened = Arc::new(Self { name, cwd, tools, turn, state });
+        let project = session.project_path.clone();
+        let opened = Arc::new(Self { name, cwd, project, tools, turn, state });
         agent.open.add(Arc::clone(&opened));
         opened
     }

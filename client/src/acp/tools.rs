@@ -142,6 +142,16 @@ impl ToolServers {
         self.offered().iter().any(|(offered, ..)| offered == name)
     }
 
+    /// Returns whether a tool may write files: it does not say that it only reads.
+    pub(super) fn may_write(&self, name: &str) -> bool {
+        let offered = self.offered();
+        let found = offered.iter().find(|(offered, ..)| offered == name);
+        found.is_some_and(|(_, server, at)| {
+            let annotations = server.tools[*at].annotations.as_ref();
+            annotations.and_then(|hints| hints.read_only_hint) != Some(true)
+        })
+    }
+
     /// Calls a tool by its name for the model.
     pub(super) async fn call(
         &self,

@@ -1,6 +1,7 @@
 //! A prompt for the model: a chat turn of the daemon, followed to its end, with the tools that it asks for.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use ollm_protocol::methods::chat::{
 use ollm_protocol::methods::session::MessageInput;
 use ollm_protocol::{ErrorKind, SessionId};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::agent::{Agent, RequestResult, log};
@@ -22,10 +23,12 @@ use super::schema::{
     ContentBlock, Prompt, RequestError, SessionUpdate, StopReason, ToolKind, ToolStatus, code,
 };
 use super::sessions::EditorSession;
+use super::tools::ToolOutcome;
 use super::{commands, permissions, prompt, updates};
 use crate::connection::{FollowedTurn, TurnStep};
 use crate::error::ClientError;
 use crate::render::units::grouped;
+use crate::tracked_dir::{TrackedDir, TrackedWrites};
 
 /// The pause between two attempts to send a message to a session that answers another client's.
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
@@ -341,13 +344,31 @@ impl<'a> Answering<'a> {
         self.tools.abort_all();
     }
 
+    /// Submits results one by one: each may have as many contents of files as a frame holds.
     async fn submit(&self, results: Vec<ChatToolResult>) -> Result<(), ClientError> {
-        let params = ChatSubmitToolResultsParams { session_id: self.id, results };
-        match self.agent.daemon.call::<ChatSubmitToolResults>(&params).await {
-            // The turn has ended meanwhile; its last event says why.
-            Err(error) if error.is_conflict() || error.is_lost_connection() => Ok(()),
-            submitted => submitted.map(drop),
+        for result in results {
+            let submit = async |results| {
+                let params = ChatSubmitToolResultsParams { session_id: self.id, results };
+                self.agent.daemon.call::<ChatSubmitToolResults>(&params).await
+            };
+            let plain = ChatToolResult { writes: None, writes_omitted: 0, ..result.clone() };
+            let has_writes = result.writes.is_some();
+            let submitted = match submit(vec![result]).await {
+                Err(error @ ClientError::Rpc(_)) if has_writes && !error.is_conflict() => {
+                    // A result without its files is better than none.
+                    log(&format!("the files that a tool wrote are not recorded: {error}"));
+                    submit(vec![plain]).await
+                }
+                submitted => submitted,
+            };
+            match submitted {
+                // The turn has ended meanwhile; its last event says why.
+                Err(error) if error.is_conflict() || error.is_lost_connection() => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
         }
+        Ok(())
     }
 }
 
@@ -381,12 +402,14 @@ async fn run_tool(
         permissions::check(agent, session, &call.name, &report).await
     };
     let permitted = cancellation.unless(timeout(limit, checked)).await;
+    let mut writes = None;
     let (text, has_failed) = match permitted {
         Some(Ok(Ok(()))) => {
             let running = updates::tool_status(call.id.clone(), ToolStatus::InProgress, None);
             agent.editor.update(&session.name, running).await;
             let left = limit.saturating_sub(begun.elapsed());
-            let outcome = session.tools.call(&call.name, &call.args, left, cancellation).await;
+            let (outcome, written) = call_tracked(session, &call, left, cancellation).await;
+            writes = written;
             (outcome.text, outcome.has_failed)
         }
         Some(Ok(Err(refusal))) => (refusal, true),
@@ -399,7 +422,50 @@ async fn run_tool(
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).ok();
     let result =
         ToolResult { llm_content: text, success: Some(!has_failed), ..ToolResult::default() };
-    ChatToolResult { id: call.id, result, duration_ms, writes: None, writes_omitted: 0 }
+    let writes_omitted = writes.as_ref().map_or(0, |writes| writes.omitted);
+    let writes = writes.map(|writes| writes.writes);
+    ChatToolResult { id: call.id, result, duration_ms, writes, writes_omitted }
+}
+
+/// Calls a tool; returns its outcome, and the files of the session's directory that were written meanwhile.
+async fn call_tracked(
+    session: &EditorSession,
+    call: &ChatToolCall,
+    limit: Duration,
+    cancellation: &Cancellation,
+) -> (ToolOutcome, Option<TrackedWrites>) {
+    let project = session.project.clone().filter(|_| session.tools.may_write(&call.name));
+    let before = match project {
+        Some(project) => {
+            let dir = PathBuf::from(&session.cwd);
+            let read = move || {
+                let dir = dir.canonicalize().map_err(|error| error.to_string())?;
+                TrackedDir::read(&dir, &project)
+            };
+            look(read).await
+        }
+        None => None,
+    };
+    let outcome = session.tools.call(&call.name, &call.args, limit, cancellation).await;
+    let writes = match before {
+        Some(before) => look(move || before.writes()).await,
+        None => None,
+    };
+    (outcome, writes)
+}
+
+/// Looks at files in another thread. A problem costs the record of what a tool wrote, and not its result.
+async fn look<T: Send + 'static>(
+    at_files: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Option<T> {
+    match spawn_blocking(at_files).await {
+        Ok(Ok(found)) => Some(found),
+        Ok(Err(problem)) => {
+            log(&format!("the files that a tool wrote are not recorded: {problem}"));
+            None
+        }
+        Err(_) => None,
+    }
 }
 
 fn done(finish_reason: &str, usage: Option<&ChatUsage>) -> Value {

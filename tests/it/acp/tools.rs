@@ -76,6 +76,20 @@ fn tool_runs_after_the_person_allowed_it_without_secrets_of_the_shell() {
 }
 
 #[test]
+fn file_that_a_tool_wrote_is_put_back_with_the_turn() {
+    let fake = FakeOllama::new();
+    let (mut editor, session) = start(&fake);
+    let draft = editor.sandbox.path("project").join("draft.txt");
+    let content = || std::fs::read_to_string(&draft).unwrap();
+    std::fs::write(&draft, "before").unwrap();
+    script_call(&fake, "notes__write", json!({}));
+    let (reason, _) = editor.prompt(&session, "write it");
+    assert_eq!((reason.as_str(), content().as_str()), ("end_turn", "after"));
+    let _done = editor.sandbox.ctl(["undo", "--session", &session, "--files", "--yes"]).ok();
+    assert_eq!(content(), "before");
+}
+
+#[test]
 fn call_of_an_unknown_tool_is_refused_without_a_question() {
     let fake = FakeOllama::new();
     let (mut editor, session) = start(&fake);

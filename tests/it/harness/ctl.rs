@@ -76,6 +76,20 @@ fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
+/// Returns the lines that a program writes, read in a thread.
+pub(crate) fn lines_of(child: &mut Child) -> Receiver<String> {
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in stdout.lines() {
+            if send.send(line.unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
 /// A running command whose stdout is read line by line; killed when dropped.
 #[must_use]
 pub(crate) struct Follower {
@@ -87,15 +101,7 @@ impl Follower {
     pub(crate) fn start(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (send, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines() {
-                if send.send(line.unwrap()).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(&mut child);
         Self { child, lines }
     }
 

@@ -36,7 +36,7 @@ mod terminal;
 mod wait;
 mod wire;
 
-pub(crate) use ctl::{Follower, Output, run};
+pub(crate) use ctl::{Follower, Output, lines_of, run};
 pub(crate) use daemon::Daemon;
 pub(crate) use fake_server::answer::Answer;
 pub(crate) use fake_server::http::{FakeServer, Step, response as http_response};

@@ -3,13 +3,13 @@
 mod install;
 mod tools;
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 
 use serde_json::{Value, json};
 
-use crate::harness::{ChildExt as _, DEADLINE, Sandbox, array, program, start};
+use crate::harness::{ChildExt as _, DEADLINE, Sandbox, array, lines_of, program, start};
 
 /// The newest revision of the protocol, which has no handshake.
 const MODERN: &str = "2026-07-28";
@@ -39,15 +39,7 @@ impl Mcp {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (send, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines() {
-                if send.send(line.unwrap()).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(&mut child);
         let stdin = child.stdin.take();
         Self { child, stdin, lines, next_id: 1, version, roots: Vec::new() }
     }

@@ -7,7 +7,6 @@
 mod capture;
 mod process;
 mod record;
-mod track;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -31,12 +30,12 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project::{self, RecordTarget};
 use crate::render::units::counted;
+use crate::tracked_dir::{TrackedDir, TrackedWrites};
 
 pub(super) use record::shell_quoted;
 
 use process::{FinishedProcess, StdoutTarget};
 use record::{CallStart, RecordedCall, record, record_start};
-use track::{TrackedDir, TrackedWrites};
 
 /// The exit code of a command that was stopped at its time limit; `timeout` uses the same.
 const TIMED_OUT: i32 = 124;

@@ -12,11 +12,11 @@ use ollm_protocol::{ErrorKind, Method, SessionId, Timestamp, sanitize};
 use serde_json::{Value, json};
 
 use super::ToolRun;
-use super::track::TrackedWrites;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::error::ClientError;
 use crate::project::RecordTarget;
+use crate::tracked_dir::TrackedWrites;
 
 /// The parts of a tool call that are known before the command runs.
 pub(super) struct CallStart {

@@ -241,7 +241,7 @@ impl Recorder {
                 ollm_protocol::limits::BoundedField::Title.shorten(&mut title);
                 self.call::<SessionUpdate>(&SessionUpdateParams {
                     title: Some(title),
-                    ..update(session_id)
+                    ..SessionUpdateParams::new(session_id)
                 })
                 .await
             }
@@ -313,7 +313,8 @@ impl Recorder {
                     self.known.directory_of(session).filter(|path| Path::new(path).is_dir());
                 // A session without its project is better than none.
                 let provider = Some(agent.to_owned());
-                let fields = SessionUpdateParams { project_path, provider, ..update(id) };
+                let fields =
+                    SessionUpdateParams { project_path, provider, ..SessionUpdateParams::new(id) };
                 match self.call::<SessionUpdate>(&fields).await {
                     Err(CommandError::Client(ClientError::Rpc(_))) | Ok(()) => {}
                     Err(error) => return Err(error),
@@ -329,23 +330,4 @@ impl Recorder {
 fn metadata(agent: &str, session: &str) -> Meta {
     let own = json!({ "agent": agent, "sessionId": session });
     Meta::from_iter([("acp".to_owned(), own)])
-}
-
-/// Returns the params that change nothing.
-fn update(session_id: SessionId) -> SessionUpdateParams {
-    SessionUpdateParams {
-        session_id,
-        title: None,
-        description: None,
-        model: None,
-        provider: None,
-        system_prompt: None,
-        context_size: None,
-        keep_alive_seconds: None,
-        allowed_servers: None,
-        options: None,
-        project_path: None,
-        pinned: None,
-        metadata: None,
-    }
 }

@@ -1,4 +1,4 @@
-//! `ollmctl exec --track`: the files below the current directory that a command wrote.
+//! The files below a directory that a command or a tool wrote.
 //!
 //! The directory is read before and after the command. What differs was written by the command, or by anybody else
 //! meanwhile. The contents from before are held in memory, so there are limits, which the help states.
@@ -36,7 +36,7 @@ const SKIPPED: [&str; 7] =
     [".git", "node_modules", "target", "dist", "build", ".venv", "__pycache__"];
 
 /// The files of a directory before a command.
-pub(super) struct TrackedDir {
+pub(crate) struct TrackedDir {
     dir: PathBuf,
     /// The path of the directory in the project, with a `/` at its end unless it is the project.
     prefix: String,
@@ -79,10 +79,10 @@ impl FileStamp {
 
 /// The files that a command wrote.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct TrackedWrites {
-    pub(super) writes: Vec<FileWriteInput>,
+pub(crate) struct TrackedWrites {
+    pub(crate) writes: Vec<FileWriteInput>,
     /// The number of further files.
-    pub(super) omitted: u64,
+    pub(crate) omitted: u64,
     /// The bytes of the names so far.
     names_bytes: usize,
 }
@@ -91,9 +91,9 @@ impl TrackedDir {
     /// Reads a directory that is in a project.
     ///
     /// **Errors**: the reason why the directory cannot be tracked.
-    pub(super) fn read(dir: &Path, project: &str) -> Result<Self, String> {
+    pub(crate) fn read(dir: &Path, project: &str) -> Result<Self, String> {
         let below = dir.strip_prefix(project).map_err(|_| {
-            format!("the current directory is not in the project of the session, {project}")
+            format!("{} is not in the project of the session, {project}", dir.display())
         })?;
         let below = below.to_str().ok_or("the path of the directory is not UTF-8")?;
         let prefix = if below.is_empty() { String::new() } else { format!("{below}/") };
@@ -115,7 +115,7 @@ impl TrackedDir {
     /// Returns the files that were written since the start.
     ///
     /// **Errors**: the reason why that cannot be found out.
-    pub(super) fn writes(mut self) -> Result<TrackedWrites, String> {
+    pub(crate) fn writes(mut self) -> Result<TrackedWrites, String> {
         let mut found = TrackedWrites::default();
         let mut sent = 0;
         let Walked { files, dirs, others } = walk(&self.dir)?;
@@ -208,7 +208,7 @@ impl TrackedWrites {
     }
 
     /// Returns the same files without the contents from before the command.
-    pub(super) fn without_contents(mut self) -> Self {
+    pub(crate) fn without_contents(mut self) -> Self {
         for write in &mut self.writes {
             if !matches!(write.before, FileStateInput::Absent) {
                 write.before = FileStateInput::Unknown;
@@ -218,7 +218,7 @@ impl TrackedWrites {
     }
 
     /// Returns the number of files that cannot be put back, because a content is not known.
-    pub(super) fn n_unknown(&self) -> usize {
+    pub(crate) fn n_unknown(&self) -> usize {
         let is_unknown = |write: &&FileWriteInput| {
             [&write.before, &write.after].contains(&&FileStateInput::Unknown)
         };
