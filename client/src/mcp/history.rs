@@ -19,10 +19,12 @@ use crate::args::given_time;
 use crate::command_error::{CommandError, CommandResult};
 use crate::render::units::DayBoundary;
 
-/// The most excerpts of `recall`, sessions of `sessions`, and neighbors of `read` on each side.
+/// The most excerpts of `recall` and sessions of `sessions`.
 const MAX_EXCERPTS: u32 = 20;
-const MAX_SESSIONS: u32 = 50;
+/// The most neighbors of `read` on each side.
 const MAX_NEIGHBORS: u32 = 50;
+/// The characters of a title in a list: a page fits into its tokens, because the cursor goes on behind the whole page.
+const TITLE_CHARS: usize = 80;
 /// The excerpts before a prompt, their tokens together, and the words that each shares with the prompt.
 const EXCERPTS_OF_PROMPT: usize = 3;
 const TOKENS_OF_PROMPT: u64 = 800;
@@ -178,7 +180,7 @@ pub(super) async fn sessions(
     let listed = SessionListParams {
         project_path: scope.project(params.project.as_deref())?,
         title: params.query,
-        limit: Some(params.limit.clamp(1, MAX_SESSIONS)),
+        limit: Some(params.limit.clamp(1, MAX_EXCERPTS)),
         cursor: params.cursor,
         ..SessionListParams::default()
     };
@@ -192,7 +194,8 @@ pub(super) async fn sessions(
         let project = session.project_name.map_or(String::new(), |name| format!(", {name}"));
         let (at, n) = (minute(session.last_activity), session.message_count);
         let place = format!("{at}, {n} messages{project}");
-        blocks.push(Block::new(reference, place, session.title, blocks.len()));
+        let title = session.title.chars().take(TITLE_CHARS).collect();
+        blocks.push(Block::new(reference, place, title, blocks.len()));
     }
     let remark = blocks.is_empty().then(|| "There are no such sessions.".to_owned());
     Draft { blocks, remark, next_cursor: page.next_cursor }.fit(link, DEFAULT_TOKENS).await

@@ -219,9 +219,9 @@ pub(super) struct SessionsParams {
     pub(super) project: Option<String>,
     /// Words of the title.
     pub(super) query: Option<String>,
-    /// The most sessions, 1 to 50.
+    /// The most sessions, 1 to 20.
     #[serde(default = "twenty")]
-    #[schemars(range(min = 1, max = 50))]
+    #[schemars(range(min = 1, max = 20))]
     pub(super) limit: u32,
     /// The nextCursor of the page before.
     pub(super) cursor: Option<String>,
