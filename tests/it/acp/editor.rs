@@ -1,6 +1,7 @@
 //! An editor for tests: `ollmctl acp` as a process, its messages one after the other.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
@@ -46,7 +47,8 @@ impl Editor {
     }
 
     pub(super) fn wire(&self) -> Wire {
-        self.daemon.as_ref().unwrap().wire()
+        // The next daemon, which the agent starts, is at the socket of its home.
+        Wire::connect(Path::new(self.sandbox.ctl(["socket"]).ok().trim_end()))
     }
 
     pub(super) fn send_line(&mut self, line: &str) {

@@ -1,4 +1,5 @@
-//! A daemon that ends under an agent: a killed one, one that was stopped, and one that has lost a draft.
+//! A daemon that ends under an agent, which starts the next one: a killed one, one that was stopped, and one that has lost
+//! a draft.
 
 use serde_json::json;
 
@@ -16,7 +17,6 @@ fn answer_that_a_killed_daemon_interrupted_is_given_again() {
     let id = editor.send_prompt(&session, "count");
     let first = editor.update("agent_message_chunk");
     editor.daemon.take().unwrap().kill();
-    editor.daemon = Some(editor.sandbox.daemon());
     let (reply, updates) = editor.reply(id);
     assert_eq!(reply["result"]["stopReason"], "end_turn", "{reply}");
     assert!(text_of(&updates, "agent_thought_chunk").contains("answers again"), "{updates:?}");
@@ -36,7 +36,6 @@ fn agent_goes_on_with_the_next_daemon() {
     assert_eq!(editor.prompt(&session, "hello").0, "end_turn");
     let (draft, directory) = (editor.new_session(), editor.sandbox.project_dir("project"));
     assert!(editor.daemon.take().unwrap().terminate().success());
-    editor.daemon = Some(editor.sandbox.daemon());
     assert_eq!(editor.prompt(&session, "still there?").0, "end_turn");
     // The daemon that ended knew the draft; its first prompt begins it again.
     assert_eq!(editor.prompt(&draft, "and here?").0, "end_turn");
