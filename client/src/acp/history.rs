@@ -13,7 +13,7 @@ const PAGE_RECORDS: u32 = 200;
 
 /// Sends the messages and tool calls on the active path, in their order.
 ///
-/// One page is in memory at a time; an editor that reads slowly slows this down.
+/// Holds one page in memory at a time, and waits for an editor that reads slowly.
 pub(super) async fn replay(agent: &Agent, session: &EditorSession) -> Result<(), ClientError> {
     let session_id = session.id();
     let mut replayed = ReplayedRecords::new(&agent.capabilities());

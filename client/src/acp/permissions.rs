@@ -1,4 +1,4 @@
-//! Whether a tool runs: the rules of the session decide, else the person at the editor, who can also add a rule.
+//! Decides whether a tool runs, by the rules of the session, else by the person at the editor, who can also add a rule.
 
 use ollm_protocol::content::{
     PermissionDecision, ToolPermission, decide, permissions, set_permission,

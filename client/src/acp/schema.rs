@@ -47,7 +47,7 @@ pub(super) struct Initialize {
     pub(super) client_capabilities: ClientCapabilities,
 }
 
-/// What the editor can show.
+/// The capabilities of the editor.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClientCapabilities {
@@ -219,7 +219,7 @@ pub(super) struct SessionNotification {
     pub(super) update: SessionUpdate,
 }
 
-/// What happened in a session.
+/// An update of a session, as the notification `session/update` carries it.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "sessionUpdate", rename_all = "snake_case", rename_all_fields = "camelCase")]

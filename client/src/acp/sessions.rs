@@ -78,7 +78,7 @@ struct EditorSessionState {
     news: News,
 }
 
-/// What happened to a session that the editor was not told yet. Repeated events are one piece of news.
+/// The changes of a session that the editor was not told yet. Repeated events are one piece of news.
 #[derive(Default)]
 struct News {
     /// Set while a task tells the editor.

@@ -1,4 +1,4 @@
-//! What a person can choose for a session in an editor: its mode, its model, and how the model thinks.
+//! The choices that a person has for a session in an editor: its mode, its model, and how the model thinks.
 //!
 //! Editors know modes in two forms, as modes and as one of the config options; both are sent.
 
@@ -43,7 +43,7 @@ const THINKING: [(&str, &str); 7] = [
     ("max", "Max"),
 ];
 
-/// What was chosen for a session.
+/// The choices that were made for a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Choices {
     /// The model; `None` for the configured one.
@@ -97,7 +97,7 @@ pub(super) struct OfferedModels {
 
 struct OfferedModel {
     name: String,
-    /// Whether the model thinks; `None` if its server did not say.
+    /// Set to true if the model thinks; `None` if its server did not say.
     thinks: Option<bool>,
     /// Set unless its server says that it calls no tools.
     calls_tools: bool,

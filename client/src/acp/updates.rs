@@ -1,4 +1,4 @@
-//! What the daemon reports, in the words of the editor: records, phases, goals, compactions and usage as updates. Pure.
+//! Turns reports of the daemon into updates of the editor: records, phases, goals, compactions and usage. Pure.
 
 use std::collections::BTreeSet;
 

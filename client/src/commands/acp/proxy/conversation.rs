@@ -57,7 +57,7 @@ pub(super) struct EndedCall {
     pub(super) name: String,
     pub(super) args: Value,
     pub(super) output: String,
-    /// Whether it succeeded; `None` if that is unknown.
+    /// Set to true if it succeeded; `None` if that is unknown.
     pub(super) success: Option<bool>,
 }
 
@@ -88,7 +88,7 @@ enum PendingRequest {
 struct AcpSession {
     thought: String,
     text: String,
-    /// What a user said, during a replay.
+    /// A text of the user, during a replay.
     user: String,
     is_replaying: bool,
     calls: VecDeque<(String, Map<String, Value>)>,

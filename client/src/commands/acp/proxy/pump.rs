@@ -15,7 +15,7 @@ use crate::command_error::{CommandError, CommandResult};
 /// Bytes of one read: the capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// One direction.
+/// The copying of one stream, from the editor to the agent or back.
 pub(super) struct Pump {
     from: File,
     to: File,
@@ -24,7 +24,7 @@ pub(super) struct Pump {
     progress: PumpProgress,
 }
 
-/// How far a direction is.
+/// The progress of a copy.
 #[derive(Clone, Default)]
 pub(super) struct PumpProgress(Arc<(AtomicU64, AtomicBool)>);
 
