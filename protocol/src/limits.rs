@@ -179,6 +179,13 @@ impl BoundedField {
     }
 }
 
+/// Returns the longest beginning of a text with at most `max_bytes` that ends at a character boundary.
+#[must_use]
+pub fn beginning(text: &str, max_bytes: usize) -> &str {
+    let end = (0..=max_bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
 /// Shortens a text to at most `max_bytes`, at a character boundary and ending with `…`; returns whether it was longer.
 ///
 /// A text is never shortened to more than `max_bytes`; below three bytes it becomes empty.
@@ -187,8 +194,7 @@ pub fn shorten_text(text: &mut String, max_bytes: usize) -> bool {
         return false;
     }
     let end = max_bytes.saturating_sub(ELLIPSIS.len_utf8());
-    let end = (0..=end).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    text.truncate(end);
+    text.truncate(beginning(text, end).len());
     if text.len() + ELLIPSIS.len_utf8() <= max_bytes {
         text.push(ELLIPSIS);
     }

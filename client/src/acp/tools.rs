@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::limits::json_bytes;
+use ollm_protocol::limits::{beginning, json_bytes};
 use ollm_protocol::method::EnvSanitize;
 use ollm_protocol::methods::env::EnvSanitizeParams;
 use parking_lot::Mutex;
@@ -328,8 +328,7 @@ fn text_of(content: &ContentBlock) -> String {
 fn cut(mut text: String) -> String {
     if text.len() > MAX_RESULT_BYTES {
         let n_bytes = text.len();
-        let end = (0..=MAX_RESULT_BYTES).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
+        text.truncate(beginning(&text, MAX_RESULT_BYTES).len());
         text.push_str(&format!("\n[{} further bytes left out]", n_bytes - text.len()));
     }
     text

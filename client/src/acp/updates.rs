@@ -8,6 +8,7 @@ use ollm_protocol::content::{
     Session, ToolResult,
 };
 use ollm_protocol::event::CompressedData;
+use ollm_protocol::limits::beginning;
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall, ChatUsage, WaitsFor};
 use serde_json::{Value, json};
 
@@ -163,8 +164,7 @@ fn finished_call(tool_call_id: String, result: &ToolResult) -> ToolCallReport {
 
 /// Returns the part of a text that is shown.
 fn shown(text: &str) -> &str {
-    let end = (0..=MAX_SHOWN_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or(0)]
+    beginning(text, MAX_SHOWN_BYTES)
 }
 
 /// Returns the kind of a tool for its symbol in the editor, by the words of its name.

@@ -3,6 +3,7 @@
 //! **Invariants**: the JSON of a [`Quotation`], and so its text too, has at most the tokens of the limit, as the daemon
 //! counts them. All text of a conversation stands between [`OPEN`] and [`CLOSE`], which it cannot write itself.
 
+use ollm_protocol::limits::beginning;
 use ollm_protocol::method::ModelFitText;
 use ollm_protocol::methods::model::ModelFitTextParams;
 use ollm_protocol::{Timestamp, sanitize};
@@ -68,9 +69,9 @@ impl Block {
     fn render(&self, bytes: usize) -> String {
         let place = defused(&sanitize::one_line(&self.place));
         let head = format!("[{}] {place}", self.reference);
-        let end = (0..=bytes.min(self.text.len())).rev().find(|at| self.text.is_char_boundary(*at));
-        let end = end.unwrap_or(0);
-        let text = defused(&sanitize::text(&self.text[..end]));
+        let shown = beginning(&self.text, bytes);
+        let end = shown.len();
+        let text = defused(&sanitize::text(shown));
         let cut = if end == self.text.len() {
             String::new()
         } else if self.is_record {

@@ -20,10 +20,7 @@ use crate::app::context::inspect;
 use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
-use crate::context::compact::tier;
-
-/// The longest instructions in characters; every request for a summary repeats them.
-const MAX_INSTRUCTIONS: usize = 2000;
+use crate::context::compact::{MAX_INSTRUCTIONS, tier};
 
 /// Compacts a session, or previews the compaction (`context.compact`).
 pub(crate) async fn compact(

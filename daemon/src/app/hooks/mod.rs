@@ -33,14 +33,13 @@ use super::context::entries;
 use super::core::{Core, blocking};
 use super::error::Result;
 use crate::config::{Config, RunHooks};
+use crate::context::compact::MAX_INSTRUCTIONS;
 use crate::env::EnvironmentRules;
 use crate::error_chain::with_sources;
 use crate::hooks::{FoundHook, FoundHooks, HookError, HookOutcome, HookReply, HookRequest, RunBy};
 
 /// The most context entries of one output.
 const MAX_ENTRIES: usize = 16;
-/// The longest instructions in characters, of all hooks together; every request for a summary repeats them.
-const MAX_INSTRUCTIONS: usize = 2000;
 /// The most lines that hooks can keep in a summary, and their length in characters: a summary has some dozen lines.
 const MAX_KEPT: usize = 8;
 const MAX_KEPT_CHARS: usize = 300;

@@ -29,7 +29,7 @@ pub(crate) use self::checkpoint::{
 pub(super) use self::checkpoint::{merged_summaries, shown_summary};
 pub(crate) use self::defuse::{defuse, defuse_all};
 pub(crate) use self::extract::Extractor;
-pub(crate) use self::numbers::RECENT_LEVEL;
+pub(crate) use self::numbers::{MAX_INSTRUCTIONS, RECENT_LEVEL};
 pub(crate) use self::range::{
     CutPlan, RangeNames, RangePieces, compaction_cut, extract_records, needs_compaction,
     read_names, read_pieces,

@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 
 /// The level of a new checkpoint; it falls as the checkpoint ages.
 pub(crate) const RECENT_LEVEL: u8 = 3;
+/// The longest instructions in characters, of a client or of all hooks together; every request for a summary repeats them.
+pub(crate) const MAX_INSTRUCTIONS: usize = 2000;
 
 // Percent of the target of a summary.
 

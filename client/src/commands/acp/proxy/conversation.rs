@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use ollm_protocol::limits::beginning;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -351,9 +352,7 @@ fn value(raw: Option<&RawValue>, is_wanted: bool) -> Value {
 
 /// Appends a piece as far as there is room.
 fn append(text: &mut String, piece: &str) {
-    let room = MAX_TEXT_BYTES.saturating_sub(text.len()).min(piece.len());
-    let end = (0..=room).rev().find(|at| piece.is_char_boundary(*at)).unwrap_or(0);
-    text.push_str(&piece[..end]);
+    text.push_str(beginning(piece, MAX_TEXT_BYTES.saturating_sub(text.len())));
 }
 
 /// Returns the text of a prompt: texts, embedded files with their addresses, and the names of what is linked.
