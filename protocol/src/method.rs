@@ -52,7 +52,7 @@ pub trait Method {
 }
 
 /// A method, as a value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct MethodInfo {
     /// The name, `noun.verb`.
     pub name: &'static str,
@@ -62,6 +62,12 @@ pub struct MethodInfo {
     pub effect: Effect,
     /// A sentence for people, which the OpenRPC document and the completion of `ollmctl call` show.
     pub summary: &'static str,
+}
+
+/// The schemas of a method. They stand apart from [`MethodInfo`], because a client that only knows the names would else
+/// contain the code of every schema.
+#[derive(Clone, Copy)]
+pub struct MethodSchemas {
     /// Returns the schema of the params.
     pub params: fn(&mut SchemaGenerator) -> Schema,
     /// Returns the schema of the result; for a stream, that of each notification's result.
@@ -102,6 +108,12 @@ macro_rules! methods {
                 life: Life::$life,
                 effect: Effect::$effect,
                 summary: $summary,
+            },)*
+        ];
+
+        /// The schemas of all methods, in the order of [`METHODS`].
+        pub const METHOD_SCHEMAS: &[MethodSchemas] = &[
+            $(MethodSchemas {
                 params: |generator| generator.subschema_for::<$params>(),
                 result: |generator| generator.subschema_for::<$result>(),
             },)*
@@ -258,9 +270,9 @@ mod tests {
 
     #[test]
     fn params_are_objects_that_refuse_unknown_fields() {
-        for method in METHODS {
+        for (method, schemas) in METHODS.iter().zip(METHOD_SCHEMAS) {
             let mut generator = SchemaGenerator::default();
-            let schema = (method.params)(&mut generator);
+            let schema = (schemas.params)(&mut generator);
             let definitions = generator.take_definitions(true);
             let name = schema
                 .get("$ref")

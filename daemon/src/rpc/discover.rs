@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use ollm_protocol::event::EVENTS;
-use ollm_protocol::method::{MethodInfo, STREAMS};
+use ollm_protocol::method::{METHOD_SCHEMAS, MethodInfo, MethodSchemas, STREAMS};
 use ollm_protocol::{Effect, ErrorKind, Life, METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -27,8 +27,11 @@ fn build() -> Value {
         settings.meta_schema = None;
     });
     let mut generator = settings.into_generator();
-    let mut methods: Vec<Value> =
-        METHODS.iter().map(|method| describe(method, &mut generator)).collect();
+    let mut methods: Vec<Value> = METHODS
+        .iter()
+        .zip(METHOD_SCHEMAS)
+        .map(|(method, schemas)| describe(method, schemas, &mut generator))
+        .collect();
     methods.extend(STREAMS.iter().map(|stream| unsubscribe(stream.unsubscribe, stream.method)));
     let errors: Map<String, Value> = ErrorKind::ALL
         .iter()
@@ -61,9 +64,13 @@ fn build() -> Value {
     })
 }
 
-fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
-    let params = params_of(method, generator);
-    let result = (method.result)(generator).to_value();
+fn describe(
+    method: &MethodInfo,
+    schemas: &MethodSchemas,
+    generator: &mut SchemaGenerator,
+) -> Value {
+    let params = params_of(schemas, generator);
+    let result = (schemas.result)(generator).to_value();
     let mut described = json!({
         "name": method.name,
         "summary": method.summary,
@@ -87,8 +94,8 @@ fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
 }
 
 /// Returns the properties of the params object as params, the required ones first.
-fn params_of(method: &MethodInfo, generator: &mut SchemaGenerator) -> Vec<Value> {
-    let link = (method.params)(generator).to_value();
+fn params_of(schemas: &MethodSchemas, generator: &mut SchemaGenerator) -> Vec<Value> {
+    let link = (schemas.params)(generator).to_value();
     let object = link["$ref"]
         .as_str()
         .and_then(|link| link.rsplit('/').next())
