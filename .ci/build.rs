@@ -19,6 +19,8 @@ fn main() {
     let target = (variable("CARGO_CFG_TARGET_OS"), variable("CARGO_CFG_TARGET_ENV"));
     if (target.0.as_str(), target.1.as_str()) == ("linux", "gnu") && !is_static {
         println!("cargo::rustc-link-arg-bin=ollmctl=-no-pie");
+        // The compiler's support for unwinding, which is a shared library to load otherwise.
+        println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");
     }
 }
 
