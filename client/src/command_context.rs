@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::address::{Address, Environment, is_program};
 use crate::args::GlobalArgs;
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, Connector, decode};
+use crate::connection::{BlockingClient, Connector, decode, encode};
 use crate::error::{ClientError, RpcFailure};
 use crate::interrupts::Interrupts;
 use crate::model_server::{NO_OLLAMA, OtherModelServer, START_OLLAMA, is_about_server};
@@ -243,12 +243,20 @@ impl<'a> CommandContext<'a> {
         &mut self,
         params: &M::Params,
     ) -> Result<CallReply<M::Result>, ClientError> {
-        let timeout = self.timeout_of(M::NAME);
-        let client = self.client()?;
-        client.set_timeout(timeout);
-        let raw = client.call_raw(M::NAME, params)?;
+        let raw = self.call_encoded(M::NAME, &encode(M::NAME, params)?)?;
         let value = decode(M::NAME, &raw)?;
         Ok(CallReply { raw, value })
+    }
+
+    fn call_encoded(
+        &mut self,
+        method: &str,
+        params: &RawValue,
+    ) -> Result<Box<RawValue>, ClientError> {
+        let timeout = self.timeout_of(method);
+        let client = self.client()?;
+        client.set_timeout(timeout);
+        client.call_encoded(method, params)
     }
 
     /// Fetches the contents of the records of a page that were too large for it.

@@ -28,6 +28,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connector::Connector;
+use super::messages::{decode, encode};
 use super::parts::{context_parts, record_parts, whole_record};
 use crate::error::{ClientError, RpcFailure};
 
@@ -200,33 +201,44 @@ impl<E: DeserializeOwned> EventStream<E> {
     }
 }
 
-/// Calls a method. A context that is larger than a response is fetched in parts.
 async fn call<M: Method>(
     client: &Client,
     params: &M::Params,
     timeout: Duration,
 ) -> Result<M::Result, ClientError> {
-    let error = match call_once::<M>(client, params, timeout).await {
+    let reply = call_encoded(client, M::NAME, object::<M>(params)?, timeout).await?;
+    decode(M::NAME, &reply)
+}
+
+/// Calls a method; the calls of all methods share this code. A context that is larger than a response is fetched in parts.
+async fn call_encoded(
+    client: &Client,
+    method: &str,
+    params: ObjectParams,
+    timeout: Duration,
+) -> Result<Box<RawValue>, ClientError> {
+    let error = match call_once(client, method, params, timeout).await {
         Err(error) => error,
         whole => return whole,
     };
-    let Some(mut parts) = context_parts(M::NAME, &error) else { return Err(error) };
+    let Some(mut parts) = context_parts(method, &error) else { return Err(error) };
+    let name = ContextGetBuild::NAME;
     loop {
-        let part = call_once::<ContextGetBuild>(client, &parts.params, timeout).await?;
+        let params = object::<ContextGetBuild>(&parts.params)?;
+        let part = decode(name, &call_once(client, name, params, timeout).await?)?;
         if let Some(json) = parts.add(&part) {
-            return serde_json::from_str(&json)
-                .map_err(|source| bad_reply(ContextGetBuild::NAME, source));
+            return RawValue::from_string(json).map_err(|source| bad_reply(name, source));
         }
     }
 }
 
-async fn call_once<M: Method>(
+async fn call_once(
     client: &Client,
-    params: &M::Params,
+    method: &str,
+    params: ObjectParams,
     timeout: Duration,
-) -> Result<M::Result, ClientError> {
-    let params = object::<M>(params)?;
-    client.request(M::NAME, params).await.map_err(|error| call_error(M::NAME, error, timeout))
+) -> Result<Box<RawValue>, ClientError> {
+    client.request(method, params).await.map_err(|error| call_error(method, error, timeout))
 }
 
 /// Params as one JSON object instead of jsonrpsee's list of arguments.
@@ -239,9 +251,7 @@ impl ToRpcParams for ObjectParams {
 }
 
 fn object<M: Method>(params: &M::Params) -> Result<ObjectParams, ClientError> {
-    serde_json::value::to_raw_value(params)
-        .map(ObjectParams)
-        .map_err(|source| ClientError::BadParams { method: M::NAME.to_owned(), source })
+    encode(M::NAME, params).map(ObjectParams)
 }
 
 fn bad_reply(method: &str, source: serde_json::Error) -> ClientError {

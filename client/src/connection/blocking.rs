@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 
 use super::connector::Connector;
 use super::hello::DaemonVersion;
-use super::messages::{Incoming, MessageStream};
+use super::messages::{Incoming, MessageStream, decode, encode};
 use super::parts::{context_parts, record_parts, whole_record};
 use super::probe::OpenConnection;
 use crate::error::ClientError;
@@ -129,12 +129,22 @@ impl BlockingClient {
         method: &str,
         params: &impl Serialize,
     ) -> Result<Box<RawValue>, ClientError> {
+        self.call_encoded(method, &encode(method, params)?)
+    }
+
+    /// Calls a method with params that are JSON already. The calls of all methods share this code.
+    pub(crate) fn call_encoded(
+        &mut self,
+        method: &str,
+        params: &RawValue,
+    ) -> Result<Box<RawValue>, ClientError> {
         let reply = self.call_reconnecting(method, params);
         let Err(error) = reply else { return reply };
         let Some(mut parts) = context_parts(method, &error) else { return Err(error) };
         loop {
             let name = ContextGetBuild::NAME;
-            let part = decode(name, &self.call_reconnecting(name, &parts.params)?)?;
+            let part = self.call_reconnecting(name, &encode(name, &parts.params)?)?;
+            let part = decode(name, &part)?;
             if let Some(json) = parts.add(&part) {
                 let bad = |source| ClientError::BadReply { method: name.to_owned(), source };
                 return RawValue::from_string(json).map_err(bad);
@@ -147,7 +157,7 @@ impl BlockingClient {
     fn call_reconnecting(
         &mut self,
         method: &str,
-        params: &impl Serialize,
+        params: &RawValue,
     ) -> Result<Box<RawValue>, ClientError> {
         // A daemon that was replaced closed the connections that nobody used. The call did not reach it.
         if self.messages.is_closed() {
@@ -246,7 +256,7 @@ impl BlockingClient {
         let _subscription = self.call_raw(EventSubscribe::NAME, events)?;
         self.set_timeout(timeout);
         let deadline = Instant::now() + timeout;
-        let id = self.messages.send(M::NAME, params, deadline)?;
+        let id = self.messages.send(M::NAME, &encode(M::NAME, params)?, deadline)?;
         while on_event(None) {
             let next_check = deadline.min(Instant::now() + CHECK_INTERVAL);
             match self.messages.next(M::NAME, Some(id), Some(next_check)) {
@@ -320,12 +330,6 @@ impl<E: DeserializeOwned> BlockingEvents<E> {
             }
         }
     }
-}
-
-/// Decodes the result of a method.
-pub(crate) fn decode<T: DeserializeOwned>(method: &str, raw: &RawValue) -> Result<T, ClientError> {
-    serde_json::from_str(raw.get())
-        .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::frame::MAX_FRAME_BYTES;
 use rustix::net::{RecvFlags, recv};
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -44,11 +44,11 @@ pub(super) enum Incoming {
 }
 
 #[derive(Serialize)]
-struct OutgoingRequest<'a, P> {
+struct OutgoingRequest<'a> {
     jsonrpc: &'static str,
     id: u64,
     method: &'a str,
-    params: &'a P,
+    params: &'a RawValue,
 }
 
 /// A message of the daemon: a reply has an `id`, a notification a `method`.
@@ -115,7 +115,7 @@ impl MessageStream {
     pub(super) fn call(
         &mut self,
         method: &str,
-        params: &impl Serialize,
+        params: &RawValue,
     ) -> Result<Box<RawValue>, ClientError> {
         let deadline = Instant::now() + self.timeout;
         let sent = self.send(method, params, deadline);
@@ -132,7 +132,7 @@ impl MessageStream {
     pub(super) fn send(
         &mut self,
         method: &str,
-        params: &impl Serialize,
+        params: &RawValue,
         deadline: Instant,
     ) -> Result<u64, ClientError> {
         self.last_id += 1;
@@ -259,4 +259,16 @@ impl MessageStream {
             _ => ClientError::Broken { method, source: error },
         }
     }
+}
+
+/// Encodes the params of a method.
+pub(crate) fn encode(method: &str, params: &impl Serialize) -> Result<Box<RawValue>, ClientError> {
+    serde_json::value::to_raw_value(params)
+        .map_err(|source| ClientError::BadParams { method: method.to_owned(), source })
+}
+
+/// Decodes the result of a method.
+pub(crate) fn decode<T: DeserializeOwned>(method: &str, raw: &RawValue) -> Result<T, ClientError> {
+    serde_json::from_str(raw.get())
+        .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })
 }

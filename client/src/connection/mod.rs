@@ -21,10 +21,10 @@ mod probe;
 mod reconnecting;
 
 pub use async_client::{AsyncClient, EventStream};
-pub(crate) use blocking::decode;
 pub use blocking::{BlockingClient, BlockingEvents};
 pub use connector::Connector;
 pub use event_feed::EventFeed;
 pub use followed_turn::{FollowedTurn, TurnStep};
+pub(crate) use messages::{decode, encode};
 pub(crate) use probe::means_not_running;
 pub use reconnecting::ReconnectingClient;
