@@ -94,6 +94,12 @@ impl Hooked {
         let [hook] = array(&listed["data"]) else { panic!("{listed}") };
         hook.clone()
     }
+
+    /// Returns whether the files of the project are followed.
+    fn is_followed(&mut self) -> bool {
+        let roots = self.chat.wire.ok("files.status", json!({}))["roots"].clone();
+        array(&roots).iter().any(|root| root["subscriptions"] == 1 && root["state"] == "ready")
+    }
 }
 
 /// Returns whether a process of a number that a hook wrote runs. One that only waits to be collected does not.
@@ -218,6 +224,31 @@ fn killed_daemon_leaves_no_hook_behind() {
     until("the hook is gone", || !pids.iter().any(|pid| is_running(pid)));
 }
 
+/// A hook that starts a process with a session of its own and without a parent, which holds the pipes of the hook open.
+#[cfg(target_os = "linux")]
+const STARTS_AWAY: &str = "(setsid sh -c 'echo $$ > $0/away.new; mv $0/away.new $0/away; exec sleep 1000' $OUT &)\n\
+    until [ -e $OUT/away ]; do sleep 0.01; done";
+
+#[cfg(target_os = "linux")]
+#[test]
+fn process_that_leaves_the_group_of_a_hook_ends_with_the_hook() {
+    let mut hooked = Hooked::new(PATIENT);
+    hooked.own("session-start", &format!("{STARTS_AWAY}\n{BRANCH}"));
+    let away = hooked.chat.sandbox.path("away");
+    hooked.chat.turn("hello");
+    assert_eq!(hooked.entries().len(), 1);
+    let pid = std::fs::read_to_string(&away).unwrap();
+    until("it ended with its hook", || !is_running(&pid));
+    std::fs::remove_file(&away).unwrap();
+    hooked.own("after-turn", &format!("{STARTS_AWAY}\nsleep 1000"));
+    hooked.chat.turn("again");
+    let pid = hooked.written("away");
+    assert!(is_running(&pid));
+    let Hooked { chat: ModelSession { daemon, sandbox: _sandbox, .. }, fake: _fake, .. } = hooked;
+    daemon.kill();
+    until("it ended with the daemon", || !is_running(&pid));
+}
+
 #[test]
 fn hook_of_a_project_runs_only_as_it_was_trusted() {
     let mut hooked = Hooked::new(PATIENT);
@@ -245,10 +276,8 @@ fn hook_of_a_project_runs_only_as_it_was_trusted() {
     assert_eq!((hooked.entries().len(), &hooked.hook()["state"]), (0, &json!("changed")));
     assert!(!hooked.chat.sandbox.path("changed").exists());
     let listed = hooked.chat.sandbox.ctl(["hooks", "list", &hooked.project]).ok();
-    assert!(
-        listed.contains("it changed since it was trusted; try: ollmctl hooks trust"),
-        "{listed}"
-    );
+    let hint = format!("since it was trusted; try: ollmctl hooks trust {}\n", hooked.project);
+    assert!(listed.contains(&hint), "{listed}");
     let params = json!({ "projectPath": hooked.project, "texts": true });
     let texts = hooked.chat.wire.ok("hook.list", params)["data"][0].clone();
     let (now, before) = (texts["text"].as_str().unwrap(), texts["trustedText"].as_str().unwrap());
@@ -406,11 +435,7 @@ fn changed_files_of_the_project_are_one_occasion() {
     let mut hooked = Hooked::new(PATIENT);
     hooked.own("files-changed", "cat >> $OUT/changes");
     hooked.chat.turn("hello");
-    let is_followed = |wire: &mut Wire| {
-        let roots = wire.ok("files.status", json!({}))["roots"].clone();
-        array(&roots).iter().any(|root| root["subscriptions"] == 1 && root["state"] == "ready")
-    };
-    until("the files are followed", || is_followed(&mut hooked.chat.wire));
+    until("the files are followed", || hooked.is_followed());
     for name in ["a.rs", "b.rs"] {
         std::fs::write(Path::new(&hooked.project).join(name), "fn main() {}\n").unwrap();
     }
@@ -423,6 +448,18 @@ fn changed_files_of_the_project_are_one_occasion() {
     });
     assert_eq!(inputs[0]["occasion"], "files-changed");
     assert!(inputs.len() <= 2, "{inputs:?}");
+}
+
+#[test]
+fn files_are_followed_until_the_session_is_closed_or_deleted() {
+    let mut hooked = Hooked::new(PATIENT);
+    hooked.own("files-changed", "true");
+    for end in ["session.close", "session.delete"] {
+        hooked.chat.turn("hello");
+        until("the files are followed", || hooked.is_followed());
+        hooked.chat.ok(end, json!({}));
+        until("the files are not followed any more", || !hooked.is_followed());
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use ollm_protocol::methods::hook::{
 };
 use ollm_protocol::sanitize;
 
+use super::exec::shell_quoted;
 use crate::args::session::SessionFlag;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -255,12 +256,25 @@ fn hook_line(hook: &Hook) -> String {
     let mut text = format!("{name} ({}): {state}, {path}\n", wire_name(hook.origin));
     if hook.problem.is_some() {
         let help = match hook.state {
-            HookState::Untrusted | HookState::Changed => "; try: ollmctl hooks trust",
-            _ => "",
+            HookState::Untrusted | HookState::Changed => format!("; try: {}", trust_command(hook)),
+            _ => String::new(),
         };
         text.push_str(&format!("  {}{help}\n", problem_of(hook)));
     }
     text
+}
+
+/// Returns the command that lets the hooks of a hook's project run, which works in every directory.
+fn trust_command(hook: &Hook) -> String {
+    let directory = hook.path.strip_suffix(hook.name.as_str());
+    let project = directory.and_then(|path| path.strip_suffix("/.ollm/hooks/"));
+    let is_unsafe = |char: char| char.is_control() || sanitize::is_unsafe(char);
+    // Nobody can type a path that a terminal would obey.
+    match project.filter(|path| !path.chars().any(is_unsafe)) {
+        Some("") => "ollmctl hooks trust /".to_owned(),
+        Some(path) => format!("ollmctl hooks trust {}", shell_quoted(path)),
+        None => "ollmctl hooks trust".to_owned(),
+    }
 }
 
 /// Returns the problem of a run, and the last lines of its stderr.
@@ -307,9 +321,23 @@ session-start (home): ready, /h/hooks/session-start
   stderr:   no git
   stderr:   here
 after-turn.d/10-log (project): changed, /p/.ollm/hooks/after-turn.d/10-log
-  it changed since it was trusted; try: ollmctl hooks trust
+  it changed since it was trusted; try: ollmctl hooks trust /p
 "
         );
+    }
+
+    #[test]
+    fn trust_command_names_the_project_of_the_hook() {
+        let check = |path: &str, expected: &str| {
+            let hook = json!({ "name": "after-turn.d/a", "occasion": "after-turn", "origin": "project",
+                "path": path, "sizeBytes": 1, "state": "untrusted" });
+            let hook: Hook = serde_json::from_value(hook).unwrap();
+            assert_eq!(trust_command(&hook), expected);
+        };
+        check("/p/.ollm/hooks/after-turn.d/a", "ollmctl hooks trust /p");
+        check("/my  notes/.ollm/hooks/after-turn.d/a", "ollmctl hooks trust '/my  notes'");
+        check("/.ollm/hooks/after-turn.d/a", "ollmctl hooks trust /");
+        check("/a\u{1b}[2J/.ollm/hooks/after-turn.d/a", "ollmctl hooks trust");
     }
 
     #[test]

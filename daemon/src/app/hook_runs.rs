@@ -20,7 +20,7 @@ const MAX_RUNNING: usize = 8;
 const MAX_REMEMBERED: usize = 256;
 /// The most new sessions whose hooks wait; the hooks of others do not run.
 const MAX_STARTING: usize = 1024;
-/// The most sessions whose files are followed for hooks.
+/// The most sessions whose files are followed for hooks. A further one takes the place of the one that was unused for longest.
 const MAX_FOLLOWED: usize = 32;
 
 /// The state of hooks.
@@ -44,8 +44,15 @@ struct State {
     reported: HashSet<(PathBuf, String)>,
     /// Running occasions, each with the input of the next run.
     running: HashMap<(SessionId, &'static str), Option<HookInput>>,
-    /// The moment at which each session whose files are followed was last used.
-    followed: HashMap<SessionId, Instant>,
+    /// The sessions whose files are followed.
+    followed: HashMap<SessionId, FollowedSession>,
+}
+
+/// A session whose files are followed.
+struct FollowedSession {
+    used: Instant,
+    /// Canceled when another session takes its place.
+    end: CancellationToken,
 }
 
 impl Default for HookRuns {
@@ -163,25 +170,42 @@ impl HookRuns {
         next
     }
 
-    /// Notes that a session is used; returns whether its files have to be followed from now on.
-    pub(crate) fn begin_following(&self, id: SessionId) -> bool {
+    /// Notes that a session is used. If its files have to be followed from now on, returns the token that is canceled when
+    /// another session takes its place.
+    pub(crate) fn begin_following(&self, id: SessionId) -> Option<CancellationToken> {
         let mut state = self.state.lock();
-        let is_new = !state.followed.contains_key(&id);
-        if is_new && state.followed.len() >= MAX_FOLLOWED {
-            return false;
+        let used = Instant::now();
+        if let Some(followed) = state.followed.get_mut(&id) {
+            followed.used = used;
+            return None;
         }
-        state.followed.insert(id, Instant::now());
-        is_new
+        if state.followed.len() >= MAX_FOLLOWED {
+            let oldest = state.followed.iter().min_by_key(|(_, followed)| followed.used);
+            let oldest = oldest.map(|(oldest, _)| *oldest);
+            let removed = oldest.and_then(|oldest| state.followed.remove_entry(&oldest));
+            if let Some((oldest, followed)) = removed {
+                followed.end.cancel();
+                let n = MAX_FOLLOWED;
+                tracing::info!(session = %oldest, "no hooks follow its files: {n} others are newer");
+            }
+        }
+        let end = CancellationToken::new();
+        state.followed.insert(id, FollowedSession { used, end: end.clone() });
+        Some(end)
     }
 
     /// Returns when a session whose files are followed was last used.
     pub(crate) fn last_used(&self, id: SessionId) -> Option<Instant> {
-        self.state.lock().followed.get(&id).copied()
+        self.state.lock().followed.get(&id).map(|followed| followed.used)
     }
 
-    /// Ends following the files of a session.
-    pub(crate) fn end_following(&self, id: SessionId) {
-        self.state.lock().followed.remove(&id);
+    /// Ends following the files of a session, by the token with which it began.
+    pub(crate) fn end_following(&self, id: SessionId, end: &CancellationToken) {
+        let mut state = self.state.lock();
+        // A session that lost its place can have one again, with another token.
+        if !end.is_cancelled() {
+            state.followed.remove(&id);
+        }
     }
 }
 
@@ -237,5 +261,26 @@ mod tests {
         runs.end_start(id());
         waits.await;
         runs.wait_for_start(id(), &tasks).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn further_session_is_followed_instead_of_the_one_that_was_unused_for_longest() {
+        let runs = HookRuns::default();
+        let id = |n: usize| SessionId::from_uuid(uuid::Uuid::from_u128(n as u128));
+        let mut ends = Vec::new();
+        for n in 0..MAX_FOLLOWED {
+            ends.push(runs.begin_following(id(n)).expect("is new"));
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        }
+        assert!(runs.begin_following(id(0)).is_none());
+        assert!(runs.begin_following(id(MAX_FOLLOWED)).is_some());
+        let ended: Vec<bool> = ends.iter().map(CancellationToken::is_cancelled).collect();
+        assert!(ended[1] && ended.iter().filter(|ended| **ended).count() == 1, "{ended:?}");
+        // The end of its task does not end what began later.
+        let again = runs.begin_following(id(1)).expect("lost its place");
+        runs.end_following(id(1), &ends[1]);
+        assert!(runs.last_used(id(1)).is_some());
+        runs.end_following(id(1), &again);
+        assert!(runs.last_used(id(1)).is_none());
     }
 }

@@ -1,12 +1,13 @@
 //! Hooks: programs of the user in the home or in a project, which the daemon lets run on some occasions.
 //!
 //! `find` lists them, `trust` keeps which ones of a project may run, `launch` starts a program beside the daemon that runs
-//! one (`runner`), and reads what the hook wrote.
+//! one (`runner`) and ends what it started (`descendants`), and reads what the hook wrote.
 //!
 //! **Invariants**: the content that runs is the content that was examined: a hook of the home can be changed by its owner
 //! only, and one of a project runs from the copy in the home that was made when it was trusted. The daemon waits for no hook
 //! without a limit, and a hook outlives neither its limit nor the daemon by more than a moment.
 
+mod descendants;
 mod find;
 mod launch;
 mod runner;

@@ -7,7 +7,7 @@
 //! A request is a line of JSON on stdin, and the reply one on stdout. The end of stdin means that the daemon is gone or does
 //! not wait any more: then the hook is killed.
 //!
-//! **Invariant**: however this function ends, the process group of the hook was killed.
+//! **Invariant**: however a run ends, the process group of the hook was killed, and on Linux every process that it started.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
+
+use super::descendants;
 
 /// The most bytes that a hook may write to stdout.
 pub(crate) const MAX_OUTPUT_BYTES: usize = 64 * 1024;
@@ -68,6 +70,7 @@ pub(crate) struct HookReply {
 
 /// Runs the hook of the request on stdin.
 pub(crate) fn serve() -> ExitCode {
+    descendants::adopt();
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return ExitCode::FAILURE;
     };
@@ -98,9 +101,9 @@ async fn run(request: &HookRequest) -> HookReply {
     let begun = Instant::now();
     let mut captured = Captured::default();
     let outcome = match start(request).await {
-        Ok((child, group)) => {
+        Ok((child, mut group)) => {
             let limit =
-                tokio::time::timeout(request.limit, captured.follow(child, &group, request));
+                tokio::time::timeout(request.limit, captured.follow(child, &mut group, request));
             limit.await.unwrap_or(HookOutcome::TimedOut)
         }
         Err(error) => HookOutcome::NotStarted(error.to_string()),
@@ -111,15 +114,17 @@ async fn run(request: &HookRequest) -> HookReply {
     HookReply { outcome, output, stderr, duration_ms }
 }
 
-/// The process group of a hook, which is killed when dropped.
+/// The process group of a hook. It is killed when dropped, with everything else that the hook started.
 struct Group(Option<Pid>);
 
 impl Group {
-    fn kill(&self) {
-        if let Some(leader) = self.0 {
+    fn kill(&mut self) {
+        // Only once: another group can get its number later.
+        if let Some(leader) = self.0.take() {
             // Fails if no process of it is left.
             kill_process_group(leader, Signal::KILL).ok();
         }
+        descendants::kill_all();
     }
 }
 
@@ -166,11 +171,11 @@ struct Captured {
 }
 
 impl Captured {
-    /// Gives a hook its input and reads what it writes, until it ends. Then its process group is killed.
+    /// Gives a hook its input and reads what it writes, until it ends. Then what it started is killed.
     async fn follow(
         &mut self,
         mut child: Child,
-        group: &Group,
+        group: &mut Group,
         request: &HookRequest,
     ) -> HookOutcome {
         let (stdin, stdout, stderr) =

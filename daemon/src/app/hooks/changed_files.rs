@@ -2,16 +2,18 @@
 //! hook, and what changed within a moment is one occasion.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{HookInput, HookOccasion, HookState};
+use ollm_protocol::{EventKind, SessionId};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::{contribute, find, input_of, report_skipped};
-use crate::app::core::Core;
+use super::{contribute, find, has_ended, input_of, report_skipped};
+use crate::app::core::{Core, blocking};
+use crate::events::{EventFilter, EventSubscription};
 use crate::files::{FilesNews, FilesSubscription, PathFilter, RootKey};
 
 /// The time without a change after which changes are one occasion: editors and builds write files in several steps.
@@ -34,6 +36,18 @@ struct ChangedPaths {
     n_more: u64,
 }
 
+/// The files of a session that are followed, and what ends that.
+struct FollowedProject<'a> {
+    core: &'a Arc<Core>,
+    id: SessionId,
+    project: &'a str,
+    files: FilesSubscription,
+    /// The events after which the session may have ended or moved.
+    changes: EventSubscription,
+    /// Canceled when another session takes its place.
+    end: &'a CancellationToken,
+}
+
 /// Follows the files of a session's project, if that has hooks for their changes and is not followed yet.
 pub(super) async fn follow(core: &Arc<Core>, id: SessionId) {
     let Some(input) = input_of(core, id, HookOccasion::FilesChanged).await else { return };
@@ -43,63 +57,85 @@ pub(super) async fn follow(core: &Arc<Core>, id: SessionId) {
     let (ready, others): (Vec<_>, Vec<_>) = hooks.partition(|hook| hook.state == HookState::Ready);
     // No files are followed for them.
     others.iter().for_each(|hook| report_skipped(core, &input, hook));
-    if ready.is_empty() || !core.hook_runs.begin_following(id) {
+    if ready.is_empty() || has_ended(core, id).await {
         return;
     }
+    let Some(end) = core.hook_runs.begin_following(id) else { return };
     let following = Arc::clone(core);
     drop(core.tasks.spawn(async move {
         tokio::select! {
-            () = run(&following, id, Path::new(&project)) => {}
+            () = run(&following, id, &project, &end) => {}
             () = following.tasks.stopping() => {}
         }
-        following.hook_runs.end_following(id);
+        following.hook_runs.end_following(id, &end);
     }));
 }
 
-/// Runs the hooks at changes until the session is unused, deleted, or its files cannot be followed.
-async fn run(core: &Arc<Core>, id: SessionId, project: &Path) {
+/// Runs the hooks at changes until the files need not or cannot be followed any more.
+async fn run(core: &Arc<Core>, id: SessionId, project: &str, end: &CancellationToken) {
+    let kinds = [
+        EventKind::SessionUpdated,
+        EventKind::SessionClosed,
+        EventKind::SessionArchived,
+        EventKind::SessionDeleted,
+    ];
+    let filter =
+        EventFilter { session_id: Some(id), kinds: kinds.to_vec(), ..EventFilter::default() };
+    // Before the first look at the session, so that no change of it is missed.
+    let changes = core.events.subscribe(filter, None);
     let key = RootKey { path: PathBuf::from(project), hidden: false, max_depth: None };
-    let mut files = match core.files.subscribe(&key, PathFilter::default(), None).await {
+    let files = match core.files.subscribe(&key, PathFilter::default(), None).await {
         Ok(files) => files,
         Err(error) => {
             tracing::warn!(session = %id, "no hooks follow changed files: {error}");
             return;
         }
     };
-    while let Some(first) = next_change(core, id, &mut files).await {
+    let mut followed = FollowedProject { core, id, project, files, changes, end };
+    while let Some(first) = followed.next_change().await {
         let mut changed = ChangedPaths::default();
         changed.add(first);
-        changed.collect(&mut files).await;
+        changed.collect(&mut followed.files).await;
         let ChangedPaths { paths, n_more, .. } = changed;
         let change = |input: &mut HookInput| {
             input.paths = paths.into_iter().collect();
             input.more_paths = n_more;
         };
+        // Runs to its end, so that the next occasion can begin.
         contribute(core, id, HookOccasion::FilesChanged, change).await;
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Waits for a change; returns `None` once the session is unused for long, or its files are gone.
-async fn next_change(
-    core: &Core,
-    id: SessionId,
-    files: &mut FilesSubscription,
-) -> Option<FilesNews> {
-    loop {
-        let unused_at = core.hook_runs.last_used(id)? + UNUSED;
-        if unused_at <= Instant::now() {
-            return None;
+/// Returns whether a session is in use and belongs to a project.
+async fn is_used_in(core: &Arc<Core>, id: SessionId, project: &str) -> bool {
+    let settings = blocking(core, move |core| core.settings(id)).await;
+    let is_same = settings.is_ok_and(|own| own.project_path.as_deref() == Some(project));
+    is_same && !has_ended(core, id).await
+}
+
+impl FollowedProject<'_> {
+    /// Waits for a change; returns `None` once the session has ended, moved, lost its place or is unused for long, or its files
+    /// are gone.
+    async fn next_change(&mut self) -> Option<FilesNews> {
+        while !self.end.is_cancelled() && is_used_in(self.core, self.id, self.project).await {
+            let unused_at = self.core.hook_runs.last_used(self.id)? + UNUSED;
+            if unused_at <= Instant::now() {
+                return None;
+            }
+            tokio::select! {
+                news = self.files.next() => match news {
+                    FilesNews::Watching { .. } => {}
+                    FilesNews::Gone { .. } => return None,
+                    news => return Some(news),
+                },
+                // The session may have been used meanwhile.
+                () = tokio::time::sleep_until(unused_at) => {}
+                _ = self.changes.next() => {}
+                () = self.end.cancelled() => {}
+            }
         }
-        tokio::select! {
-            news = files.next() => match news {
-                FilesNews::Watching { .. } => {}
-                FilesNews::Gone { .. } => return None,
-                news => return Some(news),
-            },
-            // The session may have been used meanwhile.
-            () = tokio::time::sleep_until(unused_at) => {}
-        }
+        None
     }
 }
 

@@ -15,28 +15,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{
     ContextEntry, HookCompaction, HookEntry, HookInput, HookOccasion, HookOutput, HookRun,
-    HookState, HookTurn, Variables,
+    HookState, HookTurn, SessionStatus, Variables,
 };
 use ollm_protocol::event::{HookFailedData, HookUntrustedData};
 use ollm_protocol::limits::shorten_text;
 use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextRemoveEntryParams, ContextSource,
 };
+use ollm_protocol::{SessionId, sanitize};
 use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::context::entries;
 use super::core::{Core, blocking};
-use super::error::Result;
+use super::error::{AppError, Result};
 use crate::config::{Config, RunHooks};
 use crate::context::compact::MAX_INSTRUCTIONS;
 use crate::env::EnvironmentRules;
 use crate::error_chain::with_sources;
 use crate::hooks::{FoundHook, FoundHooks, HookError, HookOutcome, HookReply, HookRequest, RunBy};
+use crate::session::SessionError;
 
 /// The most context entries of one output.
 const MAX_ENTRIES: usize = 16;
@@ -106,6 +107,8 @@ pub(crate) async fn before_compaction(
         return guidance;
     };
     input.compaction = Some(compaction);
+    // The record of its compaction makes a session active that was closed before.
+    let has_ended_before = has_ended(core, id).await;
     let limit = core.config().hooks.timeout + LATE;
     let Ok(finished) = tokio::time::timeout(limit, run_occasion(core, &input)).await else {
         tracing::warn!(session = %id, "a compaction does without hooks, which did not end in time");
@@ -120,7 +123,7 @@ pub(crate) async fn before_compaction(
             );
             note_failure(core, id, &hook, error);
         }
-        set_entries(core, id, &hook, context).await;
+        set_entries(core, id, &hook, context, has_ended_before).await;
     }
     guidance
 }
@@ -153,7 +156,7 @@ async fn contribute(
     while let Some(input) = next {
         let work = async {
             for FinishedHook { hook, output, .. } in run_occasion(core, &input).await {
-                set_entries(core, id, &hook, output.unwrap_or_default().context).await;
+                set_entries(core, id, &hook, output.unwrap_or_default().context, false).await;
             }
         };
         tokio::select! {
@@ -162,6 +165,14 @@ async fn contribute(
             () = core.tasks.stopping() => return,
         }
         next = core.hook_runs.next_occasion(id, occasion);
+    }
+}
+
+/// Returns whether a session was closed, archived or deleted.
+async fn has_ended(core: &Arc<Core>, id: SessionId) -> bool {
+    match blocking(core, move |core| Ok(core.summary(id)?.status)).await {
+        Ok(status) => matches!(status, SessionStatus::Closed | SessionStatus::Archived),
+        Err(error) => matches!(error, AppError::Session(SessionError::NotFound { .. })),
     }
 }
 
@@ -266,7 +277,7 @@ async fn run_hook(
     };
     let (output, error) = match output {
         Ok(output) => (Some(output), None),
-        Err(error) => (None, Some(shortened(error))),
+        Err(error) => (None, Some(shortened(&error))),
     };
     let run = HookRun { at: core.clock.now(), duration_ms, error, stderr };
     core.hook_runs.note_run(&hook.path, run.clone());
@@ -308,8 +319,9 @@ fn request_for(
     }
 }
 
-/// Returns the text of an error, shortened.
-fn shortened(mut error: String) -> String {
+/// Returns the text of an error on one line, shortened. It can quote the output of a hook, and a log is lines of text.
+fn shortened(error: &str) -> String {
+    let mut error = sanitize::one_line(error);
     shorten_text(&mut error, MAX_ERROR_BYTES);
     error
 }
@@ -411,9 +423,21 @@ fn parse_output(text: &str, occasion: HookOccasion) -> Result<HookOutput, String
     Ok(output)
 }
 
-/// Sets the context entries of a hook; an empty text removes one.
-async fn set_entries(core: &Arc<Core>, id: SessionId, hook: &FoundHook, entries: Vec<HookEntry>) {
+/// Sets the context entries of a hook; an empty text removes one. Those of a session that has ended are left out, because their
+/// records would make it active again, unless `also_ended` is set.
+async fn set_entries(
+    core: &Arc<Core>,
+    id: SessionId,
+    hook: &FoundHook,
+    entries: Vec<HookEntry>,
+    also_ended: bool,
+) {
     for HookEntry { name, text } in entries {
+        if !also_ended && has_ended(core, id).await {
+            let path = hook.path.display().to_string();
+            tracing::debug!(session = %id, hook = path, "its entries come after the session ended");
+            return;
+        }
         let key = format!("{}{}", ContextEntry::HOOK_PREFIX, name.trim());
         let (session_id, project_path, scope) = (Some(id), None, None);
         let set = if text.trim().is_empty() {
@@ -441,7 +465,7 @@ async fn set_entries(core: &Arc<Core>, id: SessionId, hook: &FoundHook, entries:
 
 /// Reports a problem of a hook's output, and keeps it with the run.
 fn note_failure(core: &Core, id: SessionId, hook: &FoundHook, error: String) {
-    let error = shortened(error);
+    let error = shortened(&error);
     if let Some(run) = core.hook_runs.last_run(&hook.path) {
         core.hook_runs.note_run(&hook.path, HookRun { error: Some(error.clone()), ..run });
     }
@@ -474,7 +498,62 @@ fn report_skipped(core: &Core, input: &HookInput, hook: &FoundHook) {
 
 #[cfg(test)]
 mod tests {
+    use ollm_protocol::content::HookOrigin;
+    use ollm_protocol::methods::context::ContextListEntriesParams;
+    use ollm_protocol::methods::session::SessionIdParams;
+
     use super::*;
+    use crate::app::sessions::update;
+    use crate::app::testing::TestSession;
+
+    fn hook() -> FoundHook {
+        FoundHook {
+            name: "after-turn".to_owned(),
+            occasion: HookOccasion::AfterTurn,
+            origin: HookOrigin::Home,
+            path: PathBuf::from("/home/hooks/after-turn"),
+            size_bytes: 0,
+            digest: None,
+            state: HookState::Ready,
+            problem: None,
+            program: None,
+            trusted_digest: None,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn late_entries_of_a_closed_or_archived_session_are_left_out() {
+        let session = TestSession::new(&[]);
+        let (core, id) = (&session.core, session.id);
+        let set = async |text: &str, also_ended| {
+            let entry = HookEntry { name: "branch".to_owned(), text: text.to_owned() };
+            set_entries(core, id, &hook(), vec![entry], also_ended).await;
+        };
+        let check = |text: &str, status| {
+            let params = ContextListEntriesParams { session_id: Some(id), project_path: None };
+            let entries = entries::list(core, params).expect("lists").data;
+            assert_eq!(entries[0].content, text);
+            assert_eq!(core.summary(id).expect("exists").status, status);
+        };
+        let params = || SessionIdParams { session_id: id };
+        session.record("user", "hello").await;
+        set("main", false).await;
+        check("main", SessionStatus::Active);
+        update::close(Arc::clone(core), params()).await.expect("closes");
+        set("fix", false).await;
+        check("main", SessionStatus::Closed);
+        set("fix", true).await;
+        check("fix", SessionStatus::Active);
+        update::archive(Arc::clone(core), params()).await.expect("archives");
+        set("main", false).await;
+        check("fix", SessionStatus::Archived);
+    }
+
+    #[test]
+    fn error_is_one_line_without_escape_sequences() {
+        let error = "unknown field `a\n2026 INFO \u{1b}[2Jb`";
+        assert_eq!(shortened(error), "unknown field `a 2026 INFO b`");
+    }
 
     #[test]
     fn hooks_together_demand_no_more_of_a_summary_than_one_may() {
