@@ -1,4 +1,4 @@
-//! Many sessions and a large one: the start with 10,000 sessions, a page of the list, and the resume and the delete of
+//! Many sessions and a large one: the start with 10,000 sessions, pages of the list, and the resume and the delete of
 //! a session of 128 MB.
 //!
 //! Run with `cargo bench --bench store`. Cold caches are measured only if the system permits to drop them.
@@ -49,6 +49,9 @@ fn many(report: &Report) -> Result<()> {
     let pages = Samples::take(PAGES, || page(&mut client))?;
     let row = Row::latency("list, a page of 25 of 10,000", &pages);
     report.print(row.at_most(pages.p50_us(), 2_000.0))?;
+    let titles = Samples::take(PAGES, || by_title(&mut client))?;
+    let row = Row::latency("list by a word of one title of 10,000", &titles);
+    report.print(row.at_most(titles.p50_us(), 5_000.0))?;
     daemon.stop()?;
     let warm = starts(&home, STARTS, false)?;
     let row = Row::latency("start to first page, warm", &warm);
@@ -83,6 +86,13 @@ fn starts(home: &Home, n: usize, is_cold: bool) -> Result<Samples> {
 fn page(client: &mut Client) -> Result<()> {
     let page = client.call("session.list", &json!({ "limit": 25 }))?;
     ensure!(page["data"].as_array().is_some_and(|data| data.len() == 25), "a page has 25 sessions");
+    Ok(())
+}
+
+/// Lists the sessions with a word that one of the older titles has.
+fn by_title(client: &mut Client) -> Result<()> {
+    let page = client.call("session.list", &json!({ "title": "1234:", "limit": 25 }))?;
+    ensure!(page["data"].as_array().is_some_and(|data| data.len() == 1), "a title has the word");
     Ok(())
 }
 

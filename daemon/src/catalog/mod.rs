@@ -12,6 +12,7 @@ mod database;
 mod document;
 mod error;
 mod files;
+mod listing;
 mod query;
 mod queue;
 mod reading;
@@ -27,14 +28,13 @@ pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{CatalogStatus, Session};
-use ollm_protocol::{SessionId, limits};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
@@ -43,8 +43,10 @@ use crate::session::index::{IndexEntry, IndexProgress, IndexSource, KeyEntry, Op
 use database::CatalogShared;
 pub(crate) use document::{RECALL_READ, RECALL_SEARCH};
 pub(crate) use error::CatalogError;
+use listing::ListPage;
 use query::sessions::{self, PackedTable};
-pub(crate) use query::sessions::{ListQuery, RetentionRow, TitleWords};
+pub(crate) use query::sessions::{ListQuery, RetentionRow};
+pub(crate) use query::titles::TitleWords;
 use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
 pub(crate) use recall::{
     RecallPeriod, RecallQuery, RecallScope, RecalledMessage, RecalledPage, TurnRules,
@@ -187,31 +189,14 @@ impl Catalog {
     ///
     /// A read that meets a damaged file reads the one that replaces it. That file may lack sessions, so
     /// [`Catalog::knows_all`] is to be asked after the call. The same holds for searches.
+    ///
+    /// A list of more than 1,000 sessions is read in parts: a session that becomes active meanwhile can be missing.
     pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
-        self.read_again(|| self.list_once(query))
-    }
-
-    fn list_once(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
-        let hidden = self.shared.queue.hidden();
-        self.shared.read(|conn| {
-            let (mut page, mut bytes) = (Vec::new(), 0);
-            sessions::each_listed(conn, query, |num, id| {
-                if page.len() >= query.limit || bytes > query.max_bytes {
-                    return Ok(false);
-                }
-                if !query.exclude.contains(&id)
-                    && !hidden.contains(&id)
-                    && has_title(conn, num, query.title, &hidden)?
-                    && let Some(mut session) = sessions::details::<Session>(conn, num)?
-                {
-                    // A log can have fields of any size.
-                    limits::shorten_session(&mut session);
-                    bytes += limits::json_bytes(&session) + ",".len();
-                    page.push(session);
-                }
-                Ok(true)
-            })?;
-            Ok(page)
+        self.read_again(|| {
+            let hidden = self.shared.queue.hidden();
+            let mut page = ListPage::new(query, &hidden);
+            while self.shared.read(|conn| page.read_part(conn))? {}
+            Ok(page.into_sessions())
         })
     }
 
@@ -278,18 +263,6 @@ impl Catalog {
         let met_damage = first.as_ref().is_err_and(database::is_of_damage);
         if met_damage && wait() { read() } else { first }
     }
-}
-
-/// Returns whether the title of a session has the wanted words.
-fn has_title(
-    conn: &Connection,
-    num: i64,
-    wanted: Option<&TitleWords>,
-    hidden: &HashSet<SessionId>,
-) -> rusqlite::Result<bool> {
-    let Some(words) = wanted else { return Ok(true) };
-    let title = reading::session_title(conn, num, hidden)?;
-    Ok(title.is_some_and(|session| words.are_in(&session.title)))
 }
 
 impl Drop for Catalog {

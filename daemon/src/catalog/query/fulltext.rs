@@ -413,28 +413,33 @@ pub(crate) fn unmerged_shards(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
         .collect()
 }
 
-/// Begins to merge all segments of a shard into one, writing about `pages` pages. If no other merge was in progress,
-/// all words removed before this call have left the files once [`continue_merge`] returns false.
-pub(crate) fn begin_merge(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<()> {
-    merge_step(conn, shard, -pages)
+/// Returns the name of a shard's table.
+pub(crate) fn table_of(shard: i64) -> String {
+    format!("words_{shard}")
 }
 
-/// Continues the merge of a shard by about `pages` pages; returns false when none is in progress.
-pub(crate) fn continue_merge(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<bool> {
+/// Begins to merge all segments of an FTS5 table into one, writing about `pages` pages. If no other merge was in progress,
+/// all words removed before this call have left the files once [`continue_merge`] returns false.
+pub(crate) fn begin_merge(conn: &Connection, table: &str, pages: i64) -> rusqlite::Result<()> {
+    merge_step(conn, table, -pages)
+}
+
+/// Continues the merge of a table by about `pages` pages; returns false when none is in progress.
+pub(crate) fn continue_merge(conn: &Connection, table: &str, pages: i64) -> rusqlite::Result<bool> {
     let before = conn.total_changes();
-    merge_step(conn, shard, pages)?;
+    merge_step(conn, table, pages)?;
     // A step that changes only the index's own record found nothing to do.
     // (sqlite.org/fts5.html, "The merge command")
     Ok(conn.total_changes() - before >= 2)
 }
 
-/// Rewrites the tables of a shard that contain words, within the open transaction.
-pub(crate) fn rewrite_shard(conn: &Connection, shard: i64) -> rusqlite::Result<()> {
-    rewrite(conn, &format!("words_{shard}_data"))?;
-    rewrite(conn, &format!("words_{shard}_idx"))
+/// Rewrites the tables behind an FTS5 table that contain words, within the open transaction.
+pub(crate) fn rewrite_words(conn: &Connection, table: &str) -> rusqlite::Result<()> {
+    rewrite(conn, &format!("{table}_data"))?;
+    rewrite(conn, &format!("{table}_idx"))
 }
 
-fn merge_step(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<()> {
-    let sql = format!("INSERT INTO words_{shard} (words_{shard}, rank) VALUES ('merge', ?1)");
+fn merge_step(conn: &Connection, table: &str, pages: i64) -> rusqlite::Result<()> {
+    let sql = format!("INSERT INTO {table} ({table}, rank) VALUES ('merge', ?1)");
     conn.prepare_cached(&sql)?.execute([pages]).map(drop)
 }

@@ -6,6 +6,7 @@
 pub(super) mod fulltext;
 pub(super) mod schema;
 pub(super) mod sessions;
+pub(super) mod titles;
 
 use rusqlite::{Connection, Row};
 

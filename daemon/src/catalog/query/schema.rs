@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use super::fulltext;
+use super::{fulltext, titles};
 
 /// The version of tables and index tokens. A file of another version is removed and recreated.
-pub(crate) const VERSION: i64 = 10;
+pub(crate) const VERSION: i64 = 11;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
 // large values lie in `details`. `ending` has the last 16 digits of the id in reverse order. A session number is never
@@ -111,10 +111,11 @@ pub(crate) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))
 }
 
-/// Creates all tables and the first shard of the index.
+/// Creates all tables, the index of titles and the first shard of the full-text index.
 pub(crate) fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
     fulltext::create_first_shard(conn)?;
+    titles::create(conn)?;
     conn.execute_batch("COMMIT")
 }
 
@@ -158,9 +159,17 @@ pub(crate) fn is_consistent(conn: &Connection) -> rusqlite::Result<bool> {
 
 /// Reads one page of every table, which finds a truncated or overwritten file without reading all of it.
 pub(crate) fn probe(conn: &Connection) -> rusqlite::Result<()> {
-    for table in
-        ["sessions", "details", "entries", "keys", "docs", "forgotten", "shards", "words_1_data"]
-    {
+    for table in [
+        "sessions",
+        "details",
+        "entries",
+        "keys",
+        "docs",
+        "forgotten",
+        "shards",
+        "words_1_data",
+        "titles_data",
+    ] {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {table})");
         conn.query_row(&sql, [], |_| Ok(()))?;
     }

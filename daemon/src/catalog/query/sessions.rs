@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::titles::{self, TitleWords};
 use super::{signed, unsigned};
 use crate::session::index::{IndexProgress, IndexUpdate, ScanPoint};
 
@@ -63,20 +64,22 @@ pub(crate) struct ListQuery<'a> {
     pub exclude: &'a HashSet<SessionId>,
 }
 
-/// The words that the titles of listed sessions contain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TitleWords(Vec<String>);
+/// A session of a list, in which it is placed by its last activity and its id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListedRow {
+    pub num: i64,
+    pub id: SessionId,
+    last_ms: i64,
+}
 
-impl TitleWords {
-    /// Returns the words of a text; case does not matter.
-    pub(crate) fn new(text: &str) -> Self {
-        Self(text.split_whitespace().map(str::to_lowercase).collect())
+impl ListedRow {
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self { num: row.get(0)?, id: session_id(row, 1)?, last_ms: row.get(2)? })
     }
 
-    /// Returns whether a title contains each of the words, alone or in a longer word.
-    pub(crate) fn are_in(&self, title: &str) -> bool {
-        let title = title.to_lowercase();
-        self.0.iter().all(|word| title.contains(word))
+    /// Returns the position after which a list continues behind the session.
+    pub(crate) const fn position(&self) -> (i64, SessionId) {
+        (self.last_ms, self.id)
     }
 }
 
@@ -186,6 +189,7 @@ pub(crate) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     remove_packed(conn, PackedTable::Entries, num)?;
     remove_packed(conn, PackedTable::Keys, num)?;
     remove_gaps(conn, num)?;
+    titles::remove(conn, num)?;
     conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
     conn.prepare_cached("DELETE FROM sessions WHERE num = ?1")?.execute([num])?;
     conn.prepare_cached("INSERT INTO forgotten (num) VALUES (?1)")?.execute([num]).map(drop)
@@ -239,6 +243,11 @@ pub(crate) fn details<T: DeserializeOwned>(
             })
         })
         .optional()
+}
+
+/// Returns the stored title of a session; `None` for a removed number.
+pub(crate) fn title(conn: &Connection, num: i64) -> rusqlite::Result<Option<String>> {
+    Ok(details::<SessionTitle>(conn, num)?.map(|session| session.title))
 }
 
 /// Returns the folded state of a session, after checking it and the session's row.
@@ -338,39 +347,74 @@ pub(crate) fn remove_gaps(conn: &Connection, num: i64) -> rusqlite::Result<()> {
 pub(crate) fn each_listed(
     conn: &Connection,
     query: &ListQuery<'_>,
-    mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
+    mut each: impl FnMut(ListedRow) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<()> {
     let Some(ids) = id_range(query.id_prefix.unwrap_or_default()) else { return Ok(()) };
-    let statuses = status_bits(query);
-    let (last_ms, last_id) =
-        query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
+    let (last_ms, last_id) = end_of_page_before(query);
     if let Some(end) = query.id_end {
         return each_with_end(conn, query, ids, end, each);
     }
     let (least, greatest) = ids;
     let mut statement = conn.prepare_cached(if least == greatest {
-        "SELECT num, id FROM sessions
+        "SELECT num, id, last_ms FROM sessions
          WHERE id = ?4 AND ?5 = ?4 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1
              AND (?6 IS NULL OR project = ?6)"
     } else if query.project_hash.is_some() {
-        "SELECT num, id FROM sessions
+        "SELECT num, id, last_ms FROM sessions
          WHERE project = ?6 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND id BETWEEN ?4 AND ?5
          ORDER BY last_ms DESC, id DESC"
     } else {
-        "SELECT num, id FROM sessions
+        "SELECT num, id, last_ms FROM sessions
          WHERE (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND +id BETWEEN ?4 AND ?5 AND ?6 IS NULL
          ORDER BY last_ms DESC, id DESC"
     })?;
     let mut rows = statement.query(params![
         last_ms,
         last_id,
-        statuses,
+        status_bits(query),
         least,
         greatest,
         query.project_hash
     ])?;
     while let Some(row) = rows.next()? {
-        if !each(row.get(0)?, session_id(row, 1)?)? {
+        if !each(ListedRow::from_row(row)?)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` like [`each_listed`] with the sessions whose titles match an expression of [`TitleWords`]. The statement
+/// finds them all in the index of titles before it orders them, so it does not depend on the number of sessions.
+pub(crate) fn each_with_title(
+    conn: &Connection,
+    query: &ListQuery<'_>,
+    expression: &str,
+    mut each: impl FnMut(ListedRow) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<()> {
+    let ids = id_range(query.id_prefix.unwrap_or_default());
+    let ends = short_id::with_end(query.id_end.unwrap_or_default());
+    let (Some((least, greatest)), Some(ends)) = (ids, ends) else { return Ok(()) };
+    let (last_ms, last_id) = end_of_page_before(query);
+    // CROSS JOIN keeps the order of the tables: the planner does not know how few titles match.
+    let mut statement = conn.prepare_cached(
+        "SELECT s.num, s.id, s.last_ms FROM titles CROSS JOIN sessions AS s ON s.num = titles.rowid
+         WHERE titles MATCH ?1 AND (s.last_ms, s.id) < (?2, ?3) AND (?4 >> s.status) & 1
+             AND s.id BETWEEN ?5 AND ?6 AND (?7 IS NULL OR s.project = ?7)
+         ORDER BY s.last_ms DESC, s.id DESC",
+    )?;
+    let mut rows = statement.query(params![
+        expression,
+        last_ms,
+        last_id,
+        status_bits(query),
+        least,
+        greatest,
+        query.project_hash
+    ])?;
+    while let Some(row) = rows.next()? {
+        let row = ListedRow::from_row(row)?;
+        if ends.contains(&short_id::reversed(row.id.as_uuid())) && !each(row)? {
             break;
         }
     }
@@ -384,10 +428,10 @@ fn each_with_end(
     query: &ListQuery<'_>,
     (least, greatest): ([u8; 16], [u8; 16]),
     end: &str,
-    mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
+    mut each: impl FnMut(ListedRow) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<()> {
     let Some(range) = short_id::with_end(end) else { return Ok(()) };
-    let mut found: Vec<(i64, SessionId, i64)> = conn
+    let mut found: Vec<ListedRow> = conn
         .prepare_cached(
             "SELECT num, id, last_ms FROM sessions
              WHERE ending BETWEEN ?1 AND ?2 AND (?3 >> status) & 1 AND (?4 IS NULL OR project = ?4)
@@ -402,20 +446,25 @@ fn each_with_end(
                 least,
                 greatest
             ],
-            |row| Ok((row.get(0)?, session_id(row, 1)?, row.get(2)?)),
+            ListedRow::from_row,
         )?
         .collect::<rusqlite::Result<_>>()?;
-    found.retain(|(_, id, last_ms)| {
-        range.contains(&short_id::reversed(id.as_uuid()))
-            && query.after.is_none_or(|after| (*last_ms, *id) < after)
+    found.retain(|row| {
+        range.contains(&short_id::reversed(row.id.as_uuid()))
+            && query.after.is_none_or(|after| row.position() < after)
     });
-    found.sort_by_key(|(_, id, last_ms)| std::cmp::Reverse((*last_ms, *id)));
-    for (num, id, _) in found {
-        if !each(num, id)? {
+    found.sort_by_key(|row| std::cmp::Reverse(row.position()));
+    for row in found {
+        if !each(row)? {
             break;
         }
     }
     Ok(())
+}
+
+/// Returns the position after which the page begins.
+fn end_of_page_before(query: &ListQuery<'_>) -> (i64, [u8; 16]) {
+    query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)))
 }
 
 fn status_bits(query: &ListQuery<'_>) -> i64 {

@@ -9,7 +9,9 @@ use ollm_protocol::content::{Record, Role, SessionStatus};
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::Mutex;
 
+use super::forgetting::xorshift;
 use super::{CatalogFixture, FakeLog, LISTED, at, id, search};
+use crate::catalog::listing::ListPage;
 use crate::catalog::query::sessions::{BLOCK_ITEMS, id_range};
 use crate::catalog::{Catalog, ListQuery, SearchQuery, TitleWords};
 use crate::session::index::{
@@ -186,12 +188,154 @@ fn list_filters_select_sessions() {
     assert_eq!((rows.len(), pinned), (4, vec![id(4 << 120)]));
 }
 
+/// Words of titles in several scripts.
+const TITLE_WORDS: [&str; 20] = [
+    "deploy",
+    "Deployment",
+    "Größe",
+    "STRASSE",
+    "日本語",
+    "天気予報",
+    "ひらがな",
+    "한국어",
+    "Привет",
+    "мир",
+    "ΟΔΟΣ",
+    "C++",
+    "foo_bar.rs",
+    "naïve",
+    "a",
+    "İstanbul",
+    "مرحبا",
+    "🙂👍🏽",
+    "x-y/z",
+    "\"100%\"",
+];
+
+/// Returns up to `max` words of [`TITLE_WORDS`], or parts of them.
+fn random_words(max: usize, has_parts: bool, random: &mut impl FnMut() -> u64) -> String {
+    let mut below = |limit: usize| usize::try_from(random() % limit as u64).expect("small");
+    let mut words = Vec::new();
+    for _ in 0..below(max + 1) {
+        let word: Vec<char> = TITLE_WORDS[below(TITLE_WORDS.len())].chars().collect();
+        let (first, len) = if has_parts { (below(word.len()), 1 + below(4)) } else { (0, 99) };
+        words.push(word.into_iter().skip(first).take(len).collect::<String>());
+    }
+    words.join(" ")
+}
+
+/// Asserts that lists by words have the sessions that reading every title finds, in whole and in pages.
+fn check_titles(fixture: &CatalogFixture, texts: &[&str]) {
+    let none = HashSet::new();
+    let whole = |statuses| ListQuery { statuses, limit: 1_000, ..all(&none) };
+    for (statuses, project_hash) in
+        [(LISTED, None), (&[SessionStatus::Archived], None), (LISTED, Some("abcd"))]
+    {
+        let query = ListQuery { project_hash, ..whole(statuses) };
+        let sessions = fixture.catalog.list(&query).expect("lists");
+        for text in texts {
+            let words = TitleWords::new(text);
+            let with_words = sessions.iter().filter(|session| words.are_in(&session.title));
+            let expect: Vec<_> =
+                with_words.map(|session| session.session_id.as_uuid().as_u128()).collect();
+            let query = ListQuery { title: Some(&words), ..query.clone() };
+            assert_eq!(listed(&fixture.catalog, &query), expect, "{text}");
+            let (mut paged, mut after) = (Vec::new(), None);
+            loop {
+                let query = ListQuery { limit: 3, after, ..query.clone() };
+                let page = fixture.catalog.list(&query).expect("lists");
+                let Some(last) = page.last() else { break };
+                after = Some((last.last_activity.unix_ms(), last.session_id));
+                paged.extend(page.iter().map(|session| session.session_id.as_uuid().as_u128()));
+            }
+            assert_eq!(paged, expect, "{text} in pages");
+        }
+    }
+}
+
+#[test]
+fn list_by_words_has_the_sessions_whose_titles_contain_them() {
+    let mut fixture = CatalogFixture::new();
+    let mut random = xorshift(7);
+    for number in 1..=60 {
+        let title = random_words(4, false, &mut random);
+        let is_of_project = random() % 3 == 0;
+        fixture.logs.change(id(number), |log| {
+            log.session.title = title;
+            log.session.project_hash = is_of_project.then(|| "abcd".to_owned());
+        });
+        let hours = i64::try_from(random() % 20).expect("small");
+        fixture.record(id(number), Role::User, at(hours), "hello");
+    }
+    fixture.catch_up();
+    let texts: Vec<String> = (0..24).map(|_| random_words(2, true, &mut random)).collect();
+    let mut texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    texts.extend(["", "deploy", "ploym", "本", "天気", "++", "\"", "οδος", "nowhere", "q"]);
+    check_titles(&fixture, &texts);
+    // Sessions get other titles, are archived and are deleted.
+    for number in 1..=60 {
+        let title = random_words(4, false, &mut random);
+        if number % 4 == 2 {
+            fixture.logs.remove(id(number));
+            fixture.catalog.forget(&[id(number)]).expect("forgets");
+            continue;
+        }
+        fixture.logs.change(id(number), |log| match number % 4 {
+            0 => log.session.title = title,
+            1 => log.session.status = SessionStatus::Archived,
+            _ => {}
+        });
+        fixture.catalog.mark_dirty(id(number));
+    }
+    fixture.catch_up();
+    check_titles(&fixture, &texts);
+    fixture.wait_clean();
+    check_titles(&fixture, &texts);
+    fixture.catalog.shutdown();
+    std::fs::remove_file(fixture.path()).expect("removes");
+    fixture.reopen();
+    fixture.catch_up();
+    check_titles(&fixture, &texts);
+}
+
+#[test]
+fn list_by_words_of_an_old_title_reads_no_other_old_title() {
+    let fixture = CatalogFixture::new();
+    for number in 1..=100 {
+        let title = if number == 1 { "Needle" } else { "Haystack" };
+        fixture.logs.change(id(number), |log| log.session.title = title.into());
+        fixture.record(id(number), Role::User, at(0), "hello");
+    }
+    fixture.catch_up();
+    // A title that cannot be read would fail the list.
+    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
+    let sql = "UPDATE details SET session = 'damaged' WHERE num BETWEEN 2 AND 90";
+    assert_eq!(conn.execute(sql, []).expect("writes"), 89);
+    drop(conn);
+    let none = HashSet::new();
+    for (text, expect) in [("eedl", &[1_u128][..]), ("ne", &[1]), ("nowhere", &[]), ("q", &[])] {
+        let words = TitleWords::new(text);
+        let query = ListQuery { title: Some(&words), ..all(&none) };
+        let found = fixture.catalog.shared.read(|conn| {
+            let hidden = HashSet::new();
+            let mut page = ListPage::new(&query, &hidden);
+            page.read_part(conn)?;
+            Ok(page.into_sessions())
+        });
+        let found = found.expect("reads no damaged title");
+        let numbers: Vec<_> =
+            found.iter().map(|session| session.session_id.as_uuid().as_u128()).collect();
+        assert_eq!(numbers, expect, "{text}");
+    }
+}
+
 /// Returns everything that callers can see of a catalog.
 fn view(fixture: &CatalogFixture) -> (Vec<String>, String, String) {
     let none = HashSet::new();
     let page = fixture.catalog.list(&all(&none)).expect("lists");
     let sessions =
         page.iter().map(|session| serde_json::to_string(session).expect("serializes")).collect();
+    check_titles(fixture, &["itl", "title 2", "TITLE", "4", "other"]);
     (sessions, fixture.find("common"), fixture.find("\"word 7\""))
 }
 
@@ -201,6 +345,7 @@ fn rebuilt_catalog_equals_the_live_one() {
     for seq in 0..40 {
         let number = 1 + seq % 5;
         let hours = i64::try_from(seq * 7 % 40).expect("small");
+        fixture.logs.change(id(number), |log| log.session.title = format!("Title {number}"));
         fixture.record(id(number), Role::User, at(hours), &format!("common word {seq}"));
         if seq % 9 == 0 {
             fixture.catch_up();

@@ -4,7 +4,7 @@ use ollm_protocol::content::Role;
 
 use super::{CatalogFixture, at, id, search};
 use crate::catalog::SearchQuery;
-use crate::catalog::query::{self, fulltext, schema, sessions};
+use crate::catalog::query::{self, fulltext, schema, sessions, titles};
 use crate::fsutil;
 use crate::session::index::KeyEntry;
 
@@ -35,14 +35,19 @@ pub(super) fn xorshift(seed: usize) -> impl FnMut() -> u64 {
 /// Asserts that the database and all shards of the index are consistent.
 fn check_integrity(fixture: &CatalogFixture) {
     let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
-    for shard in fulltext::list_shards(&conn).expect("reads") {
-        let table = format!("words_{}", shard.num);
+    let shards = fulltext::list_shards(&conn).expect("reads");
+    let shards = shards.iter().map(|shard| fulltext::table_of(shard.num));
+    for table in shards.chain([titles::TABLE.to_owned()]) {
         let sql = format!("INSERT INTO {table} ({table}) VALUES ('integrity-check')");
         conn.execute(&sql, []).expect("the index is consistent");
     }
     let result: String =
         conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
     assert_eq!(result, "ok");
+    assert!(
+        titles::has_all(&conn).expect("reads"),
+        "each session has a row in the index of titles"
+    );
 }
 
 #[test]
@@ -135,6 +140,54 @@ fn words_in_the_unused_part_of_a_page_are_overwritten() {
     let files = fixture.files();
     let left: Vec<_> = secrets.iter().filter(|word| files.contain(&word.as_bytes()[2..])).collect();
     assert!(left.is_empty(), "{left:?}");
+    check_integrity(&fixture);
+}
+
+#[test]
+fn forgotten_title_leaves_no_gram_in_the_files() {
+    let fixture = CatalogFixture::new();
+    // Letters that nothing else in the files has.
+    let letters = |number: u32| {
+        let letter = |at| char::from_u32(0x12000 + number * 6 + at).expect("a letter");
+        (0..6).map(letter).collect::<String>()
+    };
+    let set_title = |number: u32, title: String| {
+        fixture.logs.change(id(number.into()), |log| log.session.title = title);
+        fixture.catalog.mark_dirty(id(number.into()));
+    };
+    for number in 1..=60 {
+        fixture.logs.record(id(number.into()), Role::User, at(0), "hello");
+        set_title(number, letters(number));
+        if number % 7 == 0 {
+            fixture.catch_up();
+        }
+    }
+    fixture.catch_up();
+    // Earlier titles of a session leave the files with it, even if it has none now.
+    set_title(2, letters(100));
+    fixture.catch_up();
+    set_title(3, String::new());
+    fixture.catch_up();
+    let forgotten = [2, 3, 30, 60];
+    // The index stores only the end in which a gram differs from the one before it.
+    let ends = |number: u32| {
+        let letters: Vec<char> = letters(number).chars().collect();
+        letters.windows(2).map(|pair| pair.iter().collect::<String>()).collect::<Vec<_>>()
+    };
+    let files = fixture.files();
+    for number in [30, 60, 100] {
+        assert!(ends(number).iter().any(|end| files.contain(end.as_bytes())), "{number}");
+    }
+    let ids = forgotten.map(|number| id(number.into()));
+    fixture.catalog.forget(&ids).expect("forgets");
+    fixture.wait_clean();
+    let files = fixture.files();
+    for number in forgotten.into_iter().chain([100]) {
+        for end in ends(number) {
+            assert!(!files.contain(end.as_bytes()), "{end} of {number} is left");
+        }
+    }
+    assert!(ends(31).iter().any(|end| files.contain(end.as_bytes())), "the others stay");
     check_integrity(&fixture);
 }
 

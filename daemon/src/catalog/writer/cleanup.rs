@@ -6,8 +6,8 @@
 //!    nothing leads to them, and the caller can continue.
 //! 2. [`Cleanup`] works in slices, between which the writer does other work: it removes the sessions' documents from
 //!    the index, merges all segments of the shards concerned into one, which drops the words that only these
-//!    documents had, rewrites these shards and the tables of sessions, and truncates the journal. Then it removes the
-//!    sessions from the list of forgotten ones.
+//!    documents had, rewrites these shards, does the same with the index of titles, rewrites the tables of sessions, and
+//!    truncates the journal. Then it removes the sessions from the list of forgotten ones.
 //!
 //! `secure_delete` overwrites freed cells and pages with zeros throughout, but not the copies of rows that
 //! [`query::rewrite`] describes. Sessions that are forgotten before a merge begins share it. FTS5's own
@@ -23,7 +23,7 @@ use ollm_protocol::SessionId;
 use rusqlite::Connection;
 
 use crate::catalog::document::session_term;
-use crate::catalog::query::{self, fulltext, sessions};
+use crate::catalog::query::{self, fulltext, sessions, titles};
 
 /// Number of documents that one slice removes: about 20 ms.
 const SLICE_DOCUMENTS: usize = 2_000;
@@ -42,6 +42,7 @@ pub(super) fn remove_sessions(conn: &Connection, ids: &[SessionId]) -> rusqlite:
     let is_empty = found && sessions::is_empty(conn)?;
     if is_empty {
         fulltext::reset(conn)?;
+        titles::reset(conn)?;
     }
     Ok(is_empty)
 }
@@ -72,6 +73,8 @@ pub(super) fn remove_documents(
 pub(super) struct Cleanup {
     /// The forgotten sessions whose words this cleanup removes.
     nums: Vec<i64>,
+    /// Whether the index of titles is still to be merged. A removed or replaced title is in it until then.
+    has_titles: bool,
     step: CleanupStep,
 }
 
@@ -79,14 +82,31 @@ pub(super) struct Cleanup {
 enum CleanupStep {
     /// Remove the documents of `nums[at]`.
     RemoveDocuments { at: usize },
-    /// Finish an earlier merge of the next shard, which may have passed over words that are to be dropped.
+    /// Finish an earlier merge of the next table, which may have passed over words that are to be dropped.
     FinishEarlierMerge,
-    /// Merge all segments of this shard, and rewrite it.
-    Merge { shard: i64 },
+    /// Merge all segments of this table, and rewrite it.
+    Merge { table: MergedTable },
     /// Rewrite a table with texts or digests of sessions, `sessions::REWRITTEN[at]`.
     RewriteTable { at: usize },
     /// Truncate the journal.
     TruncateJournal,
+}
+
+/// An FTS5 table that is merged.
+#[derive(Clone, Copy, Debug)]
+enum MergedTable {
+    /// The shard with this number.
+    Shard(i64),
+    Titles,
+}
+
+impl MergedTable {
+    fn name(self) -> String {
+        match self {
+            Self::Shard(num) => fulltext::table_of(num),
+            Self::Titles => titles::TABLE.to_owned(),
+        }
+    }
 }
 
 /// The result of one slice.
@@ -106,8 +126,9 @@ impl Cleanup {
     ) -> rusqlite::Result<Option<Self>> {
         let nums = sessions::forgotten(conn)?;
         let has_shards = !fulltext::unmerged_shards(conn)?.is_empty();
-        let step = CleanupStep::RemoveDocuments { at: 0 };
-        Ok((!nums.is_empty() || has_shards || is_journal_stale).then_some(Self { nums, step }))
+        let (has_titles, step) = (!nums.is_empty(), CleanupStep::RemoveDocuments { at: 0 });
+        let is_needed = has_titles || has_shards || is_journal_stale;
+        Ok(is_needed.then_some(Self { nums, has_titles, step }))
     }
 
     /// Does one slice of the current step.
@@ -122,27 +143,8 @@ impl Cleanup {
                 }
                 None => CleanupStep::FinishEarlierMerge,
             },
-            CleanupStep::FinishEarlierMerge => match fulltext::unmerged_shards(conn)?.first() {
-                Some(shard) if fulltext::continue_merge(conn, *shard, SLICE_PAGES)? => self.step,
-                Some(shard) => {
-                    // This stays in the same slice, so that no other merge begins in between.
-                    fulltext::begin_merge(conn, *shard, SLICE_PAGES)?;
-                    CleanupStep::Merge { shard: *shard }
-                }
-                None if self.nums.is_empty() => CleanupStep::TruncateJournal,
-                None => CleanupStep::RewriteTable { at: 0 },
-            },
-            CleanupStep::Merge { shard } => {
-                if fulltext::continue_merge(conn, shard, SLICE_PAGES)? {
-                    self.step
-                } else {
-                    query::begin(conn)?;
-                    fulltext::rewrite_shard(conn, shard)?;
-                    fulltext::set_unmerged(conn, shard, false)?;
-                    query::commit(conn)?;
-                    CleanupStep::FinishEarlierMerge
-                }
-            }
+            CleanupStep::FinishEarlierMerge => self.finish_earlier_merge(conn)?,
+            CleanupStep::Merge { table } => self.merge(conn, table)?,
             CleanupStep::RewriteTable { at } => match sessions::REWRITTEN.get(at) {
                 Some(table) => {
                     query::begin(conn)?;
@@ -165,5 +167,37 @@ impl Cleanup {
             }
         };
         Ok(SliceResult::Continue)
+    }
+
+    /// Continues an earlier merge of the next table, or begins to merge all of that table; returns the next step.
+    fn finish_earlier_merge(&self, conn: &Connection) -> rusqlite::Result<CleanupStep> {
+        let shard = fulltext::unmerged_shards(conn)?.first().copied().map(MergedTable::Shard);
+        let titles = self.has_titles.then_some(MergedTable::Titles);
+        Ok(match shard.or(titles) {
+            Some(table) if fulltext::continue_merge(conn, &table.name(), SLICE_PAGES)? => self.step,
+            Some(table) => {
+                // This stays in the same slice, so that no other merge begins in between.
+                fulltext::begin_merge(conn, &table.name(), SLICE_PAGES)?;
+                CleanupStep::Merge { table }
+            }
+            None if self.nums.is_empty() => CleanupStep::TruncateJournal,
+            None => CleanupStep::RewriteTable { at: 0 },
+        })
+    }
+
+    /// Continues to merge all of a table, or rewrites the merged table; returns the next step.
+    fn merge(&mut self, conn: &Connection, table: MergedTable) -> rusqlite::Result<CleanupStep> {
+        if fulltext::continue_merge(conn, &table.name(), SLICE_PAGES)? {
+            return Ok(self.step);
+        }
+        query::begin(conn)?;
+        fulltext::rewrite_words(conn, &table.name())?;
+        if let MergedTable::Shard(num) = table {
+            fulltext::set_unmerged(conn, num, false)?;
+        } else {
+            self.has_titles = false;
+        }
+        query::commit(conn)?;
+        Ok(CleanupStep::FinishEarlierMerge)
     }
 }

@@ -16,6 +16,7 @@ use crate::catalog::document::{READ_BYTES, SearchDocument, has_text, read_bytes}
 use crate::catalog::query;
 use crate::catalog::query::fulltext::{self, DocumentOrigin, HOUR_IDS};
 use crate::catalog::query::sessions::{self, BLOCK_ITEMS, PackedTable, SessionRow};
+use crate::catalog::query::titles;
 use crate::catalog::queue::IndexNeed;
 use crate::session::index::{
     IndexEntry, IndexProgress, IndexUpdate, KeyEntry, SourceError, UpdateScope,
@@ -214,7 +215,12 @@ impl<'a> IndexTransaction<'a> {
             sessions::remove_gaps(self.conn, row.num)?;
             text_records = 0;
         }
+        let old_title = match &row {
+            Some(row) => sessions::title(self.conn, row.num)?,
+            None => None,
+        };
         let num = sessions::write_summary(self.conn, row.as_ref(), update, text_records)?;
+        titles::put(self.conn, num, old_title.as_deref(), &update.session.title)?;
         let entries: Vec<u8> = update.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
         let keys: Vec<u8> = update.keys.iter().flat_map(|key| key.to_bytes()).collect();
         let old = known_of(row.as_ref());

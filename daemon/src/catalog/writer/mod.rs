@@ -17,7 +17,7 @@ use rusqlite::Connection;
 use super::database::{self, CatalogShared, Damage, damage_of};
 use super::error::CatalogError;
 use super::files;
-use super::query::{self, fulltext, schema, sessions};
+use super::query::{self, fulltext, schema, sessions, titles};
 use super::queue::{CatalogJob, CatalogState, ForgetRequest, IndexNeed};
 use super::seal::{CatalogSeal, SealCheck};
 use cleanup::{Cleanup, SliceResult, remove_sessions};
@@ -279,6 +279,7 @@ impl CatalogWriter {
         let is_whole = schema::is_complete(conn)
             .and_then(|is_complete| Ok(is_complete && schema::is_consistent(conn)?))
             .and_then(|is_whole| Ok(is_whole && fulltext::has_all_documents(conn)?))
+            .and_then(|is_whole| Ok(is_whole && titles::has_all(conn)?))
             .and_then(|is_whole| sessions::check_rows(conn).map(|()| is_whole));
         match is_whole {
             Ok(true) => Ok(()),
