@@ -116,13 +116,15 @@ impl TreePane {
         self.rows.get(self.selected).map(|row| self.nodes[row.at].seq)
     }
 
-    /// Returns the newest of the snapshots at the selected record. All of them have its state.
+    /// Returns the newest of the snapshots at the selected record. All of them have its state. If there is none at the
+    /// first row, returns the newest one from before the first record.
     pub(in super::super) fn selected_snapshot(&self) -> Option<&SnapshotInfo> {
         // The list begins with the newest.
-        self.snapshots.iter().find(|snapshot| {
-            let row = snapshot.leaf.and_then(|leaf| self.row_of(leaf));
-            row == Some(self.selected)
-        })
+        let newest_at = |row: Option<usize>| {
+            self.snapshots.iter().find(|snapshot| self.row_of_snapshot(snapshot) == row)
+        };
+        let is_first = self.selected == 0 && !self.rows.is_empty();
+        newest_at(Some(self.selected)).or_else(|| newest_at(None).filter(|_| is_first))
     }
 
     pub(in super::super) fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotInfo> {
@@ -303,21 +305,31 @@ impl TreePane {
         seqs.filter(|(other, _)| *other <= seq).max().map(|(_, at)| at)
     }
 
-    /// Writes snapshots and checkpoints behind the records at which they are.
+    /// Returns the row of a snapshot's leaf; `None` for a snapshot from before the first record.
+    fn row_of_snapshot(&self, snapshot: &SnapshotInfo) -> Option<usize> {
+        snapshot.leaf.and_then(|leaf| self.row_of(leaf))
+    }
+
+    /// Writes snapshots and checkpoints behind the records at which they are. Snapshots from before the first record
+    /// are at the first row.
     fn mark(&mut self) {
-        let mut marks: Vec<(Seq, String)> = Vec::new();
+        let mut marks: Vec<(usize, String)> = Vec::new();
         for snapshot in &self.snapshots {
-            let Some(leaf) = snapshot.leaf else { continue };
-            marks.push((leaf, format!("snapshot, {}", shown_line(&snapshot.reason))));
+            let reason = shown_line(&snapshot.reason);
+            marks.push(match self.row_of_snapshot(snapshot) {
+                Some(row) => (row, format!("snapshot, {reason}")),
+                None => (0, format!("snapshot before it, {reason}")),
+            });
         }
         for checkpoint in self.checkpoints.iter().flat_map(|all| &all.checkpoints) {
             let tokens = grouped(checkpoint.current_tokens);
             let (from, to) = (checkpoint.from, checkpoint.to);
-            marks.push((to, format!("checkpoint of #{from} to #{to}, {tokens} tokens")));
+            let text = format!("checkpoint of #{from} to #{to}, {tokens} tokens");
+            marks.extend(self.row_of(to).map(|row| (row, text)));
         }
         self.marks.clear();
-        for (seq, text) in marks {
-            if let Some(row) = self.row_of(seq).and_then(|at| self.rows.get(at)) {
+        for (row, text) in marks {
+            if let Some(row) = self.rows.get(row) {
                 self.marks.entry(self.nodes[row.at].seq).or_default().push(text);
             }
         }
@@ -437,6 +449,24 @@ mod tests {
         pane.move_by(-1);
         assert_eq!(pane.selected_snapshot().map(|found| found.leaf), Some(Some(Seq(4))));
         assert_eq!(pane.remarks(), ["9 records", "1 snapshot", "the first 6 are shown"]);
+    }
+
+    #[test]
+    fn snapshot_from_before_the_first_record_is_marked_at_the_first_row() {
+        let mut pane = pane(None);
+        let snapshot = json!({
+            "snapshotId": "0192f0c1-9a3b-7000-8000-000000000009", "sessionId": SESSION_ID,
+            "timestamp": "2026-01-27T10:00:00Z", "reason": "manual", "summary": "",
+            "tokenCount": 0, "messageCount": 0, "userMessageCount": 0, "sizeBytes": 1
+        });
+        let snapshots = UiAnswer::Snapshots(vec![serde_json::from_value(snapshot).unwrap()]);
+        pane.receive(&UiCall::Snapshots(SESSION_ID.parse().unwrap()), snapshots);
+        assert!(pane.selected_snapshot().is_none(), "there is no row yet");
+        pane.receive(&call(None), page(0..6, None));
+        assert_eq!(pane.lines().next().unwrap().marks, ["snapshot before it, manual"]);
+        assert!(pane.selected_snapshot().is_none());
+        pane.move_by(-5);
+        assert_eq!(pane.selected_snapshot().map(|found| found.leaf), Some(None));
     }
 
     #[test]
