@@ -531,6 +531,9 @@ impl From<AppError> for RpcError {
             AppError::Files(error) => error.into(),
             AppError::Storage(error) => error.into(),
             AppError::SnapshotsDisabled => reply(ErrorKind::Config),
+            AppError::Invalid { field: "model", .. } => {
+                reply(ErrorKind::InvalidParams).with_hint("ollmctl models list")
+            }
             AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),
             AppError::TooLarge(over) => reply(ErrorKind::TooLarge)
                 .with_field("field", over.field.name())
