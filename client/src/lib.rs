@@ -43,6 +43,7 @@ mod error;
 mod interrupts;
 mod mcp;
 mod model_server;
+mod own_program;
 mod project;
 mod regular_file;
 mod render;

@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -244,6 +245,8 @@ fn end_of_the_agent_is_that_of_the_proxy() {
         ("kill -9 $$", None, Some(9)),
         ("kill -15 $$", None, Some(15)),
         ("kill -2 $$", None, Some(2)),
+        ("kill -11 $$", None, Some(11)),
+        ("kill -13 $$", None, Some(13)),
     ] {
         let (status, _) = Editor::start(&sandbox, &[], &["/bin/sh", "-c", script]).end();
         assert_eq!((status.code(), status.signal()), (code, signal), "{script}");
@@ -261,12 +264,15 @@ fn end_of_the_agent_is_that_of_the_proxy() {
 #[test]
 fn signal_to_the_proxy_is_the_agents() {
     let (sandbox, _daemon, _wire) = start();
-    let script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut editor = Editor::start(&sandbox, &[], &["/bin/sh", "-c", script]);
-    assert_eq!(editor.line(), "ready");
-    kill_process(Pid::from_raw(editor.child.id().cast_signed()).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(editor.line(), "caught");
-    assert_eq!(editor.end().0.code(), Some(5));
+    for (name, signal) in [("TERM", Signal::TERM), ("USR1", Signal::USR1)] {
+        let script =
+            format!("trap 'echo caught; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+        let mut editor = Editor::start(&sandbox, &[], &["/bin/sh", "-c", &script]);
+        assert_eq!(editor.line(), "ready");
+        kill_process(Pid::from_raw(editor.child.id().cast_signed()).unwrap(), signal).unwrap();
+        assert_eq!(editor.line(), "caught");
+        assert_eq!(editor.end().0.code(), Some(5));
+    }
 }
 
 #[test]
@@ -335,6 +341,65 @@ fn daemon_that_is_replaced_loses_nothing() {
     let (status, stderr) = editor.leave();
     assert_eq!((status.code(), stderr.as_str()), (Some(7), "bye\n"));
     assert_eq!(recorded(&mut wire).1, [TURN, TURN].concat());
+}
+
+#[test]
+fn daemon_that_hangs_delays_nothing_and_is_caught_up_when_it_wakes() {
+    let (sandbox, daemon, mut wire) = start();
+    let mut editor = Editor::scripted(&sandbox, &["--no-spawn"]);
+    editor.open(&sandbox.project_dir("p"));
+    let mut until_recorded = |n_messages: u64| {
+        until("the turns are recorded", || {
+            let listed = wire.ok("session.list", json!({}));
+            listed["data"][0]["messageCount"] == n_messages
+        });
+    };
+    editor.prompt("Make the server listen on port 48213.");
+    until_recorded(3);
+    daemon.signal(Signal::STOP);
+    editor.prompt("Make the server listen on port 48213.");
+    daemon.signal(Signal::CONT);
+    until_recorded(6);
+    // At the end it is not awaited for long.
+    daemon.signal(Signal::STOP);
+    editor.prompt("Make the server listen on port 48213.");
+    let begun = Instant::now();
+    let (status, stderr) = editor.leave();
+    assert!(begun.elapsed() < DEADLINE / 2, "{:?}", begun.elapsed());
+    assert_eq!(status.code(), Some(7));
+    assert!(stderr.contains("4 parts of the conversation were not recorded"), "{stderr}");
+    daemon.signal(Signal::CONT);
+}
+
+#[test]
+fn agent_that_uses_an_id_again_gets_another_session() {
+    let (sandbox, _daemon, mut wire) = start();
+    let project = sandbox.project_dir("p");
+    for text in ["one", "two"] {
+        let mut editor = Editor::scripted(&sandbox, &[]);
+        editor.open(&project);
+        editor.prompt(text);
+        let _ended = editor.leave();
+    }
+    // The newest one is meant by its id.
+    let mut editor = Editor::scripted(&sandbox, &[]);
+    editor.ask("initialize", json!({ "protocolVersion": 1 }));
+    editor.ask("session/load", json!({ "sessionId": "s-1", "cwd": project, "mcpServers": [] }));
+    editor.prompt("three");
+    let _ended = editor.leave();
+    let listed = wire.ok("session.list", json!({}));
+    let mut asked: Vec<Vec<String>> = Vec::new();
+    for session in array(&listed["data"]) {
+        assert_eq!(session["projectPath"], project.as_str());
+        let records = wire.records(session["sessionId"].as_str().unwrap());
+        let messages = records.iter().map(|record| &record["message"]);
+        let texts = messages.filter(|message| message["role"] == "user");
+        asked.push(
+            texts.map(|message| message["parts"][0]["text"].as_str().unwrap().to_owned()).collect(),
+        );
+    }
+    asked.sort();
+    assert_eq!(asked, [vec!["one"], vec!["two", "three"]]);
 }
 
 #[test]

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::event::EventKind;
+use ollm_protocol::method::SessionRecord;
 use ollm_protocol::methods::event::EventSubscribeParams;
-use ollm_protocol::{Event, sanitize};
+use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
+use ollm_protocol::{Event, SessionId, sanitize};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::timeout;
 
 use super::cancel::Cancellation;
@@ -74,6 +76,8 @@ pub(super) struct Agent {
     pub(super) models: ModelChoices,
     capabilities: Mutex<ClientCapabilities>,
     running: Mutex<HashMap<String, RunningRequest>>,
+    /// The messages of prompts that wait for tool servers, by their sessions.
+    unsent: Mutex<HashMap<SessionId, MessageInput>>,
 }
 
 /// A request that has no answer yet.
@@ -147,6 +151,7 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
         models: ModelChoices::default(),
         capabilities: Mutex::default(),
         running: Mutex::default(),
+        unsent: Mutex::default(),
     });
     let (mut requests, mut feeding) = (JoinSet::new(), JoinSet::new());
     let mut events = follow_events(&agent.daemon, &mut feeding);
@@ -351,12 +356,38 @@ impl Agent {
         }
     }
 
+    /// Waits for something before a message is sent. A message is recorded if the editor leaves meanwhile.
+    pub(super) async fn hold<T>(
+        &self,
+        id: SessionId,
+        message: &MessageInput,
+        work: impl Future<Output = T>,
+    ) -> T {
+        drop(self.unsent.lock().insert(id, message.clone()));
+        let done = work.await;
+        drop(self.unsent.lock().remove(&id));
+        done
+    }
+
+    async fn record_unsent(&self) {
+        let unsent = std::mem::take(&mut *self.unsent.lock());
+        for (session_id, message) in unsent {
+            let params = SessionRecordParams { session_id, message, key: None };
+            if let Err(error) = self.daemon.call::<SessionRecord>(&params).await {
+                log(&format!("the last prompt of session {session_id} is not recorded: {error}"));
+            }
+        }
+    }
+
     /// Ends after the last message: answers short requests, and leaves the answers of models to the daemon.
     ///
     /// An editor closes the input when its window is reloaded or closed, and when it crashed. The person finds the whole
     /// answer in the session then. A turn that may still need the tools of the editor is canceled: nobody could run them,
-    /// and the session would be busy until the daemon gives up. To stop an answer, an editor sends `session/cancel`.
+    /// and the session would be busy until the daemon gives up. A message that waits for tool servers is recorded without an
+    /// answer. To stop an answer, an editor sends `session/cancel`.
     async fn end(self: &Arc<Self>, requests: &mut JoinSet<()>) {
+        // A prompt that has just arrived begins before it is ended.
+        yield_now().await;
         let is_short =
             |agent: &Self| agent.running.lock().values().any(|request| request.prompt_of.is_none());
         let short = async {
@@ -370,6 +401,7 @@ impl Agent {
         drop(timeout(END_LIMIT, self.open.cancel_turns_with_tools(self)).await);
         requests.abort_all();
         while requests.join_next().await.is_some() {}
+        drop(timeout(END_LIMIT, self.record_unsent()).await);
         drop(timeout(END_LIMIT, self.open.close_all()).await);
     }
 }

@@ -1,7 +1,5 @@
 //! Prompts that begin with a slash: commands of `ollmctl` about the session, answered without a model.
 
-use std::io;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anstream::adapter::strip_str;
@@ -15,6 +13,7 @@ use super::schema::{RequestError, SessionUpdate, StopReason, code};
 use super::sessions::EditorSession;
 use super::updates;
 use crate::commands::chat::fenced;
+use crate::own_program;
 
 /// A command: its name, a hint for its text, and its help.
 type Row = (&'static str, Option<&'static str>, &'static str);
@@ -61,8 +60,7 @@ pub(super) async fn run(
 ) -> RequestResult {
     let id = session.prepare(agent).await?;
     let failed = |error| RequestError::new(code::INTERNAL, format!("/{name} cannot run: {error}"));
-    let program = own_program().map_err(failed)?;
-    let mut command = Command::new(program);
+    let mut command = Command::from(own_program::command().map_err(failed)?);
     command.args(&agent.flags).args(line(name, text, id)).current_dir(&session.cwd);
     // Without its caller the command ends, and what it asked the daemon for is canceled.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -83,12 +81,6 @@ pub(super) async fn run(
     let update = updates::answer_chunk(&text, session.next_message_id("command"));
     agent.editor.update(&session.name, update).await;
     Ok(json!({ "stopReason": StopReason::EndTurn }).into())
-}
-
-/// Returns the program of this process. Linux still starts it after an update has replaced its file.
-fn own_program() -> io::Result<PathBuf> {
-    let running = Path::new("/proc/self/exe");
-    if running.exists() { Ok(running.to_owned()) } else { std::env::current_exe() }
 }
 
 /// Returns the command line of `ollmctl`. The text is one word, whatever it begins with.

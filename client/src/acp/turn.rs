@@ -90,10 +90,12 @@ async fn answer(
     message: MessageInput,
     cancellation: &Cancellation,
 ) -> RequestResult<Value> {
-    let id = session.prepare(agent).await?;
-    let Some(problems) = cancellation.unless(session.tools.ready()).await else {
-        return Ok(stopped(StopReason::Cancelled, None));
+    let waiting = async {
+        let id = session.prepare(agent).await?;
+        Ok::<_, ClientError>((id, cancellation.unless(session.tools.ready()).await))
     };
+    let (id, problems) = agent.hold(session.id(), &message, waiting).await?;
+    let Some(problems) = problems else { return Ok(stopped(StopReason::Cancelled, None)) };
     for problem in problems {
         session.remark(agent, problem).await;
     }

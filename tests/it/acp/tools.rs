@@ -209,3 +209,19 @@ fn end_of_the_editor_leaves_an_answer_but_not_one_that_needs_its_tools() {
         records.iter().any(|record| record["message"]["parts"][0]["text"] == "one two three")
     });
 }
+
+#[test]
+fn prompt_that_waits_for_its_servers_is_recorded_when_the_editor_leaves() {
+    let fake = FakeOllama::new();
+    let mut editor = Editor::start(&fake.config("tiny"));
+    let script = "while read -r _; do :; done";
+    let silent =
+        json!({ "name": "silent", "command": "/bin/sh", "args": ["-c", script], "env": [] });
+    let session = editor.new_session_with(json!([silent]));
+    let _id = editor.send_prompt(&session, "keep this");
+    assert_eq!(editor.end(), Some(0));
+    let records = editor.wire().records(&session);
+    let asked = records.iter().find(|record| record["message"]["role"] == "user").unwrap();
+    assert_eq!(asked["message"]["parts"][0]["text"], "keep this");
+    assert!(fake.requests("/api/chat").is_empty(), "nobody runs the tools of an answer");
+}

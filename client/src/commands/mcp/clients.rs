@@ -9,6 +9,7 @@ use super::entry::SettingsFormat;
 use crate::address::{Environment, variables};
 use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
+use crate::own_program;
 
 /// The name of the entry.
 pub(super) const ENTRY: &str = "ollm";
@@ -189,7 +190,8 @@ impl ClientFile {
             client.user_path(&places)
         };
         // Editors do not have the PATH of a shell; a file of a project is for other machines as well.
-        let program = if is_project { "ollmctl".to_owned() } else { own_program(environment)? };
+        let program =
+            if is_project { "ollmctl".to_owned() } else { own_program::installed(environment)? };
         let args = flags.into_iter().chain(["mcp".to_owned()]).collect();
         Ok(Self {
             client,
@@ -200,18 +202,4 @@ impl ClientFile {
             is_shared: is_project,
         })
     }
-}
-
-/// Returns the path of this program: the one in `PATH` if it leads here, because that one outlives an update.
-fn own_program(environment: &Environment) -> CommandResult<String> {
-    let own = std::env::current_exe().map_err(|source| CommandError::File {
-        action: "find",
-        path: "ollmctl".into(),
-        source,
-    })?;
-    let real = |path: &Path| std::fs::canonicalize(path).ok();
-    let is_own = |found: &PathBuf| found.is_absolute() && real(found) == real(&own);
-    let in_path = environment.find_program("ollmctl").filter(is_own);
-    let program = in_path.unwrap_or(own).into_os_string().into_string();
-    program.map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
 }

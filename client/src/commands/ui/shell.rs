@@ -6,11 +6,8 @@
 //! **Invariants**: a frame is drawn at most 30 times a second, and once for all inputs that arrive together; the terminal is
 //! given back however this ends.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +29,7 @@ use crate::background::{self, Signals};
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{AsyncClient, Connector, EventStream};
 use crate::error::{ClientError, Exit};
+use crate::own_program;
 use crate::render::units;
 
 /// The time between two frames: at most 30 a second.
@@ -351,9 +349,7 @@ impl Shell {
     fn start_chat(&mut self, session_id: Option<SessionId>) -> CommandResult {
         self.keyboard = None;
         self.screen.leave();
-        let program = std::env::current_exe().map(program_at);
-        let spawned = program.and_then(|program| {
-            let mut command = Command::new(program);
+        let spawned = own_program::command().and_then(|mut command| {
             command.args(&self.settings.flags).arg("chat");
             if let Some(id) = session_id {
                 command.args(["--resume", &id.to_string()]);
@@ -424,16 +420,6 @@ impl Shell {
     }
 }
 
-/// Returns the program at the path of this process. After an update, Linux reports the removed file; the new one has
-/// its path without the mark.
-fn program_at(path: PathBuf) -> PathBuf {
-    let unmarked = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
-    match unmarked.filter(|_| !path.exists()) {
-        Some(unmarked) => PathBuf::from(OsStr::from_bytes(unmarked)),
-        None => path,
-    }
-}
-
 /// Returns the size of the terminal in columns and rows.
 pub(super) fn size() -> (u16, u16) {
     let size = ratatui::crossterm::terminal::size().ok();
@@ -480,23 +466,5 @@ async fn wait_until(time: Option<Instant>) {
 fn rethrow(error: JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         std::panic::resume_unwind(panic);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn program_is_found_after_an_update() {
-        let scratch = tempfile::tempdir().unwrap();
-        let check = |name: &str, expect: &str| {
-            assert_eq!(program_at(scratch.path().join(name)), scratch.path().join(expect));
-        };
-        check("ollmctl", "ollmctl");
-        check("ollmctl (deleted)", "ollmctl");
-        let marked = scratch.path().join("other (deleted)");
-        drop(std::fs::File::create(marked).unwrap());
-        check("other (deleted)", "other (deleted)");
     }
 }

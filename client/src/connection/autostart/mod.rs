@@ -19,6 +19,7 @@ use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
 use crate::address::{Address, Environment, is_home_locked, is_program, variables};
 use crate::child_process::{MAX_LINE_BYTES, read_line, reap, wait_until};
 use crate::error::ClientError;
+use crate::own_program;
 use crate::regular_file;
 use crate::service::{InstalledService, ServiceError};
 
@@ -98,7 +99,7 @@ impl DaemonProgram {
         if let Some(explicit) = &self.environment.daemon {
             return Ok(explicit.clone());
         }
-        let beside = std::env::current_exe().ok().map(|own| own.with_file_name("ollmd"));
+        let beside = own_program::beside("ollmd");
         let is_found = |path: &PathBuf| is_program(path);
         let found = beside.filter(is_found).or_else(|| self.environment.find_program("ollmd"));
         found.ok_or(ClientError::DaemonNotFound)

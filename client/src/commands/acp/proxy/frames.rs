@@ -47,6 +47,11 @@ impl Lines {
         self.lost += 1;
     }
 
+    /// Returns what follows the last line break: a whole message if only its line break is missing.
+    pub(super) fn rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.partial)
+    }
+
     /// Returns the number of lines that were lost.
     pub(super) fn lost(&self) -> u64 {
         self.lost
@@ -74,5 +79,7 @@ mod tests {
         }
         assert_eq!(found, ["ab", "c", "", "f"]);
         assert_eq!(lines.lost(), 1);
+        lines.push(b"g", |line| panic!("{line:?} has no end"));
+        assert_eq!((lines.rest(), lines.rest()), (b"g".to_vec(), Vec::new()));
     }
 }

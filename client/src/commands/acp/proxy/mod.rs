@@ -1,13 +1,18 @@
 //! `ollmctl acp -- AGENT`: a proxy between an editor and an agent, which records what they say.
 //!
 //! - `pump`: the two streams of bytes. `rewrite`: the lines that `--recall` and `--mcp` extend.
-//! - `tap`: the bounded queue from the streams to the recorder. `frames`: lines from its pieces.
-//! - `conversation`: what the messages of ACP mean, as steps to record. `recorder`: carries them out with the daemon.
+//! - `tap`: the bounded queue from the streams to the recorder. `frames`: lines from its pieces. `recorder`: the thread of all
+//!   that follows.
+//! - `conversation`: the messages of ACP as steps to record. `contents`: their texts and tool calls.
+//! - `backlog`: the bounded queue of steps that the daemon does not have yet. `writer`: carries them out with the daemon.
 //!
-//! **Invariants**: the editor and the agent see what they would see without this program: every byte in order, the end of
-//! each stream, the exit code or signal of the agent. No stream ever waits for the recorder or the daemon; only `--recall`
+//! **Invariants**: the editor and the agent see what they would see without this program: every byte in order, the end of the
+//! editor's stream, and the end of the agent with its exit code or signal. The end of a stream that an agent closes before is
+//! seen only then. No stream ever waits for the recorder or the daemon; only `--recall`
 //! waits, for at most [`recall::LIMIT`]. What could not be recorded is counted.
 
+mod backlog;
+mod contents;
 mod conversation;
 mod frames;
 mod pump;
@@ -15,41 +20,47 @@ mod recall;
 mod recorder;
 mod rewrite;
 mod tap;
+mod writer;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use ollm_protocol::sanitize;
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::SignalKind;
 
 use self::pump::{Pump, PumpProgress};
 use self::recall::PromptRecall;
-use self::recorder::{KnownSessions, Recorder};
+use self::recorder::RunningRecorder;
 use self::rewrite::{AddedServer, Rewriter};
 use self::tap::{AcpSide, Tap};
+use self::writer::{KnownSessions, StepWriter};
+use crate::address::Environment;
 use crate::background::watch_signals;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::connection::Connector;
 
 /// The exit codes of shells for a program that cannot be run and for a missing one.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// The wait for more output after the agent's end: a program that the agent left running can keep the pipe open forever.
 const LINGER: Duration = Duration::from_millis(250);
-/// The wait for the recorder after the agent's end. The editor waits for this program meanwhile.
-const RECORDING_LIMIT: Duration = Duration::from_secs(10);
 /// The signals that end a program, which are the agent's.
-const FORWARDED: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+const FORWARDED: [Signal; 6] =
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+/// The time between the arrivals of a signal that is sent to this program and the agent at once.
+const GROUP_LIMIT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The arguments of the proxy.
@@ -66,37 +77,36 @@ pub(super) struct ProxyArgs {
     pub(super) agent: Vec<OsString>,
 }
 
+/// The signals that arrived, as far as they matter here.
+#[derive(Default)]
+struct ProxySignals {
+    /// Set at the first one.
+    is_urged: AtomicBool,
+    agent_ended: OnceLock<Instant>,
+    /// Set at one that comes after the agent's end, and so is for this program.
+    is_hurried: AtomicBool,
+}
+
 /// Runs the agent to its end.
 ///
 /// **Errors**: the exit code of the agent, or that it cannot be run.
 pub(super) fn run(args: &ProxyArgs, ctx: &CommandContext<'_>) -> CommandResult {
     let (program, rest) =
         args.agent.split_first().ok_or_else(|| CommandError::usage("the agent is missing", ""))?;
-    let mut command = Command::new(program);
-    command.args(rest).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            let name = sanitize::one_line(&program.to_string_lossy());
-            ctx.terminal.eprintln(&format!("ollmctl acp: cannot run {name}: {error}"));
-            let is_missing = error.kind() == io::ErrorKind::NotFound;
-            return Err(CommandError::CommandExit {
-                code: if is_missing { NOT_FOUND } else { CANNOT_RUN },
-            });
-        }
-    };
-    let is_urged = Arc::new(AtomicBool::new(false));
-    forward_signals(&child, Arc::clone(&is_urged))?;
-    let tap = Arc::new(Tap::default());
-    let name =
-        std::path::Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+    // Nothing but the agent writes while it runs.
+    let connector = ctx.connector().clone().with_show_waiting(|_| Box::new(|| {}));
     let known = KnownSessions::default();
-    let recorder =
-        Recorder::new(ctx.connector().clone(), name, known.clone()).start(Arc::clone(&tap))?;
-    let rewriter = rewriter(args, known, ctx)?;
+    let rewriter = rewriter(args, &connector, &known, ctx.environment)?;
+    let mut child = start_agent(program, rest, ctx)?;
+    let signals = Arc::new(ProxySignals::default());
+    forward_signals(&child, Arc::clone(&signals))?;
+    let tap = Arc::new(Tap::default());
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+    let writer = StepWriter::new(connector, name, known);
+    let recorder = RunningRecorder::start(writer, Arc::clone(&tap))?;
     let (editor, agent) = (AcpSide::FromEditor, AcpSide::FromAgent);
-    let stdin = child.stdin.take().map(|pipe| File::from(std::os::fd::OwnedFd::from(pipe)));
-    let stdout = child.stdout.take().map(|pipe| File::from(std::os::fd::OwnedFd::from(pipe)));
+    let stdin = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+    let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let (Some(to_agent), Some(from_agent)) = (stdin, stdout) else { return Ok(()) };
     let of_editor = Pump::new(copy_of(io::stdin())?, to_agent, Arc::clone(&tap), editor);
     // It ends with the editor or with this process.
@@ -105,27 +115,45 @@ pub(super) fn run(args: &ProxyArgs, ctx: &CommandContext<'_>) -> CommandResult {
     let progress = of_agent.progress();
     let writing = of_agent.start(None)?;
     let status = child.wait().map_err(CommandError::Input)?;
-    finish_output(&writing, &progress, &is_urged);
+    signals.agent_ended.set(Instant::now()).ok();
+    finish_output(&writing, &progress, &signals.is_urged);
     tap.close();
-    let lost = recorder.finish(RECORDING_LIMIT);
-    if let Some(problem) = lost {
-        ctx.terminal.eprintln(&format!("ollmctl acp: {problem}"));
+    if let Some(problem) = recorder.finish(&signals.is_hurried) {
+        ctx.terminal.eprintln(&format!("ollmctl acp: {}", sanitize::one_line(&problem)));
     }
     end_like(status)
 }
 
+/// Starts the agent.
+///
+/// **Errors**: the exit code of shells, after a message.
+fn start_agent(
+    program: &OsStr,
+    args: &[OsString],
+    ctx: &CommandContext<'_>,
+) -> CommandResult<Child> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.spawn().map_err(|error| {
+        let name = sanitize::one_line(&program.to_string_lossy());
+        ctx.terminal.eprintln(&format!("ollmctl acp: cannot run {name}: {error}"));
+        let is_missing = error.kind() == io::ErrorKind::NotFound;
+        CommandError::CommandExit { code: if is_missing { NOT_FOUND } else { CANNOT_RUN } }
+    })
+}
+
 fn rewriter(
     args: &ProxyArgs,
-    known: KnownSessions,
-    ctx: &CommandContext<'_>,
+    connector: &Connector,
+    known: &KnownSessions,
+    environment: &Environment,
 ) -> CommandResult<Option<Rewriter>> {
     if !args.recall && !args.mcp {
         return Ok(None);
     }
-    let recall =
-        args.recall.then(|| PromptRecall::new(ctx.connector().clone(), known)).transpose()?;
-    let server = args.mcp.then(|| AddedServer::new(ctx.connector().address())).transpose()?;
-    Ok(Some(Rewriter::new(recall, server)))
+    let recall = args.recall.then(|| PromptRecall::new(connector.clone(), known.clone()));
+    let server = args.mcp.then(|| AddedServer::new(connector.address(), environment));
+    Ok(Some(Rewriter::new(recall.transpose()?, server.transpose()?)))
 }
 
 /// Returns another descriptor of a stream of this process, which is not buffered.
@@ -135,13 +163,16 @@ fn copy_of(stream: impl AsFd) -> CommandResult<File> {
 }
 
 /// Passes the signals that end a program on to the agent, whose end then ends this program, and notes that one came.
-fn forward_signals(child: &Child, is_urged: Arc<AtomicBool>) -> CommandResult {
+fn forward_signals(child: &Child, signals: Arc<ProxySignals>) -> CommandResult {
     let kinds = FORWARDED.map(|signal| SignalKind::from_raw(signal.as_raw()));
     let pid = Pid::from_raw(child.id().cast_signed());
     watch_signals(&kinds, move |arrived| {
-        is_urged.store(true, Ordering::Relaxed);
-        if let Some(pid) = pid {
-            // Fails if the agent has just ended. Until this process ends, no other one gets its number soon.
+        signals.is_urged.store(true, Ordering::Relaxed);
+        if let Some(ended) = signals.agent_ended.get() {
+            // Another process can have the agent's number now.
+            signals.is_hurried.fetch_or(ended.elapsed() > GROUP_LIMIT, Ordering::Relaxed);
+        } else if let Some(pid) = pid {
+            // Fails if the agent has just ended. No other process gets its number that soon.
             kill_process(pid, FORWARDED[arrived]).ok();
         }
     })
@@ -163,9 +194,7 @@ fn finish_output(writing: &JoinHandle<()>, progress: &PumpProgress, is_urged: &A
 /// Ends as the agent ended: with its exit code, or by its signal.
 fn end_like(status: ExitStatus) -> CommandResult {
     if let Some(signal) = status.signal() {
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            end_by(signal);
-        }
+        end_by(signal);
         return Err(CommandError::CommandExit {
             code: u8::try_from(128 + signal).unwrap_or(u8::MAX),
         });
@@ -177,14 +206,10 @@ fn end_like(status: ExitStatus) -> CommandResult {
     }
 }
 
-/// Ends this process by a signal. Those that are passed on to the agent are caught here, and a program that takes the place of
-/// this one catches none.
-fn end_by(signal: Signal) {
-    if FORWARDED.contains(&signal) {
-        let kill = format!("kill -{} $$", signal.as_raw());
-        // Returns only if there is no shell; the exit code then says the same.
-        drop(Command::new("/bin/sh").args(["-c", &kill]).exec());
-    } else {
-        kill_process(getpid(), signal).ok();
-    }
+/// Ends this process by a signal. Some are caught here, others ignored or taken for a fault of this program; a program that
+/// takes the place of this one does nothing of that. The agent has left the dump of its memory, if it leaves one.
+fn end_by(signal: i32) {
+    let kill = format!("ulimit -c 0; kill -{signal} $$");
+    // Returns only if there is no shell; the exit code then says the same.
+    drop(Command::new("/bin/sh").args(["-c", &kill]).exec());
 }

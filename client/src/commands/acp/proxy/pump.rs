@@ -159,7 +159,7 @@ mod tests {
             pumping.join().unwrap();
             tap.close();
             let mut tapped = Vec::new();
-            while let Tapped::Bytes(_, bytes) = tap.next() {
+            while let Some(Tapped::Bytes(_, bytes)) = tap.take() {
                 tapped.extend(bytes);
             }
             prop_assert_eq!(&passed, &expect);

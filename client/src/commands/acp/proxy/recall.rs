@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::conversation::text_of_blocks;
-use super::recorder::KnownSessions;
+use super::contents::text_of_blocks;
+use super::writer::KnownSessions;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::Connector;
 use crate::mcp::{DaemonLink, recall_before_prompt};

@@ -3,15 +3,18 @@
 //! **Invariant**: only the extension is inserted; every other byte of the line stays. A line that is not understood passes as
 //! it is, and so does one that is longer than [`MAX_LINE_BYTES`].
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::recall::PromptRecall;
-use crate::address::Address;
+use crate::address::{Address, Environment};
 use crate::command_error::{CommandError, CommandResult};
+use crate::own_program;
 
 /// The longest line that is held back until its end is there, in bytes.
 const MAX_LINE_BYTES: usize = 16 << 20;
@@ -73,14 +76,14 @@ impl Rewriter {
         let text = std::str::from_utf8(line).ok()?;
         let request: Request<'_> = serde_json::from_str(text).ok()?;
         let params = request.params?.get();
-        let (at, new) = match request.method {
-            "session/new" | "session/load" | "session/resume" => {
+        let (at, new) = match &*request.method {
+            "session/new" | "session/load" | "session/resume" | "session/fork" => {
                 self.recall.as_mut().into_iter().for_each(|recall| recall.note_session(params));
                 self.server.as_ref()?.insertion(params)?
             }
             "session/prompt" => {
                 let prompt: PromptParams<'_> = serde_json::from_str(params).ok()?;
-                let block = self.recall.as_mut()?.block(prompt.session_id, prompt.prompt.get())?;
+                let block = self.recall.as_mut()?.block(&prompt.session_id, prompt.prompt.get())?;
                 first_item(params, prompt.prompt.get(), &block)?
             }
             _ => return None,
@@ -96,7 +99,7 @@ impl Rewriter {
 #[derive(Deserialize)]
 struct Request<'a> {
     #[serde(borrow)]
-    method: &'a str,
+    method: Cow<'a, str>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,
 }
@@ -105,7 +108,7 @@ struct Request<'a> {
 #[serde(rename_all = "camelCase")]
 struct PromptParams<'a> {
     #[serde(borrow)]
-    session_id: &'a str,
+    session_id: Cow<'a, str>,
     #[serde(borrow)]
     prompt: &'a RawValue,
 }
@@ -113,8 +116,13 @@ struct PromptParams<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SessionParams<'a> {
-    #[serde(borrow)]
+    /// Also `null`, beside which the field cannot be added again.
+    #[serde(borrow, default, deserialize_with = "present")]
     mcp_servers: Option<&'a RawValue>,
+}
+
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(field: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(field).map(Some)
 }
 
 /// Returns the position of a part of a text.
@@ -133,13 +141,15 @@ fn first_item(text: &str, array: &str, item: &Value) -> Option<(usize, String)> 
 pub(super) struct AddedServer(Value);
 
 impl AddedServer {
-    pub(super) fn new(address: &Address) -> CommandResult<Self> {
-        let program = std::env::current_exe().map_err(CommandError::Input)?;
-        let flags = address.flags().into_iter().map(|flag| flag.to_string_lossy().into_owned());
-        let args: Vec<String> = flags.chain(["mcp".to_owned()]).collect();
-        Ok(Self(
-            json!({ "name": "ollm", "command": program.to_string_lossy(), "args": args, "env": [] }),
-        ))
+    /// Returns the server with the name under which this program is installed: the agent starts it later, maybe after an update.
+    ///
+    /// **Errors**: the path of this program or of the daemon's home is not UTF-8.
+    pub(super) fn new(address: &Address, environment: &Environment) -> CommandResult<Self> {
+        let program = own_program::installed(environment)?;
+        let flags = address.flags().into_iter().chain(["mcp".into()]);
+        let args = flags.map(OsString::into_string).collect::<Result<Vec<_>, _>>();
+        let args = args.map_err(|path| CommandError::PathNotUtf8 { path: path.into() })?;
+        Ok(Self(json!({ "name": "ollm", "command": program, "args": args, "env": [] })))
     }
 
     /// Returns the place in the params of a new session and the text that adds the server there.
@@ -195,9 +205,14 @@ mod tests {
             "{\"method\":\"session/resume\",\"params\":{\"a\":1}}\r\n",
             "{\"method\":\"session/resume\",\"params\":{\"mcpServers\":[{\"name\":\"ollm\"}],\"a\":1}}\r\n",
         );
+        check(
+            "{\"method\":\"session\\/new\",\"params\":{}}\n",
+            "{\"method\":\"session\\/new\",\"params\":{\"mcpServers\":[{\"name\":\"ollm\"}]}}\n",
+        );
         for same in [
             "garbage\n",
             "{\"method\":\"session/new\"}\n",
+            "{\"method\":\"session/new\",\"params\":{\"mcpServers\":null}}\n",
             "{\"method\":\"x\",\"params\":{}}\n",
             "\n",
             "[1]\n",

@@ -1,9 +1,9 @@
 //! The queue from the streams to the recorder: bounded in bytes, and never waited for by a stream.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// The bytes that can wait: several updates of the largest size, with the contents of whole files. A recorder that is slower
 /// than the agent for longer loses what does not fit.
@@ -54,7 +54,7 @@ impl TapQueue {
 #[derive(Default)]
 pub(super) struct Tap {
     queue: Mutex<TapQueue>,
-    changed: Condvar,
+    changed: Notify,
 }
 
 impl Tap {
@@ -74,35 +74,30 @@ impl Tap {
     /// Says that nothing follows.
     pub(super) fn close(&self) {
         self.queue.lock().is_closed = true;
-        self.changed.notify_all();
+        self.changed.notify_one();
     }
 
-    /// Waits for the next item.
-    pub(super) fn next(&self) -> Tapped {
-        let mut queue = self.queue.lock();
+    /// Waits for the next item. One task at a time may wait.
+    pub(super) async fn next(&self) -> Tapped {
         loop {
-            if let Some(item) = queue.items.pop_front() {
-                if let Tapped::Bytes(_, bytes) = &item {
-                    queue.n_bytes -= bytes.len();
-                }
+            if let Some(item) = self.take() {
                 return item;
             }
-            if queue.is_closed {
-                return Tapped::Closed;
-            }
-            self.changed.wait(&mut queue);
+            // A change after the look at the queue ends the wait at once.
+            self.changed.notified().await;
         }
     }
 
-    /// Waits until a time or until the queue is closed; returns whether it is closed.
-    pub(super) fn wait_closed(&self, until: Instant) -> bool {
+    /// Takes the next item, if there is one.
+    pub(super) fn take(&self) -> Option<Tapped> {
         let mut queue = self.queue.lock();
-        while !queue.is_closed {
-            if self.changed.wait_until(&mut queue, until).timed_out() {
-                break;
-            }
+        let Some(item) = queue.items.pop_front() else {
+            return queue.is_closed.then_some(Tapped::Closed);
+        };
+        if let Tapped::Bytes(_, bytes) = &item {
+            queue.n_bytes -= bytes.len();
         }
-        queue.is_closed
+        Some(item)
     }
 }
 
@@ -121,13 +116,14 @@ mod tests {
         tap.push(agent, b"345");
         tap.push(editor, b"6");
         tap.push(agent, b"89");
-        assert_eq!(tap.next(), Tapped::Bytes(agent, half.clone()));
+        assert_eq!(tap.take(), Some(Tapped::Bytes(agent, half.clone())));
         tap.push(agent, b"7");
+        assert_eq!(tap.take(), Some(Tapped::Bytes(agent, half)));
+        assert_eq!(tap.take(), Some(Tapped::Lost(agent, 7)));
+        assert_eq!(tap.take(), Some(Tapped::Lost(editor, 1)));
+        assert_eq!(tap.take(), Some(Tapped::Bytes(agent, b"7".to_vec())));
+        assert_eq!(tap.take(), None);
         tap.close();
-        assert_eq!(tap.next(), Tapped::Bytes(agent, half));
-        assert_eq!(tap.next(), Tapped::Lost(agent, 7));
-        assert_eq!(tap.next(), Tapped::Lost(editor, 1));
-        assert_eq!(tap.next(), Tapped::Bytes(agent, b"7".to_vec()));
-        assert_eq!(tap.next(), Tapped::Closed);
+        assert_eq!(tap.take(), Some(Tapped::Closed));
     }
 }
