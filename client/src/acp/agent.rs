@@ -26,7 +26,7 @@ use super::schema::{
 use super::sessions::{EditorSession, EditorSessions};
 use super::settings::ModelChoices;
 use super::wire::{Editor, EditorMessage, read_messages};
-use super::{sessions, settings, turn};
+use super::{requests, settings, turn};
 use crate::background::Signals;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{Connector, EventFeed, ReconnectingClient};
@@ -274,13 +274,13 @@ impl Agent {
     async fn call(self: &Arc<Self>, method: &str, params: &RawValue) -> RequestResult {
         match method {
             "initialize" => Ok(self.initialize(params).into()),
-            "session/new" => sessions::new(self, decode(params)?).await,
-            "session/load" => sessions::load(self, decode(params)?).await,
-            "session/resume" => sessions::resume(self, decode(params)?).await,
-            "session/fork" => sessions::fork(self, decode(params)?).await,
-            "session/list" => sessions::list(self, decode(params)?).await,
-            "session/close" => sessions::close(self, decode(params)?).await,
-            "session/delete" => sessions::delete(self, decode(params)?).await,
+            "session/new" => requests::new(self, decode(params)?).await,
+            "session/load" => requests::load(self, decode(params)?).await,
+            "session/resume" => requests::resume(self, decode(params)?).await,
+            "session/fork" => requests::fork(self, decode(params)?).await,
+            "session/list" => requests::list(self, decode(params)?).await,
+            "session/close" => requests::close(self, decode(params)?).await,
+            "session/delete" => requests::delete(self, decode(params)?).await,
             "session/set_mode" => settings::set_mode(self, decode(params)?).await,
             "session/set_config_option" => settings::set_option(self, decode(params)?).await,
             _ => {

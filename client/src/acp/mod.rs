@@ -2,8 +2,8 @@
 //!
 //! - `wire`: the lines of the editor. `schema`: the messages. Both know no session.
 //! - `agent`: the requests of the editor, and what the daemon reports while none runs.
-//! - `sessions`: the sessions that the editor has open. `settings`: their modes, models and thinking. `history`: a session as
-//!   updates.
+//! - `sessions`: the sessions that the editor has open. `requests`: how it opens, lists and removes them. `settings`: their
+//!   modes, models and thinking. `history`: a session as updates.
 //! - `prompt`: the content of a prompt as a message. `turn`: the answer of a model. `commands`: prompts that begin with a slash.
 //! - `tools`: the MCP servers of the editor. `permissions`: who decides whether a tool runs.
 //! - `updates`: what the daemon reports, in the words of the editor. Pure.
@@ -19,6 +19,7 @@ mod commands;
 mod history;
 mod permissions;
 mod prompt;
+mod requests;
 mod schema;
 mod sessions;
 mod settings;

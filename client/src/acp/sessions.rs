@@ -1,4 +1,4 @@
-//! The sessions that the editor has open, and the requests that open, list and remove sessions.
+//! The sessions that the editor has open: what it is told of them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,15 +8,12 @@ use std::time::Duration;
 use ollm_protocol::content::{GoalStatus, Session};
 use ollm_protocol::event::{CompressedData, CompressionErrorData, EventKind};
 use ollm_protocol::method::{
-    ChatCancel, ContextStatus, GoalList, SessionClose, SessionCreate, SessionDelete, SessionFork,
-    SessionGet, SessionList, SessionResume, SessionSetCurrent, SessionUpdate as UpdateSession,
+    ChatCancel, ContextStatus, GoalList, SessionCreate, SessionGet, SessionSetCurrent,
 };
 use ollm_protocol::methods::context::ContextStatusParams;
 use ollm_protocol::methods::goal::GoalListParams;
-use ollm_protocol::methods::session::branches::SessionForkParams;
 use ollm_protocol::methods::session::{
-    SessionCreateParams, SessionIdParams, SessionListParams, SessionResumeParams,
-    SessionSetCurrentParams, SessionUpdateParams,
+    SessionCreateParams, SessionIdParams, SessionSetCurrentParams,
 };
 use ollm_protocol::{ErrorKind, Event, SessionId};
 use parking_lot::Mutex;
@@ -24,22 +21,15 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::agent::{Agent, Answer, RequestResult, log};
-use super::schema::{
-    ListSessions, McpServer, OnlySession, RequestError, SessionToBegin, SessionToOpen,
-    SessionUpdate, code,
-};
+use super::schema::{McpServer, RequestError, SessionUpdate, code};
 use super::settings::{Choices, apply, config_options, modes};
 use super::tools::ToolServers;
-use super::{commands, history, updates};
+use super::{commands, updates};
 use crate::commands::sessions::options::of_session;
 use crate::error::ClientError;
 
-/// Sessions of a page of `session/list`.
-const PAGE_SESSIONS: u32 = 50;
 /// The longest wait for the end of a turn that was canceled, before its session is closed or deleted.
 const TURN_END_LIMIT: Duration = Duration::from_secs(5);
-/// The directory of a session that has no project: every path is below it.
-const NO_PROJECT: &str = "/";
 
 /// The open sessions, by the ids that the editor uses.
 #[derive(Default)]
@@ -111,7 +101,7 @@ impl EditorSessions {
         drop(self.0.lock().insert(session.name.clone(), session));
     }
 
-    fn remove(&self, name: &str) -> Option<Arc<EditorSession>> {
+    pub(super) fn remove(&self, name: &str) -> Option<Arc<EditorSession>> {
         self.0.lock().remove(name)
     }
 
@@ -135,7 +125,7 @@ impl EditorSessions {
 
 impl EditorSession {
     /// Returns an opening of a session of the daemon, whose tool servers are starting.
-    fn new(
+    pub(super) fn new(
         agent: &Arc<Agent>,
         session: &Session,
         name: String,
@@ -365,7 +355,7 @@ impl EditorSession {
     }
 
     /// Shows the steps of the active goal as a plan. An editor that shows none is told only if there is one.
-    async fn tell_plan(&self, agent: &Agent) -> Result<(), ClientError> {
+    pub(super) async fn tell_plan(&self, agent: &Agent) -> Result<(), ClientError> {
         let Some(id) = self.written_id() else { return Ok(()) };
         let params = GoalListParams {
             session_id: id,
@@ -386,7 +376,7 @@ impl EditorSession {
     }
 
     /// Shows how full the window is, with the next prompt.
-    async fn tell_usage(&self, agent: &Agent) -> Result<(), ClientError> {
+    pub(super) async fn tell_usage(&self, agent: &Agent) -> Result<(), ClientError> {
         let params = ContextStatusParams { session_id: self.id(), context_size: None };
         let status = agent.daemon.call::<ContextStatus>(&params).await?;
         let (used, size) = (status.context_tokens, u64::from(status.context_size));
@@ -432,13 +422,13 @@ impl EditorSession {
     }
 
     /// Cancels the prompts and waits for their end.
-    async fn stop(&self, agent: &Agent) {
+    pub(super) async fn stop(&self, agent: &Agent) {
         agent.cancel_prompts(&self.name);
         drop(timeout(TURN_END_LIMIT, self.turn.lock()).await);
     }
 
     /// Returns the reply to a request that opened the session.
-    fn opened(&self, agent: &Agent, is_named: bool) -> Answer {
+    pub(super) fn opened(&self, agent: &Agent, is_named: bool) -> Answer {
         let choices = self.choices();
         let mut result = json!({
             "modes": modes(&choices),
@@ -451,7 +441,7 @@ impl EditorSession {
     }
 }
 
-fn create_params(cwd: String, choices: &Choices) -> SessionCreateParams {
+pub(super) fn create_params(cwd: String, choices: &Choices) -> SessionCreateParams {
     SessionCreateParams {
         project_path: Some(cwd),
         model: choices.model.clone(),
@@ -459,151 +449,4 @@ fn create_params(cwd: String, choices: &Choices) -> SessionCreateParams {
         options: Some(choices.options()).filter(|_| !choices.think.is_null()),
         ..SessionCreateParams::default()
     }
-}
-
-/// Returns the session of the daemon that the editor names.
-fn session_id(agent: &Agent, name: &str) -> RequestResult<SessionId> {
-    if let Ok(open) = agent.open.find(name) {
-        return Ok(open.id());
-    }
-    let unknown = || RequestError::new(code::NOT_FOUND, format!("there is no session {name}"));
-    name.parse().map_err(|_| unknown())
-}
-
-fn check_directory(cwd: &str) -> RequestResult<()> {
-    if Path::new(cwd).is_absolute() {
-        return Ok(());
-    }
-    Err(RequestError::invalid("cwd must be an absolute path"))
-}
-
-/// Begins a session (`session/new`). Nothing is written before its first prompt.
-pub(super) async fn new(agent: &Arc<Agent>, params: SessionToBegin) -> RequestResult {
-    let SessionToBegin { cwd, mcp_servers } = params;
-    check_directory(&cwd)?;
-    let models = agent.models.refresh(agent).await;
-    let model = agent.model.clone().or_else(|| models.needed());
-    let choices = Choices { model, ..Choices::default() };
-    let created = agent.daemon.call::<SessionCreate>(&create_params(cwd.clone(), &choices)).await?;
-    let name = created.session.session_id.to_string();
-    let session = EditorSession::new(agent, &created.session, name, cwd, mcp_servers);
-    Ok(session.opened(agent, true))
-}
-
-/// Opens a session and shows all of it (`session/load`).
-pub(super) async fn load(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    let session = open(agent, params).await?;
-    if let Err(error) = history::replay(agent, &session).await {
-        drop(agent.open.remove(&session.name));
-        session.tools.close().await;
-        return Err(error.into());
-    }
-    let answer = session.opened(agent, false);
-    tell_state(agent, &session).await;
-    Ok(answer)
-}
-
-/// Opens a session without showing it (`session/resume`).
-pub(super) async fn resume(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    let session = open(agent, params).await?;
-    tell_state(agent, &session).await;
-    Ok(session.opened(agent, false))
-}
-
-/// Copies a session and opens the copy (`session/fork`).
-pub(super) async fn fork(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    check_directory(&params.cwd)?;
-    let params = {
-        let id = session_id(agent, &params.session_id)?;
-        let fork = SessionForkParams { session_id: id, at_seq: None, title: None, key: None };
-        let fork = agent.daemon.call::<SessionFork>(&fork).await?.session;
-        if fork.project_path.as_deref() != Some(&params.cwd) {
-            let moved = SessionUpdateParams {
-                project_path: Some(params.cwd.clone()),
-                ..SessionUpdateParams::new(fork.session_id)
-            };
-            let _session = agent.daemon.call::<UpdateSession>(&moved).await?;
-        }
-        SessionToOpen { session_id: fork.session_id.to_string(), ..params }
-    };
-    let session = open(agent, params).await?;
-    Ok(session.opened(agent, true))
-}
-
-async fn open(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult<Arc<EditorSession>> {
-    let SessionToOpen { session_id: name, cwd, mcp_servers } = params;
-    check_directory(&cwd)?;
-    let id = session_id(agent, &name)?;
-    let resumed = SessionResumeParams { session_id: id, limit: Some(1) };
-    let (resumed, _) =
-        tokio::join!(agent.daemon.call::<SessionResume>(&resumed), agent.models.refresh(agent));
-    let session = resumed?.session;
-    if let Some(earlier) = agent.open.remove(&name) {
-        earlier.stop(agent).await;
-        earlier.tools.close().await;
-    }
-    Ok(EditorSession::new(agent, &session, name, cwd, mcp_servers))
-}
-
-/// Shows the plan and how full the window is. A session can be opened without them.
-async fn tell_state(agent: &Agent, session: &EditorSession) {
-    for told in [session.tell_plan(agent).await, session.tell_usage(agent).await] {
-        if let Err(error) = told {
-            log(&format!("the state of a session could not be read: {error}"));
-        }
-    }
-}
-
-/// Lists sessions, the newest first (`session/list`).
-pub(super) async fn list(agent: &Agent, params: ListSessions) -> RequestResult {
-    let params = SessionListParams {
-        project_path: params.cwd,
-        limit: Some(PAGE_SESSIONS),
-        cursor: params.cursor,
-        ..SessionListParams::default()
-    };
-    let page = agent.daemon.call::<SessionList>(&params).await?;
-    let sessions: Vec<Value> = page
-        .data
-        .iter()
-        .map(|session| {
-            let mut info = json!({
-                "sessionId": session.session_id,
-                "cwd": session.project_path.as_deref().unwrap_or(NO_PROJECT),
-                "updatedAt": session.last_activity,
-            });
-            if !session.title.is_empty() {
-                info["title"] = json!(session.title);
-            }
-            info
-        })
-        .collect();
-    let mut result = json!({ "sessions": sessions });
-    if let Some(cursor) = page.next_cursor {
-        result["nextCursor"] = json!(cursor);
-    }
-    Ok(result.into())
-}
-
-/// Closes an open session (`session/close`).
-pub(super) async fn close(agent: &Agent, params: OnlySession) -> RequestResult {
-    let session = agent.open.find(&params.session_id)?;
-    session.stop(agent).await;
-    drop(agent.open.remove(&session.name));
-    session.tools.close().await;
-    if let Some(session_id) = session.written_id() {
-        let _session = agent.daemon.call::<SessionClose>(&SessionIdParams { session_id }).await?;
-    }
-    Ok(json!({}).into())
-}
-
-/// Deletes a session, open or not (`session/delete`).
-pub(super) async fn delete(agent: &Agent, params: OnlySession) -> RequestResult {
-    let session_id = session_id(agent, &params.session_id)?;
-    if let Some(session) = agent.open.remove(&params.session_id) {
-        session.stop(agent).await;
-        session.tools.close().await;
-    }
-    let _deleted = agent.daemon.call::<SessionDelete>(&SessionIdParams { session_id }).await?;
-    Ok(json!({}).into())
 }
