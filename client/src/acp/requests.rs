@@ -1,4 +1,4 @@
-//! The requests of the editor that open, list, close and remove sessions.
+//! The requests of the editor that open, list, close and remove sessions, and that cancel a tool call in one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 
 use super::agent::{Agent, RequestResult, log};
 use super::history;
-use super::schema::{ListSessions, OnlySession, RequestError, SessionToBegin, SessionToOpen, code};
+use super::schema::{
+    CancelToolCall, ListSessions, McpServer, OnlySession, RequestError, SessionActivity,
+    SessionToBegin, SessionToOpen, SessionUpdate, code,
+};
 use super::sessions::{EditorSession, create_params};
 use super::settings::Choices;
 
@@ -34,9 +37,9 @@ fn session_id(agent: &Agent, name: &str) -> RequestResult<SessionId> {
     name.parse().map_err(|_| unknown())
 }
 
-fn check_directory(cwd: &str) -> RequestResult<()> {
+fn check_place(agent: &Agent, cwd: &str, servers: &[McpServer]) -> RequestResult<()> {
     if Path::new(cwd).is_absolute() {
-        return Ok(());
+        return agent.version().check_servers(servers);
     }
     Err(RequestError::invalid("cwd must be an absolute path"))
 }
@@ -44,7 +47,7 @@ fn check_directory(cwd: &str) -> RequestResult<()> {
 /// Begins a session (`session/new`). Nothing is written before its first prompt.
 pub(super) async fn new(agent: &Arc<Agent>, params: SessionToBegin) -> RequestResult {
     let SessionToBegin { cwd, mcp_servers } = params;
-    check_directory(&cwd)?;
+    check_place(agent, &cwd, &mcp_servers)?;
     let models = agent.models.refresh(agent).await;
     let model = agent.model.clone().or_else(|| models.needed());
     let choices = Choices { model, ..Choices::default() };
@@ -54,29 +57,31 @@ pub(super) async fn new(agent: &Arc<Agent>, params: SessionToBegin) -> RequestRe
     Ok(session.opened(agent, true))
 }
 
-/// Opens a session and shows all of it (`session/load`).
-pub(super) async fn load(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
+/// Opens a session (`session/resume`), and shows all of it if `replays` is set (`session/load`).
+pub(super) async fn reopen(
+    agent: &Arc<Agent>,
+    params: SessionToOpen,
+    replays: bool,
+) -> RequestResult {
     let session = open(agent, params).await?;
-    if let Err(error) = history::replay(agent, &session).await {
-        drop(agent.open.remove(&session.name));
-        session.tools.close().await;
-        return Err(error.into());
+    if replays {
+        // What happens meanwhile is told behind the history.
+        session.hold_news();
+        if let Err(error) = history::replay(agent, &session, None).await {
+            drop(agent.open.remove(&session.name));
+            session.tools.close().await;
+            return Err(error.into());
+        }
+        agent.editor.update(&session.name, SessionUpdate::ReplayComplete {}).await;
+        session.tell_news(agent).await;
     }
-    let answer = session.opened(agent, false);
-    tell_state(agent, &session).await;
-    Ok(answer)
-}
-
-/// Opens a session without showing it (`session/resume`).
-pub(super) async fn resume(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    let session = open(agent, params).await?;
     tell_state(agent, &session).await;
     Ok(session.opened(agent, false))
 }
 
 /// Copies a session and opens the copy (`session/fork`).
 pub(super) async fn fork(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    check_directory(&params.cwd)?;
+    check_place(agent, &params.cwd, &params.mcp_servers)?;
     let params = {
         let id = session_id(agent, &params.session_id)?;
         let fork = SessionForkParams { session_id: id, at_seq: None, title: None, key: None };
@@ -95,8 +100,8 @@ pub(super) async fn fork(agent: &Arc<Agent>, params: SessionToOpen) -> RequestRe
 }
 
 async fn open(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult<Arc<EditorSession>> {
-    let SessionToOpen { session_id: name, cwd, mcp_servers } = params;
-    check_directory(&cwd)?;
+    let SessionToOpen { session_id: name, cwd, mcp_servers, .. } = params;
+    check_place(agent, &cwd, &mcp_servers)?;
     let id = session_id(agent, &name)?;
     let resumed = SessionResumeParams { session_id: id, limit: Some(1) };
     let (resumed, _) =
@@ -109,13 +114,14 @@ async fn open(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult<Arc<Ed
     Ok(EditorSession::new(agent, &session, name, cwd, mcp_servers))
 }
 
-/// Shows the plan and how full the window is. A session can be opened without them.
+/// Shows the plan, how full the window is, and what the session does. A session can be opened without the first two.
 async fn tell_state(agent: &Agent, session: &EditorSession) {
     for told in [session.tell_plan(agent).await, session.tell_usage(agent).await] {
         if let Err(error) = told {
             log(&format!("the state of a session could not be read: {error}"));
         }
     }
+    agent.editor.update(&session.name, SessionUpdate::StateUpdate(SessionActivity::IDLE)).await;
 }
 
 /// Lists sessions, the newest first (`session/list`).
@@ -159,6 +165,15 @@ pub(super) async fn close(agent: &Agent, params: OnlySession) -> RequestResult {
         let _session = agent.daemon.call::<SessionClose>(&SessionIdParams { session_id }).await?;
     }
     Ok(json!({}).into())
+}
+
+/// Cancels a running tool call (`tool_call/cancel`).
+pub(super) fn cancel_tool_call(agent: &Agent, params: &CancelToolCall) -> RequestResult {
+    let CancelToolCall { session_id, tool_call_id } = params;
+    if agent.open.find(session_id)?.tool_calls.cancel(tool_call_id) {
+        return Ok(json!({}).into());
+    }
+    Err(RequestError::invalid(format!("the tool call {tool_call_id} does not run")))
 }
 
 /// Deletes a session, open or not (`session/delete`).

@@ -1,9 +1,10 @@
 //! The sessions that the editor has open: what it is told of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::mem::discriminant;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ollm_protocol::content::{GoalStatus, Session};
 use ollm_protocol::event::{CompressedData, CompressionErrorData, EventKind};
@@ -17,19 +18,25 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{ErrorKind, Event, SessionId};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::agent::{Agent, Answer, RequestResult, log};
-use super::schema::{McpServer, RequestError, SessionUpdate, code};
+use super::cancel::ToolCalls;
+use super::schema::{
+    McpServer, PromptEnd, RequestError, SessionActivity, SessionUpdate, StopReason, code,
+};
 use super::settings::{Choices, apply, config_options, modes};
 use super::tools::ToolServers;
+use super::version::OpeningReply;
 use super::{commands, updates};
 use crate::commands::sessions::options::of_session;
 use crate::error::ClientError;
 
 /// The longest wait for the end of a turn that was canceled, before its session is closed or deleted.
 const TURN_END_LIMIT: Duration = Duration::from_secs(5);
+/// Commands whose keys are remembered, so that one that is sent again does not run again. An editor sends it again at once.
+const REMEMBERED_COMMANDS: usize = 64;
 
 /// The open sessions, by the ids that the editor uses.
 #[derive(Default)]
@@ -43,6 +50,7 @@ pub(super) struct EditorSession {
     /// The project of the daemon's session, to which the paths of written files are relative.
     pub(super) project: Option<String>,
     pub(super) tools: ToolServers,
+    pub(super) tool_calls: ToolCalls,
     /// Held while a prompt is answered: prompts of a session are answered one after the other.
     pub(super) turn: tokio::sync::Mutex<()>,
     state: Mutex<EditorSessionState>,
@@ -62,6 +70,10 @@ struct EditorSessionState {
     /// Set if the editor shows a plan.
     has_plan: bool,
     n_messages: u64,
+    /// The keys and ids of the last commands.
+    commands: VecDeque<(String, String)>,
+    /// The state that the editor was told.
+    shown: SessionActivity,
     n_compactions: u64,
     /// The compaction that runs.
     compaction: Option<String>,
@@ -141,14 +153,17 @@ impl EditorSession {
             choices: Choices::of(session),
             title: session.title.clone(),
             has_plan: false,
-            n_messages: 0,
+            n_messages: agent.version().first_number(SystemTime::now()),
+            commands: VecDeque::new(),
+            shown: SessionActivity::IDLE,
             n_compactions: 0,
             compaction: None,
             news: News::default(),
         };
         let (turn, state) = (tokio::sync::Mutex::new(()), Mutex::new(state));
         let project = session.project_path.clone();
-        let opened = Arc::new(Self { name, cwd, project, tools, turn, state });
+        let tool_calls = ToolCalls::default();
+        let opened = Arc::new(Self { name, cwd, project, tools, tool_calls, turn, state });
         agent.open.add(Arc::clone(&opened));
         opened
     }
@@ -210,6 +225,42 @@ impl EditorSession {
         format!("{kind}-{}", state.n_messages)
     }
 
+    /// Returns the id of a command, and whether it has run: one with the same key was an attempt to send this one.
+    pub(super) fn command_id(&self, key: Option<String>) -> (String, bool) {
+        let known = |state: &EditorSessionState| {
+            let (_, id) = state.commands.iter().find(|(known, _)| Some(known) == key.as_ref())?;
+            Some(id.clone())
+        };
+        let earlier = known(&self.state.lock());
+        if let Some(id) = earlier {
+            return (id, true);
+        }
+        let id = self.next_message_id("command");
+        if let Some(key) = key {
+            let commands = &mut self.state.lock().commands;
+            commands.truncate(REMEMBERED_COMMANDS - 1);
+            commands.push_front((key, id.clone()));
+        }
+        (id, false)
+    }
+
+    /// Tells the editor what the session does, if that changed.
+    pub(super) async fn show_state(&self, agent: &Agent, state: SessionActivity) {
+        let earlier = std::mem::replace(&mut self.state.lock().shown, state.clone());
+        if discriminant(&earlier) != discriminant(&state) {
+            agent.editor.update(&self.name, SessionUpdate::StateUpdate(state)).await;
+        }
+    }
+
+    /// Tells the editor how a prompt has ended, if it was told of the beginning.
+    pub(super) async fn show_end(&self, agent: &Agent, ended: &RequestResult<PromptEnd>) {
+        let (end, error) = match ended {
+            Ok(end) => (end.clone(), None),
+            Err(error) => (PromptEnd::of(StopReason::Error), Some(error.clone())),
+        };
+        self.show_state(agent, SessionActivity::Idle { end: Some(end), error }).await;
+    }
+
     /// Shows a remark about the answer that follows, at the least as a thought: an editor without notices has no other place
     /// for it.
     pub(super) async fn remark(&self, agent: &Agent, text: String) {
@@ -260,9 +311,17 @@ impl EditorSession {
             drop(agent.open.remove(&self.name));
             return self.tools.close().await;
         }
-        if !self.note(event) {
-            return;
+        if self.note(event) {
+            self.tell_news(agent).await;
         }
+    }
+
+    /// Keeps back what happens until [`Self::tell_news`].
+    pub(super) fn hold_news(&self) {
+        self.state.lock().news.is_told = true;
+    }
+
+    pub(super) async fn tell_news(&self, agent: &Agent) {
         while let Some(news) = self.take_news() {
             if let Err(error) = self.tell(agent, news).await {
                 log(&format!("a change of a session could not be read: {error}"));
@@ -430,14 +489,13 @@ impl EditorSession {
     /// Returns the reply to a request that opened the session.
     pub(super) fn opened(&self, agent: &Agent, is_named: bool) -> Answer {
         let choices = self.choices();
-        let mut result = json!({
-            "modes": modes(&choices),
-            "configOptions": config_options(&choices, &agent.models.known()),
-        });
-        if is_named {
-            result["sessionId"] = json!(self.name);
-        }
-        Answer { result, then: vec![(self.name.clone(), commands::available())] }
+        agent.version().opened(OpeningReply {
+            name: self.name.clone(),
+            is_named,
+            modes: modes(&choices),
+            config_options: config_options(&choices, &agent.models.known()),
+            commands: commands::available(),
+        })
     }
 }
 
