@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::args::{CommandGroup, GlobalArgs};
@@ -108,7 +109,10 @@ pub(crate) fn parse(arguments: &[OsString], version: &'static str) -> Result<Cli
         let matches = command.version(version).try_get_matches_from(arguments)?;
         Cli::from_arg_matches(&matches)
     };
-    parse(Cli::command()).or_else(|_| parse(whole_command()))
+    parse(Cli::command()).or_else(|error| match error.kind() {
+        ErrorKind::DisplayVersion => Err(error),
+        _ => parse(whole_command()),
+    })
 }
 
 /// Returns the definitions of all commands with their arguments.

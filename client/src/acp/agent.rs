@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ollm_protocol::event::EventKind;
@@ -20,15 +21,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::timeout;
 
+use super::acknowledgment::Acknowledgment;
 use super::cancel::Cancellation;
 use super::schema::{
-    self, CancelRequest, ClientCapabilities, Initialize, OnlySession, RequestError, SessionUpdate,
-    code,
+    CancelRequest, ClientCapabilities, Initialize, OnlySession, RequestError, SessionToOpen,
+    SessionUpdate, code,
 };
 use super::sessions::{EditorSession, EditorSessions};
 use super::settings::ModelChoices;
+use super::version::AcpVersion;
 use super::wire::{Editor, EditorMessage, read_messages};
-use super::{sessions, settings, turn};
+use super::{requests, settings, turn};
 use crate::background::Signals;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{Connector, EventFeed, ReconnectingClient};
@@ -64,6 +67,8 @@ pub(crate) struct AgentSettings {
     pub(crate) flags: Vec<OsString>,
     /// The model of new sessions; `None` for the configured one.
     pub(crate) model: Option<String>,
+    /// Set if an editor that asks for the draft of version 2 gets it.
+    pub(crate) speaks_v2: bool,
 }
 
 /// The state that all requests share.
@@ -74,14 +79,18 @@ pub(super) struct Agent {
     pub(super) model: Option<String>,
     pub(super) open: EditorSessions,
     pub(super) models: ModelChoices,
-    capabilities: Mutex<ClientCapabilities>,
-    running: Mutex<HashMap<String, RunningRequest>>,
+    /// The newest version that an editor gets.
+    newest: AcpVersion,
+    running: Mutex<HashMap<u64, RunningRequest>>,
+    n_requests: AtomicU64,
     /// The messages of prompts that wait for tool servers, by their sessions.
     unsent: Mutex<HashMap<SessionId, MessageInput>>,
 }
 
-/// A request that has no answer yet.
+/// A request that has not ended.
 struct RunningRequest {
+    /// The id of the request; `None` if it was answered, as a prompt is that is recorded.
+    id: Option<Value>,
     cancellation: Cancellation,
     /// The session of a prompt, which `session/cancel` names; `None` for other requests.
     prompt_of: Option<String>,
@@ -149,8 +158,9 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
         model: settings.model,
         open: EditorSessions::default(),
         models: ModelChoices::default(),
-        capabilities: Mutex::default(),
+        newest: if settings.speaks_v2 { AcpVersion::V2 } else { AcpVersion::V1 },
         running: Mutex::default(),
+        n_requests: AtomicU64::new(0),
         unsent: Mutex::default(),
     });
     let (mut requests, mut feeding) = (JoinSet::new(), JoinSet::new());
@@ -208,7 +218,11 @@ pub(super) fn log(text: &str) {
 
 impl Agent {
     pub(super) fn capabilities(&self) -> ClientCapabilities {
-        self.capabilities.lock().clone()
+        self.editor.capabilities()
+    }
+
+    pub(super) fn version(&self) -> AcpVersion {
+        self.editor.version()
     }
 
     /// Handles a message. Never waits, so that a cancellation is always read.
@@ -245,16 +259,22 @@ impl Agent {
             .flatten()
             .map(|params| params.session_id);
         let cancellation = Cancellation::new();
-        let key = id.to_string();
-        let request = RunningRequest { cancellation: cancellation.clone(), prompt_of };
-        drop(self.running.lock().insert(key.clone(), request));
+        let number = self.n_requests.fetch_add(1, Ordering::Relaxed);
+        let request =
+            RunningRequest { id: Some(id.clone()), cancellation: cancellation.clone(), prompt_of };
+        drop(self.running.lock().insert(number, request));
         let agent = Arc::clone(self);
         drop(requests.spawn(async move {
-            let answer = agent.answer(&method, &params, &cancellation).await;
-            drop(agent.running.lock().remove(&key));
+            let answer = if method == "session/prompt" {
+                agent.prompt((number, &id), &params, &cancellation).await
+            } else {
+                agent.answer(&method, &params, &cancellation).await.map(Some)
+            };
+            drop(agent.running.lock().remove(&number));
             let (result, then) = match answer {
-                Ok(answer) => (Ok(answer.result), answer.then),
-                Err(error) => (Err(error), Vec::new()),
+                Ok(Some(answer)) => (Ok(answer.result), answer.then),
+                Ok(None) => return,
+                Err(error) => (Err(agent.version().error(error, &params)), Vec::new()),
             };
             agent.editor.answer(&id, &result).await;
             for (session, update) in then {
@@ -263,31 +283,60 @@ impl Agent {
         }));
     }
 
+    /// Answers a prompt to its end; returns `None` if the reply to it was sent before.
+    async fn prompt(
+        self: &Arc<Self>,
+        (number, id): (u64, &Value),
+        params: &RawValue,
+        cancellation: &Cancellation,
+    ) -> RequestResult<Option<Answer>> {
+        let prompt = decode(params)?;
+        let acknowledgment = Acknowledgment::new(self, number, id, params);
+        let ended = turn::prompt(self, prompt, &acknowledgment, cancellation).await;
+        self.version().prompt_answer(acknowledgment.is_sent(), ended)
+    }
+
+    /// Notes that a request was answered before its end, so that its id can be used again.
+    pub(super) fn forget_id(&self, number: u64) {
+        if let Some(request) = self.running.lock().get_mut(&number) {
+            request.id = None;
+        }
+    }
+
     async fn answer(
         self: &Arc<Self>,
         method: &str,
         params: &RawValue,
         cancellation: &Cancellation,
     ) -> RequestResult {
-        if method == "session/prompt" {
-            return turn::prompt(self, decode(params)?, cancellation).await;
-        }
         let canceled = || RequestError::new(code::CANCELED, "the request was canceled");
         cancellation.unless(self.call(method, params)).await.ok_or_else(canceled)?
     }
 
     async fn call(self: &Arc<Self>, method: &str, params: &RawValue) -> RequestResult {
+        let version = self.version();
         match method {
             "initialize" => Ok(self.initialize(params).into()),
-            "session/new" => sessions::new(self, decode(params)?).await,
-            "session/load" => sessions::load(self, decode(params)?).await,
-            "session/resume" => sessions::resume(self, decode(params)?).await,
-            "session/fork" => sessions::fork(self, decode(params)?).await,
-            "session/list" => sessions::list(self, decode(params)?).await,
-            "session/close" => sessions::close(self, decode(params)?).await,
-            "session/delete" => sessions::delete(self, decode(params)?).await,
-            "session/set_mode" => settings::set_mode(self, decode(params)?).await,
+            "session/new" => requests::new(self, decode(params)?).await,
+            "session/load" if version.has(method) => {
+                requests::reopen(self, decode(params)?, true).await
+            }
+            "session/resume" => {
+                let params: SessionToOpen = decode(params)?;
+                let replays = version.replays(&params.replay_from)?;
+                requests::reopen(self, params, replays).await
+            }
+            "session/fork" => requests::fork(self, decode(params)?).await,
+            "session/list" => requests::list(self, decode(params)?).await,
+            "session/close" => version.removed(requests::close(self, decode(params)?).await),
+            "session/delete" => version.removed(requests::delete(self, decode(params)?).await),
+            "session/set_mode" if version.has(method) => {
+                settings::set_mode(self, decode(params)?).await
+            }
             "session/set_config_option" => settings::set_option(self, decode(params)?).await,
+            "tool_call/cancel" if version.has(method) => {
+                requests::cancel_tool_call(self, &decode(params)?)
+            }
             _ => {
                 let problem = format!("there is no method {}", sanitize::one_line(method));
                 Err(RequestError::new(code::METHOD_NOT_FOUND, problem))
@@ -298,20 +347,8 @@ impl Agent {
     fn initialize(&self, params: &RawValue) -> Value {
         // Capabilities that cannot be read are not used.
         let params: Initialize = serde_json::from_str(params.get()).unwrap_or_default();
-        *self.capabilities.lock() = params.client_capabilities;
-        json!({
-            "protocolVersion": schema::VERSION,
-            "agentCapabilities": {
-                "loadSession": true,
-                "promptCapabilities": { "image": true, "audio": false, "embeddedContext": true },
-                "mcpCapabilities": { "http": true, "sse": false },
-                "sessionCapabilities": {
-                    "list": {}, "resume": {}, "close": {}, "delete": {}, "fork": {},
-                },
-            },
-            "authMethods": [],
-            "agentInfo": { "name": "ollm", "title": "ollm", "version": env!("CARGO_PKG_VERSION") },
-        })
+        self.editor.set_capabilities(AcpVersion::client(params, self.newest));
+        self.version().initialized()
     }
 
     fn notified(&self, method: &str, params: &RawValue) {
@@ -322,10 +359,14 @@ impl Agent {
                 }
             }
             "$/cancel_request" => {
-                if let Ok(params) = serde_json::from_str::<CancelRequest>(params.get())
-                    && let Some(request) = self.running.lock().get(&params.request_id.to_string())
-                {
-                    request.cancellation.cancel();
+                if let Ok(params) = serde_json::from_str::<CancelRequest>(params.get()) {
+                    let running = self.running.lock();
+                    let named =
+                        |request: &&RunningRequest| request.id.as_ref() == Some(&params.request_id);
+                    running
+                        .values()
+                        .filter(named)
+                        .for_each(|request| request.cancellation.cancel());
                 }
             }
             _ => {}

@@ -7,9 +7,10 @@ use ollm_protocol::SessionId;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use super::acknowledgment::Acknowledgment;
 use super::agent::{Agent, RequestResult};
 use super::cancel::Cancellation;
-use super::schema::{RequestError, SessionUpdate, StopReason, code};
+use super::schema::{PromptEnd, RequestError, StopReason, code};
 use super::sessions::EditorSession;
 use super::updates;
 use crate::commands::chat::fenced;
@@ -28,8 +29,8 @@ const ROWS: [Row; 7] = [
     ("context", None, "Show how full the model's window is, and what fills it"),
 ];
 
-/// Returns the update that lists the commands.
-pub(super) fn available() -> SessionUpdate {
+/// Returns the commands for the list of the editor.
+pub(super) fn available() -> Vec<Value> {
     let command = |(name, hint, description): &Row| -> Value {
         match hint {
             Some(hint) => {
@@ -38,9 +39,7 @@ pub(super) fn available() -> SessionUpdate {
             None => json!({ "name": name, "description": description }),
         }
     };
-    SessionUpdate::AvailableCommandsUpdate {
-        available_commands: ROWS.iter().map(command).collect(),
-    }
+    ROWS.iter().map(command).collect()
 }
 
 /// Returns the command that a prompt is, with its text; `None` for a prompt for the model.
@@ -56,9 +55,16 @@ pub(super) async fn run(
     agent: &Agent,
     session: &EditorSession,
     (name, text): (&str, &str),
+    key: Option<String>,
+    acknowledgment: &Acknowledgment<'_>,
     cancellation: &Cancellation,
-) -> RequestResult {
+) -> RequestResult<PromptEnd> {
     let id = session.prepare(agent).await?;
+    let (message_id, has_run) = session.command_id(key);
+    acknowledgment.send(session, message_id.clone()).await;
+    if has_run {
+        return Ok(PromptEnd::of(StopReason::EndTurn));
+    }
     let failed = |error| RequestError::new(code::INTERNAL, format!("/{name} cannot run: {error}"));
     let mut command = Command::from(own_program::command().map_err(failed)?);
     command.args(&agent.flags).args(line(name, text, id)).current_dir(&session.cwd);
@@ -66,7 +72,7 @@ pub(super) async fn run(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let child = command.spawn().map_err(failed)?;
     let Some(output) = cancellation.unless(child.wait_with_output()).await else {
-        return Ok(json!({ "stopReason": StopReason::Cancelled }).into());
+        return Ok(PromptEnd::of(StopReason::Cancelled));
     };
     let output = output.map_err(failed)?;
     let printed = [output.stdout, output.stderr]
@@ -78,9 +84,8 @@ pub(super) async fn run(
             "\nThis changes what the model is shown; the messages above stay on the screen.",
         );
     }
-    let update = updates::answer_chunk(&text, session.next_message_id("command"));
-    agent.editor.update(&session.name, update).await;
-    Ok(json!({ "stopReason": StopReason::EndTurn }).into())
+    agent.editor.update(&session.name, updates::answer_chunk(&text, message_id)).await;
+    Ok(PromptEnd::of(StopReason::EndTurn))
 }
 
 /// Returns the command line of `ollmctl`. The text is one word, whatever it begins with.

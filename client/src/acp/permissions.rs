@@ -8,7 +8,7 @@ use ollm_protocol::methods::session::SessionUpdateParams;
 use serde_json::json;
 
 use super::agent::{Agent, log};
-use super::schema::{PermissionAnswer, ToolCallReport};
+use super::schema::{PermissionAnswer, PermissionOutcome, SessionActivity, ToolCallReport};
 use super::sessions::EditorSession;
 use crate::commands::sessions::options::of_session;
 use crate::commands::sessions::permissions::with_permissions;
@@ -36,7 +36,8 @@ pub(super) async fn check(
         PermissionDecision::Ask => {}
     }
     let options = OPTIONS.map(|(id, name)| json!({ "optionId": id, "name": name, "kind": id }));
-    let params = json!({ "sessionId": session.name, "toolCall": report, "options": options });
+    let params = agent.version().question(&session.name, report, &options);
+    session.show_state(agent, SessionActivity::RequiresAction).await;
     let answer = match agent.editor.request("session/request_permission", &params).await {
         Ok(answer) => serde_json::from_value::<PermissionAnswer>(answer).ok(),
         Err(error) => {
@@ -44,7 +45,10 @@ pub(super) async fn check(
             None
         }
     };
-    let chosen = answer.and_then(|answer| answer.outcome.option_id);
+    let chosen = answer.and_then(|answer| match answer.outcome {
+        PermissionOutcome::Selected { option_id } => Some(option_id),
+        PermissionOutcome::Other => None,
+    });
     match chosen.as_deref() {
         Some("allow_once") => Ok(()),
         Some("allow_always") => {

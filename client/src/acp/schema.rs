@@ -1,15 +1,15 @@
-//! The messages of ACP, the Agent Client Protocol, version 1: what an editor sends, and what the agent answers and reports.
+//! The messages of ACP, the Agent Client Protocol: what an editor sends, and what the agent answers and reports.
 //!
 //! Only the fields that the agent uses. Unknown fields and kinds of content are ignored, because editors are newer or older
-//! than this program. Source: the schema of the npm package `@agentclientprotocol/sdk` 2.4.0, `schema/v1`; `fork` and the
+//! than this program. The form is that of version 1, and beside it stands what only version 2 has; [`AcpVersion`] decides what
+//! of it is written. Source: the schema of the npm package `@agentclientprotocol/sdk` 2.4.0, `schema/v1`; `fork` and the
 //! usage of an answer are of its unstable part.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use serde_with::skip_serializing_none;
+use serde_with::{DefaultOnNull, serde_as, skip_serializing_none};
 
-/// The only version of the protocol.
-pub(super) const VERSION: u16 = 1;
+use super::version::AcpVersion;
 
 /// The error of a request.
 #[skip_serializing_none]
@@ -44,13 +44,17 @@ impl RequestError {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Initialize {
+    pub(super) protocol_version: Value,
     pub(super) client_capabilities: ClientCapabilities,
 }
 
-/// The capabilities of the editor.
+/// What the editor speaks and shows.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClientCapabilities {
+    /// The version of the protocol that was agreed on.
+    #[serde(skip)]
+    pub(super) version: AcpVersion,
     session: Option<ClientSessionCapabilities>,
 }
 
@@ -62,6 +66,13 @@ struct ClientSessionCapabilities {
 }
 
 impl ClientCapabilities {
+    /// Returns those of an editor that can be sent everything, because its version has no capabilities for it.
+    pub(super) fn all(version: AcpVersion) -> Self {
+        let all = || Some(json!({}));
+        let session = Some(ClientSessionCapabilities { compaction: all(), notices: all() });
+        Self { version, session }
+    }
+
     pub(super) fn shows_compactions(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.compaction.is_some())
     }
@@ -72,22 +83,29 @@ impl ClientCapabilities {
 }
 
 /// The params of `session/new`.
+#[serde_as]
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SessionToBegin {
     pub(super) cwd: String,
+    #[serde_as(as = "DefaultOnNull")]
     #[serde(default)]
     pub(super) mcp_servers: Vec<McpServer>,
 }
 
 /// The params of `session/load`, `session/resume` and `session/fork`.
+#[serde_as]
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SessionToOpen {
     pub(super) session_id: String,
     pub(super) cwd: String,
+    #[serde_as(as = "DefaultOnNull")]
     #[serde(default)]
     pub(super) mcp_servers: Vec<McpServer>,
+    /// The place from which version 2 shows the session again.
+    #[serde(default)]
+    pub(super) replay_from: Value,
 }
 
 /// The params of methods that need only a session.
@@ -116,7 +134,18 @@ pub(super) struct SetMode {
 pub(super) struct SetConfigOption {
     pub(super) session_id: String,
     pub(super) config_id: String,
+    /// The kind of the value; version 1 has it for some kinds only.
+    #[serde(default, rename = "type")]
+    pub(super) kind: Value,
     pub(super) value: Value,
+}
+
+/// The params of `tool_call/cancel`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CancelToolCall {
+    pub(super) session_id: String,
+    pub(super) tool_call_id: String,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +153,9 @@ pub(super) struct SetConfigOption {
 pub(super) struct Prompt {
     pub(super) session_id: String,
     pub(super) prompt: Vec<ContentBlock>,
+    /// The same for each attempt to send a prompt of version 2.
+    #[serde(default)]
+    pub(super) idempotency_key: Value,
 }
 
 #[derive(Deserialize)]
@@ -166,20 +198,24 @@ pub(super) struct Resource {
 }
 
 /// An MCP server that the editor wants the agent to use.
+#[serde_as]
 #[derive(Clone, Deserialize)]
 pub(super) struct McpServer {
     pub(super) name: String,
-    /// `http` or `sse`; absent for a program.
+    /// `http`, `sse` or `stdio`; absent for a program in version 1.
     #[serde(default, rename = "type")]
     pub(super) kind: Option<String>,
     #[serde(default)]
     pub(super) command: String,
+    #[serde_as(as = "DefaultOnNull")]
     #[serde(default)]
     pub(super) args: Vec<String>,
+    #[serde_as(as = "DefaultOnNull")]
     #[serde(default)]
     pub(super) env: Vec<NamedValue>,
     #[serde(default)]
     pub(super) url: String,
+    #[serde_as(as = "DefaultOnNull")]
     #[serde(default)]
     pub(super) headers: Vec<NamedValue>,
 }
@@ -197,9 +233,14 @@ pub(super) struct PermissionAnswer {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct PermissionOutcome {
-    pub(super) option_id: Option<String>,
+#[serde(tag = "outcome", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub(super) enum PermissionOutcome {
+    Selected {
+        option_id: String,
+    },
+    /// No answer, or one of a newer kind: never a permission.
+    #[serde(other)]
+    Other,
 }
 
 /// The reason for which a prompt ended.
@@ -209,6 +250,24 @@ pub(super) enum StopReason {
     EndTurn,
     MaxTokens,
     Cancelled,
+    /// A failure, which version 1 reports as the error of the prompt.
+    Error,
+}
+
+/// The end of a prompt.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PromptEnd {
+    pub(super) stop_reason: StopReason,
+    /// The tokens of the answer.
+    pub(super) usage: Option<Value>,
+}
+
+impl PromptEnd {
+    pub(super) fn of(stop_reason: StopReason) -> Self {
+        Self { stop_reason, usage: None }
+    }
 }
 
 /// A notification about a session, the params of `session/update`.
@@ -270,6 +329,45 @@ pub(super) enum SessionUpdate {
         summary: Option<Vec<Value>>,
         error: Option<String>,
     },
+    // Only version 2 has the following ones. A whole message takes the place of what was shown of it before.
+    UserMessage {
+        message_id: String,
+        content: Vec<Value>,
+    },
+    AgentMessage {
+        message_id: String,
+        content: Vec<Value>,
+    },
+    AgentThought {
+        message_id: String,
+        content: Vec<Value>,
+    },
+    PlanUpdate {
+        plan: Value,
+    },
+    StateUpdate(SessionActivity),
+    /// The end of the history of a session.
+    ReplayComplete {},
+}
+
+/// What a session does.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub(super) enum SessionActivity {
+    Running,
+    /// A person is asked.
+    RequiresAction,
+    Idle {
+        /// The end of the prompt that was answered last.
+        #[serde(flatten)]
+        end: Option<PromptEnd>,
+        error: Option<RequestError>,
+    },
+}
+
+impl SessionActivity {
+    pub(super) const IDLE: Self = Self::Idle { end: None, error: None };
 }
 
 /// A tool call, or what changed of one.
@@ -283,6 +381,13 @@ pub(super) struct ToolCallReport {
     pub(super) status: Option<ToolStatus>,
     pub(super) content: Option<Vec<Value>>,
     pub(super) raw_input: Option<Value>,
+    /// The name of the tool, which only version 2 has beside the title.
+    pub(super) name: Option<String>,
+    /// What the editor can do with the call, in version 2; null for nothing any more.
+    pub(super) capabilities: Option<Value>,
+    /// Set if the editor can cancel the call alone.
+    #[serde(skip)]
+    pub(super) is_cancelable: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -301,6 +406,8 @@ pub(super) enum ToolStatus {
     InProgress,
     Completed,
     Failed,
+    /// Canceled, which is a failure in version 1.
+    Cancelled,
 }
 
 /// A step of a plan.

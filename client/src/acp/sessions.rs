@@ -1,45 +1,42 @@
-//! The sessions that the editor has open, and the requests that open, list and remove sessions.
+//! The sessions that the editor has open: what it is told of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::mem::discriminant;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ollm_protocol::content::{GoalStatus, Session};
 use ollm_protocol::event::{CompressedData, CompressionErrorData, EventKind};
 use ollm_protocol::method::{
-    ChatCancel, ContextStatus, GoalList, SessionClose, SessionCreate, SessionDelete, SessionFork,
-    SessionGet, SessionList, SessionResume, SessionSetCurrent, SessionUpdate as UpdateSession,
+    ChatCancel, ContextStatus, GoalList, SessionCreate, SessionGet, SessionSetCurrent,
 };
 use ollm_protocol::methods::context::ContextStatusParams;
 use ollm_protocol::methods::goal::GoalListParams;
-use ollm_protocol::methods::session::branches::SessionForkParams;
 use ollm_protocol::methods::session::{
-    SessionCreateParams, SessionIdParams, SessionListParams, SessionResumeParams,
-    SessionSetCurrentParams, SessionUpdateParams,
+    SessionCreateParams, SessionIdParams, SessionSetCurrentParams,
 };
 use ollm_protocol::{ErrorKind, Event, SessionId};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::agent::{Agent, Answer, RequestResult, log};
+use super::cancel::ToolCalls;
 use super::schema::{
-    ListSessions, McpServer, OnlySession, RequestError, SessionToBegin, SessionToOpen,
-    SessionUpdate, code,
+    McpServer, PromptEnd, RequestError, SessionActivity, SessionUpdate, StopReason, code,
 };
 use super::settings::{Choices, apply, config_options, modes};
 use super::tools::ToolServers;
-use super::{commands, history, updates};
+use super::version::OpeningReply;
+use super::{commands, updates};
 use crate::commands::sessions::options::of_session;
 use crate::error::ClientError;
 
-/// Sessions of a page of `session/list`.
-const PAGE_SESSIONS: u32 = 50;
 /// The longest wait for the end of a turn that was canceled, before its session is closed or deleted.
 const TURN_END_LIMIT: Duration = Duration::from_secs(5);
-/// The directory of a session that has no project: every path is below it.
-const NO_PROJECT: &str = "/";
+/// Commands whose keys are remembered, so that one that is sent again does not run again. An editor sends it again at once.
+const REMEMBERED_COMMANDS: usize = 64;
 
 /// The open sessions, by the ids that the editor uses.
 #[derive(Default)]
@@ -53,6 +50,7 @@ pub(super) struct EditorSession {
     /// The project of the daemon's session, to which the paths of written files are relative.
     pub(super) project: Option<String>,
     pub(super) tools: ToolServers,
+    pub(super) tool_calls: ToolCalls,
     /// Held while a prompt is answered: prompts of a session are answered one after the other.
     pub(super) turn: tokio::sync::Mutex<()>,
     state: Mutex<EditorSessionState>,
@@ -72,6 +70,10 @@ struct EditorSessionState {
     /// Set if the editor shows a plan.
     has_plan: bool,
     n_messages: u64,
+    /// The keys and ids of the last commands.
+    commands: VecDeque<(String, String)>,
+    /// The state that the editor was told.
+    shown: SessionActivity,
     n_compactions: u64,
     /// The compaction that runs.
     compaction: Option<String>,
@@ -111,7 +113,7 @@ impl EditorSessions {
         drop(self.0.lock().insert(session.name.clone(), session));
     }
 
-    fn remove(&self, name: &str) -> Option<Arc<EditorSession>> {
+    pub(super) fn remove(&self, name: &str) -> Option<Arc<EditorSession>> {
         self.0.lock().remove(name)
     }
 
@@ -135,7 +137,7 @@ impl EditorSessions {
 
 impl EditorSession {
     /// Returns an opening of a session of the daemon, whose tool servers are starting.
-    fn new(
+    pub(super) fn new(
         agent: &Arc<Agent>,
         session: &Session,
         name: String,
@@ -151,14 +153,17 @@ impl EditorSession {
             choices: Choices::of(session),
             title: session.title.clone(),
             has_plan: false,
-            n_messages: 0,
+            n_messages: agent.version().first_number(SystemTime::now()),
+            commands: VecDeque::new(),
+            shown: SessionActivity::IDLE,
             n_compactions: 0,
             compaction: None,
             news: News::default(),
         };
         let (turn, state) = (tokio::sync::Mutex::new(()), Mutex::new(state));
         let project = session.project_path.clone();
-        let opened = Arc::new(Self { name, cwd, project, tools, turn, state });
+        let tool_calls = ToolCalls::default();
+        let opened = Arc::new(Self { name, cwd, project, tools, tool_calls, turn, state });
         agent.open.add(Arc::clone(&opened));
         opened
     }
@@ -220,6 +225,42 @@ impl EditorSession {
         format!("{kind}-{}", state.n_messages)
     }
 
+    /// Returns the id of a command, and whether it has run: one with the same key was an attempt to send this one.
+    pub(super) fn command_id(&self, key: Option<String>) -> (String, bool) {
+        let known = |state: &EditorSessionState| {
+            let (_, id) = state.commands.iter().find(|(known, _)| Some(known) == key.as_ref())?;
+            Some(id.clone())
+        };
+        let earlier = known(&self.state.lock());
+        if let Some(id) = earlier {
+            return (id, true);
+        }
+        let id = self.next_message_id("command");
+        if let Some(key) = key {
+            let commands = &mut self.state.lock().commands;
+            commands.truncate(REMEMBERED_COMMANDS - 1);
+            commands.push_front((key, id.clone()));
+        }
+        (id, false)
+    }
+
+    /// Tells the editor what the session does, if that changed.
+    pub(super) async fn show_state(&self, agent: &Agent, state: SessionActivity) {
+        let earlier = std::mem::replace(&mut self.state.lock().shown, state.clone());
+        if discriminant(&earlier) != discriminant(&state) {
+            agent.editor.update(&self.name, SessionUpdate::StateUpdate(state)).await;
+        }
+    }
+
+    /// Tells the editor how a prompt has ended, if it was told of the beginning.
+    pub(super) async fn show_end(&self, agent: &Agent, ended: &RequestResult<PromptEnd>) {
+        let (end, error) = match ended {
+            Ok(end) => (end.clone(), None),
+            Err(error) => (PromptEnd::of(StopReason::Error), Some(error.clone())),
+        };
+        self.show_state(agent, SessionActivity::Idle { end: Some(end), error }).await;
+    }
+
     /// Shows a remark about the answer that follows, at the least as a thought: an editor without notices has no other place
     /// for it.
     pub(super) async fn remark(&self, agent: &Agent, text: String) {
@@ -270,9 +311,17 @@ impl EditorSession {
             drop(agent.open.remove(&self.name));
             return self.tools.close().await;
         }
-        if !self.note(event) {
-            return;
+        if self.note(event) {
+            self.tell_news(agent).await;
         }
+    }
+
+    /// Keeps back what happens until [`Self::tell_news`].
+    pub(super) fn hold_news(&self) {
+        self.state.lock().news.is_told = true;
+    }
+
+    pub(super) async fn tell_news(&self, agent: &Agent) {
         while let Some(news) = self.take_news() {
             if let Err(error) = self.tell(agent, news).await {
                 log(&format!("a change of a session could not be read: {error}"));
@@ -365,7 +414,7 @@ impl EditorSession {
     }
 
     /// Shows the steps of the active goal as a plan. An editor that shows none is told only if there is one.
-    async fn tell_plan(&self, agent: &Agent) -> Result<(), ClientError> {
+    pub(super) async fn tell_plan(&self, agent: &Agent) -> Result<(), ClientError> {
         let Some(id) = self.written_id() else { return Ok(()) };
         let params = GoalListParams {
             session_id: id,
@@ -386,7 +435,7 @@ impl EditorSession {
     }
 
     /// Shows how full the window is, with the next prompt.
-    async fn tell_usage(&self, agent: &Agent) -> Result<(), ClientError> {
+    pub(super) async fn tell_usage(&self, agent: &Agent) -> Result<(), ClientError> {
         let params = ContextStatusParams { session_id: self.id(), context_size: None };
         let status = agent.daemon.call::<ContextStatus>(&params).await?;
         let (used, size) = (status.context_tokens, u64::from(status.context_size));
@@ -432,26 +481,25 @@ impl EditorSession {
     }
 
     /// Cancels the prompts and waits for their end.
-    async fn stop(&self, agent: &Agent) {
+    pub(super) async fn stop(&self, agent: &Agent) {
         agent.cancel_prompts(&self.name);
         drop(timeout(TURN_END_LIMIT, self.turn.lock()).await);
     }
 
     /// Returns the reply to a request that opened the session.
-    fn opened(&self, agent: &Agent, is_named: bool) -> Answer {
+    pub(super) fn opened(&self, agent: &Agent, is_named: bool) -> Answer {
         let choices = self.choices();
-        let mut result = json!({
-            "modes": modes(&choices),
-            "configOptions": config_options(&choices, &agent.models.known()),
-        });
-        if is_named {
-            result["sessionId"] = json!(self.name);
-        }
-        Answer { result, then: vec![(self.name.clone(), commands::available())] }
+        agent.version().opened(OpeningReply {
+            name: self.name.clone(),
+            is_named,
+            modes: modes(&choices),
+            config_options: config_options(&choices, &agent.models.known()),
+            commands: commands::available(),
+        })
     }
 }
 
-fn create_params(cwd: String, choices: &Choices) -> SessionCreateParams {
+pub(super) fn create_params(cwd: String, choices: &Choices) -> SessionCreateParams {
     SessionCreateParams {
         project_path: Some(cwd),
         model: choices.model.clone(),
@@ -459,151 +507,4 @@ fn create_params(cwd: String, choices: &Choices) -> SessionCreateParams {
         options: Some(choices.options()).filter(|_| !choices.think.is_null()),
         ..SessionCreateParams::default()
     }
-}
-
-/// Returns the session of the daemon that the editor names.
-fn session_id(agent: &Agent, name: &str) -> RequestResult<SessionId> {
-    if let Ok(open) = agent.open.find(name) {
-        return Ok(open.id());
-    }
-    let unknown = || RequestError::new(code::NOT_FOUND, format!("there is no session {name}"));
-    name.parse().map_err(|_| unknown())
-}
-
-fn check_directory(cwd: &str) -> RequestResult<()> {
-    if Path::new(cwd).is_absolute() {
-        return Ok(());
-    }
-    Err(RequestError::invalid("cwd must be an absolute path"))
-}
-
-/// Begins a session (`session/new`). Nothing is written before its first prompt.
-pub(super) async fn new(agent: &Arc<Agent>, params: SessionToBegin) -> RequestResult {
-    let SessionToBegin { cwd, mcp_servers } = params;
-    check_directory(&cwd)?;
-    let models = agent.models.refresh(agent).await;
-    let model = agent.model.clone().or_else(|| models.needed());
-    let choices = Choices { model, ..Choices::default() };
-    let created = agent.daemon.call::<SessionCreate>(&create_params(cwd.clone(), &choices)).await?;
-    let name = created.session.session_id.to_string();
-    let session = EditorSession::new(agent, &created.session, name, cwd, mcp_servers);
-    Ok(session.opened(agent, true))
-}
-
-/// Opens a session and shows all of it (`session/load`).
-pub(super) async fn load(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    let session = open(agent, params).await?;
-    if let Err(error) = history::replay(agent, &session).await {
-        drop(agent.open.remove(&session.name));
-        session.tools.close().await;
-        return Err(error.into());
-    }
-    let answer = session.opened(agent, false);
-    tell_state(agent, &session).await;
-    Ok(answer)
-}
-
-/// Opens a session without showing it (`session/resume`).
-pub(super) async fn resume(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    let session = open(agent, params).await?;
-    tell_state(agent, &session).await;
-    Ok(session.opened(agent, false))
-}
-
-/// Copies a session and opens the copy (`session/fork`).
-pub(super) async fn fork(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult {
-    check_directory(&params.cwd)?;
-    let params = {
-        let id = session_id(agent, &params.session_id)?;
-        let fork = SessionForkParams { session_id: id, at_seq: None, title: None, key: None };
-        let fork = agent.daemon.call::<SessionFork>(&fork).await?.session;
-        if fork.project_path.as_deref() != Some(&params.cwd) {
-            let moved = SessionUpdateParams {
-                project_path: Some(params.cwd.clone()),
-                ..SessionUpdateParams::new(fork.session_id)
-            };
-            let _session = agent.daemon.call::<UpdateSession>(&moved).await?;
-        }
-        SessionToOpen { session_id: fork.session_id.to_string(), ..params }
-    };
-    let session = open(agent, params).await?;
-    Ok(session.opened(agent, true))
-}
-
-async fn open(agent: &Arc<Agent>, params: SessionToOpen) -> RequestResult<Arc<EditorSession>> {
-    let SessionToOpen { session_id: name, cwd, mcp_servers } = params;
-    check_directory(&cwd)?;
-    let id = session_id(agent, &name)?;
-    let resumed = SessionResumeParams { session_id: id, limit: Some(1) };
-    let (resumed, _) =
-        tokio::join!(agent.daemon.call::<SessionResume>(&resumed), agent.models.refresh(agent));
-    let session = resumed?.session;
-    if let Some(earlier) = agent.open.remove(&name) {
-        earlier.stop(agent).await;
-        earlier.tools.close().await;
-    }
-    Ok(EditorSession::new(agent, &session, name, cwd, mcp_servers))
-}
-
-/// Shows the plan and how full the window is. A session can be opened without them.
-async fn tell_state(agent: &Agent, session: &EditorSession) {
-    for told in [session.tell_plan(agent).await, session.tell_usage(agent).await] {
-        if let Err(error) = told {
-            log(&format!("the state of a session could not be read: {error}"));
-        }
-    }
-}
-
-/// Lists sessions, the newest first (`session/list`).
-pub(super) async fn list(agent: &Agent, params: ListSessions) -> RequestResult {
-    let params = SessionListParams {
-        project_path: params.cwd,
-        limit: Some(PAGE_SESSIONS),
-        cursor: params.cursor,
-        ..SessionListParams::default()
-    };
-    let page = agent.daemon.call::<SessionList>(&params).await?;
-    let sessions: Vec<Value> = page
-        .data
-        .iter()
-        .map(|session| {
-            let mut info = json!({
-                "sessionId": session.session_id,
-                "cwd": session.project_path.as_deref().unwrap_or(NO_PROJECT),
-                "updatedAt": session.last_activity,
-            });
-            if !session.title.is_empty() {
-                info["title"] = json!(session.title);
-            }
-            info
-        })
-        .collect();
-    let mut result = json!({ "sessions": sessions });
-    if let Some(cursor) = page.next_cursor {
-        result["nextCursor"] = json!(cursor);
-    }
-    Ok(result.into())
-}
-
-/// Closes an open session (`session/close`).
-pub(super) async fn close(agent: &Agent, params: OnlySession) -> RequestResult {
-    let session = agent.open.find(&params.session_id)?;
-    session.stop(agent).await;
-    drop(agent.open.remove(&session.name));
-    session.tools.close().await;
-    if let Some(session_id) = session.written_id() {
-        let _session = agent.daemon.call::<SessionClose>(&SessionIdParams { session_id }).await?;
-    }
-    Ok(json!({}).into())
-}
-
-/// Deletes a session, open or not (`session/delete`).
-pub(super) async fn delete(agent: &Agent, params: OnlySession) -> RequestResult {
-    let session_id = session_id(agent, &params.session_id)?;
-    if let Some(session) = agent.open.remove(&params.session_id) {
-        session.stop(agent).await;
-        session.tools.close().await;
-    }
-    let _deleted = agent.daemon.call::<SessionDelete>(&SessionIdParams { session_id }).await?;
-    Ok(json!({}).into())
 }

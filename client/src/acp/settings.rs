@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::agent::{Agent, Answer, RequestResult};
 use super::schema::{RequestError, SessionUpdate, SetConfigOption, SetMode};
+use super::sessions::EditorSession;
 use crate::commands::models::can_chat;
 
 /// The longest wait for the list of models: an editor shows a new session only then.
@@ -210,19 +211,24 @@ fn select<'a>(
 
 /// Changes the mode of a session (`session/set_mode`).
 pub(super) async fn set_mode(agent: &Agent, params: SetMode) -> RequestResult {
-    let options = choose(agent, &params.session_id, "mode", &params.mode_id).await?;
+    let session = agent.open.find(&params.session_id)?;
+    let options = choose(agent, &session, "mode", &params.mode_id).await?;
     let update = SessionUpdate::ConfigOptionUpdate { config_options: options };
     Ok(Answer { result: json!({}), then: vec![(params.session_id, update)] })
 }
 
 /// Changes a config option of a session (`session/set_config_option`).
 pub(super) async fn set_option(agent: &Agent, params: SetConfigOption) -> RequestResult {
-    let SetConfigOption { session_id, config_id, value } = params;
+    let SetConfigOption { session_id, config_id, kind, value } = params;
     let Some(value) = value.as_str().filter(|value| !value.is_empty()) else {
         return Err(RequestError::invalid("the value of a config option is a text"));
     };
-    let options = choose(agent, &session_id, &config_id, value).await?;
-    let mut answer = Answer::from(json!({ "configOptions": options }));
+    let session = agent.open.find(&session_id)?;
+    let (version, shown) =
+        (agent.version(), config_options(&session.choices(), &agent.models.known()));
+    version.check_choice(&shown, &config_id, &kind, value)?;
+    let options = choose(agent, &session, &config_id, value).await?;
+    let mut answer = Answer::from(json!({ "configOptions": version.config_options(options) }));
     if config_id == "mode" {
         let update = SessionUpdate::CurrentModeUpdate { current_mode_id: value.to_owned() };
         answer.then.push((session_id, update));
@@ -233,11 +239,10 @@ pub(super) async fn set_option(agent: &Agent, params: SetConfigOption) -> Reques
 /// Makes a choice for a session and returns its config options.
 async fn choose(
     agent: &Agent,
-    session_id: &str,
+    session: &EditorSession,
     option: &str,
     value: &str,
 ) -> RequestResult<Vec<Value>> {
-    let session = agent.open.find(session_id)?;
     let mut choices = session.choices();
     match option {
         "mode" => choices.mode = Some(value.to_owned()),

@@ -12,19 +12,21 @@ use ollm_protocol::methods::chat::{
     ChatUsage, ToolExecutor,
 };
 use ollm_protocol::methods::session::MessageInput;
-use ollm_protocol::{ErrorKind, SessionId};
-use serde_json::{Value, json};
+use ollm_protocol::{ErrorKind, Seq, SessionId};
+use serde_json::Value;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use super::acknowledgment::Acknowledgment;
 use super::agent::{Agent, RequestResult, log};
 use super::cancel::Cancellation;
 use super::schema::{
-    ContentBlock, Prompt, RequestError, SessionUpdate, StopReason, ToolKind, ToolStatus, code,
+    ContentBlock, Prompt, PromptEnd, RequestError, SessionActivity, SessionUpdate, StopReason,
+    ToolKind, ToolStatus, code,
 };
 use super::sessions::EditorSession;
 use super::tools::ToolOutcome;
-use super::{commands, permissions, prompt, updates};
+use super::{commands, history, permissions, prompt, updates};
 use crate::connection::{FollowedTurn, TurnStep};
 use crate::error::ClientError;
 use crate::render::units::grouped;
@@ -36,40 +38,110 @@ const BUSY_PAUSE: Duration = Duration::from_millis(500);
 const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 /// The time that a turn leaves for the way of the results, within that in which the daemon waits for them.
 const RESULT_MARGIN: Duration = Duration::from_secs(2);
+/// The end of a canceled prompt.
+const CANCELED: PromptEnd = PromptEnd { stop_reason: StopReason::Cancelled, usage: None };
 
 /// Answers a prompt (`session/prompt`).
 pub(super) async fn prompt(
     agent: &Arc<Agent>,
     params: Prompt,
+    acknowledgment: &Acknowledgment<'_>,
     cancellation: &Cancellation,
-) -> RequestResult {
+) -> RequestResult<PromptEnd> {
     let session = agent.open.find(&params.session_id)?;
+    let key = agent.version().prompt_key(&params.idempotency_key)?;
     let Some(_turn) = cancellation.unless(session.turn.lock()).await else {
-        return Ok(stopped(StopReason::Cancelled, None).into());
+        return Ok(CANCELED);
     };
-    if let Some(command) = prompt::only_text(&params.prompt).and_then(commands::parse) {
-        return commands::run(agent, &session, command, cancellation).await;
-    }
-    let Some(message) = cancellation.unless(message(params.prompt)).await else {
-        return Ok(stopped(StopReason::Cancelled, None).into());
-    };
-    let message = message?;
-    let answer = answer(agent, &session, message, cancellation).await;
-    session.set_needs_editor(false);
-    let answer = if cancellation.is_canceled() {
-        // The protocol asks for this reply, however the turn ended.
-        if let Err(error) = answer {
-            log(&format!("a canceled turn failed: {}", error.message));
+    let asked = Asked { agent, session: &session, key, acknowledgment, cancellation };
+    let ended = asked.run(params.prompt).await;
+    // The next prompt begins after this.
+    session.show_end(agent, &ended).await;
+    ended
+}
+
+/// A prompt whose turn has come.
+struct Asked<'a> {
+    agent: &'a Arc<Agent>,
+    session: &'a Arc<EditorSession>,
+    /// The same for each attempt to send the prompt.
+    key: Option<String>,
+    acknowledgment: &'a Acknowledgment<'a>,
+    cancellation: &'a Cancellation,
+}
+
+impl Asked<'_> {
+    async fn run(self, content: Vec<ContentBlock>) -> RequestResult<PromptEnd> {
+        let Self { agent, session, cancellation, .. } = self;
+        if let Some(command) = prompt::only_text(&content).and_then(commands::parse) {
+            session.show_state(agent, SessionActivity::Running).await;
+            let Self { key, acknowledgment, .. } = self;
+            return commands::run(agent, session, command, key, acknowledgment, cancellation).await;
         }
-        stopped(StopReason::Cancelled, None)
-    } else {
-        answer?
-    };
-    // A title that follows from the first message arrives before the end of its answer.
-    if let Err(error) = session.tell_fields(agent).await {
-        log(&format!("the title of a session could not be read: {error}"));
+        let Some(message) = cancellation.unless(message(content)).await else {
+            return Ok(CANCELED);
+        };
+        let message = message?;
+        session.show_state(agent, SessionActivity::Running).await;
+        let answer = self.answer(message).await;
+        session.set_needs_editor(false);
+        let end = if cancellation.is_canceled() {
+            // The protocol asks for this end, however the turn ended.
+            if let Err(error) = answer {
+                log(&format!("a canceled turn failed: {}", error.message));
+            }
+            CANCELED
+        } else {
+            answer?
+        };
+        // A title that follows from the first message arrives before the end of its answer.
+        if let Err(error) = session.tell_fields(agent).await {
+            log(&format!("the title of a session could not be read: {error}"));
+        }
+        Ok(end)
     }
-    Ok(answer.into())
+
+    /// Lets the model answer a message.
+    async fn answer(self, message: MessageInput) -> RequestResult<PromptEnd> {
+        let Self { agent, session, key, acknowledgment, cancellation } = self;
+        let waiting = async {
+            let id = session.prepare(agent).await?;
+            Ok::<_, ClientError>((id, cancellation.unless(session.tools.ready()).await))
+        };
+        let (id, problems) = agent.hold(session.id(), &message, waiting).await?;
+        let Some(problems) = problems else { return Ok(CANCELED) };
+        for problem in problems {
+            session.remark(agent, problem).await;
+        }
+        let mut tools = session.tools.definitions();
+        if !agent.models.known().calls_tools(&session.choices()) {
+            tools.clear();
+        }
+        let mut params = ChatSendParams {
+            message: Some(message),
+            tools,
+            // The answer goes on when the editor ends, and is there when the session is loaded again.
+            detach: true,
+            key,
+            ..ChatSendParams::new(id)
+        };
+        let mut answering = Answering::new(agent, session, id, acknowledgment);
+        loop {
+            session.set_needs_editor(!params.tools.is_empty());
+            let Some(turn) = begin(agent, session, &params, cancellation).await? else {
+                return Ok(CANCELED);
+            };
+            match answering.follow(turn, cancellation).await {
+                // A server can refuse tools for a model although it did not say before that the model calls none.
+                Err(error) if refuses_tools(&error) && !params.tools.is_empty() => {
+                    params = ChatSendParams { detach: true, ..ChatSendParams::new(id) };
+                    let text = "This model calls no tools: it answers without them.".to_owned();
+                    session.remark(agent, text).await;
+                }
+                ended => return Ok(ended?),
+            }
+        }
+    }
 }
 
 /// Returns the message of a prompt.
@@ -81,50 +153,6 @@ async fn message(content: Vec<ContentBlock>) -> RequestResult<MessageInput> {
     let message = tokio::task::spawn_blocking(move || prompt::message(content)).await;
     let lost = |error| RequestError::new(code::INTERNAL, format!("the prompt is lost: {error}"));
     message.map_err(lost)?
-}
-
-/// Lets the model answer a message.
-async fn answer(
-    agent: &Arc<Agent>,
-    session: &Arc<EditorSession>,
-    message: MessageInput,
-    cancellation: &Cancellation,
-) -> RequestResult<Value> {
-    let waiting = async {
-        let id = session.prepare(agent).await?;
-        Ok::<_, ClientError>((id, cancellation.unless(session.tools.ready()).await))
-    };
-    let (id, problems) = agent.hold(session.id(), &message, waiting).await?;
-    let Some(problems) = problems else { return Ok(stopped(StopReason::Cancelled, None)) };
-    for problem in problems {
-        session.remark(agent, problem).await;
-    }
-    let mut tools = session.tools.definitions();
-    if !agent.models.known().calls_tools(&session.choices()) {
-        tools.clear();
-    }
-    let mut params = ChatSendParams {
-        message: Some(message),
-        tools,
-        // The answer goes on when the editor ends, and is there when the session is loaded again.
-        detach: true,
-        ..ChatSendParams::new(id)
-    };
-    loop {
-        session.set_needs_editor(!params.tools.is_empty());
-        let Some(turn) = begin(agent, session, &params, cancellation).await? else {
-            return Ok(stopped(StopReason::Cancelled, None));
-        };
-        match Answering::new(agent, session, id, turn).follow(cancellation).await {
-            // A server can refuse tools for a model although it did not say before that the model calls none.
-            Err(error) if refuses_tools(&error) && !params.tools.is_empty() => {
-                params = ChatSendParams { detach: true, ..ChatSendParams::new(id) };
-                let text = "This model calls no tools: it answers without them.".to_owned();
-                session.remark(agent, text).await;
-            }
-            ended => return Ok(ended?),
-        }
-    }
 }
 
 fn refuses_tools(error: &ClientError) -> bool {
@@ -142,7 +170,7 @@ async fn begin(
     let mut has_waited = false;
     while !cancellation.is_canceled() {
         match FollowedTurn::start(Arc::clone(&agent.daemon), params.clone()).await {
-            Err(error) if error.is_conflict() && params.message.is_some() => {
+            Err(error) if is_busy(&error) && params.message.is_some() => {
                 if !std::mem::replace(&mut has_waited, true) {
                     let text = "The session is answering another message; this one waits.";
                     session.remark(agent, text.to_owned()).await;
@@ -157,13 +185,10 @@ async fn begin(
     Ok(None)
 }
 
-/// Returns the reply to a prompt.
-fn stopped(reason: StopReason, usage: Option<Value>) -> Value {
-    let mut reply = json!({ "stopReason": reason });
-    if let Some(usage) = usage {
-        reply["usage"] = usage;
-    }
-    reply
+/// Returns whether another turn is in the way, and not an earlier message that has the key of this one.
+fn is_busy(error: &ClientError) -> bool {
+    let holder = error.fields().and_then(|fields| fields.get("holder"));
+    error.is_conflict() && !holder.is_some_and(Value::is_number)
 }
 
 /// A turn that is being answered.
@@ -171,9 +196,13 @@ struct Answering<'a> {
     agent: &'a Arc<Agent>,
     session: &'a Arc<EditorSession>,
     id: SessionId,
-    turn: FollowedTurn,
+    acknowledgment: &'a Acknowledgment<'a>,
     /// The id of the message that the model is writing. Each call of the model writes another one.
     message_id: String,
+    /// The record of the last message of the user or the model.
+    last: Option<Seq>,
+    /// Set if the message was sent before, until the model answers it again.
+    is_repeated: bool,
     /// The calls that the daemon answers itself, until the model goes on.
     daemon_calls: BTreeSet<String>,
     /// The task that runs tools; empty while none run.
@@ -188,14 +217,16 @@ impl<'a> Answering<'a> {
         agent: &'a Arc<Agent>,
         session: &'a Arc<EditorSession>,
         id: SessionId,
-        turn: FollowedTurn,
+        acknowledgment: &'a Acknowledgment<'a>,
     ) -> Self {
         Self {
             agent,
             session,
             id,
-            turn,
-            message_id: session.next_message_id("answer"),
+            acknowledgment,
+            message_id: String::new(),
+            last: None,
+            is_repeated: false,
             daemon_calls: BTreeSet::new(),
             tools: JoinSet::new(),
             tools_cancellation: Cancellation::new(),
@@ -203,19 +234,26 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// Follows the turn to its end and returns the reply to the prompt.
-    async fn follow(mut self, cancellation: &Cancellation) -> Result<Value, ClientError> {
-        let ended = self.follow_steps(cancellation).await;
+    /// Follows a turn to its end.
+    async fn follow(
+        &mut self,
+        mut turn: FollowedTurn,
+        cancellation: &Cancellation,
+    ) -> Result<PromptEnd, ClientError> {
+        self.message_id = self.session.next_message_id("answer");
+        let ended = self.follow_steps(&mut turn, cancellation).await;
         self.end_tools().await;
         ended
     }
 
-    async fn follow_steps(&mut self, cancellation: &Cancellation) -> Result<Value, ClientError> {
+    async fn follow_steps(
+        &mut self,
+        turn: &mut FollowedTurn,
+        cancellation: &Cancellation,
+    ) -> Result<PromptEnd, ClientError> {
         loop {
-            let next = async {
-                let limit = if self.is_canceled { CANCEL_LIMIT } else { Duration::MAX };
-                timeout(limit, self.turn.next()).await
-            };
+            let limit = if self.is_canceled { CANCEL_LIMIT } else { Duration::MAX };
+            let next = timeout(limit, turn.next());
             let step = tokio::select! {
                 biased;
                 () = cancellation.canceled(), if !self.is_canceled => {
@@ -239,18 +277,15 @@ impl<'a> Answering<'a> {
                 Ok(Some(Ok(TurnStep::Restarted))) => self.restarted().await,
                 Ok(Some(Err(error))) => return Err(error),
                 // The turn has ended, or does not end although it was canceled: the daemon ends it later.
-                Ok(None) | Err(_) => return Ok(stopped(StopReason::Cancelled, None)),
+                Ok(None) | Err(_) => return Ok(CANCELED),
             }
         }
     }
 
     /// Handles an event; returns the end of the turn, if it is that.
-    async fn event(&mut self, event: ChatEvent) -> Option<Result<Value, ClientError>> {
+    async fn event(&mut self, event: ChatEvent) -> Option<Result<PromptEnd, ClientError>> {
         match event {
-            ChatEvent::Accepted { .. } => {
-                self.session.mark_written();
-                self.session.make_current(self.agent).await;
-            }
+            ChatEvent::Accepted { seq, duplicate, .. } => self.accepted(seq, duplicate).await,
             ChatEvent::Phase { .. } => {
                 self.daemon_calls_done().await;
                 self.show(updates::phase(&event)).await;
@@ -263,23 +298,18 @@ impl<'a> Answering<'a> {
                 let text = format!("{message}: {to} answers instead.");
                 self.session.remark(self.agent, text).await;
             }
-            ChatEvent::Delta { text, thinking } => {
-                if let Some(text) = thinking {
-                    self.show(updates::thought_chunk(&text, self.message_id.clone())).await;
-                }
-                if let Some(text) = text {
-                    self.show(updates::answer_chunk(&text, self.message_id.clone())).await;
-                }
-            }
+            ChatEvent::Delta { text, thinking } => self.delta(text, thinking).await,
             ChatEvent::Logprobs { .. } => {}
-            ChatEvent::ToolCalls { calls, by: Some(ToolExecutor::Daemon), .. } => {
+            ChatEvent::ToolCalls { seq, calls, by: Some(ToolExecutor::Daemon), .. } => {
+                self.last = Some(seq);
                 for call in calls {
                     let report = updates::tool_call(&call, ToolStatus::InProgress);
                     self.show(SessionUpdate::ToolCall(report)).await;
                     let _is_new = self.daemon_calls.insert(call.id);
                 }
             }
-            ChatEvent::ToolCalls { calls, by: None, timeout_ms, .. } => {
+            ChatEvent::ToolCalls { seq, calls, by: None, timeout_ms } => {
+                self.last = Some(seq);
                 let limit = Duration::from_millis(timeout_ms).saturating_sub(RESULT_MARGIN);
                 self.run_tools(calls, limit);
             }
@@ -289,16 +319,52 @@ impl<'a> Answering<'a> {
             }
             ChatEvent::Done { finish_reason, usage, .. } => {
                 self.daemon_calls_done().await;
+                self.show_repeated().await;
                 return Some(Ok(done(&finish_reason, usage.as_ref())));
             }
             ChatEvent::Error { code, message, data } => {
                 let error = ClientError::of_turn(code, message, data);
                 let is_canceled = self.is_canceled && error.kind() == ErrorKind::Canceled.as_str();
-                let canceled = || stopped(StopReason::Cancelled, None);
-                return Some(if is_canceled { Ok(canceled()) } else { Err(error) });
+                return Some(if is_canceled { Ok(CANCELED) } else { Err(error) });
             }
         }
         None
+    }
+
+    async fn accepted(&mut self, message: Option<Seq>, is_repeated: bool) {
+        self.is_repeated |= is_repeated;
+        if let Some(seq) = message {
+            // A turn that begins again goes on behind the answers that it has already.
+            let _last = self.last.get_or_insert(seq);
+            self.acknowledgment.send(self.session, seq.to_string()).await;
+        }
+        self.session.mark_written();
+        self.session.make_current(self.agent).await;
+    }
+
+    async fn delta(&mut self, text: Option<String>, thinking: Option<String>) {
+        let message_id = self.agent.version().answer_id(self.message_id.clone(), self.last);
+        if std::mem::take(&mut self.is_repeated) {
+            for emptied in updates::emptied(&message_id) {
+                self.show(emptied).await;
+            }
+        }
+        if let Some(text) = thinking {
+            self.show(updates::thought_chunk(&text, message_id.clone())).await;
+        }
+        if let Some(text) = text {
+            self.show(updates::answer_chunk(&text, message_id)).await;
+        }
+    }
+
+    /// Shows the recorded answer to a message that was sent before, if the model was not called again.
+    async fn show_repeated(&mut self) {
+        if !std::mem::take(&mut self.is_repeated) {
+            return;
+        }
+        if let Err(error) = history::replay(self.agent, self.session, self.last).await {
+            log(&format!("a recorded answer could not be shown: {error}"));
+        }
     }
 
     async fn show(&self, update: SessionUpdate) {
@@ -344,6 +410,7 @@ impl<'a> Answering<'a> {
         self.tools_cancellation.cancel();
         drop(timeout(CANCEL_LIMIT, self.tools.join_next()).await);
         self.tools.abort_all();
+        self.session.tool_calls.end_all();
     }
 
     /// Submits results one by one: each may have as many contents of files as a frame holds.
@@ -389,11 +456,13 @@ async fn run_tool(
     session: &EditorSession,
     call: ChatToolCall,
     limit: Duration,
-    cancellation: &Cancellation,
+    turn: &Cancellation,
 ) -> ChatToolResult {
+    let cancellation = &session.tool_calls.begin(&call.id, turn);
     let mut report = updates::tool_call(&call, ToolStatus::Pending);
     // Editors may allow other kinds without a question, and the kind is only guessed from the name.
     report.kind = Some(ToolKind::Other);
+    report.is_cancelable = true;
     agent.editor.update(&session.name, SessionUpdate::ToolCall(report.clone())).await;
     let begun = Instant::now();
     let checked = async {
@@ -404,6 +473,7 @@ async fn run_tool(
         permissions::check(agent, session, &call.name, &report).await
     };
     let permitted = cancellation.unless(timeout(limit, checked)).await;
+    session.show_state(agent, SessionActivity::Running).await;
     let mut writes = None;
     let (text, has_failed) = match permitted {
         Some(Ok(Ok(()))) => {
@@ -418,7 +488,12 @@ async fn run_tool(
         Some(Err(_)) => ("Nobody allowed this call in time.".to_owned(), true),
         None => ("The call was canceled.".to_owned(), true),
     };
-    let status = if has_failed { ToolStatus::Failed } else { ToolStatus::Completed };
+    session.tool_calls.end(&call.id);
+    let status = match has_failed {
+        false => ToolStatus::Completed,
+        true if cancellation.is_canceled() => ToolStatus::Cancelled,
+        true => ToolStatus::Failed,
+    };
     let update = updates::tool_status(call.id.clone(), status, Some(&text));
     agent.editor.update(&session.name, update).await;
     let duration_ms = u64::try_from(begun.elapsed().as_millis()).ok();
@@ -470,10 +545,10 @@ async fn look<T: Send + 'static>(
     }
 }
 
-fn done(finish_reason: &str, usage: Option<&ChatUsage>) -> Value {
-    let reason =
+fn done(finish_reason: &str, usage: Option<&ChatUsage>) -> PromptEnd {
+    let stop_reason =
         if finish_reason == "length" { StopReason::MaxTokens } else { StopReason::EndTurn };
-    stopped(reason, usage.and_then(updates::answer_usage))
+    PromptEnd { stop_reason, usage: usage.and_then(updates::answer_usage) }
 }
 
 fn cut_text(cut: &CutRecord) -> String {

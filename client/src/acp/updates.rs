@@ -16,6 +16,7 @@ use super::schema::{
     ClientCapabilities, PlanEntry, SessionUpdate, ToolCallReport, ToolKind, ToolStatus,
     text_content, tool_text,
 };
+use super::version::AcpVersion;
 use crate::render::units::grouped;
 
 /// The longest part of a tool result that an editor is shown. The session has all of it.
@@ -23,14 +24,29 @@ const MAX_SHOWN_BYTES: usize = 64 << 10;
 
 /// The records of a session as updates, in their order.
 pub(super) struct ReplayedRecords {
+    version: AcpVersion,
     shows_compactions: bool,
+    /// The last message of the user or the model.
+    last: Option<Seq>,
     /// The tool calls whose results have not come yet.
     pending: BTreeSet<String>,
 }
 
 impl ReplayedRecords {
     pub(super) fn new(capabilities: &ClientCapabilities) -> Self {
-        Self { shows_compactions: capabilities.shows_compactions(), pending: BTreeSet::new() }
+        let shows_compactions = capabilities.shows_compactions();
+        Self {
+            version: capabilities.version,
+            shows_compactions,
+            last: None,
+            pending: BTreeSet::new(),
+        }
+    }
+
+    /// Begins after a message.
+    pub(super) fn after(mut self, message: Option<Seq>) -> Self {
+        self.last = message;
+        self
     }
 
     /// Returns what a record shows: nothing if it is not part of the conversation.
@@ -62,9 +78,14 @@ impl ReplayedRecords {
             let name = message.tool_name.unwrap_or_else(|| "tool".to_owned());
             return vec![self.tool_result(id, &name, None, &result)];
         }
+        let answer_id = self.version.answer_id(seq.to_string(), self.last);
+        if role == Role::User || role == Role::Assistant {
+            self.last = Some(seq);
+        }
         let mut updates = Vec::new();
         for part in message.parts {
-            let message_id = seq.to_string();
+            let message_id =
+                if role == Role::Assistant { answer_id.clone() } else { seq.to_string() };
             let update = match (role, part) {
                 (Role::User, Part::Text { text }) if !text.is_empty() => {
                     SessionUpdate::UserMessageChunk { content: text_content(&text), message_id }
@@ -117,6 +138,15 @@ pub(super) fn thought_chunk(text: &str, message_id: String) -> SessionUpdate {
     SessionUpdate::AgentThoughtChunk { content: text_content(text), message_id }
 }
 
+/// Returns updates that empty what was shown of an answer, which is written again.
+pub(super) fn emptied(message_id: &str) -> [SessionUpdate; 2] {
+    let message_id = message_id.to_owned();
+    [
+        SessionUpdate::AgentThought { message_id: message_id.clone(), content: Vec::new() },
+        SessionUpdate::AgentMessage { message_id, content: Vec::new() },
+    ]
+}
+
 pub(super) fn notice(severity: &'static str, title: String) -> SessionUpdate {
     SessionUpdate::Notice { severity, title }
 }
@@ -128,8 +158,8 @@ pub(super) fn tool_call(call: &ChatToolCall, status: ToolStatus) -> ToolCallRepo
         title: Some(call.name.clone()),
         kind: Some(kind_of(&call.name)),
         status: Some(status),
-        content: None,
         raw_input: Some(call.args.clone()),
+        ..ToolCallReport::default()
     }
 }
 

@@ -14,7 +14,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::schema::{RequestError, SessionNotification, SessionUpdate, code};
+use super::schema::{ClientCapabilities, RequestError, SessionNotification, SessionUpdate, code};
+use super::version::AcpVersion;
 use crate::background;
 use crate::command_error::CommandResult;
 
@@ -160,6 +161,7 @@ fn skip_line(input: &mut impl BufRead) -> Option<()> {
 /// The editor, to which messages are sent.
 pub(super) struct Editor {
     lines: mpsc::Sender<String>,
+    capabilities: Mutex<ClientCapabilities>,
     /// The requests of the agent that wait for their answers.
     waiting: Mutex<HashMap<u64, oneshot::Sender<Result<Value, RequestError>>>>,
     next_id: AtomicU64,
@@ -190,8 +192,21 @@ impl Editor {
             // Fails if nobody waits for it.
             written.send(()).ok();
         })?;
-        let (waiting, next_id) = (Mutex::default(), AtomicU64::new(1));
-        Ok((Self { lines, waiting, next_id }, all_written))
+        let (capabilities, waiting, next_id) =
+            (Mutex::default(), Mutex::default(), AtomicU64::new(1));
+        Ok((Self { lines, capabilities, waiting, next_id }, all_written))
+    }
+
+    pub(super) fn capabilities(&self) -> ClientCapabilities {
+        self.capabilities.lock().clone()
+    }
+
+    pub(super) fn set_capabilities(&self, capabilities: ClientCapabilities) {
+        *self.capabilities.lock() = capabilities;
+    }
+
+    pub(super) fn version(&self) -> AcpVersion {
+        self.capabilities.lock().version
     }
 
     /// Waits until the editor has gone.
@@ -214,8 +229,9 @@ impl Editor {
         self.send(&message).await;
     }
 
-    /// Reports what happened in a session.
+    /// Reports what happened in a session, as far as the version of the editor has it.
     pub(super) async fn update(&self, session_id: &str, update: SessionUpdate) {
+        let Some(update) = self.version().update(update) else { return };
         #[derive(Serialize)]
         struct Notification {
             jsonrpc: &'static str,

@@ -14,6 +14,8 @@ use crate::harness::{ChildExt as _, DEADLINE, Daemon, Sandbox, Wire, program};
 pub(super) struct Editor {
     pub(super) sandbox: Sandbox,
     pub(super) daemon: Option<Daemon>,
+    /// The arguments of the agent.
+    args: &'static [&'static str],
     child: Child,
     stdin: Option<ChildStdin>,
     messages: Receiver<Value>,
@@ -25,12 +27,31 @@ pub(super) struct Editor {
 impl Editor {
     /// Starts a daemon with a configuration, and an agent.
     pub(super) fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// Starts a daemon with a configuration, and an agent that agrees on the draft of version 2.
+    pub(super) fn start_v2(config: &str) -> Self {
+        let mut editor = Self::start_with(config, &["--unstable-v2"]);
+        assert_eq!(editor.agree(2)["protocolVersion"], 2);
+        editor
+    }
+
+    pub(super) fn start_with(config: &str, args: &'static [&'static str]) -> Self {
         let sandbox = Sandbox::new();
         sandbox.write_config(config);
         let daemon = Some(sandbox.daemon());
-        let (child, stdin, messages) = spawn(&sandbox);
-        let permits = "allow_once";
-        Self { sandbox, daemon, child, stdin: Some(stdin), messages, last_id: 0, permits }
+        let (child, stdin, messages) = spawn(&sandbox, args);
+        let (stdin, permits) = (Some(stdin), "allow_once");
+        Self { sandbox, daemon, args, child, stdin, messages, last_id: 0, permits }
+    }
+
+    /// Asks for a version of the protocol, in the form of version 2.
+    #[track_caller]
+    pub(super) fn agree(&mut self, version: u64) -> Value {
+        let info = json!({ "name": "tests", "version": "1" });
+        let params = json!({ "protocolVersion": version, "info": info, "capabilities": {} });
+        self.ok("initialize", params)
     }
 
     /// Closes the input and waits for the end; returns the exit code.
@@ -42,7 +63,7 @@ impl Editor {
     /// Ends the agent and starts another one.
     pub(super) fn restart(&mut self) {
         assert_eq!(self.end(), Some(0));
-        let (child, stdin, messages) = spawn(&self.sandbox);
+        let (child, stdin, messages) = spawn(&self.sandbox, self.args);
         (self.child, self.stdin, self.messages) = (child, Some(stdin), messages);
     }
 
@@ -83,9 +104,7 @@ impl Editor {
         loop {
             let mut message = self.next();
             if message["method"] == "session/request_permission" {
-                let outcome = json!({ "outcome": "selected", "optionId": self.permits });
-                let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": { "outcome": outcome } });
-                self.send_line(&answer.to_string());
+                self.answer(&message);
                 updates.push(message);
             } else if message["method"] == "session/update" {
                 updates.push(message["params"]["update"].take());
@@ -93,6 +112,38 @@ impl Editor {
                 return (message, updates);
             }
         }
+    }
+
+    fn answer(&mut self, question: &Value) {
+        let outcome = json!({ "outcome": "selected", "optionId": self.permits });
+        let result = json!({ "outcome": outcome });
+        let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+        self.send_line(&answer.to_string());
+    }
+
+    /// Sends a prompt of version 2; returns the reply, and the updates to the end of the answer. Answers questions of the
+    /// agent, which are among the updates.
+    #[track_caller]
+    pub(super) fn prompt_to_idle(&mut self, params: Value) -> (Value, Vec<Value>) {
+        let id = self.request("session/prompt", params);
+        let (mut reply, mut updates) = (Value::Null, Vec::new());
+        let mut is_idle = false;
+        while reply.is_null() || !(is_idle || reply["error"].is_object()) {
+            let mut message = self.next();
+            if message["id"] == id && message.get("method").is_none() {
+                reply = message;
+                continue;
+            }
+            if message["method"] == "session/request_permission" {
+                self.answer(&message);
+                updates.push(message);
+            } else {
+                let update = message["params"]["update"].take();
+                is_idle |= update["state"] == "idle";
+                updates.push(update);
+            }
+        }
+        (reply, updates)
     }
 
     /// Calls a method, which must succeed.
@@ -169,9 +220,9 @@ impl Drop for Editor {
     }
 }
 
-fn spawn(sandbox: &Sandbox) -> (Child, ChildStdin, Receiver<Value>) {
+fn spawn(sandbox: &Sandbox, args: &[&str]) -> (Child, ChildStdin, Receiver<Value>) {
     let mut command = sandbox.command("ollmctl");
-    command.env("OLLM_DAEMON", program("ollmd")).arg("acp");
+    command.env("OLLM_DAEMON", program("ollmd")).arg("acp").args(args);
     command.env("A_TOKEN", "hunter2").env("PLAIN", "seen");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = command.spawn().unwrap();

@@ -5,6 +5,7 @@ mod prompts;
 mod restarts;
 mod sessions;
 mod tools;
+mod version_two;
 
 use serde_json::{Value, json};
 

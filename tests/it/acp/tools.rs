@@ -9,7 +9,7 @@ use crate::harness::{Answer, FakeOllama, array, assert_fields, until};
 const SERVER: &str = include_str!("mcp_server.sh");
 
 /// Returns the server of the tests, as an editor names it.
-fn server(editor: &Editor) -> Value {
+pub(super) fn server(editor: &Editor) -> Value {
     let script = editor.sandbox.path("server.sh");
     std::fs::write(&script, SERVER).unwrap();
     let env = json!([{ "name": "GIVEN_TOKEN", "value": "given" }]);
@@ -24,7 +24,7 @@ fn start(fake: &FakeOllama) -> (Editor, String) {
     (editor, session)
 }
 
-fn script_call(fake: &FakeOllama, tool: &str, args: Value) {
+pub(super) fn script_call(fake: &FakeOllama, tool: &str, args: Value) {
     fake.script(Answer::text("").tool_call(tool, args));
     fake.script(Answer::text("done"));
 }

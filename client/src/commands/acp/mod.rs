@@ -23,6 +23,8 @@ Editors start this command themselves; in Zed:
 Their threads are sessions of the daemon: with search, recall, compaction and undo, and `ollmctl` shows them too. The MCP \
 servers of the editor are tools of the model. `ollmctl sessions permissions` lists what you allowed.
 
+`--unstable-v2` follows the draft of the crate agent-client-protocol-schema 1.20.0 of November 2026, commit c0945895.
+
 With the command line of another agent behind `--`, that agent answers, and every byte passes unchanged. Beside it, the \
 conversation becomes a session: prompts, answers, thoughts, tool calls and the files that they touched. In Zed, the \
 arguments are then [\"acp\", \"--\", \"opencode\", \"acp\"].
@@ -36,6 +38,9 @@ pub(crate) struct AcpArgs {
     /// The model of new sessions [default: the configured one].
     #[arg(long, short, value_name = "MODEL", add = completion::models(), conflicts_with = "agent")]
     model: Option<String>,
+    /// Speak version 2 of the protocol with an editor that asks for it: a draft, which changes with each release.
+    #[arg(long, conflicts_with = "agent")]
+    unstable_v2: bool,
     #[command(flatten)]
     proxy: ProxyArgs,
 }
@@ -52,6 +57,7 @@ pub(super) fn run(args: AcpArgs, ctx: &mut CommandContext<'_>) -> CommandResult 
         connector: ctx.connector().clone().with_show_waiting(|_| Box::new(|| {})),
         flags: ctx.global_flags(),
         model: args.model,
+        speaks_v2: args.unstable_v2,
     };
     serve(settings)
 }
