@@ -130,6 +130,8 @@ error_kinds! {
     LoopDetected = 1020, "loopDetected", Busy;
 }
 
+    /// The session does not keep this content of a file.
+    ContentNotFound = 1021, "contentNotFound", Gone;
 impl ErrorKind {
     /// Returns the kind of a name, or `None` for an unknown one.
     #[must_use]

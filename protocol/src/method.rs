@@ -136,6 +136,7 @@ methods! {
     SessionList = "session.list", Canceled, Safe, session::SessionListParams => session::SessionListResult, "Lists sessions, the most recently active first.";
     SessionSearch = "session.search", Canceled, Safe, session::SessionSearchParams => session::SessionSearchResult, "Searches the text of all records.";
     SessionGetRecord = "session.getRecord", Canceled, Safe, session::SessionGetRecordParams => TextPart, "Returns a part of a record that is too large for a page of records.";
+    SessionGetFileContent = "session.getFileContent", Canceled, Safe, session::files::SessionGetFileContentParams => TextPart, "Returns a part of the content of a file that a session keeps.";
     SessionResume = "session.resume", Completes, Changes, session::SessionResumeParams => session::SessionGetResult, "Announces that a session is resumed, and returns its last page of records.";
     SessionCurrent = "session.current", Canceled, Safe, session::SessionCurrentParams => session::SessionCurrentResult, "Returns the current session of a project.";
     SessionSetCurrent = "session.setCurrent", Completes, Changes, session::SessionSetCurrentParams => session::SessionCurrentResult, "Sets or clears the current session of a project.";

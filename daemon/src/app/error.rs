@@ -6,7 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE, Meta, PERMISSIONS, permissions};
+use ollm_protocol::content::{
+    FileHash, LoopPattern, MIN_CONTEXT_SIZE, Meta, PERMISSIONS, permissions,
+};
 use ollm_protocol::limits::{
     MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, MAX_PART_BYTES, MAX_RESULT_BYTES, OverLimit, json_bytes,
     part_of,
@@ -83,6 +85,12 @@ pub(crate) enum AppError {
         "build {build_id} cannot be repeated: the configuration or the tokenizer changed; build again"
     )]
     BuildChanged { build_id: String },
+    /// The session keeps no content with this hash.
+    #[error("session {id} does not keep the content {hash}")]
+    ContentNotKept { id: SessionId, hash: FileHash },
+    /// A content that the session keeps is damaged.
+    #[error("a content that session {id} keeps is damaged")]
+    ContentDamaged { id: SessionId, path: PathBuf },
     /// The configuration allows no snapshot files.
     #[error("snapshots.enabled is false, so no snapshot is written; undo works without them")]
     SnapshotsDisabled,

@@ -534,6 +534,10 @@ impl From<AppError> for RpcError {
             AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),
             AppError::TooLarge(over) => reply(ErrorKind::TooLarge)
                 .with_field("field", over.field.name())
+            AppError::ContentNotKept { .. } => reply(ErrorKind::ContentNotFound),
+            AppError::ContentDamaged { path, .. } => {
+                reply(ErrorKind::Corrupted).with_field("path", path.to_string_lossy())
+            }
                 .with_field("limit", over.field.max_bytes()),
             AppError::EntriesTooLarge { limit, .. } => {
                 reply(ErrorKind::TooLarge).with_field("limit", limit)
