@@ -191,6 +191,7 @@ methods! {
     ModelCountTokens = "model.countTokens", Canceled, Safe, model::ModelCountTokensParams => model::ModelCountTokensResult, "Counts the tokens of a text or a conversation.";
     ModelFitText = "model.fitText", Canceled, Safe, model::ModelFitTextParams => model::ModelFitTextResult, "Returns the longest beginning of a text that has at most some tokens.";
     ChatSend = "chat.send", Stream, Changes, chat::ChatSendParams => chat::ChatEvent, "Starts a chat turn and streams its events.";
+    ChatFollow = "chat.follow", Stream, Safe, session::SessionIdParams => chat::FollowEvent, "Follows the running chat turn of a session, whoever started it.";
     ChatSubmitToolResults = "chat.submitToolResults", Completes, Changes, chat::ChatSubmitToolResultsParams => chat::ChatSubmitToolResultsResult, "Submits the results of tool calls that a chat turn waits for.";
     ChatCancel = "chat.cancel", Completes, Changes, session::SessionIdParams => chat::ChatCancelResult, "Cancels the chat turn of a session and records its partial answer.";
     EnvSanitize = "env.sanitize", Canceled, Safe, env::EnvSanitizeParams => env::EnvSanitizeResult, "Filters environment variables for tools; their values are never logged.";
@@ -224,11 +225,14 @@ pub const FILES_NOTIFICATION: &str = "files.changed";
 /// The method that ends a subscription of [`FilesWatch`]. Its params are an array with the subscription's number.
 pub const FILES_UNWATCH: &str = "files.unwatch";
 
-/// The method of the notifications of [`ChatSend`].
+/// The method of the notifications of [`ChatSend`] and [`ChatFollow`].
 pub const CHAT_NOTIFICATION: &str = "chat.event";
 /// The method that ends a subscription of [`ChatSend`], and its turn unless that is detached. Its params are an array
 /// with the subscription's number.
 pub const CHAT_UNSUBSCRIBE: &str = "chat.unsubscribe";
+/// The method that ends a subscription of [`ChatFollow`], but not its turn. Its params are an array with the
+/// subscription's number.
+pub const CHAT_UNFOLLOW: &str = "chat.unfollow";
 
 /// The methods of life `Stream`, in the order of [`METHODS`].
 pub const STREAMS: &[StreamInfo] = &[
@@ -236,6 +240,11 @@ pub const STREAMS: &[StreamInfo] = &[
         method: ChatSend::NAME,
         notification: CHAT_NOTIFICATION,
         unsubscribe: CHAT_UNSUBSCRIBE,
+    },
+    StreamInfo {
+        method: ChatFollow::NAME,
+        notification: CHAT_NOTIFICATION,
+        unsubscribe: CHAT_UNFOLLOW,
     },
     StreamInfo {
         method: FilesWatch::NAME,

@@ -241,6 +241,11 @@ pub(crate) enum ChatError {
     /// No turn of the session waits for tool results.
     #[error("no turn of session {id} waits for results of tools")]
     NoPendingCalls { id: SessionId },
+    /// No turn of the session is running.
+    #[error("no turn of session {id} is running; its answers are in the session")]
+    NotRunning { id: SessionId },
+    #[error("too many clients follow the turn of session {id}")]
+    TooManyFollowers { id: SessionId },
     #[error("the turn was canceled")]
     Canceled { partial: Option<Seq> },
     #[error("{source}")]
@@ -286,6 +291,8 @@ impl ChatError {
             Self::UnexpectedCall { partial, .. } => Some(*partial),
             Self::Conflict { .. }
             | Self::NoPendingCalls { .. }
+            | Self::NotRunning { .. }
+            | Self::TooManyFollowers { .. }
             | Self::NoServer(_)
             | Self::ToolTimeout { .. }
             | Self::NoVision { .. } => None,
