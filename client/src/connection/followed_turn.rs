@@ -342,11 +342,16 @@ mod tests {
         check(&[delta("half an ans")], half.clone(), &[delta(".")], &steps);
         // A client that falls behind gets the state again.
         let steps = ["delta half", "delta hm", "delta  an answer"];
-        check(&[delta("half")], half.clone(), &[half.clone()], &steps);
+        check(&[delta("half")], half.clone(), std::slice::from_ref(&half), &steps);
         // Calls that are known are not shown again, and the answer behind them is another one.
         let pending = running(json!({ "text": "look", "answerSeq": 2 }));
         let before = [delta("look"), usage.clone(), calls.clone()];
-        check(&before, pending, &[calls.clone()], &["delta look", "usage", "toolCalls"]);
+        check(
+            &before,
+            pending,
+            std::slice::from_ref(&calls),
+            &["delta look", "usage", "toolCalls"],
+        );
         let steps = ["delta look", "usage", "toolCalls", "delta looking"];
         check(&before, running(json!({ "text": "looking" })), &[], &steps);
         let steps = ["delta other", "restarted", "delta hm", "delta half an answer"];

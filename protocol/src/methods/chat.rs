@@ -195,6 +195,7 @@ pub enum ChatEvent {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[expect(clippy::large_enum_variant, reason = "most are the large one, and each is read once")]
 pub enum FollowEvent {
     /// The turn as it is now, which replaces everything that the client knows of it: the first event, and again after a
     /// client was so slow that it missed events. The last `phase` follows, and `toolCalls` with the calls without a result

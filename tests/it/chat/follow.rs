@@ -17,14 +17,9 @@ struct Follower {
 impl Follower {
     #[track_caller]
     fn join(chat: &ModelSession) -> Self {
-        Self::try_join(chat).expect("a turn is running")
-    }
-
-    /// Joins the turn unless it has ended.
-    fn try_join(chat: &ModelSession) -> Option<Self> {
         let mut wire = chat.daemon.wire();
-        let joined = wire.call("chat.follow", json!({ "sessionId": chat.id }));
-        joined.ok().map(|subscription| Self { wire, subscription, events: Vec::new() })
+        let subscription = wire.ok("chat.follow", json!({ "sessionId": chat.id }));
+        Self { wire, subscription, events: Vec::new() }
     }
 
     #[track_caller]
@@ -71,37 +66,49 @@ fn stalled_turn(answer: Answer, after: usize) -> (FakeOllama, ModelSession) {
     (fake, chat)
 }
 
+/// Returns an answer of so many pieces that the turn waits for its client to read them, whatever the buffers hold.
+fn long_answer() -> String {
+    ('a'..='z').cycle().take(3000).flat_map(|letter| [letter, ' ']).collect()
+}
+
 #[test]
 fn followers_that_join_at_any_point_know_what_is_recorded() {
     let fake = FakeOllama::new();
-    let words: String = (0..400).map(|n| format!("wörd{n} ")).collect();
-    fake.script(Answer::text(&words).thinking("a thought of a few words before the answer"));
+    fake.script(
+        Answer::text(&long_answer()).thinking("a thought of a few words before the answer"),
+    );
     let mut chat = ModelSession::new(&fake);
     chat.send(chat.message("count"));
-    let mut followers = vec![Follower::join(&chat)];
-    let mut n_pieces = 0;
+    let mut followers = Vec::new();
+    let (mut n_pieces, mut text) = (0, String::new());
     let done = loop {
+        let joined = (n_pieces % 20 == 0 && n_pieces < 600).then(|| Follower::join(&chat));
+        // Each reads on its own, so that those behind and those in front are different ones.
+        followers.extend(joined.map(|mut follower| {
+            std::thread::spawn(move || {
+                let last = follower.read_until("done");
+                (follower, last)
+            })
+        }));
         let event = chat.event();
+        n_pieces += usize::from(event["kind"] == "delta");
+        text += event["text"].as_str().unwrap_or_default();
         if event["kind"] == "done" {
             break event;
-        }
-        n_pieces += usize::from(event["kind"] == "delta");
-        // The owner reads on while others join, so that the turn goes on too.
-        if event["kind"] == "delta" && n_pieces % 20 == 1 {
-            followers.extend(Follower::try_join(&chat));
         }
     };
     let records = chat.records();
     let record = records.iter().find(|record| record["seq"] == done["seq"]).unwrap();
     let parts = array(&record["message"]["parts"]);
-    for follower in &mut followers {
-        let last = follower.read_until("done");
+    assert_eq!(parts[1]["text"], text.as_str());
+    assert!(followers.len() >= 30);
+    for follower in followers {
+        let (follower, last) = follower.join().unwrap();
         assert_eq!(last, done);
         assert_eq!(follower.known("thinking"), parts[0]["text"].as_str().unwrap());
-        assert_eq!(follower.known("text"), parts[1]["text"].as_str().unwrap());
+        assert_eq!(follower.known("text"), text);
         assert_fields(&follower.events[0], json!({ "kind": "running", "model": "tiny" }));
     }
-    assert!(followers.len() > 1, "some joined during the answer");
 }
 
 #[test]
@@ -130,7 +137,7 @@ fn turn_goes_on_without_its_client_and_a_follower_that_leaves_does_not_end_it() 
 #[test]
 fn follower_that_never_reads_slows_nobody_and_gets_the_state_again() {
     let fake = FakeOllama::new();
-    let words = "x ".repeat(3000);
+    let words = long_answer();
     fake.script(Answer::text(&words));
     let mut chat = ModelSession::new(&fake);
     chat.send(chat.message("count"));

@@ -68,7 +68,7 @@ enum Arrival {
     Connection(Box<Result<Result<UiConnection, ClientError>, JoinError>>),
     Event(Option<Result<Event, ClientError>>),
     Joined(Result<JoinedTurn, JoinError>),
-    Turn(Option<Result<FollowEvent, ClientError>>),
+    Turn(Box<Option<Result<FollowEvent, ClientError>>>),
     ChatEnd(Result<io::Result<ExitStatus>, oneshot::error::RecvError>),
     FrameTime,
     Tick,
@@ -186,7 +186,7 @@ impl Shell {
             Some(connection) = connecting.join_next() => Arrival::Connection(Box::new(connection)),
             event = next_event(events) => Arrival::Event(event),
             Some(joined) = joining.join_next() => Arrival::Joined(joined),
-            event = next_event(turn) => Arrival::Turn(event),
+            event = next_event(turn) => Arrival::Turn(Box::new(event)),
             end = chat_end(chat) => Arrival::ChatEnd(end),
             () = wait_until(frame_at) => Arrival::FrameTime,
             () = sleep_until(tick_at) => Arrival::Tick,
@@ -211,7 +211,7 @@ impl Shell {
             },
             Arrival::Event(Some(Ok(event))) => self.update(UiInput::Event(Box::new(event)))?,
             // An event of a kind that this version does not know.
-            Arrival::Event(Some(Err(_))) | Arrival::Turn(Some(Err(_))) => {}
+            Arrival::Event(Some(Err(_))) => {}
             Arrival::Event(None) => self.disconnected()?,
             Arrival::Joined(Ok((id, turn))) => {
                 // Otherwise another session is followed now.
@@ -220,7 +220,11 @@ impl Shell {
                 }
             }
             Arrival::Joined(Err(error)) => rethrow(error),
-            Arrival::Turn(event) => self.turned(event.and_then(Result::ok))?,
+            Arrival::Turn(event) => match *event {
+                Some(Ok(event)) => self.turned(Some(event))?,
+                Some(Err(_)) => {}
+                None => self.turned(None)?,
+            },
             Arrival::ChatEnd(end) => self.chat_ended(end.ok())?,
             Arrival::FrameTime => self.draw()?,
             Arrival::Tick => {
