@@ -28,7 +28,7 @@ pub(crate) struct TurnFeed(Mutex<FeedState>);
 struct FeedState {
     /// The user's message.
     seq: Option<Seq>,
-    /// The last event of a phase.
+    /// The last event of a phase, until a piece of the answer arrives.
     phase: Option<ChatEvent>,
     /// The newest answer so far.
     answer: AnswerText,
@@ -155,6 +155,7 @@ impl FeedState {
             ChatEvent::Accepted { seq, .. } => self.seq = *seq,
             ChatEvent::Phase { .. } => self.phase = Some(event.clone()),
             ChatEvent::Delta { text, thinking } => {
+                self.phase = None;
                 self.answer.text.push_str(text.as_deref().unwrap_or_default());
                 self.answer.thinking.push_str(thinking.as_deref().unwrap_or_default());
             }
@@ -168,6 +169,8 @@ impl FeedState {
 
 #[cfg(test)]
 mod tests {
+    use ollm_protocol::methods::chat::ChatPhase;
+
     use super::*;
 
     fn delta(text: &str) -> ChatEvent {
@@ -206,6 +209,18 @@ mod tests {
         feed.publish(&delta("next"));
         assert_eq!(text_of(&mut join(&feed)).0, "next");
         assert_eq!(feed.answer_since(AnswerBytes { thinking: 0, text: 2 }).text, "xt");
+    }
+
+    #[test]
+    fn phase_is_repeated_until_the_answer_begins() {
+        let feed = TurnFeed::default();
+        let (name, tokens) = (ChatPhase::Reading, Some(7));
+        let phase =
+            ChatEvent::Phase { name, tokens, expected_ms: None, ahead: None, waits_for: None };
+        feed.publish(&phase);
+        assert_eq!(join(&feed).first[1..], [FollowEvent::Event(phase)]);
+        feed.publish(&delta("a"));
+        assert_eq!(join(&feed).first.len(), 1);
     }
 
     #[test]

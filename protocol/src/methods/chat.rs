@@ -198,7 +198,7 @@ pub enum ChatEvent {
 #[expect(clippy::large_enum_variant, reason = "most are the large one, and each is read once")]
 pub enum FollowEvent {
     /// The turn as it is now, which replaces everything that the client knows of it: the first event, and again after a
-    /// client was so slow that it missed events. The last `phase` follows, and `toolCalls` with the calls without a result
+    /// client was so slow that it missed events. The last `phase` follows if the answer has not begun, and `toolCalls` with the calls without a result
     /// if the turn waits for some.
     Running {
         /// The record of the user's message; absent without a message, and before it is recorded.
