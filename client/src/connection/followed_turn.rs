@@ -53,9 +53,9 @@ enum TurnStream {
     Joined(EventStream<FollowEvent>),
 }
 
-/// What the caller was shown of the turn.
+/// What a reader was shown of a turn.
 #[derive(Debug, Default)]
-struct ShownTurn {
+pub(crate) struct ShownTurn {
     /// The user's message, once the turn was accepted.
     message: Option<Option<Seq>>,
     /// The newest answer so far.
@@ -172,8 +172,8 @@ impl FollowedTurn {
 }
 
 impl ShownTurn {
-    /// Notes an event; returns false if the caller knows it.
-    fn add(&mut self, event: &ChatEvent) -> bool {
+    /// Notes an event; returns false if the reader knows it.
+    pub(crate) fn add(&mut self, event: &ChatEvent) -> bool {
         match event {
             ChatEvent::Accepted { seq, .. } => self.message = Some(*seq),
             ChatEvent::Delta { text, thinking } => {
@@ -193,7 +193,7 @@ impl ShownTurn {
     }
 
     /// Takes over the newest answer, and returns the steps that show the part of it that is missing.
-    fn catch_up(
+    pub(crate) fn catch_up(
         &mut self,
         thinking: String,
         text: String,

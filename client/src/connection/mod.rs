@@ -25,6 +25,7 @@ pub(crate) use blocking::decode;
 pub use blocking::{BlockingClient, BlockingEvents};
 pub use connector::Connector;
 pub use event_feed::EventFeed;
+pub(crate) use followed_turn::ShownTurn;
 pub use followed_turn::{FollowedTurn, TurnStep};
 pub(crate) use probe::means_not_running;
 pub use reconnecting::ReconnectingClient;

@@ -58,7 +58,7 @@ const SIGNALS: [Signal; 5] = [Signal::TERM, Signal::HUP, Signal::INT, Signal::WI
 type UiConnection = (AsyncClient, EventStream);
 
 /// The events of the turn of a session; `None` if none runs.
-type JoinedTurn = (SessionId, Option<EventStream<FollowEvent>>);
+type TurnOfSession = (SessionId, Option<EventStream<FollowEvent>>);
 
 /// Something that arrived at the shell.
 enum Arrival {
@@ -67,7 +67,7 @@ enum Arrival {
     Answer(Result<UiInput, JoinError>),
     Connection(Box<Result<Result<UiConnection, ClientError>, JoinError>>),
     Event(Option<Result<Event, ClientError>>),
-    Joined(Result<JoinedTurn, JoinError>),
+    Joined(Result<TurnOfSession, JoinError>),
     Turn(Box<Option<Result<FollowEvent, ClientError>>>),
     ChatEnd(Result<io::Result<ExitStatus>, oneshot::error::RecvError>),
     FrameTime,
@@ -93,7 +93,7 @@ struct Shell {
     /// The session whose turn is followed, and whether one was known to run.
     followed: Option<(SessionId, bool)>,
     turn: Option<EventStream<FollowEvent>>,
-    joining: JoinSet<JoinedTurn>,
+    joining: JoinSet<TurnOfSession>,
     calls: JoinSet<UiInput>,
     connecting: JoinSet<Result<UiConnection, ClientError>>,
     /// The time of the next attempt to connect.
