@@ -169,8 +169,17 @@ impl InteractiveChat<'_, '_> {
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));
         }
-        if end? == Some(TurnEnd::Abandoned) {
-            self.remark("that answer goes on; /history shows it when it has ended");
+        let is_canceled = |error: &CommandError| {
+            let failure = error.rpc_failure();
+            failure.is_some_and(|failure| failure.kind == Some(ErrorKind::Canceled))
+        };
+        match end {
+            Ok(Some(TurnEnd::Abandoned)) => {
+                self.remark("that answer goes on; /history shows it when it has ended");
+            }
+            Ok(_) => {}
+            Err(error) if is_canceled(&error) => self.remark("that answer was canceled"),
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -292,7 +292,14 @@ fn answer_in_another_shell_is_shown_from_the_middle_and_left_running() {
     let messages = fixture.messages();
     let answer = ("assistant", "a thoughthalf an answer");
     assert_eq!(messages[2..], pairs(&[("user", "one"), answer]));
-    for mut terminal in [first, second, third] {
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    first.send("two\r");
+    first.expect("ok");
+    let mut fourth = fixture.terminal(&["-c"]);
+    fourth.expect("another client is being answered");
+    first.send("\u{3}");
+    fourth.expect("that answer was canceled");
+    for mut terminal in [first, second, third, fourth] {
         terminal.send("/exit\r");
         assert_eq!(terminal.exit_code(), 0);
     }
