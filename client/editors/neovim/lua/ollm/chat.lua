@@ -546,7 +546,8 @@ function Chat:turn_hooks()
       self:remark(line)
     end,
     usage = function(usage)
-      self:take_usage(usage)
+      self.status = { contextTokens = usage.contextTokens or 0, promptLimit = usage.promptLimit }
+      self:draw_bar()
     end,
     shown = function(kind, piece)
       self:show_piece(kind, piece)
@@ -555,12 +556,6 @@ function Chat:turn_hooks()
       self:end_turn(err)
     end,
   }
-end
-
---- Shows how full the window is.
-function Chat:take_usage(usage)
-  self.status = { contextTokens = usage.contextTokens or 0, promptLimit = usage.promptLimit }
-  self:draw_bar()
 end
 
 --- Shows a piece of the answer: at the end of the view, or by a new page if the answer or another part begins.

@@ -13,7 +13,7 @@ function M.join(chat)
     return
   end
   local turn
-  turn = turns.new(nil, {
+  turn = turns.new(nil, vim.tbl_extend("force", chat:turn_hooks(), {
     accepted = function()
       -- The chat may have got a turn or another session meanwhile.
       if chat.turn or (chat.foreign or turn) ~= turn or chat:id() ~= turn.session_id then
@@ -25,18 +25,6 @@ function M.join(chat)
     recorded = function()
       chat:update()
     end,
-    changed = function()
-      chat:draw_bar()
-    end,
-    remark = function(line)
-      chat:remark(line)
-    end,
-    usage = function(usage)
-      chat:take_usage(usage)
-    end,
-    shown = function(kind, piece)
-      chat:show_piece(kind, piece)
-    end,
     ended = function(err)
       if chat.foreign == turn then
         M.end_foreign(chat)
@@ -46,7 +34,7 @@ function M.join(chat)
         chat:update()
       end
     end,
-  })
+  }))
   turn:join(chat:id())
 end
 
