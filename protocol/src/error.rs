@@ -125,9 +125,13 @@ error_kinds! {
     SnapshotNotFound = 1017, "snapshotNotFound", Gone;
     /// The root of `files.*` at `path` does not exist, or is not a directory. A retry helps when it does.
     RootNotFound = 1018, "rootNotFound", Gone;
+    /// No turn of the session is running. Its answer is recorded, if there was one.
+    TurnNotFound = 1019, "turnNotFound", Gone;
     /// The session repeats itself as `pattern` says, so its model is not called. A retry helps after `loop.reset` or a
     /// user message.
     LoopDetected = 1020, "loopDetected", Busy;
+    /// The session does not keep this content of a file.
+    ContentNotFound = 1021, "contentNotFound", Gone;
 }
 
 impl ErrorKind {

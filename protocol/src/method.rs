@@ -136,6 +136,7 @@ methods! {
     SessionList = "session.list", Canceled, Safe, session::SessionListParams => session::SessionListResult, "Lists sessions, the most recently active first.";
     SessionSearch = "session.search", Canceled, Safe, session::SessionSearchParams => session::SessionSearchResult, "Searches the text of all records.";
     SessionGetRecord = "session.getRecord", Canceled, Safe, session::SessionGetRecordParams => TextPart, "Returns a part of a record that is too large for a page of records.";
+    SessionGetFileContent = "session.getFileContent", Canceled, Safe, session::files::SessionGetFileContentParams => TextPart, "Returns a part of the content of a file that a session keeps.";
     SessionResume = "session.resume", Completes, Changes, session::SessionResumeParams => session::SessionGetResult, "Announces that a session is resumed, and returns its last page of records.";
     SessionCurrent = "session.current", Canceled, Safe, session::SessionCurrentParams => session::SessionCurrentResult, "Returns the current session of a project.";
     SessionSetCurrent = "session.setCurrent", Completes, Changes, session::SessionSetCurrentParams => session::SessionCurrentResult, "Sets or clears the current session of a project.";
@@ -190,6 +191,7 @@ methods! {
     ModelCountTokens = "model.countTokens", Canceled, Safe, model::ModelCountTokensParams => model::ModelCountTokensResult, "Counts the tokens of a text or a conversation.";
     ModelFitText = "model.fitText", Canceled, Safe, model::ModelFitTextParams => model::ModelFitTextResult, "Returns the longest beginning of a text that has at most some tokens.";
     ChatSend = "chat.send", Stream, Changes, chat::ChatSendParams => chat::ChatEvent, "Starts a chat turn and streams its events.";
+    ChatFollow = "chat.follow", Stream, Safe, session::SessionIdParams => chat::FollowEvent, "Follows the running chat turn of a session, whoever started it.";
     ChatSubmitToolResults = "chat.submitToolResults", Completes, Changes, chat::ChatSubmitToolResultsParams => chat::ChatSubmitToolResultsResult, "Submits the results of tool calls that a chat turn waits for.";
     ChatCancel = "chat.cancel", Completes, Changes, session::SessionIdParams => chat::ChatCancelResult, "Cancels the chat turn of a session and records its partial answer.";
     EnvSanitize = "env.sanitize", Canceled, Safe, env::EnvSanitizeParams => env::EnvSanitizeResult, "Filters environment variables for tools; their values are never logged.";
@@ -223,11 +225,14 @@ pub const FILES_NOTIFICATION: &str = "files.changed";
 /// The method that ends a subscription of [`FilesWatch`]. Its params are an array with the subscription's number.
 pub const FILES_UNWATCH: &str = "files.unwatch";
 
-/// The method of the notifications of [`ChatSend`].
+/// The method of the notifications of [`ChatSend`] and [`ChatFollow`].
 pub const CHAT_NOTIFICATION: &str = "chat.event";
 /// The method that ends a subscription of [`ChatSend`], and its turn unless that is detached. Its params are an array
 /// with the subscription's number.
 pub const CHAT_UNSUBSCRIBE: &str = "chat.unsubscribe";
+/// The method that ends a subscription of [`ChatFollow`], but not its turn. Its params are an array with the
+/// subscription's number.
+pub const CHAT_UNFOLLOW: &str = "chat.unfollow";
 
 /// The methods of life `Stream`, in the order of [`METHODS`].
 pub const STREAMS: &[StreamInfo] = &[
@@ -235,6 +240,11 @@ pub const STREAMS: &[StreamInfo] = &[
         method: ChatSend::NAME,
         notification: CHAT_NOTIFICATION,
         unsubscribe: CHAT_UNSUBSCRIBE,
+    },
+    StreamInfo {
+        method: ChatFollow::NAME,
+        notification: CHAT_NOTIFICATION,
+        unsubscribe: CHAT_UNFOLLOW,
     },
     StreamInfo {
         method: FilesWatch::NAME,

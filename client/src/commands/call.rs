@@ -1,7 +1,7 @@
 //! `ollmctl call`: any method by its name.
 
 use clap::Args;
-use ollm_protocol::method::{ChatSend, SessionCleanup, SessionClear, SessionDelete};
+use ollm_protocol::method::{ChatFollow, ChatSend, SessionCleanup, SessionClear, SessionDelete};
 use ollm_protocol::methods::chat::ChatEvent;
 use ollm_protocol::{ErrorKind, Life, METHODS, Method as _};
 use serde_json::Value;
@@ -24,7 +24,7 @@ const DESTRUCTIVE: [&str; 3] = [SessionDelete::NAME, SessionClear::NAME, Session
 #[derive(Debug, Args)]
 #[command(after_help = "\
 `rpc.discover` describes every method with its parameters. A subscription prints its events, one a line, until it ends: \
-that of `chat.send` with the last event of the turn, others with the daemon.
+those of `chat.send` and `chat.follow` with the last event of the turn, others with the daemon.
 
 Examples:
   ollmctl call daemon.status
@@ -71,7 +71,7 @@ fn follow(method: &'static str, params: &Value, ctx: &mut CommandContext<'_>) ->
     while let Some(raw) = events.next_raw()? {
         ctx.print_json_line(&raw)?;
         ctx.terminal.flush()?;
-        if method != ChatSend::NAME {
+        if ![ChatSend::NAME, ChatFollow::NAME].contains(&method) {
             continue;
         }
         match serde_json::from_str(raw.get()) {

@@ -10,16 +10,18 @@ use jsonrpsee::core::client::{
     SubscriptionCloseReason, TransportReceiverT, TransportSenderT,
 };
 use jsonrpsee::core::traits::ToRpcParams;
-use ollm_protocol::content::Record;
+use ollm_protocol::content::{FileHash, Record};
 use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::method::{
-    CHAT_UNSUBSCRIBE, ChatSend, ContextGetBuild, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe,
-    FILES_UNWATCH, FilesWatch, SessionGetRecord,
+    CHAT_UNFOLLOW, CHAT_UNSUBSCRIBE, ChatFollow, ChatSend, ContextGetBuild, DaemonHello,
+    EVENT_UNSUBSCRIBE, EventSubscribe, FILES_UNWATCH, FilesWatch, SessionGetFileContent,
+    SessionGetRecord,
 };
-use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams, FollowEvent};
 use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::files::{FilesEvent, FilesWatchParams};
+use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Event, Method, PROTOCOL_VERSION, SessionId};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -29,7 +31,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connector::Connector;
 use super::messages::{decode, encode};
-use super::parts::{context_parts, record_parts, whole_record};
+use super::parts::{context_parts, file_content, file_parts, record_parts, whole_record};
 use crate::error::{ClientError, RpcFailure};
 
 /// Events of a subscription that wait for their reader, so that a reader that pauses for a while does not lose a
@@ -118,6 +120,23 @@ impl AsyncClient {
         }
     }
 
+    /// Returns the content of a file that a session keeps.
+    ///
+    /// **Errors**: as [`AsyncClient::call`].
+    pub async fn file_content(
+        &self,
+        session_id: SessionId,
+        hash: FileHash,
+    ) -> Result<Vec<u8>, ClientError> {
+        let mut parts = file_parts(session_id, hash);
+        loop {
+            let part = self.call::<SessionGetFileContent>(&parts.params).await?;
+            if let Some(base64) = parts.add(&part) {
+                return file_content(&base64);
+            }
+        }
+    }
+
     /// Subscribes to events.
     ///
     /// **Errors**: as [`AsyncClient::call`].
@@ -150,6 +169,16 @@ impl AsyncClient {
         params: &ChatSendParams,
     ) -> Result<EventStream<ChatEvent>, ClientError> {
         self.subscribe::<ChatSend, _>(params, CHAT_UNSUBSCRIBE).await
+    }
+
+    /// Follows the running chat turn of a session, whoever started it. Dropping the stream leaves the turn running.
+    ///
+    /// **Errors**: as [`AsyncClient::call`]; of the kind `turnNotFound` if no turn is running.
+    pub async fn follow_chat(
+        &self,
+        session_id: SessionId,
+    ) -> Result<EventStream<FollowEvent>, ClientError> {
+        self.subscribe::<ChatFollow, _>(&SessionIdParams { session_id }, CHAT_UNFOLLOW).await
     }
 
     /// Returns whether the connection is open, as far as that is known.

@@ -4,14 +4,16 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::content::Record;
+use ollm_protocol::content::{FileHash, Record};
 use ollm_protocol::method::{
-    ChatSend, ContextGetBuild, EventSubscribe, FilesWatch, SessionGetRecord,
+    ChatFollow, ChatSend, ContextGetBuild, EventSubscribe, FilesWatch, SessionGetFileContent,
+    SessionGetRecord,
 };
-use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams, FollowEvent};
 use ollm_protocol::methods::daemon::ModelServerAddress;
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::files::{FilesEvent, FilesWatchParams};
+use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Effect, Event, METHODS, Method, SessionId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +23,7 @@ use serde_json::value::RawValue;
 use super::connector::Connector;
 use super::hello::DaemonVersion;
 use super::messages::{Incoming, MessageStream, decode, encode};
-use super::parts::{context_parts, record_parts, whole_record};
+use super::parts::{context_parts, file_content, file_parts, record_parts, whole_record};
 use super::probe::OpenConnection;
 use crate::error::ClientError;
 
@@ -200,6 +202,23 @@ impl BlockingClient {
         }
     }
 
+    /// Returns the content of a file that a session keeps.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub fn file_content(
+        &mut self,
+        session_id: SessionId,
+        hash: FileHash,
+    ) -> Result<Vec<u8>, ClientError> {
+        let mut parts = file_parts(session_id, hash);
+        loop {
+            let part = self.call::<SessionGetFileContent>(&parts.params)?;
+            if let Some(base64) = parts.add(&part) {
+                return file_content(&base64);
+            }
+        }
+    }
+
     /// Subscribes with a method that is known by its name only.
     pub(crate) fn subscribe_raw(
         mut self,
@@ -229,6 +248,16 @@ impl BlockingClient {
         params: &ChatSendParams,
     ) -> Result<BlockingEvents<ChatEvent>, ClientError> {
         self.subscribe::<ChatSend, _>(params)
+    }
+
+    /// Follows the running chat turn of a session, whoever started it; the connection serves nothing else from then on.
+    ///
+    /// **Errors**: as [`BlockingClient::call`]; of the kind `turnNotFound` if no turn is running.
+    pub fn follow_chat(
+        self,
+        session_id: SessionId,
+    ) -> Result<BlockingEvents<FollowEvent>, ClientError> {
+        self.subscribe::<ChatFollow, _>(&SessionIdParams { session_id })
     }
 
     /// Subscribes to the changes of the files of a directory; the connection serves nothing else from then on.

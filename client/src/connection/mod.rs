@@ -24,6 +24,7 @@ pub use async_client::{AsyncClient, EventStream};
 pub use blocking::{BlockingClient, BlockingEvents};
 pub use connector::Connector;
 pub use event_feed::EventFeed;
+pub(crate) use followed_turn::ShownTurn;
 pub use followed_turn::{FollowedTurn, TurnStep};
 pub(crate) use messages::{decode, encode};
 pub(crate) use probe::means_not_running;

@@ -1,10 +1,15 @@
 //! The parts of a text that is larger than a response, joined. Without I/O: both clients fetch the parts.
 
-use ollm_protocol::content::Record;
-use ollm_protocol::method::{ContextBuild, ContextInspect, SessionGetRecord};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ollm_protocol::content::{FileHash, Record};
+use ollm_protocol::method::{
+    ContextBuild, ContextInspect, SessionGetFileContent, SessionGetRecord,
+};
 use ollm_protocol::methods::TextPart;
 use ollm_protocol::methods::context::ContextGetBuildParams;
 use ollm_protocol::methods::session::SessionGetRecordParams;
+use ollm_protocol::methods::session::files::SessionGetFileContentParams;
 use ollm_protocol::{ErrorKind, Method as _, SessionId};
 
 use crate::error::ClientError;
@@ -23,6 +28,12 @@ pub(super) trait PartParams {
 }
 
 impl PartParams for SessionGetRecordParams {
+    fn cursor(&mut self) -> &mut Option<String> {
+        &mut self.cursor
+    }
+}
+
+impl PartParams for SessionGetFileContentParams {
     fn cursor(&mut self) -> &mut Option<String> {
         &mut self.cursor
     }
@@ -70,6 +81,24 @@ pub(super) fn whole_record(json: &str, stub: &Record) -> Result<Record, ClientEr
         source,
     })?;
     Ok(Record { active: stub.active, ..record })
+}
+
+/// Returns the parts of a kept content of a file.
+pub(super) const fn file_parts(
+    session_id: SessionId,
+    hash: FileHash,
+) -> TextParts<SessionGetFileContentParams> {
+    TextParts::new(SessionGetFileContentParams { session_id, hash, cursor: None })
+}
+
+/// Returns the content whose parts were joined.
+///
+/// **Errors**: [`ClientError::BadReply`] if the text is not base64.
+pub(super) fn file_content(base64: &str) -> Result<Vec<u8>, ClientError> {
+    STANDARD.decode(base64).map_err(|error| ClientError::BadReply {
+        method: SessionGetFileContent::NAME.to_owned(),
+        source: serde::de::Error::custom(error),
+    })
 }
 
 /// Returns the parts of the context that was too large for the response of `method`; `None` for other errors.

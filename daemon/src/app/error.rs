@@ -6,7 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE, Meta, PERMISSIONS, permissions};
+use ollm_protocol::content::{
+    FileHash, LoopPattern, MIN_CONTEXT_SIZE, Meta, PERMISSIONS, permissions,
+};
 use ollm_protocol::limits::{
     MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, MAX_PART_BYTES, MAX_RESULT_BYTES, OverLimit, json_bytes,
     part_of,
@@ -83,6 +85,12 @@ pub(crate) enum AppError {
         "build {build_id} cannot be repeated: the configuration or the tokenizer changed; build again"
     )]
     BuildChanged { build_id: String },
+    /// The session keeps no content with this hash.
+    #[error("session {id} does not keep the content {hash}")]
+    ContentNotKept { id: SessionId, hash: FileHash },
+    /// A content that the session keeps is damaged.
+    #[error("a content that session {id} keeps is damaged")]
+    ContentDamaged { id: SessionId, path: PathBuf },
     /// The configuration allows no snapshot files.
     #[error("snapshots.enabled is false, so no snapshot is written; undo works without them")]
     SnapshotsDisabled,
@@ -233,6 +241,11 @@ pub(crate) enum ChatError {
     /// No turn of the session waits for tool results.
     #[error("no turn of session {id} waits for results of tools")]
     NoPendingCalls { id: SessionId },
+    /// No turn of the session is running.
+    #[error("no turn of session {id} is running; its answers are in the session")]
+    NotRunning { id: SessionId },
+    #[error("too many clients follow the turn of session {id}")]
+    TooManyFollowers { id: SessionId },
     #[error("the turn was canceled")]
     Canceled { partial: Option<Seq> },
     #[error("{source}")]
@@ -278,6 +291,8 @@ impl ChatError {
             Self::UnexpectedCall { partial, .. } => Some(*partial),
             Self::Conflict { .. }
             | Self::NoPendingCalls { .. }
+            | Self::NotRunning { .. }
+            | Self::TooManyFollowers { .. }
             | Self::NoServer(_)
             | Self::ToolTimeout { .. }
             | Self::NoVision { .. } => None,

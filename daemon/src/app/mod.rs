@@ -3,7 +3,7 @@
 //!
 //! From the ground up, each module using only those before it (`tests/it/tidy/modules.rs` has the whole order):
 //!
-//! - [`error`], `build_request`; `path`, `cache`, `chat_history`, `counts`, `running`, `schedule`, `uploads`, `previews`,
+//! - [`error`], `build_request`; `path`, `cache`, `chat_history`, `counts`, `turn_feed`, `running`, `schedule`, `uploads`, `previews`,
 //!   `model_limits`, `model_speed`, `placement`, `hook_runs`: values and state without behavior across modules; [`core`]: the handles over all of it.
 //! - `store_work`: work on everything that is stored. `drafts`, `writes`: records before they are written; `partial`: answers that are being written; `change`: the three
 //!   forms in which a session changes.
@@ -52,6 +52,7 @@ pub(crate) mod sessions;
 pub(crate) mod snapshots;
 pub(crate) mod store_check;
 mod store_work;
+mod turn_feed;
 mod uploads;
 mod writes;
 

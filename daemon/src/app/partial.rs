@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::core::Core;
 use super::drafts::{message_drafts, uncounted};
 use super::error::Result;
+use super::turn_feed::{AnswerBytes, AnswerText, TurnFeed};
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError, SessionState};
 
@@ -39,50 +40,46 @@ struct AnswerPiece {
 pub(crate) struct PartialWriter {
     id: SessionId,
     model: String,
-    text_bytes: usize,
-    thinking_bytes: usize,
+    /// The part of the answer that is recorded.
+    written: AnswerBytes,
     last: Instant,
 }
 
 impl PartialWriter {
     pub(crate) fn new(id: SessionId, model: &str) -> Self {
-        let last = Instant::now();
-        Self { id, model: model.to_owned(), text_bytes: 0, thinking_bytes: 0, last }
+        let (written, last) = (AnswerBytes::default(), Instant::now());
+        Self { id, model: model.to_owned(), written, last }
     }
 
     /// Waits until a piece with the new part of the answer is due: for ever if there is none.
-    pub(crate) async fn due(&self, text: &str, thinking: &str) {
-        if self.has_grown(text, thinking) {
+    pub(crate) async fn due(&self, feed: &TurnFeed) {
+        if feed.answer_bytes() != self.written {
             tokio::time::sleep_until(self.last + INTERVAL).await;
         } else {
             std::future::pending::<()>().await;
         }
     }
 
-    fn has_grown(&self, text: &str, thinking: &str) -> bool {
-        text.len() > self.text_bytes || thinking.len() > self.thinking_bytes
-    }
-
     /// Queues a piece with the new part of the answer, at most once a second.
     ///
     /// Does not wait for the sync: an error of the disk is reported when the whole answer is written.
-    pub(crate) fn write(&mut self, core: &Core, text: &str, thinking: &str) {
-        if !self.has_grown(text, thinking) || self.last.elapsed() < INTERVAL {
+    pub(crate) fn write(&mut self, core: &Core, feed: &TurnFeed) {
+        if self.last.elapsed() < INTERVAL {
             return;
         }
-        let piece = AnswerPiece {
-            model: self.model.clone(),
-            thinking: thinking[self.thinking_bytes..].to_owned(),
-            text: text[self.text_bytes..].to_owned(),
-        };
+        let bytes = feed.answer_bytes();
+        if bytes == self.written {
+            return;
+        }
+        let AnswerText { thinking, text } = feed.answer_since(self.written);
+        let piece = AnswerPiece { model: self.model.clone(), thinking, text };
         let data = serde_json::to_value(&piece).expect("a struct of strings is JSON");
         let custom = Custom { name: Custom::PARTIAL_ANSWER.to_owned(), data, context_text: None };
         let draft = uncounted(RecordBody::Custom(custom));
         if let Err(error) = core.sessions.append(self.id, vec![draft], None) {
             tracing::warn!(session = %self.id, "a piece of an answer is not recorded: {error}");
         }
-        (self.text_bytes, self.thinking_bytes) = (text.len(), thinking.len());
-        self.last = Instant::now();
+        (self.written, self.last) = (bytes, Instant::now());
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{AppError, ChatError, Result};
+use super::turn_feed::{JoinedFeed, TurnFeed};
 
 /// A registry that holds at most one `T` per session.
 pub(crate) struct Exclusive<T>(Arc<Holders<T>>);
@@ -57,9 +58,14 @@ impl<T> Exclusive<T> {
         Ok(Claim { holders: Arc::clone(&self.0), session_id, value: holder.value })
     }
 
+    /// Returns the holder of a session's place.
+    pub(crate) fn holder(&self, session_id: SessionId) -> Option<Holder<T>> {
+        self.0.lock().get(&session_id).cloned()
+    }
+
     /// Returns the value that is registered for a session.
     pub(crate) fn get(&self, session_id: SessionId) -> Option<Arc<T>> {
-        self.0.lock().get(&session_id).map(|holder| Arc::clone(&holder.value))
+        self.holder(session_id).map(|holder| holder.value)
     }
 
     pub(crate) fn is_running(&self, session_id: SessionId) -> bool {
@@ -85,8 +91,7 @@ impl<T> Exclusive<T> {
     /// Waits until no value is registered for a session. Cancel safe.
     pub(crate) async fn wait_until_free(&self, session_id: SessionId) {
         loop {
-            let holder = self.0.lock().get(&session_id).cloned();
-            match holder {
+            match self.holder(session_id) {
                 Some(holder) => holder.ended().await,
                 None => return,
             }
@@ -124,6 +129,15 @@ pub(crate) struct RunningTurn {
     pub(crate) cancel: CancellationToken,
     /// The tool calls whose results the turn waits for.
     pub(crate) pending_calls: PendingCalls,
+    /// The answer that is being written, and the clients that follow the turn.
+    pub(crate) feed: TurnFeed,
+}
+
+impl RunningTurn {
+    /// Adds a follower of the turn; returns `None` if there are too many.
+    pub(crate) fn join(&self) -> Option<JoinedFeed> {
+        self.feed.join(&self.model, self.started, || self.pending_calls.missing())
+    }
 }
 
 /// A compaction that is running.
@@ -199,6 +213,11 @@ impl PendingCalls {
     /// Starts to wait for the calls of a message.
     pub(crate) fn begin(&self, message: Seq, calls: Vec<ChatToolCall>) {
         *self.state.lock() = PendingState { message: Some(message), missing: calls, n_writing: 0 };
+    }
+
+    /// Returns the calls without a result.
+    fn missing(&self) -> Vec<ChatToolCall> {
+        self.state.lock().missing.clone()
     }
 
     /// Stops waiting and returns the ids of the calls without a result.

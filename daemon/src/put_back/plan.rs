@@ -289,7 +289,12 @@ impl PlanItem {
         match &self.fate {
             FileFate::Change(change) => {
                 let (status, action) = (FileStatus::PutBack, Some(action_of(change)));
-                PlannedFile { path, status, action, reason: None, loses: self.loses.clone() }
+                let hash = match change.wanted {
+                    FileState::Hash(hash) if action != Some(FileAction::SetMode) => Some(hash),
+                    _ => None,
+                };
+                let loses = self.loses.clone();
+                PlannedFile { path, status, action, hash, reason: None, loses }
             }
             FileFate::Same(_) => {
                 let reason = Some("the calls left the file as it was".to_owned());
@@ -297,13 +302,21 @@ impl PlanItem {
                     path,
                     status: FileStatus::Unchanged,
                     action: None,
+                    hash: None,
                     reason,
                     loses: Vec::new(),
                 }
             }
             FileFate::Left(status, reason) => {
                 let reason = Some(reason.clone());
-                PlannedFile { path, status: *status, action: None, reason, loses: Vec::new() }
+                PlannedFile {
+                    path,
+                    status: *status,
+                    action: None,
+                    hash: None,
+                    reason,
+                    loses: Vec::new(),
+                }
             }
         }
     }

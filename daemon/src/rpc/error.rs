@@ -351,6 +351,10 @@ impl From<ChatError> for RpcError {
                 .with_hint(format!("ollmctl call chat.cancel '{{\"sessionId\":\"{id}\"}}'"))
                 .with_field("holder", format!("{model} since {since}")),
             ChatError::NoPendingCalls { .. } => reply(ErrorKind::Conflict),
+            ChatError::NotRunning { id } => {
+                reply(ErrorKind::TurnNotFound).with_hint(format!("ollmctl sessions view {id}"))
+            }
+            ChatError::TooManyFollowers { .. } => reply(ErrorKind::Busy),
             ChatError::Canceled { .. } => reply(ErrorKind::Canceled),
             ChatError::Model { source, .. } => source.into(),
             ChatError::NoServer(none) => {
@@ -530,6 +534,10 @@ impl From<AppError> for RpcError {
             AppError::Snapshot(error) => error.into(),
             AppError::Files(error) => error.into(),
             AppError::Storage(error) => error.into(),
+            AppError::ContentNotKept { .. } => reply(ErrorKind::ContentNotFound),
+            AppError::ContentDamaged { path, .. } => {
+                reply(ErrorKind::Corrupted).with_field("path", path.to_string_lossy())
+            }
             AppError::SnapshotsDisabled => reply(ErrorKind::Config),
             AppError::Invalid { field: "model", .. } => {
                 reply(ErrorKind::InvalidParams).with_hint("ollmctl models list")

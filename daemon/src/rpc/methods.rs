@@ -98,6 +98,7 @@ fn session(registry: &mut Registry) {
     registry.app::<m::SessionRecordCustom, _, _>(input::record_custom);
     registry.app_blocking::<m::SessionGet>(read::get);
     registry.app_blocking::<m::SessionGetRecord>(read::get_record);
+    registry.app_blocking::<m::SessionGetFileContent>(read::get_file_content);
     registry.app_blocking::<m::SessionResume>(read::resume);
     registry.app_blocking::<m::SessionList>(list::list);
     registry.app_blocking::<m::SessionSearch>(list::search);

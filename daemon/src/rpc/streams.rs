@@ -1,4 +1,4 @@
-//! The methods that stream: `chat.send`, `event.subscribe` and `files.watch`, each a subscription of one client.
+//! The methods that stream: `chat.send`, `chat.follow`, `event.subscribe` and `files.watch`, each a subscription of one client.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,12 +7,13 @@ use jsonrpsee::core::SubscriptionError;
 use jsonrpsee::types::{ErrorObjectOwned, Params};
 use jsonrpsee::{Extensions, PendingSubscriptionSink, SubscriptionCloseResponse, SubscriptionSink};
 use ollm_protocol::method::{
-    CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE, ChatSend, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE,
-    EventSubscribe, FILES_NOTIFICATION, FILES_UNWATCH, FilesWatch,
+    CHAT_NOTIFICATION, CHAT_UNFOLLOW, CHAT_UNSUBSCRIBE, ChatFollow, ChatSend, EVENT_NOTIFICATION,
+    EVENT_UNSUBSCRIBE, EventSubscribe, FILES_NOTIFICATION, FILES_UNWATCH, FilesWatch,
 };
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::files::FilesWatchParams;
+use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{ErrorKind, Method};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
@@ -21,7 +22,9 @@ use tracing::Instrument;
 use super::decode::decode;
 use super::error::RpcError;
 use super::{Handles, Registry, call_span};
+use crate::app::chat::follow::TurnFollower;
 use crate::app::chat::{self, StartedTurn};
+use crate::app::error::AppError;
 use crate::app::files;
 use crate::events::{EventFilter, EventSubscription};
 use crate::files::FilesSubscription;
@@ -34,6 +37,8 @@ pub(super) fn register(registry: &mut Registry) {
     let module = &mut registry.module;
     let (name, notification) = (ChatSend::NAME, CHAT_NOTIFICATION);
     module.register_subscription(name, notification, CHAT_UNSUBSCRIBE, send_chat).expect(unique);
+    let name = ChatFollow::NAME;
+    module.register_subscription(name, notification, CHAT_UNFOLLOW, follow_chat).expect(unique);
     let (name, notification) = (EventSubscribe::NAME, EVENT_NOTIFICATION);
     module.register_subscription(name, notification, EVENT_UNSUBSCRIBE, subscribe).expect(unique);
     let (name, notification) = (FilesWatch::NAME, FILES_NOTIFICATION);
@@ -50,14 +55,13 @@ async fn send_chat(
     let span = call_span(ChatSend::NAME, &extensions);
     match start_turn(&handles, &params).instrument(span.clone()).await {
         Err(error) => pending.reject(error).await,
-        Ok((turn, detach)) => {
-            let cancel = turn.cancel.clone();
+        Ok((mut turn, detach)) => {
             if let Ok(sink) = pending.accept().await {
-                relay(turn, sink).instrument(span).await;
+                relay(&mut turn, sink).instrument(span).await;
             }
             // A client that leaves ends the turn unless it is detached.
             if !detach {
-                cancel.cancel();
+                turn.cancel();
             }
         }
     }
@@ -75,7 +79,7 @@ async fn start_turn(
 }
 
 /// Relays the events of a turn until it ends or its client leaves.
-async fn relay(mut turn: StartedTurn, sink: SubscriptionSink) {
+async fn relay(turn: &mut StartedTurn, sink: SubscriptionSink) {
     loop {
         // A client may leave while the model reads the prompt, which is silent for minutes.
         let event = tokio::select! {
@@ -83,11 +87,55 @@ async fn relay(mut turn: StartedTurn, sink: SubscriptionSink) {
             () = sink.closed() => return,
             event = turn.events.recv() => event,
         };
-        let Some(event) = event else { return };
-        if !send(&sink, &event.unwrap_or_else(|error| error_event(error.into()))).await {
+        let Some(event) = event else { break };
+        if !send(&sink, &event).await {
             return;
         }
     }
+    let last = turn.last(failed_turn).unwrap_or_else(|| error_event(RpcError::internal()));
+    send(&sink, &last).await;
+}
+
+/// Joins a turn, accepts the subscription, and relays the events of the turn. A client that leaves does not end it.
+async fn follow_chat(
+    params: Params<'static>,
+    pending: PendingSubscriptionSink,
+    handles: Arc<Handles>,
+    extensions: Extensions,
+) -> SubscriptionCloseResponse {
+    let span = call_span(ChatFollow::NAME, &extensions);
+    let joined = async {
+        let params: SessionIdParams = decode(ChatFollow::NAME, &params)?;
+        chat::follow::follow(&handles.core, params).await.map_err(RpcError::from)
+    };
+    match joined.instrument(span.clone()).await {
+        Err(error) => pending.reject(error).await,
+        Ok(follower) => {
+            if let Ok(sink) = pending.accept().await {
+                relay_followed(follower, sink).instrument(span).await;
+            }
+        }
+    }
+    SubscriptionCloseResponse::None
+}
+
+async fn relay_followed(mut turn: TurnFollower, sink: SubscriptionSink) {
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = sink.closed() => return,
+            event = turn.next(failed_turn) => event,
+        };
+        let Some(event) = event else { return };
+        if !send(&sink, &event).await {
+            return;
+        }
+    }
+}
+
+/// Returns the last event of a turn that failed.
+fn failed_turn(error: AppError) -> ChatEvent {
+    error_event(error.into())
 }
 
 /// Returns the last event of a failed turn, with the content of an error reply.

@@ -301,6 +301,8 @@ pub struct PlannedFile {
     pub status: FileStatus,
     /// For `putBack`: the change.
     pub action: Option<FileAction>,
+    /// For `replace` and `create`: the content that the file gets, which `session.getFileContent` returns.
+    pub hash: Option<FileHash>,
     /// For other statuses: the reason, for people.
     pub reason: Option<String>,
     /// For `putBack`: what the file loses. Everything else that belongs to it is kept.

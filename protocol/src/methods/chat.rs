@@ -10,7 +10,7 @@ use crate::content::{
     CountKind, CutRecord, FileWriteInput, NotKept, RecalledRecord, Reliability, TokenLogprob,
     ToolResult, is_zero,
 };
-use crate::{Seq, SessionId};
+use crate::{Seq, SessionId, Timestamp};
 
 /// The params of `chat.send`.
 #[skip_serializing_none]
@@ -189,6 +189,36 @@ pub enum ChatEvent {
         /// The data of the error, as in an error reply. `seq` is the record of the partial answer, if there is one.
         data: Value,
     },
+}
+
+/// An event of `chat.follow`. The first one is `running`; the last one is `done` or `error`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[expect(clippy::large_enum_variant, reason = "most are the large one, and each is read once")]
+pub enum FollowEvent {
+    /// The turn as it is now, which replaces everything that the client knows of it: the first event, and again after a
+    /// client was so slow that it missed events. The last `phase` follows if the answer has not begun, and `toolCalls` with the calls without a result
+    /// if the turn waits for some.
+    Running {
+        /// The record of the user's message; absent without a message, and before it is recorded.
+        seq: Option<Seq>,
+        /// The model that answers.
+        model: String,
+        /// The start of the turn.
+        started_at: Timestamp,
+        /// The thinking of the newest answer so far; empty if there is none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        thinking: String,
+        /// The text of the newest answer so far; empty if there is none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
+        /// The record of the newest answer, if it is recorded as a message already.
+        answer_seq: Option<Seq>,
+    },
+    /// An event of the turn.
+    #[serde(untagged)]
+    Event(ChatEvent),
 }
 
 /// The side that answers tool calls instead of the client.

@@ -2,6 +2,7 @@
 
 mod empty_answer;
 mod failures;
+mod follow;
 mod retry;
 mod tools;
 

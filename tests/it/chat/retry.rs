@@ -54,6 +54,8 @@ fn retried_key_of_an_answered_turn_returns_the_same_answer() {
     let mut chat = ModelSession::new(&fake);
     let mut params = chat.message("once");
     params["key"] = json!("k");
+    let mut other = chat.daemon.wire();
+    other.subscribe(json!({ "kinds": ["turn-started", "turn-ended"] }));
     chat.send(params.clone());
     let first = chat.events_until("done").pop().unwrap();
     chat.send(params);
@@ -61,6 +63,11 @@ fn retried_key_of_an_answered_turn_returns_the_same_answer() {
     assert_eq!(again[0]["duplicate"], true);
     assert_eq!(again.last().unwrap()["seq"], first["seq"]);
     assert_eq!(fake.requests("/api/chat").len(), 1);
+    // No turn ran, so nothing that follows a turn is done again.
+    let next = chat.turn("another").pop().unwrap();
+    let ends: Vec<_> = (0..4).map(|_| other.event()).collect();
+    let seqs = [&json!(1), &first["seq"], &json!(5), &next["seq"]];
+    assert_eq!(ends.iter().map(|event| &event["seq"]).collect::<Vec<_>>(), seqs, "{ends:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn blobs(sandbox: &Sandbox, session: &str) -> Vec<String> {
 
 fn recorded(wire: &mut Wire, session: &str) -> Value {
     let records = wire.records(session);
-    records.last().unwrap()["toolCall"].clone()
+    records.iter().rev().find_map(|record| record.get("toolCall")).unwrap().clone()
 }
 
 #[test]
@@ -95,6 +95,50 @@ fn contents_over_a_limit_become_unknown_and_the_reply_says_so() {
     let without = wire.create(json!({}));
     let reply = wire.ok("session.recordToolCall", call(&without, json!([write("a", "1")])));
     assert_eq!(reply["notKept"]["files"][0]["reason"], "noProject");
+}
+
+#[test]
+fn kept_contents_are_returned_in_parts() {
+    let sandbox = Sandbox::new();
+    sandbox.write_config("snapshots: { fileLimit: 16MiB }\n");
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let project = sandbox.project_dir("p");
+    let session = wire.create(json!({ "projectPath": project }));
+    let keep = |wire: &mut Wire, before: Value| {
+        let writes = json!([{ "path": "a.rs", "before": before, "after": "absent" }]);
+        wire.ok("session.recordToolCall", call(&session, writes));
+        let hash = &recorded(wire, &session)["writes"][0]["before"]["hash"];
+        hash.as_str().unwrap().to_owned()
+    };
+    let hash = keep(&mut wire, json!({ "text": "old\n" }));
+    let undone = wire.ok("session.undo", json!({ "sessionId": session, "files": "preview" }));
+    let planned = json!({ "path": "a.rs", "status": "putBack", "action": "create", "hash": hash });
+    assert_eq!(undone["files"]["files"], json!([planned]));
+    let check = |wire: &mut Wire, before: Value, expect: &str, n_parts: usize| {
+        let hash = keep(wire, before);
+        let params = json!({ "sessionId": session, "hash": hash });
+        let parts = wire.pages("session.getFileContent", params);
+        let base64: String = parts.iter().map(|part| part["data"].as_str().unwrap()).collect();
+        assert!(base64 == expect && parts.len() == n_parts, "{} parts", parts.len());
+        let last = parts.last().unwrap();
+        assert_eq!(last["done"], last["total"]);
+    };
+    check(&mut wire, json!({ "text": "old\n" }), "b2xkCg==", 1);
+    check(&mut wire, json!({ "text": "" }), "", 1);
+    check(&mut wire, json!({ "base64": "AP8=" }), "AP8=", 1);
+    let large = json!({ "text": "a".repeat(10_000_002) });
+    check(&mut wire, large, &"YWFh".repeat(3_333_334), 2);
+    let params = |hash: &str| json!({ "sessionId": session, "hash": hash });
+    let mut wrong = params(&hash);
+    wrong["cursor"] = json!("1");
+    wire.refused("session.getFileContent", wrong, "invalidParams");
+    wire.refused("session.getFileContent", params(&"0".repeat(64)), "contentNotFound");
+    wire.refused("session.getFileContent", params("../../config.yaml"), "invalidParams");
+    let blob = sandbox.home().join(format!("sessions/{session}.blobs/{hash}"));
+    std::fs::write(blob, "new\n").unwrap();
+    wire.refused("session.getFileContent", params(&hash), "corrupted");
+    let none = json!({ "sessionId": "00000000-0000-7000-8000-000000000000", "hash": hash });
+    wire.refused("session.getFileContent", none, "sessionNotFound");
 }
 
 #[test]

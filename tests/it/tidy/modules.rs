@@ -31,6 +31,7 @@ const APP_FLOORS: &[(&str, &[&str])] = &[
     ("build_request", &[]),
     ("uploads", &[]),
     ("chat_history", &[]),
+    ("turn_feed", &[]),
     ("running", &[]),
     ("model_limits", &[]),
     ("model_speed", &[]),

@@ -268,9 +268,19 @@ return {
     t.turn(chat, "first")
     local other = vim.system({ vim.env.OLLM_BIN .. "/ollmctl", "chat", "-c", "from elsewhere [pieces 60]" }, {})
     wait_shown(chat, "from elsewhere")
-    t.contains(vim.wo[window_of(chat)].winbar, "another client asks")
+    t.wait("the bar says so", function()
+      return vim.wo[window_of(chat)].winbar:find("another client asks", 1, true)
+    end)
     wait_shown(chat, "piece 5")
     t.equal(nil, t.shown(chat):find("piece 60", 1, true))
+    -- A chat that is closed leaves the turn running, and shows all of it when it is opened again.
+    local id = chat:id()
+    vim.api.nvim_buf_delete(chat.view.buffer, { force = true })
+    chat = require("ollm.chat").for_session(id)
+    chat:open()
+    wait_shown(chat, "piece 7")
+    assert(chat.foreign and #chat.foreign.answer > 0, "the answer is streamed")
+    t.contains(t.shown(chat), "piece 1")
     wait_shown(chat, "piece 60")
     t.wait("the end", function()
       return chat.foreign == nil
@@ -314,7 +324,7 @@ return {
     t.wait("the partial answer is recorded", function()
       local page = t.call("session.get", { sessionId = chat:id() })
       return vim.iter(page.records):any(function(record)
-        return require("ollm.transcript").partial(record) ~= nil
+        return record.type == "custom" and record.custom.name == "ollm.partialAnswer"
       end)
     end)
     t.kill_daemon()

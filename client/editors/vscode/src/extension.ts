@@ -41,7 +41,6 @@ export function activate(context: vscode.ExtensionContext): void {
     connection,
     projectPath,
     nextModel: undefined,
-    home: () => resolveAddress(addressSettings()).home,
     showChat: () => view.reveal(),
     drawSessions: () => tree.refresh(),
     sessions: new SessionsModel(connection, projectPath, () => tree.refresh()),

@@ -143,13 +143,40 @@ describe('chat', () => {
       const message = { role: 'user', content: 'from a shell [pieces 5000]' };
       await raw.call('chat.send', { sessionId: chat.session!.sessionId, message });
       await until('the question', () => page.texts('user').includes(message.content));
-      await until('the pieces that the daemon recorded', () =>
-        page.texts('assistant').some((text) => text.includes('piece 9')),
-      );
+      const seen = page.log.length;
+      await until('the pieces', () => page.texts('assistant').some((text) => text.includes('piece 9')));
+      assert.ok(page.log.slice(seen).some((item) => item.type === 'delta'), 'they arrive one by one');
+      // A window that opens in the middle of the answer shows all of it.
+      const second = slow.chat();
+      await second.chat.open(chat.session!.sessionId);
+      await until('the answer in the second window', () => second.page.texts('assistant')[1]?.includes('piece 19'));
+      assert.match(second.page.texts('assistant')[1], /^piece 1\npiece 2\n/);
+      assert.deepEqual(second.page.texts('user'), page.texts('user'));
       assert.equal(page.isRunning, true);
       await chat.stop();
       await until('the end', () => !page.isRunning && page.last('conversation')?.canRetry);
+      await until('the end in the second window', () => !second.page.isRunning);
+      assert.deepEqual(second.page.texts('error'), page.texts('error'));
       raw.close();
+    } finally {
+      slow.end();
+    }
+  });
+
+  it('goes on with its own answer after the connection was lost', async () => {
+    const slow = await Scratch.begin(20);
+    try {
+      const { connection, chat, page } = slow.chat();
+      await chat.send('count [pieces 120]', 1);
+      await until('the first pieces', () => page.texts('assistant')[0]?.includes('piece 9'));
+      await connection.restart();
+      await until('the answer goes on', () => page.isRunning && page.texts('assistant')[0]?.includes('piece 30'));
+      assert.deepEqual(page.texts('error'), []);
+      await until('the end', () => !page.isRunning && page.texts('assistant')[0]?.includes('piece 120'));
+      await until('the record', () => page.last('conversation')?.items.some((item) => item.seq && !item.live));
+      const numbers = [...page.texts('assistant')[0].matchAll(/piece (\d+)/g)].map(([, number]) => Number(number));
+      assert.deepEqual(numbers, [...Array(120).keys()].map((at) => at + 1));
+      assert.deepEqual(page.texts('user'), ['count [pieces 120]']);
     } finally {
       slow.end();
     }

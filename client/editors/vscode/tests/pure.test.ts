@@ -11,7 +11,7 @@ import type { FilePlan, SessionRecord } from '../src/core/protocol';
 import { titleOf } from '../src/core/sessionsModel';
 import { ago, clean, clip, inert, modelName, oneLine } from '../src/core/text';
 import { canRetry, itemsOf } from '../src/core/transcript';
-import { isUnfinished, planQuestion, planRows, planWarnings, targets } from '../src/core/undoPlan';
+import { isUnfinished, planQuestion, planRows, planWarnings } from '../src/core/undoPlan';
 
 const root = path.resolve(__dirname, '../..');
 
@@ -82,17 +82,6 @@ describe('undo plan', () => {
     kept: [{ path: '', file: '.ollm-undo-1/0' }],
   };
   const operations = [{ seq: 5, throughSeq: 7, kind: 'turn', text: 'write files' }];
-  const hash = (letter: string) => ({ hash: letter.repeat(64) });
-  const call = (seq: number, writes: object[]) =>
-    ({ seq, at: '', type: 'toolCall', toolCall: { writes } }) as unknown as SessionRecord;
-  const records = [
-    call(4, [{ path: 'a.txt', before: hash('0'), after: hash('1') }]),
-    call(5, [
-      { path: 'a.txt', before: hash('1'), after: hash('2') },
-      { path: 'b\u001b.txt', before: 'absent', after: hash('3') },
-    ]),
-    call(7, [{ path: 'a.txt', before: hash('2'), after: hash('4') }]),
-  ];
 
   it('lists the files that change first, without control characters', () => {
     const rows = planRows(plan);
@@ -119,16 +108,6 @@ describe('undo plan', () => {
       planWarnings({ ...plan, unlisted: 2, unrecordedCalls: 0, kept: [] })[0],
       '2 more files are not listed',
     );
-  });
-
-  it('compares with the content before the first call that is undone, and after the last that is redone', () => {
-    const undo = targets('undo', plan, operations, records);
-    assert.deepEqual(undo.get('a.txt'), hash('1'));
-    assert.equal(undo.get('b\u001b.txt'), 'absent');
-    const redo = targets('redo', plan, operations, records);
-    assert.deepEqual(redo.get('a.txt'), hash('4'));
-    // The state does not fit the action, so nothing is shown rather than something wrong.
-    assert.equal(redo.has('b\u001b.txt'), false);
   });
 });
 

@@ -29,6 +29,7 @@ use crate::commands::snapshot::{self, SnapshotCommand};
 use crate::error::ClientError;
 use crate::render::Style;
 use crate::render::session_table::heading;
+use crate::render::terminal::Terminal;
 use crate::render::transcript::Transcript;
 use crate::render::wrap::wrap;
 
@@ -65,6 +66,8 @@ pub(super) fn run(
     let has_model = chat.session.require_model(chat.ctx);
     chat.reported(has_model)?;
     chat.greet()?;
+    let joined = chat.join();
+    chat.reported(joined)?;
     editor.keep_lines(chat.session_id());
     let mut interrupted_before = false;
     loop {
@@ -149,6 +152,34 @@ impl InteractiveChat<'_, '_> {
                 let with = model.map_or_else(String::new, |model| format!(" with {model}"));
                 self.remark(&format!("a new session{with}; /help lists the commands"));
             }
+        }
+        Ok(())
+    }
+
+    /// Shows the answer that the session is giving to another client, if there is one.
+    fn join(&mut self) -> CommandResult {
+        let Some(id) = self.session_id() else { return Ok(()) };
+        let mut screen = Screen::new(self.is_plain, self.ctx.terminal);
+        let text = "another client is being answered; Ctrl-C leaves that answer, which goes on";
+        let on_joined = |terminal: &Terminal| {
+            let line = wrap(&Style::Faint.paint(text), terminal.err_columns(), 0);
+            terminal.eprintln(&line);
+        };
+        let end = self.turns.join(id, &on_joined, &mut screen, self.ctx);
+        if let Some(usage) = screen.usage_line() {
+            self.note(&format!("{usage}\n"));
+        }
+        let is_canceled = |error: &CommandError| {
+            let failure = error.rpc_failure();
+            failure.is_some_and(|failure| failure.kind == Some(ErrorKind::Canceled))
+        };
+        match end {
+            Ok(Some(TurnEnd::Abandoned)) => {
+                self.remark("that answer goes on; /history shows it when it has ended");
+            }
+            Ok(_) => {}
+            Err(error) if is_canceled(&error) => self.remark("that answer was canceled"),
+            Err(error) => return Err(error),
         }
         Ok(())
     }

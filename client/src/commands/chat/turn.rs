@@ -1,4 +1,5 @@
-//! Chat turns: follows the events of a turn, reports that time passes, and cancels the turn after Ctrl-C.
+//! Chat turns: follows the events of a turn, reports that time passes, and cancels the turn after Ctrl-C; a turn of another
+//! client is only left.
 //!
 //! **Invariant**: the connection of a turn belongs to a thread of its own, so that the user can leave even if the daemon
 //! hangs.
@@ -8,16 +9,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{ChatCancel, ChatSend};
-use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams, FollowEvent};
 use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{ErrorKind, Method as _, SessionId};
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::suspend::{self, StopGuard, StopKey};
 use crate::background;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::connection::{BlockingClient, Connector};
+use crate::connection::{BlockingClient, BlockingEvents, Connector, ShownTurn, TurnStep};
 use crate::error::ClientError;
 use crate::interrupts::Interrupts;
 use crate::render::terminal::Terminal;
@@ -140,6 +142,66 @@ impl TurnRunner {
         shown.map(|()| end)
     }
 
+    /// Shows the turn of another client from now on; `None` if none runs. Ctrl-C leaves the turn, which goes on
+    /// (`Abandoned`). Calls `on_joined` before anything is shown.
+    pub(super) fn join(
+        &self,
+        session_id: SessionId,
+        on_joined: &dyn Fn(&Terminal),
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult<Option<TurnEnd>> {
+        let guard = self.interrupts.begin(ctx.terminal);
+        let stops = self.stop_key.guard();
+        let end = self.follow_joined(session_id, on_joined, output, &stops, ctx);
+        drop(guard);
+        let shown = output.on_end(ctx.terminal);
+        drop(stops);
+        let end = end?;
+        shown.map(|()| end)
+    }
+
+    fn follow_joined(
+        &self,
+        session_id: SessionId,
+        on_joined: &dyn Fn(&Terminal),
+        output: &mut dyn TurnOutput,
+        stops: &StopGuard<'_>,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult<Option<TurnEnd>> {
+        let connector = ctx.connector().clone();
+        let updates = spawn_events(connector, move |client| client.follow_chat(session_id))?;
+        let mut joined = JoinedTurn::default();
+        loop {
+            stop_if_wanted(stops, output, ctx.terminal)?;
+            if self.interrupts.count() > 0 {
+                return Ok(Some(TurnEnd::Abandoned));
+            }
+            let raw = match next_update(&updates, output, ctx.terminal)? {
+                Some(Ok(raw)) => raw,
+                Some(Err(error)) if error.kind() == ErrorKind::TurnNotFound.as_str() => {
+                    return Ok(None);
+                }
+                Some(Err(error)) => return Err(error.into()),
+                None => continue,
+            };
+            let Ok(event) = serde_json::from_str(raw.get()) else { continue };
+            if !joined.has_begun {
+                on_joined(ctx.terminal);
+            }
+            for event in joined.events(event) {
+                output.on_event(Some(&event), &raw, ctx.terminal)?;
+                match event {
+                    ChatEvent::Done { .. } => return Ok(Some(TurnEnd::Answered)),
+                    ChatEvent::Error { code, message, data } => {
+                        return Err(ClientError::of_turn(code, message, data).into());
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Runs a turn, if its message waits after the answer that the session is giving to another one.
     fn run_when_free(
         &self,
@@ -195,7 +257,8 @@ impl TurnRunner {
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
         let session = SessionIdParams { session_id: params.session_id };
-        let updates = spawn_turn(ctx.connector().clone(), params)?;
+        let connector = ctx.connector().clone();
+        let updates = spawn_events(connector, move |client| client.send_chat(&params))?;
         let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
         let mut has_answer = false;
         loop {
@@ -213,15 +276,8 @@ impl TurnRunner {
                 is_canceled = true;
                 spawn_cancel(ctx.connector().clone(), session.clone())?;
             }
-            let raw =
-                match updates.recv_timeout(output.tick_in().map_or(TICK, |time| time.min(TICK))) {
-                    Ok(update) => update?,
-                    Err(RecvTimeoutError::Timeout) => {
-                        output.on_tick(ctx.terminal)?;
-                        continue;
-                    }
-                    Err(RecvTimeoutError::Disconnected) => return Err(closed().into()),
-                };
+            let Some(update) = next_update(&updates, output, ctx.terminal)? else { continue };
+            let raw = update?;
             let event = serde_json::from_str::<ChatEvent>(raw.get()).ok();
             output.on_event(event.as_ref(), &raw, ctx.terminal)?;
             match event {
@@ -243,6 +299,38 @@ impl TurnRunner {
                 _ => {}
             }
         }
+    }
+}
+
+/// A turn of another client, as far as it is shown.
+#[derive(Default)]
+struct JoinedTurn {
+    shown: ShownTurn,
+    has_begun: bool,
+}
+
+impl JoinedTurn {
+    /// Returns the events of the turn that show an event of its follower.
+    fn events(&mut self, event: FollowEvent) -> Vec<ChatEvent> {
+        let (seq, model, missing, answer_seq) = match event {
+            FollowEvent::Event(event) => {
+                let is_new = self.shown.add(&event);
+                return is_new.then_some(event).into_iter().collect();
+            }
+            FollowEvent::Running { seq, model, thinking, text, answer_seq, .. } => {
+                (seq, model, self.shown.catch_up(thinking, text, answer_seq), answer_seq)
+            }
+        };
+        let missing = missing.into_iter().filter_map(|step| match step {
+            TurnStep::Event(event) => Some(*event),
+            TurnStep::Restarted => None,
+        });
+        if std::mem::replace(&mut self.has_begun, true) {
+            return missing.collect();
+        }
+        let accepted = ChatEvent::Accepted { seq, duplicate: false, model };
+        // What is recorded is among the messages that are shown already.
+        [accepted].into_iter().chain(missing.filter(|_| answer_seq.is_none())).collect()
     }
 }
 
@@ -279,11 +367,30 @@ fn without_canceling(
     error
 }
 
-/// Starts a turn in a thread that ends with the turn, with the receiver, or with the process.
-fn spawn_turn(connector: Connector, params: ChatSendParams) -> CommandResult<Receiver<TurnUpdate>> {
+/// Waits for the next update; shows that time passes, and returns `None`, if none arrives for a while.
+fn next_update(
+    updates: &Receiver<TurnUpdate>,
+    output: &mut dyn TurnOutput,
+    terminal: &mut Terminal,
+) -> CommandResult<Option<TurnUpdate>> {
+    match updates.recv_timeout(output.tick_in().map_or(TICK, |time| time.min(TICK))) {
+        Ok(update) => Ok(Some(update)),
+        Err(RecvTimeoutError::Timeout) => {
+            output.on_tick(terminal)?;
+            Ok(None)
+        }
+        Err(RecvTimeoutError::Disconnected) => Ok(Some(Err(closed()))),
+    }
+}
+
+/// Reads the events of a turn in a thread that ends with the turn, with the receiver, or with the process.
+fn spawn_events<E: DeserializeOwned>(
+    connector: Connector,
+    open: impl FnOnce(BlockingClient) -> Result<BlockingEvents<E>, ClientError> + Send + 'static,
+) -> CommandResult<Receiver<TurnUpdate>> {
     let (sender, updates) = sync_channel(WAITING_EVENTS);
     let send_events = move |sender: &SyncSender<TurnUpdate>| {
-        let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
+        let mut events = open(BlockingClient::connect(&connector)?)?;
         while let Some(raw) = events.next_raw()? {
             if sender.send(Ok(raw)).is_err() {
                 break;

@@ -11,9 +11,11 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ollm_protocol::methods::chat::{ChatEvent, FollowEvent};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, SessionId};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
@@ -38,7 +40,7 @@ const FRAME_TIME: Duration = Duration::from_millis(33);
 const GATHER_TIME: Duration = Duration::from_millis(5);
 /// The time between two looks at the clock: ages are shown in minutes.
 const SLOW_TICK: Duration = Duration::from_secs(30);
-/// The same while an answer is being written, whose pieces are recorded once a second.
+/// The same while something on the screen changes.
 const FAST_TICK: Duration = Duration::from_secs(1);
 /// The pause between two attempts to connect to a daemon that was stopped.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -53,6 +55,9 @@ const SIGNALS: [Signal; 5] = [Signal::TERM, Signal::HUP, Signal::INT, Signal::WI
 /// A connection and its events.
 type UiConnection = (AsyncClient, EventStream);
 
+/// The events of the turn of a session; `None` if none runs.
+type TurnOfSession = (SessionId, Option<EventStream<FollowEvent>>);
+
 /// Something that arrived at the shell.
 enum Arrival {
     Key(Option<UiKey>),
@@ -60,6 +65,8 @@ enum Arrival {
     Answer(Result<UiInput, JoinError>),
     Connection(Box<Result<Result<UiConnection, ClientError>, JoinError>>),
     Event(Option<Result<Event, ClientError>>),
+    Joined(Result<TurnOfSession, JoinError>),
+    Turn(Box<Option<Result<FollowEvent, ClientError>>>),
     ChatEnd(Result<io::Result<ExitStatus>, oneshot::error::RecvError>),
     FrameTime,
     Tick,
@@ -81,6 +88,10 @@ struct Shell {
     signals: Signals,
     client: Option<Arc<AsyncClient>>,
     events: Option<EventStream>,
+    /// The session whose turn is followed, and whether one was known to run.
+    followed: Option<(SessionId, bool)>,
+    turn: Option<EventStream<FollowEvent>>,
+    joining: JoinSet<TurnOfSession>,
     calls: JoinSet<UiInput>,
     connecting: JoinSet<Result<UiConnection, ClientError>>,
     /// The time of the next attempt to connect.
@@ -124,6 +135,9 @@ impl Shell {
             signals,
             client: None,
             events: None,
+            followed: None,
+            turn: None,
+            joining: JoinSet::new(),
             calls: JoinSet::new(),
             connecting: JoinSet::new(),
             retry_at: None,
@@ -162,13 +176,15 @@ impl Shell {
         let tick = if self.state.is_moving() { FAST_TICK } else { SLOW_TICK };
         let tick_at = self.ticked_at + tick;
         let retry_at = self.retry_at;
-        let Self { keyboard, signals, calls, connecting, events, chat, .. } = self;
+        let Self { keyboard, signals, calls, connecting, events, joining, turn, chat, .. } = self;
         tokio::select! {
             key = next_key(keyboard) => Arrival::Key(key),
             at = signals.next() => Arrival::Signal(SIGNALS[at]),
             Some(answer) = calls.join_next() => Arrival::Answer(answer),
             Some(connection) = connecting.join_next() => Arrival::Connection(Box::new(connection)),
             event = next_event(events) => Arrival::Event(event),
+            Some(joined) = joining.join_next() => Arrival::Joined(joined),
+            event = next_event(turn) => Arrival::Turn(Box::new(event)),
             end = chat_end(chat) => Arrival::ChatEnd(end),
             () = wait_until(frame_at) => Arrival::FrameTime,
             () = sleep_until(tick_at) => Arrival::Tick,
@@ -195,6 +211,18 @@ impl Shell {
             // An event of a kind that this version does not know.
             Arrival::Event(Some(Err(_))) => {}
             Arrival::Event(None) => self.disconnected()?,
+            Arrival::Joined(Ok((id, turn))) => {
+                // Otherwise another session is followed now.
+                if self.turn.is_none() && self.followed.is_some_and(|(wanted, _)| wanted == id) {
+                    self.turn = turn;
+                }
+            }
+            Arrival::Joined(Err(error)) => rethrow(error),
+            Arrival::Turn(event) => match *event {
+                Some(Ok(event)) => self.turned(Some(event))?,
+                Some(Err(_)) => {}
+                None => self.turned(None)?,
+            },
             Arrival::ChatEnd(end) => self.chat_ended(end.ok())?,
             Arrival::FrameTime => self.draw()?,
             Arrival::Tick => {
@@ -215,7 +243,40 @@ impl Shell {
         for request in self.state.update(input) {
             self.fulfil(request)?;
         }
+        self.follow();
         Ok(())
+    }
+
+    /// Follows the turn of the session beside the list, if one runs.
+    fn follow(&mut self) {
+        let wanted = self.state.followed();
+        let is_same = |id: SessionId| wanted.is_some_and(|(wanted, _)| wanted == id);
+        let is_followed = self.turn.is_some() && self.followed.is_some_and(|(id, _)| is_same(id));
+        if !is_followed && wanted != self.followed {
+            self.turn = None;
+            self.joining.abort_all();
+            if let (Some((id, _)), Some(client)) = (wanted, self.client.clone()) {
+                // Refused if no turn runs.
+                let join = async move { (id, client.follow_chat(id).await.ok()) };
+                drop(self.joining.spawn(join));
+            }
+        }
+        self.followed = wanted;
+    }
+
+    /// Gives an event of the followed turn to the state; `None` at its end.
+    fn turned(&mut self, event: Option<FollowEvent>) -> CommandResult {
+        let last = |event: &FollowEvent| {
+            matches!(event, FollowEvent::Event(ChatEvent::Done { .. } | ChatEvent::Error { .. }))
+        };
+        let event = event.filter(|event| !last(event));
+        if event.is_none() {
+            self.turn = None;
+        }
+        match self.followed {
+            Some((id, _)) => self.update(UiInput::Turn(id, event.map(Box::new))),
+            None => Ok(()),
+        }
     }
 
     fn fulfil(&mut self, request: UiRequest) -> CommandResult {
@@ -340,6 +401,7 @@ impl Shell {
     fn disconnected(&mut self) -> CommandResult {
         self.client = None;
         self.events = None;
+        (self.followed, self.turn) = (None, None);
         self.calls.abort_all();
         self.retry_at = Some(Instant::now());
         self.update(UiInput::Disconnected)
@@ -439,7 +501,9 @@ async fn next_key(keyboard: &mut Option<Keyboard>) -> Option<UiKey> {
     }
 }
 
-async fn next_event(events: &mut Option<EventStream>) -> Option<Result<Event, ClientError>> {
+async fn next_event<E: DeserializeOwned>(
+    events: &mut Option<EventStream<E>>,
+) -> Option<Result<E, ClientError>> {
     match events {
         Some(events) => events.next().await,
         None => std::future::pending().await,

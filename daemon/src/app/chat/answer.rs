@@ -8,6 +8,7 @@ use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall};
 use super::turn::{Turn, phase};
 use crate::app::error::Result;
 use crate::app::partial::{INTERRUPTED, PartialWriter};
+use crate::app::turn_feed::AnswerText;
 use crate::clock::Clock;
 use crate::model::{
     AnswerCall, AnswerStream, CallPhase, ChatDelta, ChatEnd, ChatItem, DoneReason, ModelError,
@@ -33,7 +34,7 @@ pub(super) fn is_final_answer(message: &Message) -> bool {
         && message.parts.iter().any(has_content)
 }
 
-/// An answer as far as it arrived.
+/// An answer. Its text is in the feed of the turn until it has ended.
 pub(super) struct StreamedAnswer {
     pub(super) thinking: String,
     pub(super) text: String,
@@ -61,12 +62,8 @@ impl StreamedAnswer {
 
     fn add(&mut self, clock: &Clock, delta: ChatDelta) -> Option<ChatEvent> {
         match delta {
-            ChatDelta::Text(text) => {
-                self.text.push_str(&text);
-                Some(ChatEvent::Delta { text: Some(text), thinking: None })
-            }
+            ChatDelta::Text(text) => Some(ChatEvent::Delta { text: Some(text), thinking: None }),
             ChatDelta::Thinking(text) => {
-                self.thinking.push_str(&text);
                 Some(ChatEvent::Delta { text: None, thinking: Some(text) })
             }
             ChatDelta::ToolCalls(calls) => {
@@ -129,6 +126,7 @@ impl Turn {
             () = self.tasks.stopping() => Err(AnswerStop::Stopping),
             end = self.read_items(stream, &mut answer) => end.map_err(AnswerStop::Failed),
         };
+        AnswerText { thinking: answer.thinking, text: answer.text } = self.feed().answer();
         answer
     }
 
@@ -137,7 +135,7 @@ impl Turn {
         mut stream: Box<dyn AnswerStream>,
         answer: &mut StreamedAnswer,
     ) -> Result<ChatEnd, ModelError> {
-        let core = &self.core;
+        let (core, feed) = (&self.core, self.feed());
         let mut partial = PartialWriter::new(self.request.id, &self.request.named);
         loop {
             let item = {
@@ -147,9 +145,7 @@ impl Turn {
                     tokio::select! {
                         biased;
                         item = &mut next => break item?,
-                        () = partial.due(&answer.text, &answer.thinking) => {
-                            partial.write(core, &answer.text, &answer.thinking);
-                        }
+                        () = partial.due(feed) => partial.write(core, feed),
                     }
                 }
             };
@@ -158,13 +154,13 @@ impl Turn {
                 ChatItem::End(end) => return Ok(end),
             };
             let is_first = !std::mem::replace(&mut answer.has_begun, true);
-            let event = answer.add(&core.clock, delta);
-            partial.write(core, &answer.text, &answer.thinking);
-            if is_first {
-                self.report(phase(ChatPhase::Answering)).await;
-            }
-            if let Some(event) = event {
-                self.report(event).await;
+            let begins = is_first.then(|| phase(ChatPhase::Answering));
+            let events = begins.into_iter().chain(answer.add(&core.clock, delta));
+            let events: Vec<ChatEvent> = events.inspect(|event| feed.publish(event)).collect();
+            // Before the turn waits for a slow client.
+            partial.write(core, feed);
+            for event in events {
+                self.send_to_owner(event).await;
             }
         }
     }

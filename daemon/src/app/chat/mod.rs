@@ -9,6 +9,7 @@
 mod answer;
 mod early_reports;
 mod failover;
+pub(crate) mod follow;
 mod model_call;
 mod recall_offer;
 mod recall_tools;
@@ -39,6 +40,7 @@ use super::error::{AppError, ChatError, Result};
 use super::partial::settle_now;
 use super::running::{Claim, PendingCalls, RunningTurn, TakenCalls};
 use super::sessions::input::checked_message;
+use super::turn_feed::TurnFeed;
 use super::writes::add_writes;
 use crate::session::NewRecord;
 use crate::session::index::IndexEntry;
@@ -48,12 +50,23 @@ use crate::shutdown::Tasks;
 /// model waits, so that a slow client costs no memory.
 const MAX_WAITING_EVENTS: usize = 256;
 
-/// A turn that has started.
+/// A turn that has started, for the client that did so.
 pub(crate) struct StartedTurn {
-    /// The events of the turn; an error is the last one.
-    pub(crate) events: mpsc::Receiver<Result<ChatEvent>>,
+    /// The events of the turn but the last one.
+    pub(crate) events: mpsc::Receiver<ChatEvent>,
+    turn: Arc<RunningTurn>,
+}
+
+impl StartedTurn {
     /// Ends the turn.
-    pub(crate) cancel: CancellationToken,
+    pub(crate) fn cancel(&self) {
+        self.turn.cancel.cancel();
+    }
+
+    /// Returns the last event, once all others were received; `as_event` makes it of an error. `None` if the turn panicked.
+    pub(crate) fn last(&self, as_event: impl FnOnce(AppError) -> ChatEvent) -> Option<ChatEvent> {
+        self.turn.feed.last(as_event)
+    }
 }
 
 /// Records the user's message and starts to answer it (`chat.send`).
@@ -74,13 +87,21 @@ pub(crate) async fn start(
     }
     blocking(core, move |core| settle_now(core, id)).await?;
     let reports = EarlyReports::request(core, tasks, id, &request.model);
-    let accepted = record_message(core, id, message, key).await?;
+    let (accepted, answered) = record_message(core, id, message, key).await?;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
-    let cancel = claim.value.cancel.clone();
+    let started = StartedTurn { events, turn: Arc::clone(&claim.value) };
+    if let Some((seq, finish_reason)) = answered {
+        // The turn of the earlier attempt has ended, and what follows a turn was done then.
+        let AcceptedMessage { seq: message, duplicate } = accepted;
+        let accepted = ChatEvent::Accepted { seq: message, duplicate, model: request.named };
+        drop(sender.try_send(accepted));
+        started.turn.feed.end(Ok(ChatEvent::Done { seq, finish_reason, usage: None }));
+        return Ok(started);
+    }
     let (core, tasks) = (Arc::clone(core), tasks.clone());
     let turn = Turn { core, tasks: tasks.clone(), claim, request, reports, events: sender };
     drop(tasks.spawn(turn.run(accepted)));
-    Ok(StartedTurn { events, cancel })
+    Ok(started)
 }
 
 /// Ends the turn of a session (`chat.cancel`).
@@ -163,6 +184,7 @@ fn claim(core: &Core, id: SessionId, model: &str) -> Result<Claim<RunningTurn>, 
         started: core.clock.now(),
         cancel: CancellationToken::new(),
         pending_calls: PendingCalls::default(),
+        feed: TurnFeed::default(),
     };
     core.turns.claim(id, turn).map_err(|holder| {
         let (model, since) = (holder.value.model.clone(), holder.value.started);
@@ -170,33 +192,38 @@ fn claim(core: &Core, id: SessionId, model: &str) -> Result<Claim<RunningTurn>, 
     })
 }
 
-/// Records the user's message. Without one, the turn answers the recorded conversation again.
+/// A complete answer and its finish reason.
+type CompleteAnswer = (Seq, String);
+
+/// Records the user's message. Without one, the turn answers the recorded conversation again. Also returns the answer to
+/// an earlier attempt with the same key.
 async fn record_message(
     core: &Arc<Core>,
     id: SessionId,
     message: Option<MessageInput>,
     key: Option<String>,
-) -> Result<AcceptedMessage> {
+) -> Result<(AcceptedMessage, Option<CompleteAnswer>)> {
     let Some(message) = message else {
         step_back(core, id, RetryIntent::AnswerAgain).await?;
-        return Ok(AcceptedMessage { seq: None, duplicate: false, answered: None });
+        return Ok((AcceptedMessage { seq: None, duplicate: false }, None));
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
     let body = RecordBody::Message(checked_message(core, message)?);
     let appended = core.append(id, vec![counted_for(core, id, body).0], key).await?;
     let (seq, duplicate) = (appended.seq, appended.duplicate);
+    let accepted = AcceptedMessage { seq: Some(seq), duplicate };
     if !duplicate {
-        return Ok(AcceptedMessage { seq: Some(seq), duplicate, answered: None });
+        return Ok((accepted, None));
     }
     let answered = blocking(core, move |core| answer_after(core, id, seq)).await?;
     if answered.is_none() {
         step_back(core, id, RetryIntent::SendAgain).await?;
     }
-    Ok(AcceptedMessage { seq: Some(seq), duplicate, answered })
+    Ok((accepted, answered))
 }
 
 /// Returns the newest complete answer on the active path after a message, and its finish reason. Blocks on the disk.
-fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<(Seq, String)>> {
+fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<CompleteAnswer>> {
     let is_answer = |entry: IndexEntry| {
         entry.kind() == Some(RecordKind::Message)
             && entry.role() == Some(Role::Assistant)

@@ -104,6 +104,7 @@ impl Turn {
         shown: &mut ShownInTurn,
     ) -> Result<ModelCall> {
         let core = &self.core;
+        self.feed().begin_answer();
         let admitted = self.admit(info).await?;
         let admitted = self.compact_if_due(admitted, info, shrink.is_some()).await?;
         let AdmittedCall { ticket, num_ctx, is_loaded, counter, build } = admitted;

@@ -39,6 +39,9 @@ impl Turn {
         effective: Option<u32>,
     ) -> Result<(Option<Seq>, ChatUsage)> {
         let partial = self.append_answer(call).await?;
+        if let Some(seq) = partial {
+            self.feed().note_recorded(seq);
+        }
         let end = match &call.answer.end {
             Ok(end) => end,
             Err(AnswerStop::Canceled) => return Err(ChatError::Canceled { partial }.into()),

@@ -66,22 +66,21 @@ impl Turn {
         self.publish(seq, &TurnEndedData { model, finish_reason, error });
         let Self { core, request, claim, events, .. } = self;
         core.due_compactions.end_turn(request.id);
+        claim.value.feed.end(last);
         // A client that reads the last event may start the next turn.
         drop(claim);
         // The records of a turn are compacted behind it, so that no user waits.
         compaction::follow_turn(&core, request.id);
         hooks::after_turn(&core, request.id, turn);
-        drop(events.send(last).await);
+        // Its client gets the last event now.
+        drop(events);
     }
 
     /// Answers the message and returns the last event.
     async fn answer(&mut self, accepted: AcceptedMessage) -> Result<ChatEvent> {
-        let AcceptedMessage { seq, duplicate, answered } = accepted;
+        let AcceptedMessage { seq, duplicate } = accepted;
         let model = self.request.named.clone();
         self.report(ChatEvent::Accepted { seq, duplicate, model }).await;
-        if let Some((seq, finish_reason)) = answered {
-            return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
-        }
         let core = &Arc::clone(&self.core);
         let mut failed = FailedServers::default();
         let mut info = self.describe_model(&mut failed).await?;

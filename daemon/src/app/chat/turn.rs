@@ -25,6 +25,7 @@ use crate::app::models::gate;
 use crate::app::models::window::{describe_soon, may_read_images};
 use crate::app::models::{image_readers, model_or_default};
 use crate::app::running::{Claim, RunningTurn};
+use crate::app::turn_feed::TurnFeed;
 use crate::model::{Backend, ChatEnd, LengthCause, Sampling, ThinkMode};
 use crate::shutdown::Tasks;
 
@@ -38,7 +39,8 @@ pub(super) struct Turn {
     pub(super) claim: Claim<RunningTurn>,
     pub(super) request: TurnRequest,
     pub(super) reports: EarlyReports,
-    pub(super) events: mpsc::Sender<Result<ChatEvent>>,
+    /// Closed after the last event, which the feed of the turn has.
+    pub(super) events: mpsc::Sender<ChatEvent>,
 }
 
 /// A checked request for a turn.
@@ -75,8 +77,6 @@ pub(super) struct AcceptedMessage {
     pub(super) seq: Option<Seq>,
     /// An earlier attempt with the same key recorded it.
     pub(super) duplicate: bool,
-    /// The complete answer to the earlier attempt, and its finish reason.
-    pub(super) answered: Option<(Seq, String)>,
 }
 
 impl Turn {
@@ -84,13 +84,23 @@ impl Turn {
         &self.claim.value.cancel
     }
 
-    /// Sends an event to the client as long as it listens. Waits for a slow client, but not longer than until the turn
-    /// is canceled.
+    pub(super) fn feed(&self) -> &TurnFeed {
+        &self.claim.value.feed
+    }
+
+    /// Reports an event to the followers of the turn and to the client that started it.
     pub(super) async fn report(&self, event: ChatEvent) {
+        self.feed().publish(&event);
+        self.send_to_owner(event).await;
+    }
+
+    /// Sends an event to the client that started the turn as long as it listens. Waits for a slow client, but not longer
+    /// than until the turn is canceled.
+    pub(super) async fn send_to_owner(&self, event: ChatEvent) {
         tokio::select! {
             biased;
             // Fails for a client that left.
-            sent = self.events.send(Ok(event)) => drop(sent),
+            sent = self.events.send(event) => drop(sent),
             () = self.cancel().cancelled() => {}
         }
     }

@@ -298,7 +298,11 @@ fn put_back_record(
                 let path = item.path.clone();
                 files.push(PutBackFile { path, before, after, mode, back, forward });
             }
-            None => left.push(shown.clone()),
+            None => {
+                // The record of a file that stays names no content that nothing has.
+                shown.hash = None;
+                left.push(shown.clone());
+            }
         }
         planned.push(shown);
     }

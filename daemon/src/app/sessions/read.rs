@@ -1,12 +1,17 @@
-//! `session.get`, `resume` and `getRecord`: the records of a session page by page, and a large record part by part.
+//! `session.get`, `resume`, `getRecord` and `getFileContent`: the records of a session page by page, and a large record or
+//! a kept content of a file part by part.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use ollm_protocol::content::{Record, Session};
 use ollm_protocol::event::{NoData, SessionResumedData};
-use ollm_protocol::limits::{MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, json_bytes};
+use ollm_protocol::limits::{MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, MAX_PART_BYTES, json_bytes};
 use ollm_protocol::methods::TextPart;
+use ollm_protocol::methods::session::files::SessionGetFileContentParams;
 use ollm_protocol::methods::session::{
     BranchFilter, SessionGetParams, SessionGetRecordParams, SessionGetResult, SessionResumeParams,
 };
@@ -21,6 +26,9 @@ use crate::session::{OpenSession, SessionError};
 const DEFAULT_LIMIT: u32 = 100;
 const DEFAULT_RESUME_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 1000;
+/// The bytes of a file in one part. A multiple of three, so that the base64 of all parts can be joined.
+const FILE_PART_BYTES: usize = MAX_PART_BYTES / 4 * 3;
+
 /// Reads a page of records (`session.get`). Blocks on the disk.
 pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
     let SessionGetParams { session_id: id, from, limit, branch } = params;
@@ -63,6 +71,34 @@ pub(crate) fn get_record(core: &Arc<Core>, params: SessionGetRecordParams) -> Re
         .map_err(|error| AppError::invalid("seq", error.to_string()))?;
     drop(record);
     json_part(&json, cursor.as_deref())
+}
+
+/// Returns a part of the content of a file that a session keeps, in base64 (`session.getFileContent`). Blocks on the disk.
+///
+/// **Errors**: `ContentNotKept`, `ContentDamaged`, `Storage`.
+pub(crate) fn get_file_content(
+    core: &Arc<Core>,
+    params: SessionGetFileContentParams,
+) -> Result<TextPart> {
+    let SessionGetFileContentParams { session_id: id, hash, cursor } = params;
+    if !core.sessions.keeps_file(id, hash) {
+        drop(core.summary(id)?);
+        return Err(AppError::ContentNotKept { id, hash });
+    }
+    let content = core.sessions.read_kept_file(id, hash).map_err(|error| {
+        let is_damaged = error.source.kind() == ErrorKind::InvalidData;
+        if is_damaged { AppError::ContentDamaged { id, path: error.path } } else { error.into() }
+    })?;
+    let at = cursor.map_or(Some(0), |cursor| cursor.parse::<usize>().ok());
+    let at = at.filter(|at| *at == 0 || (*at < content.len() && at % FILE_PART_BYTES == 0));
+    let at = at.ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a part"))?;
+    let end = content.len().min(at + FILE_PART_BYTES);
+    Ok(TextPart {
+        data: STANDARD.encode(&content[at..end]),
+        next_cursor: (end < content.len()).then(|| end.to_string()),
+        done: end as u64,
+        total: content.len() as u64,
+    })
 }
 
 /// Consecutive records of a session.

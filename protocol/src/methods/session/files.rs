@@ -1,10 +1,11 @@
 //! `session.files`: the files that a session read and changed, and what became of them on the disk; `session.blame`: the
-//! sessions that used a file.
+//! sessions that used a file; `session.getFileContent`: the contents of files that a session keeps.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::content::FileHash;
 use crate::{Seq, SessionId, Timestamp};
 
 /// The params of `session.files`.
@@ -80,6 +81,20 @@ impl FileOnDisk {
     pub const fn is_stale(self) -> bool {
         matches!(self, Self::Changed | Self::Missing)
     }
+}
+
+/// The params of `session.getFileContent`. The `data` of the result is base64, and its parts joined are that of the whole
+/// content; `done` and `total` are bytes of the content.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionGetFileContentParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The content, as a write of a tool call or a plan names it.
+    pub hash: FileHash,
+    /// The `nextCursor` of the part before; absent for the first part.
+    pub cursor: Option<String>,
 }
 
 /// The params of `session.blame`.

@@ -264,6 +264,48 @@ fn message_waits_for_the_answer_in_another_shell_or_is_taken_back() {
 }
 
 #[test]
+fn answer_in_another_shell_is_shown_from_the_middle_and_left_running() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    assert_eq!(fixture.chat(&["zero"], "").ok(), "ok\n");
+    fake.script(Answer::text("half an answer").thinking("a thought"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 3 }]);
+    let mut first = fixture.terminal(&["-c"]);
+    first.expect("> ");
+    first.send("one\r");
+    first.expect("half");
+    let mut second = fixture.terminal(&["-c"]);
+    second.expect("another client is being answered");
+    second.expect("a thought");
+    second.expect("half");
+    second.send("\u{3}");
+    second.expect("that answer goes on");
+    second.expect("> ");
+    let mut third = fixture.terminal(&["-c"]);
+    third.expect("half");
+    fake.resume();
+    for terminal in [&mut third, &mut first] {
+        terminal.expect("answer");
+        terminal.expect("Context: ");
+        terminal.expect("> ");
+    }
+    let messages = fixture.messages();
+    let answer = ("assistant", "a thoughthalf an answer");
+    assert_eq!(messages[2..], pairs(&[("user", "one"), answer]));
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    first.send("two\r");
+    first.expect("ok");
+    let mut fourth = fixture.terminal(&["-c"]);
+    fourth.expect("another client is being answered");
+    first.send("\u{3}");
+    fourth.expect("that answer was canceled");
+    for mut terminal in [first, second, third, fourth] {
+        terminal.send("/exit\r");
+        assert_eq!(terminal.exit_code(), 0);
+    }
+}
+
+#[test]
 fn question_that_is_canceled_before_its_answer_is_given_back_and_not_in_the_next_prompt() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);

@@ -32,7 +32,7 @@ local stop_listening
 ---@field records table[] the loaded records of the active path
 ---@field from integer the position from which records are loaded, as `session.get` takes it
 ---@field turn ollm.Turn? the turn of this client
----@field foreign table? the turn of another client: `{model, thinking, answer}`
+---@field foreign ollm.Turn? the turn of another client
 ---@field remarks {line: string, group: string}[] what is shown below the conversation until the next message
 ---@field status table? the last `context.status` or usage
 ---@field view ollm.View
@@ -110,6 +110,7 @@ function M.for_session(session_id)
     chat = M.new()
     chat.session = { sessionId = session_id, title = "" }
     chat:reload()
+    follow.join(chat)
   end
   latest = chat
   return chat
@@ -200,7 +201,6 @@ function Chat:take(records, session)
   self.records = records
   self.session = session
   self.model = session.model or self.model
-  follow.collect_foreign(self)
   -- The end of a turn shows the records itself.
   if not self.turn or self.turn.state ~= "ended" then
     self:render()
@@ -357,7 +357,7 @@ function Chat:page()
       add_answer(page, turn.model, table.concat(turn.thinking), table.concat(turn.answer))
     end
   elseif self.foreign then
-    add_answer(page, self.foreign.model, self.foreign.thinking, self.foreign.answer)
+    add_answer(page, self.foreign.model, table.concat(self.foreign.thinking), table.concat(self.foreign.answer))
   end
   if #page.lines == 0 and #self.remarks == 0 then
     transcript.note(page, "A new session. Write below; :help ollm explains the rest.")
@@ -512,7 +512,7 @@ function Chat:refuse(turn, err)
   end
   -- Other conflicts, such as files that are being put back, have a holder that is no turn.
   if err.kind == "conflict" and tostring((err.data or {}).holder):find(" since ", 1, true) then
-    follow.begin_foreign(self, nil)
+    follow.join(self)
   end
   self:remark_error(err)
 end
@@ -560,7 +560,7 @@ end
 
 --- Shows a piece of the answer: at the end of the view, or by a new page if the answer or another part begins.
 function Chat:show_piece(kind, piece)
-  local turn = self.turn
+  local turn = self.turn or self.foreign
   if not turn then
     return
   end
@@ -599,14 +599,7 @@ function Chat:stop()
     self.turn:stop(self:id())
     return true
   elseif self.foreign then
-    rpc.call("chat.cancel", { sessionId = self:id() }, nil, ui.reporting(function(done)
-      if not done.canceled then
-        -- No turn is running: the event of its end was missed.
-        follow.end_foreign(self)
-        self:update()
-        self:draw_bar()
-      end
-    end))
+    rpc.call("chat.cancel", { sessionId = self:id() }, nil, ui.reporting(function() end))
     return true
   end
   return false

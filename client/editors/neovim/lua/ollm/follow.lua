@@ -1,58 +1,50 @@
 --- Keeps chats in step with the daemon: its events, the turns of other clients, and restarts.
 ---
---- The answers to other clients are not streamed to this one. The daemon records what has arrived every second, which a
---- chat reads while such a turn runs. Knows chats by their methods only.
+--- Knows chats by their methods only.
 
 local text = require("ollm.text")
-local transcript = require("ollm.transcript")
+local turns = require("ollm.turn")
 
 local M = {}
 
-local uv = vim.uv
-
---- The time between two looks at the answer to another client, in milliseconds.
-local FOREIGN_MS = 1000
-
---- Begins to show the turn of another client: what it has answered is in records of partial answers.
-function M.begin_foreign(chat, model)
-  if chat.foreign then
+--- Shows the turn that runs in the session of a chat, if it is not one of the chat itself.
+function M.join(chat)
+  if chat.turn or chat.foreign or not chat:id() then
     return
   end
-  chat.foreign = { model = model, thinking = "", answer = "" }
-  chat.foreign.timer = uv.new_timer()
-  chat.foreign.timer:start(FOREIGN_MS, FOREIGN_MS, vim.schedule_wrap(function()
-    if chat.foreign then
+  local turn
+  turn = turns.new(nil, vim.tbl_extend("force", chat:turn_hooks(), {
+    accepted = function()
+      -- The chat may have got a turn or another session meanwhile.
+      if chat.turn or (chat.foreign or turn) ~= turn or chat:id() ~= turn.session_id then
+        return turn:leave()
+      end
+      chat.foreign = turn
       chat:update()
-    end
-  end))
-  chat:update()
+    end,
+    recorded = function()
+      chat:update()
+    end,
+    ended = function(err)
+      if chat.foreign == turn then
+        M.end_foreign(chat)
+        if err and err.kind ~= "canceled" and err.kind ~= "closed" then
+          chat:remark_error(err)
+        end
+        chat:update()
+      end
+    end,
+  }))
+  turn:join(chat:id())
 end
 
 --- Ends to show the turn of another client.
 function M.end_foreign(chat)
   if chat.foreign then
-    chat.foreign.timer:stop()
-    chat.foreign.timer:close()
+    chat.foreign:leave()
     chat.foreign = nil
+    chat:draw_bar()
   end
-end
-
---- Joins the partial answers behind the last message.
-function M.collect_foreign(chat)
-  if not chat.foreign then
-    return
-  end
-  local thinking, answer = {}, {}
-  for _, record in ipairs(chat.records) do
-    local partial = transcript.partial(record)
-    if record.type == "message" then
-      thinking, answer = {}, {}
-    elseif partial then
-      thinking[#thinking + 1], answer[#answer + 1] = partial.thinking, partial.text
-      chat.foreign.model = partial.model or chat.foreign.model
-    end
-  end
-  chat.foreign.thinking, chat.foreign.answer = table.concat(thinking), table.concat(answer)
 end
 
 --- Reads everything again after events were lost, and says what changed, behind what happened.
@@ -88,6 +80,7 @@ local function resync(chat, happened)
     end
     chat:remark(happened .. (#words > 0 and table.concat(words, ", ") or "nothing changed") .. ".")
     chat:settle_unsure()
+    M.join(chat)
   end)
 end
 
@@ -100,7 +93,12 @@ end
 
 --- The actions of a chat for the events of its session.
 local HANDLERS = {
-  ["message-recorded"] = update,
+  ["message-recorded"] = function(chat)
+    -- The answer that is being shown ends with its turn.
+    if not chat.foreign then
+      update(chat)
+    end
+  end,
   ["tool-call-recorded"] = update,
   ["session-updated"] = update,
   ["mode-changed"] = update,
@@ -118,20 +116,10 @@ local HANDLERS = {
   ["files-put-back"] = function()
     vim.cmd("silent! checktime")
   end,
-  ["turn-started"] = function(chat, event)
+  ["turn-started"] = function(chat)
     if not chat.turn then
       chat.remarks = {}
-      M.begin_foreign(chat, event.data and event.data.model)
-    end
-  end,
-  ["turn-ended"] = function(chat, event)
-    if chat.foreign then
-      M.end_foreign(chat)
-      chat:draw_bar()
-      if event.data and event.data.error then
-        chat:remark_error({ message = event.data.error })
-      end
-      chat:update()
+      M.join(chat)
     end
   end,
   ["compression-progress"] = function(chat, event)

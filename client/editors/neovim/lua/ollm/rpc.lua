@@ -281,14 +281,15 @@ end
 
 --- Calls a method that begins a subscription. The callback gets its number; `on_event` gets each notification, or an
 --- error when the daemon or a lost connection ends the subscription.
----@param method string `chat.send` or `event.subscribe`
+---@param method string `chat.send`, `chat.follow` or `event.subscribe`
 ---@param params table?
 ---@param on_event fun(event: table?, err: table?)
 ---@param callback fun(err: table?, subscription: integer?)
 ---@param starts? boolean whether the daemon may be started, by default true
 function M.stream(method, params, on_event, callback, starts)
   local noun = method:match("^%a+")
-  local options = { on_event = on_event, notification = noun .. ".event", unsubscribe = noun .. ".unsubscribe" }
+  local unsubscribe = method == "chat.follow" and "chat.unfollow" or noun .. ".unsubscribe"
+  local options = { on_event = on_event, notification = noun .. ".event", unsubscribe = unsubscribe }
   when_open(function(err)
     if err then
       return guarded(callback, err)

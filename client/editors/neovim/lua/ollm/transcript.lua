@@ -230,12 +230,4 @@ function M.record(page, record, session_id)
   end
 end
 
---- Returns the new part of the answer in a record with a partial answer, or nil for any other record.
----@param record table
----@return {thinking: string?, text: string?, model: string?}?
-function M.partial(record)
-  local custom = record.type == "custom" and record.custom
-  return custom and custom.name == "ollm.partialAnswer" and custom.data or nil
-end
-
 return M

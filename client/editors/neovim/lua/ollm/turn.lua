@@ -1,4 +1,5 @@
---- One chat turn of this client: sends the message, collects the pieces of the answer, and knows how the turn stands.
+--- One chat turn: sends the message, or joins the turn of another client, collects the pieces of the answer, and knows
+--- how the turn stands.
 ---
 --- Pieces that arrive are shown in batches, so that a fast answer costs the editor little. Knows no buffers.
 
@@ -24,6 +25,7 @@ local BATCH_BYTES = 48 * 1024
 ---@field answer string[]
 ---@field error table? why the turn ended
 ---@field subscription integer?
+---@field session_id string? the session, for a turn that was joined
 local Turn = {}
 Turn.__index = Turn
 
@@ -68,6 +70,38 @@ function Turn:start(session_id, callback)
   end)
 end
 
+--- Joins the turn that runs in a session. Nothing happens if none does.
+---@param session_id string
+function Turn:join(session_id)
+  self.session_id = session_id
+  rpc.stream("chat.follow", { sessionId = session_id }, function(event, err)
+    self:on_event(event or { kind = "error", message = err.message, data = err.data, lost = err })
+  end, function(_, subscription)
+    self.subscription = subscription
+    if self.state == "ended" then
+      self:leave()
+    end
+  end, false)
+end
+
+--- Stops showing a turn that was joined, which goes on.
+function Turn:leave()
+  local is_open = not self.is_finished and self.subscription
+  self.state = "ended"
+  self:stop_timer()
+  if is_open then
+    rpc.finish("chat.follow", self.subscription)
+    rpc.call("chat.unfollow", { self.subscription }, nil, function() end)
+    self.subscription = nil
+  end
+end
+
+--- Forgets the pieces, which the records have or which are sent again.
+function Turn:reset()
+  self.thinking, self.answer, self.waiting, self.n_waiting, self.first = {}, {}, {}, 0, 1
+  self.shown_kind = nil
+end
+
 --- Asks the daemon to end the turn; the answer so far is kept. A turn that did not begin yet ends when it does.
 ---@param session_id string?
 function Turn:stop(session_id)
@@ -82,10 +116,25 @@ function Turn:stop(session_id)
   end)
 end
 
-local HANDLERS = {
+local HANDLERS
+HANDLERS = {
   accepted = function(self, event)
     self.seq, self.model = event.seq, event.model
     self.hooks.accepted()
+  end,
+  running = function(self, event)
+    self.state, self.seq, self.model = "running", event.seq, event.model
+    self:reset()
+    self.hooks.accepted()
+    if self.state == "running" and not event.answerSeq then
+      HANDLERS.delta(self, event)
+    end
+  end,
+  toolCalls = function(self)
+    if self.session_id then
+      self:reset()
+      self.hooks.recorded()
+    end
   end,
   phase = function(self, event)
     self.phase = vim.tbl_extend("force", event, { startedMs = uv.hrtime() / 1e6 })
@@ -121,7 +170,7 @@ local HANDLERS = {
 --- Handles an event of the turn; ignores kinds that it does not know.
 function Turn:on_event(event)
   local handler = HANDLERS[event.kind]
-  if handler and self.state ~= "ended" then
+  if handler and self.state ~= "ended" and not self.is_finished then
     handler(self, event)
   end
 end

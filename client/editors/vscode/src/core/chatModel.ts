@@ -27,8 +27,6 @@ const FATE_MS = 10_000;
 const PIECE_MS = 16;
 /** The pause in which events are collected before the records are read again. */
 const SETTLE_MS = 80;
-/** The pause between two looks at an answer that another client receives; the daemon records it every second. */
-const WATCH_MS = 1_000;
 
 const OPENING = 'opening the session';
 
@@ -69,8 +67,6 @@ export class ChatModel {
   /** The items of the turn that ended, until its records are read. */
   private kept: Item[] = [];
   private notice: { text: string; hint?: string } | null = null;
-  /** Another client's turn runs. */
-  private isWatching = false;
   /** A message is on its way to its acceptance. */
   private isSending = false;
   private bar: Bar = emptyBar('');
@@ -98,7 +94,7 @@ export class ChatModel {
   }
 
   get isRunning(): boolean {
-    return this.turn !== undefined || this.isWatching;
+    return this.turn !== undefined;
   }
 
   /** Shows a session, from its end or at a record. */
@@ -117,6 +113,7 @@ export class ChatModel {
     this.options.onSession(this.session);
     void this.rememberCurrent();
     void this.readWindow();
+    void this.join();
   }
 
   /** Shows an empty chat; its session is created with the first message. */
@@ -169,6 +166,7 @@ export class ChatModel {
         // A session with a record is no draft; without this, the next message would begin another one.
         if (this.session) this.session.draft = false;
         this.reloadSoon(0);
+        void this.join();
         return accepted();
       }
       this.unsettled = isUnknown ? { text, key } : undefined;
@@ -192,12 +190,7 @@ export class ChatModel {
   async stop(): Promise<void> {
     if (!this.session || !this.isRunning) return;
     try {
-      const { sessionId } = this.session;
-      const { canceled } = await this.options.connection.call<{ canceled: boolean }>('chat.cancel', { sessionId });
-      if (canceled || !this.isWatching) return;
-      // No turn is running: the event of its end was missed.
-      this.watch(false);
-      this.reloadSoon(0);
+      await this.options.connection.call('chat.cancel', { sessionId: this.session.sessionId });
     } catch (error) {
       this.setNotice(noticeOf(toFailure(error)));
     }
@@ -222,16 +215,13 @@ export class ChatModel {
   follow(event: DaemonEvent): void {
     const isGap = event.kind === 'resync' || event.kind === 'lagged';
     if (!this.session || (!isGap && event.sessionId !== this.session.sessionId)) return;
-    if (isGap) this.watch(false);
     if (event.kind === 'session-deleted') {
       this.newChat();
       this.setNotice({ text: 'The session was deleted.' });
-    } else if (event.kind === 'turn-started' && !this.turn) {
-      this.watch(true);
-    } else if (event.kind === 'turn-ended' && !this.turn) {
-      this.watch(false);
+    } else if (event.kind === 'turn-started') {
+      void this.join();
     }
-    if (CHANGES.has(event.kind) && !this.turn) this.reloadSoon(SETTLE_MS);
+    if (CHANGES.has(event.kind) && (!this.turn || this.turn.isJoined)) this.reloadSoon(SETTLE_MS);
   }
 
   /** Says whether the daemon answers. After a reconnect, what was missed is read. */
@@ -240,8 +230,8 @@ export class ChatModel {
     if (state === 'connected') {
       this.setNotice(null);
       if (!this.turn) this.reloadSoon(0);
+      void this.join();
     } else if (state === 'waiting') {
-      this.watch(false);
       this.setNotice(problem ? noticeOf(problem, 'No connection') : { text: 'No connection' });
     }
   }
@@ -299,12 +289,36 @@ export class ChatModel {
     void this.rememberCurrent();
   }
 
+  /** Joins the turn of the session, if one runs that this chat does not show. */
+  private async join(): Promise<void> {
+    const { session } = this;
+    if (!session || session.draft || this.turn || !this.isConnected) return;
+    const turn = new Turn(undefined, this.bar.model, true);
+    const stream = {
+      onItem: (event: ChatEvent) => {
+        // Only now it is known that the turn runs; meanwhile this chat may have got another session or turn.
+        if (event.kind === 'running' && !this.turn && session.sessionId === this.session?.sessionId) {
+          this.problem = undefined;
+          this.turn = turn;
+          this.setBar({ phase: 'answering', running: true });
+        }
+        this.turnEvent(turn, event);
+        return event.kind === 'done' || event.kind === 'error';
+      },
+      onLost: () => this.turnEnded(turn, {}),
+    };
+    // Refused if no turn runs: its answer is in the records then.
+    const { sessionId } = session;
+    await this.options.connection.open('chat.follow', { sessionId }, 'chat', stream).catch(() => {});
+  }
+
   private turnEvent(turn: Turn, event: ChatEvent): void {
     if (this.turn !== turn) return;
     const change = turn.apply(event);
     if (change.accepted) this.setBar({ model: turn.model });
     if (change.phase) this.setBar({ phase: change.phase.text, expectedMs: change.phase.expectedMs });
     if (event.usage) this.setUsage(event.usage);
+    if (change.recorded) this.reloadSoon(0);
     if (change.ended) return this.turnEnded(turn, change);
     this.postChange(change);
   }
@@ -357,7 +371,7 @@ export class ChatModel {
       return await this.load(sessionId, revealSeq);
     } finally {
       this.nOpening -= 1;
-      if (this.bar.phase === OPENING) this.setBar({ phase: this.isWatching ? 'answering' : '' });
+      if (this.bar.phase === OPENING) this.setBar({ phase: '' });
     }
   }
 
@@ -381,8 +395,6 @@ export class ChatModel {
     this.kept = [];
     this.hasEarlier = page.records.length >= wanted;
     this.postConversation(revealSeq);
-    const isAnswering = this.isWatching || itemsOf(page.records).some((item) => item.live);
-    if (!this.turn && isAnswering) this.watch(true);
     const isMissing = revealSeq !== undefined && !page.records.some((record) => record.seq === revealSeq);
     if (isMissing) {
       const hint = `ollmctl sessions tree ${page.session.shortId ?? sessionId}`;
@@ -406,7 +418,7 @@ export class ChatModel {
   private postConversation(revealSeq?: number): void {
     const own = this.turn?.items ?? this.kept;
     const keys = new Set(own.map((item) => item.key));
-    const recorded = itemsOf(this.records).filter((item) => !keys.has(item.key) && !(this.turn && item.live));
+    const recorded = itemsOf(this.records).filter((item) => !keys.has(item.key));
     const items = [...recorded, ...own, ...(this.problem ? [this.problem] : [])];
     this.options.post({
       type: 'conversation',
@@ -454,14 +466,6 @@ export class ChatModel {
     await this.options.connection.call('session.setCurrent', params).catch(() => {});
   }
 
-  private watch(isRunning: boolean): void {
-    if (this.isWatching !== isRunning) {
-      this.isWatching = isRunning;
-      this.setBar({ phase: isRunning ? 'answering' : '', running: isRunning });
-    }
-    if (isRunning) this.reloadSoon(WATCH_MS);
-  }
-
   private reloadSoon(pauseMs: number): void {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => void this.reload().catch((error) => this.reloadFailed(toFailure(error))), pauseMs);
@@ -493,7 +497,6 @@ export class ChatModel {
     clearTimeout(this.timer);
     this.nLoads += 1;
     this.turn = undefined;
-    this.isWatching = false;
     this.records = [];
     this.kept = [];
     this.hasEarlier = false;

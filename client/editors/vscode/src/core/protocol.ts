@@ -97,6 +97,7 @@ export interface ChatEvent {
   thinking?: string;
   name?: string;
   seq?: number;
+  answerSeq?: number;
   model?: string;
   ahead?: number;
   tokens?: number;
@@ -133,6 +134,8 @@ export interface PlannedFile {
   path: string;
   status: string;
   action?: string;
+  /** The content that the file gets. */
+  hash?: string;
   reason?: string;
   loses?: string[];
 }
@@ -211,6 +214,13 @@ export interface ModelInfo {
   capabilities?: string[];
   loaded?: boolean;
   window?: number;
+}
+
+/** A part of a text that can be larger than a response. */
+export interface TextPart {
+  data: string;
+  nextCursor?: string;
+  total: number;
 }
 
 export interface Page<T> {

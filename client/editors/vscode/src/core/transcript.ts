@@ -18,9 +18,7 @@ const INCOMPLETE: Record<string, string> = {
 
 /** Returns the items of a page of records, in order. */
 export function itemsOf(records: SessionRecord[]): Item[] {
-  const items = records.flatMap((record) => itemOf(record) ?? []);
-  const partial = partialAnswer(records);
-  return partial ? [...items, partial] : items;
+  return records.flatMap((record) => itemOf(record) ?? []);
 }
 
 /** Returns whether the last question has no complete answer, so that the model can be asked again. */
@@ -109,25 +107,4 @@ function toolItem(key: string, seq: number, call: ToolCall): Item {
     ...shown(text, SHOWN_TOOL_CHARACTERS),
     ...(writes ? { footer: writes + more } : {}),
   };
-}
-
-/** Joins the parts of an answer that another client is receiving, which the daemon records every second. */
-function partialAnswer(records: SessionRecord[]): Item | undefined {
-  const parts: SessionRecord[] = [];
-  for (const record of [...records].reverse()) {
-    if (record.custom?.name === 'ollm.partialAnswer') parts.unshift(record);
-    else if (record.message || record.toolCall) break;
-  }
-  if (!parts.length) return undefined;
-  const data = parts.map((record) => record.custom!.data as { model?: string; text?: string; thinking?: string });
-  const join = (field: 'text' | 'thinking') => data.map((part) => part[field] ?? '').join('');
-  const item: Item = {
-    key: 'partial',
-    kind: 'assistant',
-    label: modelName(data[0]?.model ?? ''),
-    live: true,
-    ...shown(join('text')),
-  };
-  if (join('thinking')) item.thinking = shown(join('thinking')).text;
-  return item;
 }

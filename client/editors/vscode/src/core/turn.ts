@@ -1,4 +1,5 @@
-// A running turn: the events of `chat.send` as items of the conversation and as the phase in the window bar.
+// A running turn: the events of `chat.send` or `chat.follow` as items of the conversation and as the phase in the window
+// bar.
 
 import type { Item } from '../viewMessages';
 import { Failure, failureOf } from './failure';
@@ -17,6 +18,8 @@ export interface TurnChange {
   /** The turn was accepted: its message is on the disk. */
   accepted?: boolean;
   phase?: { text: string; expectedMs?: number };
+  /** The records have something of the turn that its items have not. */
+  recorded?: boolean;
   ended?: boolean;
 }
 
@@ -35,6 +38,8 @@ export class Turn {
   constructor(
     readonly text: string | undefined,
     model: string,
+    /** Another client started the turn, or this one before its connection was lost. */
+    readonly isJoined = false,
   ) {
     this.model = model;
   }
@@ -44,12 +49,14 @@ export class Turn {
     switch (event.kind) {
       case 'accepted':
         return this.accept(event);
+      case 'running':
+        return this.join(event);
       case 'phase':
         return { phase: { text: phaseText(event), expectedMs: event.expectedMs } };
       case 'delta':
         return this.delta(event);
       case 'toolCalls':
-        return { items: [...this.endAnswer(), this.note('The model looks at earlier messages.')] };
+        return this.isJoined ? this.forget() : { items: [...this.endAnswer(), this.note('The model looks at earlier messages.')] };
       case 'failover':
         return { items: [this.note(`${oneLine(event.from ?? '')} failed; ${oneLine(event.to ?? '')} is asked.`)] };
       case 'cut':
@@ -81,6 +88,21 @@ export class Turn {
       this.text === undefined ? [] : [{ key, kind: 'user', seq: event.seq, text: clean(this.text) }];
     this.items.push(...question);
     return { accepted: true, items: [...question] };
+  }
+
+  /** Shows the turn as it is; the records have everything but the answer that is being written. */
+  private join(event: ChatEvent): TurnChange {
+    this.model = modelName(event.model ?? this.model);
+    this.forget();
+    const isWritten = event.answerSeq !== undefined || !(event.text || event.thinking);
+    const change = isWritten ? {} : this.delta(event);
+    return { ...change, accepted: true, recorded: true };
+  }
+
+  private forget(): TurnChange {
+    this.items.length = 0;
+    this.live = undefined;
+    return { recorded: true };
   }
 
   private delta(event: ChatEvent): TurnChange {

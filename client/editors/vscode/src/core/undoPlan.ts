@@ -1,14 +1,13 @@
-// Undo and redo with files: what a plan means for people, and which content each file will have.
+// Undo and redo with files: what a plan means for people.
 
-import type { FilePlan, FileState, Operation, PlannedFile, SessionRecord, UndoResult } from './protocol';
+import type { FilePlan, PlannedFile, UndoResult } from './protocol';
 import { clip, counted, oneLine } from './text';
 
 export type Direction = 'undo' | 'redo';
 
 /** A file of a plan as a line. */
 export interface PlanRow {
-  /** As the daemon names it; the label is for people. */
-  path: string;
+  file: PlannedFile;
   /** The file is put back. */
   changes: boolean;
   label: string;
@@ -99,52 +98,12 @@ function stays(count: number): string {
   return count === 1 ? '1 file stays as it is' : `${counted(count, 'file')} stay as they are`;
 }
 
-/** The state that a file will have, if the records say so. */
-export type Target = FileState | undefined;
-
-/**
- * Returns the states that the files of a plan will have, by path.
- *
- * An undo puts back what was before the first call that leaves the path, a redo what was after the last that comes
- * onto it. A state that does not fit the action of the plan is left out rather than guessed.
- */
-export function targets(
-  direction: Direction,
-  plan: FilePlan,
-  operations: Operation[],
-  records: SessionRecord[],
-): Map<string, Target> {
-  const isIn = (seq: number) => operations.some((operation) => seq >= operation.seq && seq <= operation.throughSeq);
-  const states = new Map<string, FileState>();
-  for (const record of records.filter((one) => isIn(one.seq))) {
-    for (const write of record.toolCall?.writes ?? []) {
-      if (direction === 'redo') states.set(write.path, write.after);
-      else if (!states.has(write.path)) states.set(write.path, write.before);
-    }
-  }
-  const known = plan.files.filter((file) => file.status === 'putBack' && fits(file, states.get(file.path)));
-  return new Map(known.map((file) => [file.path, states.get(file.path)]));
-}
-
-/** Returns the name under which the daemon keeps a content, if the target has one. */
-export function hashOf(target: Target): string | undefined {
-  const hash = typeof target === 'object' ? target.hash : undefined;
-  return hash && /^[0-9a-f]{64}$/.test(hash) ? hash : undefined;
-}
-
-function fits(file: PlannedFile, state: FileState | undefined): boolean {
-  if (file.action === 'remove') return state === 'absent';
-  if (file.action === 'replace' || file.action === 'create') return hashOf(state) !== undefined;
-  return false;
-}
-
 function rowOf(file: PlannedFile): PlanRow {
-  const { path } = file;
-  const label = oneLine(path);
+  const label = oneLine(file.path);
   if (file.status !== 'putBack') {
     const reason = STATUSES[file.status] ?? `stays: ${oneLine(file.status)}`;
     return {
-      path,
+      file,
       changes: false,
       label,
       description: file.reason ? `${reason} (${oneLine(file.reason)})` : reason,
@@ -152,5 +111,5 @@ function rowOf(file: PlannedFile): PlanRow {
   }
   const losses = (file.loses ?? []).map((loss) => LOSSES[loss] ?? oneLine(loss));
   const loses = losses.length ? `; loses ${losses.join(', ')}` : '';
-  return { path, changes: true, label, description: `${ACTIONS[file.action ?? ''] ?? 'is put back'}${loses}` };
+  return { file, changes: true, label, description: `${ACTIONS[file.action ?? ''] ?? 'is put back'}${loses}` };
 }

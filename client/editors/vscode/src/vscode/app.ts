@@ -16,8 +16,6 @@ export interface App {
   projectPath: string | undefined;
   /** The model that a person chose for the next chat. */
   nextModel: string | undefined;
-  /** Returns the home of the daemon. */
-  home: () => string;
   /** Draws the tree of sessions again. */
   drawSessions: () => void;
   /** Shows the chat view. */

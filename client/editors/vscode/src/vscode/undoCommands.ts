@@ -4,19 +4,16 @@ import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs';
 import * as path from 'node:path';
 import * as vscode from 'vscode';
-import { keptContent } from '../core/keptContent';
-import type { FilePlan, RecordPage, Session, SessionRecord, UndoResult } from '../core/protocol';
+import type { Connection } from '../core/connection';
+import type { FilePlan, PlannedFile, Session, TextPart, UndoResult } from '../core/protocol';
 import {
   Direction,
   PlanRow,
-  Target,
   doneText,
-  hashOf,
   isUnfinished,
   planQuestion,
   planRows,
   planWarnings,
-  targets,
 } from '../core/undoPlan';
 import { inert, oneLine } from '../core/text';
 import { App, Choice, choice, command, confirm, currentSession, say } from './app';
@@ -24,6 +21,8 @@ import { App, Choice, choice, command, confirm, currentSession, say } from './ap
 const SCHEME = 'ollm-plan';
 /** Files are put back one by one, and synced. */
 const APPLY_MS = 600_000;
+/** Larger contents are not compared: an editor would be slow. */
+const MAX_BYTES = 5 * 1024 * 1024;
 
 export function registerUndoCommands(app: App): vscode.Disposable[] {
   const contents = new PlannedContents();
@@ -141,7 +140,6 @@ async function review(
   plan: FilePlan,
   contents: PlannedContents,
 ): Promise<boolean> {
-  const wanted = targets(direction, plan, preview.operations, await recordsOf(app, session.sessionId, preview));
   const question = planQuestion(direction, preview);
   const go: Choice<PlanRow | undefined> = choice(undefined, {
     label: `${question.action}…`,
@@ -157,7 +155,7 @@ async function review(
   const compare = async (row: PlanRow | undefined) => {
     const mine = ++serial;
     if (!row?.changes || !plan.root) return;
-    const uris = await comparison(app, session.sessionId, plan, row.path, wanted.get(row.path), contents);
+    const uris = await comparison(app, session.sessionId, plan, row.file, contents);
     if (!uris || mine !== serial) return;
     const title = `${row.label}: now ↔ after ${direction}`;
     await vscode.commands.executeCommand('vscode.diff', uris.now, uris.then, title, {
@@ -181,35 +179,39 @@ async function review(
   });
 }
 
-/** Returns the two sides of a comparison, or undefined if the future content is not known. */
+/** Returns the two sides of a comparison, or undefined if there is nothing to compare or the future content is not known. */
 async function comparison(
   app: App,
   sessionId: string,
   plan: FilePlan,
-  file: string,
-  target: Target,
+  file: PlannedFile,
   contents: PlannedContents,
 ): Promise<{ now: vscode.Uri; then: vscode.Uri } | undefined> {
-  const action = plan.files.find((one) => one.path === file)?.action;
-  const hash = hashOf(target);
-  const text = target === 'absent' ? '' : hash && (await keptContent(app.home(), sessionId, hash));
+  const text =
+    file.action === 'remove' ? '' : file.hash && (await keptContent(app.connection, sessionId, file.hash));
   if (text === undefined || !plan.root) return undefined;
-  const isNew = action === 'create';
-  const now = isNew ? contents.add(`${plan.planId}.now`, file, '') : vscode.Uri.file(path.join(plan.root, file));
-  return { now, then: contents.add(plan.planId, file, text) };
+  const isNew = file.action === 'create';
+  const now = isNew
+    ? contents.add(`${plan.planId}.now`, file.path, '')
+    : vscode.Uri.file(path.join(plan.root, file.path));
+  return { now, then: contents.add(plan.planId, file.path, text) };
 }
 
-/** Reads the records of the operations. */
-async function recordsOf(app: App, sessionId: string, { operations }: UndoResult): Promise<SessionRecord[]> {
-  const records: SessionRecord[] = [];
-  for (const { seq, throughSeq } of operations) {
-    let from: number | undefined = seq;
-    while (from !== undefined && from <= throughSeq) {
-      const limit: number = Math.min(1_000, throughSeq - from + 1);
-      const page: RecordPage = await app.connection.call('session.get', { sessionId, from, limit });
-      records.push(...page.records);
-      from = page.nextFrom;
-    }
+/** Returns a content that the daemon keeps as text, or undefined if it is not there, damaged or too large. */
+async function keptContent(connection: Connection, sessionId: string, hash: string): Promise<string | undefined> {
+  const parts: string[] = [];
+  let cursor: string | undefined;
+  try {
+    do {
+      const params = { sessionId, hash, cursor };
+      const part: TextPart = await connection.call('session.getFileContent', params);
+      if (part.total > MAX_BYTES) return undefined;
+      parts.push(part.data);
+      cursor = part.nextCursor;
+    } while (cursor !== undefined);
+  } catch {
+    return undefined;
   }
-  return records;
+  const bytes = Buffer.from(parts.join(''), 'base64');
+  return bytes.includes(0) ? `(a binary content of ${bytes.length} bytes)\n` : bytes.toString('utf8');
 }

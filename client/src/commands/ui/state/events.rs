@@ -75,6 +75,17 @@ impl EventLog {
         self.top = scrolled(self.top, self.selected(), height, self.lines.len());
     }
 
+    /// Notes that an answer is being written, whose beginning was missed.
+    pub(in super::super) fn set_live(&mut self, id: SessionId) {
+        if self.live.len() < MAX_LIVE {
+            self.live.insert(id);
+        }
+    }
+
+    pub(in super::super) fn unset_live(&mut self, id: SessionId) {
+        self.live.remove(&id);
+    }
+
     /// Forgets the answers that are being written: their ends may have been missed.
     pub(in super::super) fn forget_live(&mut self) {
         self.live.clear();
@@ -83,11 +94,9 @@ impl EventLog {
     /// Adds an event.
     pub(in super::super) fn add(&mut self, event: &Event) {
         match (event.kind, event.session_id) {
-            (EventKind::TurnStarted, Some(id)) if self.live.len() < MAX_LIVE => {
-                self.live.insert(id);
-            }
+            (EventKind::TurnStarted, Some(id)) => self.set_live(id),
             (EventKind::TurnEnded | EventKind::SessionDeleted, Some(id)) => {
-                self.live.remove(&id);
+                self.unset_live(id);
             }
             _ => {}
         }

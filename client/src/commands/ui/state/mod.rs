@@ -9,6 +9,7 @@ mod actions;
 mod answers;
 pub(super) mod events;
 pub(super) mod line_edit;
+pub(super) mod live_answer;
 pub(super) mod preview;
 mod restore;
 pub(super) mod search;
@@ -20,11 +21,13 @@ pub(super) mod window;
 use std::collections::BTreeSet;
 
 use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::methods::chat::FollowEvent;
 use ollm_protocol::methods::session::{SessionListParams, SessionSearchParams};
 use ollm_protocol::{Event, EventKind, SessionId, SnapshotId, Timestamp};
 
 use self::events::EventLog;
 use self::line_edit::LineEdit;
+use self::live_answer::LiveAnswer;
 use self::preview::{PreviewTarget, RecordPreview};
 use self::search::{FoundItem, MAX_TITLES, PAGE_HITS, SearchBox, SearchRequest};
 use self::tree::TreePane;
@@ -58,6 +61,8 @@ pub(super) enum UiInput {
     /// An answer arrived.
     Answered(Box<(UiCall, Result<UiAnswer, CallProblem>)>),
     Event(Box<Event>),
+    /// An event of the turn that the view follows; `None` if there is no turn any more.
+    Turn(SessionId, Option<Box<FollowEvent>>),
     /// The chat ended, and the terminal is ours again.
     ChatEnded,
 }
@@ -144,6 +149,8 @@ pub(super) struct UiState {
     /// Set if the tree was opened from the events, to which it goes back.
     is_tree_of_events: bool,
     pub(super) records: RecordPreview,
+    /// The answer that is being written in the session beside the list.
+    answer: Option<LiveAnswer>,
     pub(super) events: EventLog,
     pub(super) prompt: Option<UiPrompt>,
     /// The step whose preview was requested by the last key: a later answer may not take the keys of something else.
@@ -187,6 +194,7 @@ impl UiState {
             view: UiView::Sessions,
             is_tree_of_events: false,
             records: RecordPreview::default(),
+            answer: None,
             events: EventLog::default(),
             prompt: None,
             asked_step: None,
@@ -220,6 +228,7 @@ impl UiState {
                 (call, Err(problem)) => self.failed(&call, problem),
             },
             UiInput::Event(event) => self.happened(&event),
+            UiInput::Turn(id, event) => self.turned(id, event.map(|event| *event)),
             UiInput::ChatEnded => self.read_again(),
         }
         self.fit();
@@ -233,9 +242,15 @@ impl UiState {
 
     /// Returns whether something on the screen is to be read again within a second.
     pub(super) fn is_moving(&self) -> bool {
-        let is_live = self.target().is_some_and(|target| self.events.is_live(target.session_id));
         let is_stale = matches!(&self.view, UiView::Tree(pane) if pane.is_stale());
-        self.link == DaemonLink::Online && (is_live || is_stale || self.is_behind)
+        self.link == DaemonLink::Online && (is_stale || self.is_behind)
+    }
+
+    /// Returns the session whose turn is to be followed, and whether one is known to run.
+    pub(super) fn followed(&self) -> Option<(SessionId, bool)> {
+        let is_seen = self.link == DaemonLink::Online && !self.layout().records.is_empty();
+        let target = self.target().filter(|target| is_seen && target.seq.is_none())?;
+        Some((target.session_id, self.events.is_live(target.session_id)))
     }
 
     /// Returns whether keys edit the text of a search.
@@ -348,10 +363,6 @@ impl UiState {
         if self.is_behind {
             self.list.refresh();
         }
-        let target = self.target();
-        if target.is_some_and(|target| self.events.is_live(target.session_id)) {
-            self.records.refresh();
-        }
         if let UiView::Tree(pane) = &mut self.view {
             pane.read_stale();
         }
@@ -438,6 +449,23 @@ impl UiState {
         }
     }
 
+    /// Shows an event of the turn in the session beside the list.
+    fn turned(&mut self, id: SessionId, event: Option<FollowEvent>) {
+        let Some(event) = event else {
+            self.answer.take_if(|answer| answer.session_id == id);
+            self.events.unset_live(id);
+            return;
+        };
+        if matches!(event, FollowEvent::Running { .. }) {
+            self.events.set_live(id);
+        }
+        let answer = self.answer.take().filter(|answer| answer.session_id == id);
+        let answer = self.answer.insert(answer.unwrap_or_else(|| LiveAnswer::new(id)));
+        if answer.add(event) {
+            self.records.refresh();
+        }
+    }
+
     /// Removes a session that was deleted.
     fn forget(&mut self, id: SessionId) {
         self.changed.remove(&id);
@@ -465,6 +493,9 @@ impl UiState {
         }
         let (width, rows) = (layout.records.width, layout.records.height);
         self.records.resize((usize::from(width), usize::from(rows)));
+        let followed = self.followed().map(|(id, _)| id);
+        self.answer.take_if(|answer| followed != Some(answer.session_id));
+        self.records.show_live(self.answer.as_ref());
     }
 
     /// Returns the calls for everything that is missing on the screen.

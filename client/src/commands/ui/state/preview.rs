@@ -1,15 +1,17 @@
-//! The records beside a list: the end of a session, or the records around a found one. Pure.
+//! The records beside a list: the end of a session with the answer that is being written there, or the records around a found
+//! one. Pure.
 //!
 //! Until other records arrive, those before stay; the reply to a request for a target that is no longer wanted is dropped.
 //! A record is laid out when it comes onto the screen, once for each width.
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{Custom, Message, Part, Record, RecordBody, Role, ToolCall};
+use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use ollm_protocol::{Seq, SessionId};
 
 use super::super::text::{UiLine, UiTone, markdown, shown_line, shown_text, wrap};
+use super::live_answer::LiveAnswer;
 use crate::render::RenderOptions;
 use crate::render::units::{bytes, counted, grouped};
 
@@ -23,6 +25,8 @@ const RECORDS_AROUND: u32 = 20;
 const MESSAGE_CHARS: usize = 8000;
 /// The characters of a tool's output and of thinking that are shown.
 const OUTPUT_CHARS: usize = 1000;
+/// The number of the answer that is being written, behind all records.
+const LIVE_SEQ: Seq = Seq(u64::MAX);
 /// The characters of the arguments of a tool call that are shown.
 const ARG_CHARS: usize = 200;
 
@@ -92,6 +96,8 @@ struct LinePlace {
 pub(in super::super) struct RecordPreview {
     shown: Option<PreviewTarget>,
     records: Vec<ShownRecord>,
+    /// The session in which an answer is being written, and the answer.
+    live: Option<(SessionId, RecordBlock)>,
     /// The lines on the screen.
     lines: Vec<UiLine>,
     /// Set if there are lines before and after those on the screen.
@@ -173,11 +179,33 @@ impl RecordPreview {
             _ => ShownRecord { block, lines: None },
         });
         self.records = shown.collect();
+        self.place_live();
         if is_other {
             self.top = target.seq.map(|seq| (seq, 0));
         }
         self.lay_out();
         true
+    }
+
+    /// Shows an answer that is being written behind the records of its session; `None` if there is none.
+    pub(in super::super) fn show_live(&mut self, answer: Option<&LiveAnswer>) {
+        let live = answer.and_then(|answer| Some((answer.session_id, live_block(answer)?)));
+        if self.live != live {
+            self.live = live;
+            self.place_live();
+            self.lay_out();
+        }
+    }
+
+    /// Replaces the answer behind the records.
+    fn place_live(&mut self) {
+        self.records.pop_if(|record| record.block.seq == LIVE_SEQ);
+        if let (Some((id, block)), Some(target)) = (&self.live, self.shown)
+            && *id == target.session_id
+            && target.seq.is_none()
+        {
+            self.records.push(ShownRecord { block: block.clone(), lines: None });
+        }
     }
 
     /// Sets the columns and rows of the screen.
@@ -311,10 +339,28 @@ fn block_lines(
     lines
 }
 
-/// Returns what is shown of records. The pieces of an answer that is being written are one text.
+/// Returns the end of an answer that is being written; `None` if it has no text yet.
+fn live_block(answer: &LiveAnswer) -> Option<RecordBlock> {
+    let end = |text: &str, max_chars: usize| {
+        let from = text.char_indices().rev().nth(max_chars - 1).map_or(0, |(at, _)| at);
+        shown_text(&text[from..])
+    };
+    let thinking = (!answer.thinking.is_empty()).then(|| {
+        let text = format!("(thinking) {}", end(&answer.thinking, OUTPUT_CHARS));
+        (TextKind::Of(UiTone::Faint), text)
+    });
+    let text =
+        (!answer.text.is_empty()).then(|| (TextKind::Markdown, end(&answer.text, MESSAGE_CHARS)));
+    let texts: Vec<_> = thinking.into_iter().chain(text).collect();
+    let heading = "assistant, answering now".to_owned();
+    let block =
+        RecordBlock { seq: LIVE_SEQ, tone: UiTone::Live, heading, details: String::new(), texts };
+    (!block.texts.is_empty()).then_some(block)
+}
+
+/// Returns what is shown of records.
 fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
     let mut blocks = Vec::new();
-    let mut answer: Option<RecordBlock> = None;
     for record in records {
         let other = if record.active { "" } else { " (other branch)" };
         let details = format!("#{} {}{other}", record.seq, times.minute(record.at));
@@ -328,22 +374,10 @@ fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
         };
         match record.into_body() {
             Some(RecordBody::Message(message)) => {
-                answer = None;
                 blocks.push(RecordBlock { details, ..message_block(seq, &message) });
             }
             Some(RecordBody::ToolCall(call)) => {
                 blocks.push(RecordBlock { details, ..call_block(seq, &call) });
-            }
-            Some(RecordBody::Custom(custom)) if custom.name == Custom::PARTIAL_ANSWER => {
-                let piece = custom.data["text"].as_str().unwrap_or_default();
-                let growing = answer.get_or_insert_with(|| RecordBlock {
-                    tone: UiTone::Live,
-                    texts: vec![(TextKind::Markdown, String::new())],
-                    ..note("assistant, answering now".to_owned())
-                });
-                for (_, text) in &mut growing.texts {
-                    text.push_str(&shown_text(piece));
-                }
             }
             Some(body) => {
                 if let Some(heading) = note_of(&body) {
@@ -361,7 +395,6 @@ fn blocks(records: Vec<Record>, times: &RenderOptions) -> Vec<RecordBlock> {
             }
         }
     }
-    blocks.extend(answer);
     blocks
 }
 
@@ -492,11 +525,6 @@ mod tests {
         record(seq, "message", &json!({ "role": role, "parts": parts, "timestamp": at }))
     }
 
-    fn piece(seq: u64, text: &str) -> Record {
-        let data = json!({ "model": "tiny", "text": text });
-        record(seq, "custom", &json!({ "name": Custom::PARTIAL_ANSWER, "data": data }))
-    }
-
     fn shown(preview: &RecordPreview, target: PreviewTarget) -> Vec<String> {
         preview.visible(Some(target)).iter().map(UiLine::text).collect()
     }
@@ -532,19 +560,26 @@ mod tests {
     }
 
     #[test]
-    fn answer_in_pieces_is_one_text_until_it_is_whole() {
+    fn answer_that_is_written_is_behind_the_records_of_its_session() {
         let mut preview = RecordPreview::default();
         preview.resize((40, 20));
-        let mut records = vec![message(1, "user", "Hi"), piece(2, "Hel"), piece(3, "lo")];
+        let mut answer = LiveAnswer::new(SESSION_ID.parse().unwrap());
+        answer.text = "x".repeat(MESSAGE_CHARS) + "Hello";
+        let records = vec![message(1, "user", "Hi")];
         receive(&mut preview, target(None), records.clone());
+        preview.show_live(Some(&answer));
+        let lines = shown(&preview, target(None));
+        assert!(lines.iter().any(|line| line.ends_with("xHello")), "the end is shown: {lines:?}");
+        preview.move_by(-isize::MAX);
         let lines = shown(&preview, target(None));
         assert!(lines[3].starts_with("assistant, answering now"), "{lines:?}");
-        assert_eq!(lines[4], "Hello");
-        records.push(message(4, "assistant", "Hello!"));
+        receive(&mut preview, target(None), records.clone());
+        assert!(shown(&preview, target(None))[3].starts_with("assistant, answering now"));
+        receive(&mut preview, target(Some(1)), records.clone());
+        assert_eq!(shown(&preview, target(Some(1))).len(), 3);
         receive(&mut preview, target(None), records);
-        let lines = shown(&preview, target(None));
-        assert!(lines.iter().all(|line| !line.contains("answering")), "{lines:?}");
-        assert_eq!(lines[4], "Hello!");
+        preview.show_live(None);
+        assert_eq!(shown(&preview, target(None)).len(), 3);
     }
 
     #[test]

@@ -448,18 +448,22 @@ fn event_that_changes_nothing_requests_nothing() {
 #[test]
 fn answer_that_is_written_elsewhere_is_followed() {
     let mut fixture = UiFixture::connected((80, 24), &["Lists"]);
-    assert!(!fixture.state.is_moving());
+    assert_eq!(fixture.state.followed(), Some((id(1), false)));
     fixture.input(event("turn-started", id(1), json!({ "model": "tiny" })));
-    assert!(fixture.state.is_moving());
+    assert_eq!(fixture.state.followed(), Some((id(1), true)));
     fixture.shows("1 answering");
     fixture.shows(">● Lists");
-    let data = json!({ "model": "tiny", "text": "A growing answ" });
-    let piece = json!({ "name": "ollm.partialAnswer", "data": data });
+    let turn =
+        |event: Value| UiInput::Turn(id(1), Some(Box::new(serde_json::from_value(event).unwrap())));
     let at = "2026-01-27T09:00:00Z";
-    fixture.records.push(json!({ "seq": 3, "at": at, "type": "custom", "custom": piece }));
-    fixture.input(UiInput::Tick(fixture.state.times.now));
+    fixture.input(turn(
+        json!({ "kind": "running", "model": "tiny", "startedAt": at, "text": "A grow" }),
+    ));
+    fixture.input(turn(json!({ "kind": "delta", "text": "ing answ" })));
     fixture.shows("assistant, answering now");
     fixture.shows("A growing answ");
+    fixture.input(UiInput::Turn(id(1), None));
+    fixture.hides("answering now");
     fixture.input(event("turn-ended", id(1), json!({ "model": "tiny" })));
     fixture.hides("1 answering");
     fixture.keys("e");

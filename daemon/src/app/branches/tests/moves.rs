@@ -16,6 +16,7 @@ use crate::app::partial::read_settled;
 use crate::app::running::{PendingCalls, RunningTurn};
 use crate::app::snapshots::create;
 use crate::app::testing::{AnswerStep, ScriptedBackend};
+use crate::app::turn_feed::TurnFeed;
 use crate::model::DoneReason;
 use crate::session::SessionError;
 
@@ -38,7 +39,8 @@ impl TestSession {
     fn claim_turn(&self) -> crate::app::running::Claim<RunningTurn> {
         let (model, started) = ("m".to_owned(), Timestamp::from_unix_ms(0));
         let (cancel, pending_calls) = (CancellationToken::new(), PendingCalls::default());
-        let turn = RunningTurn { model, started, cancel, pending_calls };
+        let feed = TurnFeed::default();
+        let turn = RunningTurn { model, started, cancel, pending_calls, feed };
         let claimed = self.core.turns.claim(self.id, turn);
         claimed.unwrap_or_else(|_| unreachable!("no turn is running"))
     }

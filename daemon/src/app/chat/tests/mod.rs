@@ -8,12 +8,13 @@ use std::time::Duration;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, Part, RecordBody, Role};
 use ollm_protocol::methods::chat::{
-    ChatEvent, ChatPhase, ChatSendParams, ChatSubmitToolResultsParams, WaitsFor,
+    ChatEvent, ChatPhase, ChatSendParams, ChatSubmitToolResultsParams, FollowEvent, WaitsFor,
 };
 use ollm_protocol::methods::session::SessionIdParams;
 use serde_json::{Value, json};
 
-use super::{StartedTurn, cancel, start, submit_tool_results};
+use super::follow::follow;
+use super::{StartedTurn, cancel, claim, start, submit_tool_results};
 use crate::app::context::goals;
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::model_speed::SentPrompt;
@@ -99,22 +100,27 @@ type TurnEnd = Result<(String, Seq), ChatError>;
 /// Reads the remaining events of a turn.
 async fn rest(mut turn: StartedTurn) -> (Vec<ChatEvent>, TurnEnd) {
     let mut events = Vec::new();
-    loop {
-        match turn.events.recv().await.expect("the last event is `Done` or an error") {
-            Ok(ChatEvent::Done { seq, finish_reason, .. }) => {
-                return (events, Ok((finish_reason, seq)));
-            }
-            Ok(event) => events.push(event),
-            Err(AppError::Chat(error)) => return (events, Err(error)),
-            Err(error) => panic!("not an error of a turn: {error}"),
-        }
+    while let Some(event) = turn.events.recv().await {
+        events.push(event);
     }
+    let mut failed = None;
+    let last = turn.last(|error| failed_event(failed.insert(error)));
+    let end = match (last.expect("a turn has a last event"), failed) {
+        (ChatEvent::Done { seq, finish_reason, .. }, None) => Ok((finish_reason, seq)),
+        (_, Some(AppError::Chat(error))) => Err(error),
+        (last, error) => panic!("not the end of a turn: {last:?}, {error:?}"),
+    };
+    (events, end)
+}
+
+fn failed_event(error: &AppError) -> ChatEvent {
+    ChatEvent::Error { code: 0, message: error.to_string(), data: Value::Null }
 }
 
 /// Reads events up to the first one of a kind, and returns that.
 async fn wait_for(turn: &mut StartedTurn, wanted: &str) -> ChatEvent {
     loop {
-        let event = turn.events.recv().await.expect("an event").expect("no error");
+        let event = turn.events.recv().await.expect("an event");
         if kind(&event) == wanted {
             return event;
         }
@@ -412,13 +418,11 @@ async fn retry_discards_the_goal_that_the_partial_answer_set() {
 async fn refused_request_records_no_answer() {
     let chat = ChatFixture::new();
     chat.backend.refuse(ScriptedBackend::broken());
-    let turn = chat.start(Some("hi"), json!({})).await.expect("starts");
-    let mut events = turn.events;
-    let mut last = None;
-    while let Some(event) = events.recv().await {
-        last = Some(event);
-    }
-    assert!(matches!(last, Some(Err(AppError::Model(ModelError::BrokeOff { .. })))), "{last:?}");
+    let mut turn = chat.start(Some("hi"), json!({})).await.expect("starts");
+    while turn.events.recv().await.is_some() {}
+    let mut failed = None;
+    let _last = turn.last(|error| failed_event(failed.insert(error)));
+    assert!(matches!(failed, Some(AppError::Model(ModelError::BrokeOff { .. }))), "{failed:?}");
     assert_eq!((chat.messages(Role::User).len(), chat.answers().len()), (1, 0));
 }
 
@@ -569,4 +573,21 @@ async fn inline_thinking_is_stored_and_not_sent_back() {
     chat.backend.answer_text("Yes");
     chat.run(Some("more"), json!({})).await.1.expect("is answered");
     assert_eq!(chat.last_request()[1], (Role::Assistant, "Hello".to_owned()));
+}
+
+#[tokio::test]
+async fn follower_of_a_turn_whose_message_is_refused_gets_an_error() {
+    let chat = ChatFixture::new();
+    let (core, id) = (&chat.session.core, chat.session.id);
+    let claim = claim(core, id, "m").expect("no turn is running");
+    let mut follower = follow(core, SessionIdParams { session_id: id }).await.expect("joins");
+    drop(claim);
+    let as_event = |error| failed_event(&error);
+    let state = follower.next(as_event).await;
+    assert!(matches!(state, Some(FollowEvent::Running { seq: None, .. })), "{state:?}");
+    let last = follower.next(as_event).await;
+    let is_error = matches!(last, Some(FollowEvent::Event(ChatEvent::Error { .. })));
+    assert!(is_error && follower.next(as_event).await.is_none(), "{last:?}");
+    let none = follow(core, SessionIdParams { session_id: id }).await.map(drop);
+    assert!(matches!(none, Err(AppError::Chat(ChatError::NotRunning { .. }))), "{none:?}");
 }
