@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ollm_protocol::content::{
     AskedFact, ContextEntryChange, Custom, Message, Record, RecordBody, Role,
@@ -19,7 +19,7 @@ use super::features::{Feature, FeatureSet, SentencePlace};
 use super::lexicon::ClassSet;
 use super::numbers::*;
 use super::replacement::{Pair, PairFeatures};
-use super::said::SearchedFact;
+use super::said::{SaidText, SearchedFact};
 use super::sentences::for_each_sentence;
 use crate::languages::WordClass;
 
@@ -165,6 +165,8 @@ pub(crate) struct FactFold {
     question: Option<AskedQuestion>,
     /// The newest compaction in which a model was asked about facts.
     pub(crate) asked_at: Option<Seq>,
+    /// The facts that a later sentence replaced or took back: the newest.
+    ended: VecDeque<SearchedFact>,
 }
 
 impl FactFold {
@@ -227,7 +229,22 @@ impl FactFold {
 
     /// Returns the number of facts and counted values, which the memory of a fold depends on.
     pub(crate) fn n_items(&self) -> usize {
-        self.facts.len() + self.value_counts.len()
+        self.facts.len() + self.value_counts.len() + self.ended.len()
+    }
+
+    /// Returns whether a line of notes says a fact that does not hold any more or is suppressed, and none that holds.
+    pub(crate) fn is_outdated(&self, line: &str) -> bool {
+        let line = SaidText::new(line);
+        let says = |fact: &KnownFact| line.says(&fact.searched);
+        let is_suppressed = |fact: &KnownFact| {
+            !self.forgotten.is_empty()
+                && (self.is_forgotten(fact.seq, None)
+                    || self.is_forgotten(fact.seq, Some(&fact.digest())))
+        };
+        let is_ended = self.ended.iter().any(|fact| line.says(fact));
+        let said = self.facts.values().filter(|fact| says(fact));
+        let (suppressed, in_force): (Vec<_>, Vec<_>) = said.partition(|fact| is_suppressed(fact));
+        in_force.is_empty() && (is_ended || !suppressed.is_empty())
     }
 
     /// Whether a record's facts, or one of them by its digest, are suppressed.
@@ -356,6 +373,7 @@ impl FactFold {
                 // What the known fact went on with may hold beside any correction of it.
                 Relation::Replaced => {
                     (fact.supersedes, fact.before) = (Some(known.seq), known.before);
+                    self.note_ended(known.searched);
                 }
                 Relation::InDoubt => {
                     (fact.supersedes, fact.before) = (Some(known.seq), Some(known.text));
@@ -474,7 +492,16 @@ impl FactFold {
                 newest.filter(|(_, fact)| message.abs_diff(fact.message) <= PRONOUN_MESSAGES);
             meant.extend(recent.map(|(id, _)| *id));
         }
-        meant.into_iter().filter_map(|id| self.remove(id)).collect()
+        let taken_back: Vec<_> = meant.into_iter().filter_map(|id| self.remove(id)).collect();
+        taken_back.iter().for_each(|fact| self.note_ended(fact.searched.clone()));
+        taken_back
+    }
+
+    fn note_ended(&mut self, fact: SearchedFact) {
+        if self.ended.len() == MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(fact);
     }
 
     /// Returns the facts that have words of a subject, with the number of these words, the oldest first.

@@ -98,6 +98,8 @@ pub(super) const MIN_CANDIDATES: usize = 8;
 /// The lasting sentences that a model must choose beyond the others before its choices count. Of models that guess, one in
 /// fourteen does; of those of which a fifth of the answers is wrong, four in five.
 pub(super) const EXAM_MARGIN: usize = 3;
+/// Maximum number of facts that no longer hold and are looked for in notes: the newest. Notes have some fifty lines.
+pub(super) const MAX_ENDED: usize = 256;
 /// Maximum number of facts that can be suppressed by name.
 pub(super) const MAX_FORGOTTEN: usize = 10_000;
 /// Bytes of the shortest message whose facts can lose [`MIDDLE_SCORE`].

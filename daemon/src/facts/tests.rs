@@ -106,6 +106,34 @@ fn later_fact_on_the_same_subject_replaces_the_earlier() {
 }
 
 #[test]
+fn line_of_notes_is_outdated_if_it_says_only_what_no_longer_holds() {
+    let mut talk = Talk::of(&[
+        "The relay port is 6100.",
+        "My flight to Porto leaves at 06:40.",
+        "The vault code is 7731.",
+        "We moved the relay port from 6100 to 6300.",
+        "Forget the flight at 06:40.",
+    ]);
+    let forgotten = ForgottenFact { seq: Seq(2), digest: None, restored: false };
+    let data = serde_json::to_value(forgotten).expect("serializes");
+    talk.push(RecordBody::Custom(Custom {
+        name: FORGET_RECORD.to_owned(),
+        data,
+        context_text: None,
+    }));
+    let check = |line: &str, expected| {
+        assert_eq!(talk.fold.is_outdated(line), expected, "{line}: {:?}", talk.texts());
+    };
+    check("the relay listens on port 6100", true);
+    check("relay port: 6300 (was 6100)", false);
+    check("relay port: 6300", false);
+    check("The flight to Porto leaves at 06:40.", true);
+    check("vault code: 7731", true);
+    check("The lexer is done.", false);
+    check("", false);
+}
+
+#[test]
 fn correction_in_doubt_is_shown_with_the_fact_before_it() {
     let talk = Talk::of(&["Retention is 14 days.", "Retention for refunds is 30 days."]);
     let ranked = talk.fold.ranked(&[]);

@@ -179,7 +179,7 @@ impl SessionFacts {
     }
 
     /// Returns the facts. Blocks on the disk.
-    fn fold(&self) -> Result<Arc<FactFold>> {
+    pub(crate) fn fold(&self) -> Result<Arc<FactFold>> {
         if let Some(fold) = self.fold.get() {
             return Ok(Arc::clone(fold));
         }

@@ -11,8 +11,6 @@ use crate::facts::FactValueKind;
 use super::numbers::*;
 use super::values::{SearchedText, Value, has_names, subject, values};
 
-/// The sections whose lines hold until something contradicts them.
-const LASTING: [Section; 3] = [Section::Constraints, Section::Decisions, Section::Critical];
 /// The separator of the parts of a line.
 const PARTS: &str = ", ";
 
@@ -86,7 +84,7 @@ impl<'a> NotesChange<'a> {
     /// subject has only some of the words is about something else.
     fn had_before(&self, value: &Value, about: &BTreeSet<String>) -> bool {
         self.before.lines.iter().any(|(section, line)| {
-            LASTING.contains(section)
+            Section::LASTING.contains(section)
                 && line.values.contains(value)
                 && subject(line.text, value.kind) == *about
         })
@@ -134,7 +132,7 @@ pub(super) fn carry_over(earlier: &Summary, new: &Summary) -> Summary {
     if new.lines(Section::Goal).is_empty() {
         *merged.lines_mut(Section::Goal) = earlier.lines(Section::Goal).to_vec();
     }
-    for section in LASTING {
+    for section in Section::LASTING {
         let lines = change.before.lines.iter().filter(|(of, _)| *of == section);
         let lost: Vec<String> = lines.filter_map(|(_, line)| change.lost(line)).collect();
         merged.lines_mut(section).splice(..0, lost);
@@ -148,7 +146,8 @@ pub(super) fn kept_values(earlier: &Summary, new: &Summary) -> KeptValues {
     let change = NotesChange::new(earlier, new);
     let mut kept = KeptValues::default();
     let mut known = BTreeSet::new();
-    let is_judged = |section: &Section| LASTING.contains(section) || *section == Section::Goal;
+    let is_judged =
+        |section: &Section| Section::LASTING.contains(section) || *section == Section::Goal;
     for (_, line) in change.before.lines.iter().filter(|(section, _)| is_judged(section)) {
         for value in line.values.iter().filter(|value| known.insert(value.text.clone())) {
             if change.keeps(line, value) {

@@ -297,6 +297,30 @@ async fn failed_summary_of_a_context_that_must_shrink_is_extracted() {
 }
 
 #[tokio::test]
+async fn notes_lose_lines_that_the_user_corrected() {
+    let session = LongSession::beginning_with("Port the parser. The relay port is 48213.").await;
+    let summary = async |text: &'static str| {
+        session.backend.answer_text(text);
+        session.summarize().await.expect("compacts");
+        session.checkpoints().pop().expect("one is kept").summary
+    };
+    let notes = "## Goal\n- port the parser\n\n## Constraints\n- relay port: 48213";
+    assert!(summary(notes).await.contains("48213"));
+    session.test.record("user", "We moved the relay port from 48213 to 48314.").await;
+    session.record_exchanges(40).await;
+    // The model copies its earlier notes.
+    let copied =
+        "## Goal\n- port the parser\n\n## Constraints\n- relay port: 48213\n- relay port: 48314";
+    let corrected = summary(copied).await;
+    assert!(corrected.contains("48314") && !corrected.contains("48213"), "{corrected}");
+    // So do lines that are extracted without it.
+    session.record_exchanges(40).await;
+    session.backend.refuse(ScriptedBackend::broken());
+    session.compact_in_turn().await;
+    assert!(session.checkpoints().iter().all(|one| !one.summary.contains("48213")));
+}
+
+#[tokio::test]
 async fn record_during_the_summary_follows_the_new_head() {
     let session = LongSession::new().await;
     let last = AnswerStep::End(DoneReason::Stop);

@@ -38,6 +38,8 @@ impl Section {
         Self::NextSteps,
         Self::Critical,
     ];
+    /// The sections whose lines hold until something contradicts them.
+    pub(super) const LASTING: [Self; 3] = [Self::Constraints, Self::Decisions, Self::Critical];
 
     /// Returns the heading.
     pub(super) const fn title(self) -> &'static str {
@@ -166,6 +168,14 @@ impl Summary {
             }
         }
         summary
+    }
+
+    /// Returns the summary without the lasting lines that say what does not hold any more.
+    pub(crate) fn without_outdated(mut self, is_outdated: impl Fn(&str) -> bool) -> Self {
+        for section in Section::LASTING {
+            self.lines_mut(section).retain(|line| !is_outdated(without_bullet(line)));
+        }
+        self
     }
 
     /// Returns the items of a section, without their bullets.
