@@ -17,7 +17,7 @@ use crate::app::drafts::{MarkedChange, mark_before, uncounted};
 use crate::app::error::{CompactError, Result};
 use crate::app::schedule::TakenSnapshot;
 use crate::app::snapshots;
-use crate::context::compact::{MeasuredTexts, measure_retention, retention_targets};
+use crate::context::compact::{MeasuredTexts, drop_outdated, measure_retention, retention_targets};
 use crate::context::{self, BuildInput, Built, CutPlan};
 use crate::session::NewRecord;
 
@@ -54,6 +54,25 @@ impl NewHead {
             identifiers: Vec::new(),
             asked: Vec::new(),
         }
+    }
+
+    /// Returns the head without the lines of notes that say what the user corrected, took back or suppressed. Earlier notes
+    /// have such lines, and a model copies them.
+    pub(super) async fn without_outdated(
+        mut self,
+        core: &Arc<Core>,
+        survey: &Arc<Survey>,
+    ) -> Result<Self> {
+        let survey = Arc::clone(survey);
+        blocking(core, move |_| {
+            let facts = survey.inputs.facts.fold()?;
+            for checkpoint in &mut self.checkpoints {
+                let is_outdated = |line: &str| facts.is_outdated(line);
+                drop_outdated(checkpoint, &survey.inputs.counter, &is_outdated);
+            }
+            Ok(self)
+        })
+        .await
     }
 }
 

@@ -88,6 +88,7 @@ async fn preview_outcome(
             SummaryRange::new(core, &request, &survey, &cut).preview().await?
         }
     };
+    let head = head.without_outdated(core, &survey).await?;
     let (built, retention) = match plan(core, &request, &survey, &head).await {
         Err(AppError::Compact(CompactError::NoGain { .. })) => {
             return Ok(CompactionOutcome::Skipped(SkipReason::Unchanged, survey));

@@ -218,17 +218,17 @@ impl<'a> SummaryRange<'a> {
         };
         let (summary, n_done) = self.summarized(task, form, before, pieces).await?;
         if n_done == pieces.len() && range.is_whole {
-            return self.finished(summary, task).await;
+            return Ok(self.finished(summary, task).await);
         }
         self.with_rest_extracted(&summary, pieces[n_done - 1].to, task).await
     }
 
     /// Returns the head for a summary of the whole range.
-    async fn finished(&self, summary: Summary, task: &SummaryTask<'_>) -> Result<NewHead> {
+    async fn finished(&self, summary: Summary, task: &SummaryTask<'_>) -> NewHead {
         let merged = if task.plan.in_turn { None } else { self.merged(task).await };
         let model = Some(self.core.shown_model(&task.summarizer.model));
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        self.new_head(vec![part], task.names.clone(), merged.as_ref(), model).await
+        self.new_head(&[part], task.names.clone(), merged.as_ref(), model)
     }
 
     /// Returns the head for a summary up to a record, and lines extracted from the rest until the background has time for
@@ -241,12 +241,12 @@ impl<'a> SummaryRange<'a> {
     ) -> Result<NewHead> {
         let (first, rest) = self.cut.split_behind(border);
         let lines = self.extracted_end(rest.from, None).await?;
-        let parts = vec![
+        let parts = [
             RangePart { cut: first, summary: summary.clone(), provisional: false },
             RangePart { cut: rest, summary: lines, provisional: true },
         ];
         let model = Some(self.core.shown_model(&task.summarizer.model));
-        self.new_head(parts, task.names.clone(), None, model).await
+        Ok(self.new_head(&parts, task.names.clone(), None, model))
     }
 
     /// Returns the goal of the work for a request, within its share.
@@ -325,7 +325,7 @@ impl<'a> SummaryRange<'a> {
         let names = self.names(true).await?;
         let summary = self.extracted_end(self.cut.from, None).await?;
         let part = RangePart { cut: self.cut.clone(), summary, provisional: true };
-        self.new_head(vec![part], names, None, None).await
+        Ok(self.new_head(&[part], names, None, None))
     }
 
     /// Previews the summary of a model by an extracted one.
@@ -337,7 +337,7 @@ impl<'a> SummaryRange<'a> {
         let summary = self.extracted_end(self.cut.from, before).await?;
         let model = self.survey.summarizing_model(self.core).unwrap_or_default();
         let part = RangePart { cut: self.cut.clone(), summary, provisional: false };
-        self.new_head(vec![part], names, None, Some(model)).await
+        Ok(self.new_head(&[part], names, None, Some(model)))
     }
 
     /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line. It is tried
@@ -417,18 +417,14 @@ impl<'a> SummaryRange<'a> {
         .await
     }
 
-    /// Returns the head with the summaries of the parts. Lines that say what the user corrected or took back are left out:
-    /// earlier notes have them, and a model copies them.
-    async fn new_head(
+    fn new_head(
         &self,
-        parts: Vec<RangePart>,
+        parts: &[RangePart],
         names: RangeNames,
         merged: Option<&Summary>,
         model: Option<String>,
-    ) -> Result<NewHead> {
+    ) -> NewHead {
         let Self { core, survey, cut, .. } = self;
-        let asked = Arc::clone(survey);
-        let facts = blocking(core, move |_| asked.inputs.facts.fold()).await?;
         let RangeNames { mut files, identifiers } = names;
         let (inputs, mut kept) = (&survey.inputs, &*self.request.keep);
         let making = RenewOptions {
@@ -452,8 +448,8 @@ impl<'a> SummaryRange<'a> {
             asked: Vec::new(),
         };
         for RangePart { cut, summary, provisional } in parts {
-            let summary = summary.without_outdated(|line| facts.is_outdated(line));
-            let (cut, summary) = (&cut, &summary.keeping(kept));
+            let provisional = *provisional;
+            let summary = &summary.keeping(kept);
             let fresh = NewSummary { cut, summary, provisional, files: &files, merged };
             let renewed = renew(&head.checkpoints, &fresh, &making);
             head.checkpoints = renewed.checkpoints;
@@ -462,7 +458,7 @@ impl<'a> SummaryRange<'a> {
             // The first part holds the files of the range, and the lines of hooks.
             (files, kept) = (Ledger::default(), &[]);
         }
-        Ok(head)
+        head
     }
 
     /// Returns the longest summary of the range in tokens.

@@ -268,8 +268,10 @@ impl<'a> CompactionTask<'a> {
                 self.summarize(&request, survey, &cut, action).await?
             }
         };
-        let end = || ControlFlow::Break(CompactionOutcome::Abandoned);
-        Ok(head.map_or_else(end, ControlFlow::Continue))
+        Ok(match head {
+            None => ControlFlow::Break(CompactionOutcome::Abandoned),
+            Some(head) => ControlFlow::Continue(head.without_outdated(self.core, survey).await?),
+        })
     }
 
     /// Gathers the values on which the compaction depends.

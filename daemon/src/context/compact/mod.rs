@@ -23,8 +23,8 @@ mod values;
 mod verify;
 
 pub(crate) use self::checkpoint::{
-    CheckpointBounds, NewSummary, RenewOptions, checkpoint_to_update, checkpoints_to_merge, renew,
-    tier,
+    CheckpointBounds, NewSummary, RenewOptions, checkpoint_to_update, checkpoints_to_merge,
+    drop_outdated, renew, tier,
 };
 pub(super) use self::checkpoint::{merged_summaries, shown_summary};
 pub(crate) use self::defuse::{defuse, defuse_all};

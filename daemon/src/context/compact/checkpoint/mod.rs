@@ -365,6 +365,19 @@ fn shrink(checkpoint: &mut Checkpoint, target: u64, options: &RenewOptions<'_>) 
     }
 }
 
+/// Drops the lasting lines of a summary that say what does not hold any more.
+pub(crate) fn drop_outdated(
+    checkpoint: &mut Checkpoint,
+    counter: &Counter,
+    is_outdated: &dyn Fn(&str) -> bool,
+) {
+    let summary = Summary::parse(&checkpoint.summary);
+    let current = summary.clone().without_outdated(is_outdated);
+    if current != summary {
+        set_summary(checkpoint, &current, counter);
+    }
+}
+
 /// Sets the summary of a checkpoint, and the values that follow from it.
 fn set_summary(checkpoint: &mut Checkpoint, summary: &Summary, counter: &Counter) {
     let items = |section| summary.items(section).into_iter().take(MAX_LISTED).collect();
