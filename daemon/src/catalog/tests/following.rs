@@ -259,7 +259,7 @@ fn list_by_words_has_the_sessions_whose_titles_contain_them() {
     let mut random = xorshift(7);
     for number in 1..=60 {
         let title = random_words(4, false, &mut random);
-        let is_of_project = random() % 3 == 0;
+        let is_of_project = random().is_multiple_of(3);
         fixture.logs.change(id(number), |log| {
             log.session.title = title;
             log.session.project_hash = is_of_project.then(|| "abcd".to_owned());
