@@ -51,6 +51,8 @@ pub(super) const MAX_WHOLE_CHARS: usize = 280;
 pub(super) const KEPT_OF_REQUEST: (usize, usize) = (500, 100);
 /// Bytes of the shortest sentence that stands for an answer.
 pub(super) const MIN_SENTENCE_BYTES: usize = 40;
+/// Bytes of the shortest answer that reports progress.
+pub(super) const MIN_ANSWER_BYTES: usize = 12;
 /// Maximum number of lines of each kind; more do not fit into any target.
 pub(super) const MAX_LINES: usize = 48;
 /// Maximum number of sentences with values that are taken of one answer; an answer with more explains something.

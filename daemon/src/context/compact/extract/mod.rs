@@ -182,7 +182,9 @@ impl Extractor {
                 for report in reports(&text, answer.as_deref().unwrap_or_default()) {
                     self.reports.push(seq, &report);
                 }
-                answer.iter().for_each(|answer| self.answers.push(seq, answer));
+                // `Okay.` reports nothing.
+                let report = answer.filter(|answer| answer.len() >= MIN_ANSWER_BYTES);
+                report.iter().for_each(|answer| self.answers.push(seq, answer));
                 self.plans(seq, &text);
             }
             Role::Tool => self.errors.push_matching(seq, &text, is_error),

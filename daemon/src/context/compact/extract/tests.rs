@@ -93,6 +93,7 @@ fn answer_is_extracted_by_its_first_sentence() {
     check("<notice>\nOlder parts are not shown.", "Older parts are not shown.");
     let code = "Here is the function that reverses a list:\n```\nx[::-1]\n```";
     check(code, "user: Go.");
+    check("Okay.", "user: Go.");
 }
 
 #[test]
