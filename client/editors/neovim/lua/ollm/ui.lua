@@ -16,8 +16,8 @@ end
 function M.error_lines(err)
   local lines = { "error: " .. text.one_line(err.message or err.kind) }
   local hint = err.hint
-  if not hint and err.kind == "invalidParams" and vim.startswith(err.message or "", "model: ") then
-    -- For a missing model, the daemon has neither a command nor the name of the field.
+  if err.kind == "invalidParams" and vim.startswith(err.message or "", "model: ") then
+    -- The command of the daemon lists the models; this one also chooses.
     hint = ":Ollm model"
   end
   if hint then
