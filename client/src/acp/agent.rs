@@ -83,7 +83,7 @@ pub(super) struct Agent {
     newest: AcpVersion,
     running: Mutex<HashMap<u64, RunningRequest>>,
     n_requests: AtomicU64,
-    /// The messages of prompts that wait for tool servers, by their sessions.
+    /// The messages of prompts that wait for tool servers or for the answer to another client, by their sessions.
     unsent: Mutex<HashMap<SessionId, MessageInput>>,
 }
 
@@ -424,8 +424,8 @@ impl Agent {
     ///
     /// An editor closes the input when its window is reloaded or closed, and when it crashed. The person finds the whole
     /// answer in the session then. A turn that may still need the tools of the editor is canceled: nobody could run them,
-    /// and the session would be busy until the daemon gives up. A message that waits for tool servers is recorded without an
-    /// answer. To stop an answer, an editor sends `session/cancel`.
+    /// and the session would be busy until the daemon gives up. A message that waits for tool servers, or for the answer to
+    /// another client, is recorded without an answer. To stop an answer, an editor sends `session/cancel`.
     async fn end(self: &Arc<Self>, requests: &mut JoinSet<()>) {
         // A prompt that has just arrived begins before it is ended.
         yield_now().await;

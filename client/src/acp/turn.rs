@@ -104,12 +104,10 @@ impl Asked<'_> {
     /// Lets the model answer a message.
     async fn answer(self, message: MessageInput) -> RequestResult<PromptEnd> {
         let Self { agent, session, key, acknowledgment, cancellation } = self;
-        let waiting = async {
-            let id = session.prepare(agent).await?;
-            Ok::<_, ClientError>((id, cancellation.unless(session.tools.ready()).await))
-        };
-        let (id, problems) = agent.hold(session.id(), &message, waiting).await?;
-        let Some(problems) = problems else { return Ok(CANCELED) };
+        // A draft that a restarted daemon has lost gets another id.
+        let id = agent.hold(session.id(), &message, session.prepare(agent)).await?;
+        let ready = cancellation.unless(session.tools.ready());
+        let Some(problems) = agent.hold(id, &message, ready).await else { return Ok(CANCELED) };
         for problem in problems {
             session.remark(agent, problem).await;
         }
@@ -169,18 +167,24 @@ async fn begin(
 ) -> Result<Option<FollowedTurn>, ClientError> {
     let mut has_waited = false;
     while !cancellation.is_canceled() {
-        match FollowedTurn::start(Arc::clone(&agent.daemon), params.clone()).await {
-            Err(error) if is_busy(&error) && params.message.is_some() => {
-                if !std::mem::replace(&mut has_waited, true) {
-                    let text = "The session is answering another message; this one waits.";
-                    session.remark(agent, text.to_owned()).await;
-                }
-                if cancellation.unless(sleep(BUSY_PAUSE)).await.is_none() {
-                    return Ok(None);
-                }
+        let started = FollowedTurn::start(Arc::clone(&agent.daemon), params.clone()).await;
+        let message = match (started, &params.message) {
+            (Err(error), Some(message)) if is_busy(&error) => message,
+            (started, _) => return started.map(Some),
+        };
+        // The running turn is that of another client: it goes on when the editor leaves.
+        session.set_needs_editor(false);
+        let waiting = async {
+            if !std::mem::replace(&mut has_waited, true) {
+                let text = "The session is answering another message; this one waits.";
+                session.remark(agent, text.to_owned()).await;
             }
-            started => return started.map(Some),
+            cancellation.unless(sleep(BUSY_PAUSE)).await
+        };
+        if agent.hold(params.session_id, message, waiting).await.is_none() {
+            return Ok(None);
         }
+        session.set_needs_editor(!params.tools.is_empty());
     }
     Ok(None)
 }

@@ -33,6 +33,7 @@ local stop_listening
 ---@field from integer the position from which records are loaded, as `session.get` takes it
 ---@field turn ollm.Turn? the turn of this client
 ---@field foreign ollm.Turn? the turn of another client
+---@field is_forgotten boolean? whether the buffer of the chat is gone
 ---@field remarks {line: string, group: string}[] what is shown below the conversation until the next message
 ---@field status table? the last `context.status` or usage
 ---@field view ollm.View
@@ -142,6 +143,7 @@ end
 
 --- Ends a chat whose buffer is gone.
 function Chat:forget()
+  self.is_forgotten = true
   if self.turn then
     self:stop()
   end

@@ -9,14 +9,14 @@ local M = {}
 
 --- Shows the turn that runs in the session of a chat, if it is not one of the chat itself.
 function M.join(chat)
-  if chat.turn or chat.foreign or not chat:id() then
+  if chat.is_forgotten or chat.turn or chat.foreign or not chat:id() then
     return
   end
   local turn
   turn = turns.new(nil, vim.tbl_extend("force", chat:turn_hooks(), {
     accepted = function()
-      -- The chat may have got a turn or another session meanwhile.
-      if chat.turn or (chat.foreign or turn) ~= turn or chat:id() ~= turn.session_id then
+      -- The chat may have got a turn or another session meanwhile, or its buffer is gone.
+      if chat.is_forgotten or chat.turn or (chat.foreign or turn) ~= turn or chat:id() ~= turn.session_id then
         return turn:leave()
       end
       chat.foreign = turn
@@ -24,6 +24,12 @@ function M.join(chat)
     end,
     recorded = function()
       chat:update()
+    end,
+    shown = function(kind, piece)
+      -- A message that is being sent is shown in place of this answer until it is refused.
+      if not chat.turn then
+        chat:show_piece(kind, piece)
+      end
     end,
     ended = function(err)
       if chat.foreign == turn then

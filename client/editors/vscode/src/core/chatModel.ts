@@ -294,6 +294,7 @@ export class ChatModel {
     const { session } = this;
     if (!session || session.draft || this.turn || !this.isConnected) return;
     const turn = new Turn(undefined, this.bar.model, true);
+    let leave: (() => void) | undefined;
     const stream = {
       onItem: (event: ChatEvent) => {
         // Only now it is known that the turn runs; meanwhile this chat may have got another session or turn.
@@ -303,13 +304,19 @@ export class ChatModel {
           this.setBar({ phase: 'answering', running: true });
         }
         this.turnEvent(turn, event);
-        return event.kind === 'done' || event.kind === 'error';
+        const isLast = event.kind === 'done' || event.kind === 'error';
+        // Nobody looks at this turn any more, and a connection has a few dozen subscriptions.
+        if (!isLast && this.turn !== turn) leave?.();
+        return isLast;
       },
       onLost: () => this.turnEnded(turn, {}),
     };
-    // Refused if no turn runs: its answer is in the records then.
     const { sessionId } = session;
-    await this.options.connection.open('chat.follow', { sessionId }, 'chat', stream).catch(() => {});
+    try {
+      leave = await this.options.connection.open('chat.follow', { sessionId }, 'chat', stream);
+    } catch {
+      // Refused if no turn runs: its answer is in the records then.
+    }
   }
 
   private turnEvent(turn: Turn, event: ChatEvent): void {

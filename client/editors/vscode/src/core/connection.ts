@@ -100,11 +100,12 @@ export class Connection {
     const key = `${noun}.${number}`;
     if (rpc !== this.rpc) throw lost();
     this.streams.set(key, stream);
+    const unsubscribe = method === 'chat.follow' ? 'chat.unfollow' : `${noun}.unsubscribe`;
     return () => {
       // A later connection has streams of its own with the same numbers.
       if (rpc !== this.rpc) return;
       this.streams.delete(key);
-      void rpc?.sendRequest(`${noun}.unsubscribe`, ParameterStructures.byPosition, number).catch(() => {});
+      void rpc?.sendRequest(unsubscribe, ParameterStructures.byPosition, number).catch(() => {});
     };
   }
 

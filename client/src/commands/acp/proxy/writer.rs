@@ -328,7 +328,13 @@ impl StepWriter {
 fn is_temporary(error: &CommandError) -> bool {
     // The only conflict of these calls is a key that was used with other params, which stays.
     let is_conflict = matches!(error, CommandError::Client(error) if error.is_conflict());
-    !is_conflict && matches!(error.exit(), Exit::Unreachable | Exit::Busy | Exit::Config)
+    match error.exit() {
+        Exit::Unreachable | Exit::Busy => !is_conflict,
+        // A wrong configuration keeps the daemon from starting until it is mended. A daemon that runs means the session, as
+        // one of a newer version.
+        Exit::Config => !matches!(error, CommandError::Client(ClientError::Rpc(_))),
+        _ => false,
+    }
 }
 
 fn is_missing_session(error: &CommandError) -> bool {
