@@ -181,7 +181,12 @@ async fn begin(
             }
             cancellation.unless(sleep(BUSY_PAUSE)).await
         };
-        if agent.hold(params.session_id, message, waiting).await.is_none() {
+        let waited = match params.key {
+            None => agent.hold(params.session_id, message, waiting).await,
+            // The running turn can be that of an earlier attempt, which has recorded the message.
+            Some(_) => waiting.await,
+        };
+        if waited.is_none() {
             return Ok(None);
         }
         session.set_needs_editor(!params.tools.is_empty());

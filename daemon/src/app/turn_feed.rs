@@ -3,7 +3,8 @@
 //! A turn publishes each of its events once. A client that joins gets the state of the turn, then every later event.
 //!
 //! **Invariants**: publishing never waits; joining and publishing exclude each other, so that a follower misses no piece
-//! and gets none twice; a follower that is too slow loses its place and joins again; the answer so far exists here only.
+//! and gets none twice; a follower that is too slow loses its place and joins again; an answer that is being written exists
+//! here only.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ pub(crate) struct TurnFeed(Mutex<FeedState>);
 struct FeedState {
     /// The user's message.
     seq: Option<Seq>,
-    /// The last event of a phase, until a piece of the answer arrives.
+    /// The last event of a phase, until a piece of the answer arrives or the call ends.
     phase: Option<ChatEvent>,
     /// The newest answer so far.
     answer: AnswerText,
@@ -154,6 +155,8 @@ impl FeedState {
         match event {
             ChatEvent::Accepted { seq, .. } => self.seq = *seq,
             ChatEvent::Phase { .. } => self.phase = Some(event.clone()),
+            // An answer that only calls tools has no pieces.
+            ChatEvent::Usage { .. } => self.phase = None,
             ChatEvent::Delta { text, thinking } => {
                 self.phase = None;
                 self.answer.text.push_str(text.as_deref().unwrap_or_default());
@@ -169,7 +172,7 @@ impl FeedState {
 
 #[cfg(test)]
 mod tests {
-    use ollm_protocol::methods::chat::ChatPhase;
+    use ollm_protocol::methods::chat::{ChatPhase, ChatUsage};
 
     use super::*;
 
@@ -218,8 +221,12 @@ mod tests {
         let phase =
             ChatEvent::Phase { name, tokens, expected_ms: None, ahead: None, waits_for: None };
         feed.publish(&phase);
-        assert_eq!(join(&feed).first[1..], [FollowEvent::Event(phase)]);
+        assert_eq!(join(&feed).first[1..], [FollowEvent::Event(phase.clone())]);
         feed.publish(&delta("a"));
+        assert_eq!(join(&feed).first.len(), 1);
+        // An answer that only calls tools has ended when its usage is reported.
+        feed.publish(&phase);
+        feed.publish(&ChatEvent::Usage { usage: ChatUsage::default() });
         assert_eq!(join(&feed).first.len(), 1);
     }
 

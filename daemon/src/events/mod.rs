@@ -95,6 +95,7 @@ struct RingShared {
     state: Mutex<RingState>,
     /// The number of the newest event; wakes waiting subscriptions.
     newest: watch::Sender<u64>,
+    /// The number of open subscriptions of clients.
     subscriptions: AtomicUsize,
 }
 
@@ -137,7 +138,7 @@ impl EventRing {
         &self.0.epoch
     }
 
-    /// Returns the number of open subscriptions.
+    /// Returns the number of open subscriptions of clients.
     pub(crate) fn subscriptions(&self) -> usize {
         self.0.subscriptions.load(Ordering::Relaxed)
     }
@@ -167,11 +168,26 @@ impl EventRing {
         number
     }
 
-    /// Subscribes to the events after `since`, or to those from now on.
+    /// Subscribes a client to the events after `since`, or to those from now on.
     pub(crate) fn subscribe(
         &self,
         filter: EventFilter,
         since: Option<&EventCursor>,
+    ) -> EventSubscription {
+        self.0.subscriptions.fetch_add(1, Ordering::Relaxed);
+        self.open(filter, since, true)
+    }
+
+    /// Subscribes a part of the daemon to the events from now on.
+    pub(crate) fn subscribe_daemon(&self, filter: EventFilter) -> EventSubscription {
+        self.open(filter, None, false)
+    }
+
+    fn open(
+        &self,
+        filter: EventFilter,
+        since: Option<&EventCursor>,
+        is_of_client: bool,
     ) -> EventSubscription {
         let mut ring = self.0.state.lock();
         ring.thresholds.add(&filter.thresholds);
@@ -180,8 +196,8 @@ impl EventRing {
             let known = since.epoch == self.0.epoch && (ring.oldest()..=ring.next).contains(&next);
             known.then_some(next)
         });
-        self.0.subscriptions.fetch_add(1, Ordering::Relaxed);
         EventSubscription {
+            is_of_client,
             shared: Arc::clone(&self.0),
             newest: self.0.newest.subscribe(),
             filter,
@@ -206,6 +222,7 @@ impl RingShared {
 
 /// A position in the ring; dropping it ends the subscription.
 pub(crate) struct EventSubscription {
+    is_of_client: bool,
     shared: Arc<RingShared>,
     newest: watch::Receiver<u64>,
     filter: EventFilter,
@@ -261,7 +278,9 @@ impl EventSubscription {
 
 impl Drop for EventSubscription {
     fn drop(&mut self) {
-        self.shared.subscriptions.fetch_sub(1, Ordering::Relaxed);
+        if self.is_of_client {
+            self.shared.subscriptions.fetch_sub(1, Ordering::Relaxed);
+        }
         let mut ring = self.shared.state.lock();
         let next = ring.next;
         ring.thresholds.remove(&self.filter.thresholds, next);

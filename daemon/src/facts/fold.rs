@@ -232,19 +232,23 @@ impl FactFold {
         self.facts.len() + self.value_counts.len() + self.ended.len()
     }
 
-    /// Returns whether a line of notes says a fact that does not hold any more or is suppressed, and none that holds.
+    /// Returns whether a line of notes surely says a fact that does not hold any more or is suppressed, and perhaps none
+    /// that holds.
     pub(crate) fn is_outdated(&self, line: &str) -> bool {
         let line = SaidText::new(line);
-        let says = |fact: &KnownFact| line.says(&fact.searched);
         let is_suppressed = |fact: &KnownFact| {
             !self.forgotten.is_empty()
                 && (self.is_forgotten(fact.seq, None)
                     || self.is_forgotten(fact.seq, Some(&fact.digest())))
         };
-        let is_ended = self.ended.iter().any(|fact| line.says(fact));
-        let said = self.facts.values().filter(|fact| says(fact));
-        let (suppressed, in_force): (Vec<_>, Vec<_>) = said.partition(|fact| is_suppressed(fact));
-        in_force.is_empty() && (is_ended || !suppressed.is_empty())
+        let mut is_outdated = self.ended.iter().any(|fact| line.says_surely(fact));
+        for fact in self.facts.values().filter(|fact| line.says(&fact.searched)) {
+            if !is_suppressed(fact) {
+                return false;
+            }
+            is_outdated |= line.says_surely(&fact.searched);
+        }
+        is_outdated
     }
 
     /// Whether a record's facts, or one of them by its digest, are suppressed.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::candidate::FactValue;
+use super::lexicon::is_unit;
 use super::values::FactValueKind;
 
 /// The text of a fact and its values, normalized.
@@ -48,10 +49,29 @@ impl SaidText {
     ///
     /// Values that mean little alone, such as numbers, dates and names, count only beside a word of the subject.
     pub(crate) fn says(&self, fact: &SearchedFact) -> bool {
-        let SearchedFact { text, values, is_plain } = fact;
-        if values.is_empty() {
-            return self.says_rule(text);
+        if fact.values.is_empty() {
+            return self.says_rule(&fact.text);
         }
+        self.says_values(fact, |_| true)
+    }
+
+    /// Returns whether one line says a fact, and not a similar one: a unit is not a word of the subject, because `14 days`
+    /// is said of many things, and a rule with a single long word must be there as a whole.
+    pub(super) fn says_surely(&self, fact: &SearchedFact) -> bool {
+        if !fact.values.is_empty() {
+            return self.says_values(fact, |word| !is_unit(word));
+        }
+        let text = fact.text.trim();
+        if rule_words(text).nth(1).is_some() {
+            return self.says_rule(&fact.text);
+        }
+        !text.is_empty() && self.lines().any(|line| has_word(line, text))
+    }
+
+    /// Returns whether one line has all values of a fact, and beside values that mean little alone a word of the subject
+    /// that `may_name` it.
+    fn says_values(&self, fact: &SearchedFact, may_name: impl Fn(&str) -> bool) -> bool {
+        let SearchedFact { text, values, is_plain } = fact;
         // Most facts are missing as a whole, which is seen without looking at each line.
         if !values.iter().all(|value| self.all.contains(value.trim())) {
             return false;
@@ -59,7 +79,7 @@ impl SaidText {
         let subject: Vec<&str> = text
             .split(' ')
             .filter(|word| word.chars().count() > 3)
-            .filter(|word| !values.iter().any(|value| value.contains(*word)))
+            .filter(|word| !values.iter().any(|value| value.contains(*word)) && may_name(word))
             .collect();
         let needs_subject = is_short(values) || *is_plain && !subject.is_empty();
         self.lines().any(|line| {
@@ -70,7 +90,7 @@ impl SaidText {
 
     /// Returns whether one line has most words of a rule.
     fn says_rule(&self, text: &str) -> bool {
-        let words: Vec<&str> = text.split(' ').filter(|word| word.chars().count() > 2).collect();
+        let words: Vec<&str> = rule_words(text).collect();
         let is_most = |n: usize| !words.is_empty() && n * 5 >= words.len() * 4;
         let is_trivial = text.trim().is_empty();
         if !is_trivial && self.all.contains(text.trim()) {
@@ -81,6 +101,11 @@ impl SaidText {
                 .lines()
                 .any(|line| is_most(words.iter().filter(|word| has_word(line, word)).count()))
     }
+}
+
+/// Returns the words by which a normalized rule is looked for.
+fn rule_words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(' ').filter(|word| word.chars().count() > 2)
 }
 
 /// Returns whether normalized values are too short to mean one thing.

@@ -41,6 +41,14 @@ impl Talk {
         seq
     }
 
+    /// Suppresses the facts of a record.
+    fn forget(&mut self, seq: Seq) {
+        let forgotten = ForgottenFact { seq, digest: None, restored: false };
+        let data = serde_json::to_value(forgotten).expect("serializes");
+        let name = FORGET_RECORD.to_owned();
+        self.push(RecordBody::Custom(Custom { name, data, context_text: None }));
+    }
+
     fn texts(&self) -> Vec<String> {
         self.fold
             .ranked(&[])
@@ -114,13 +122,7 @@ fn line_of_notes_is_outdated_if_it_says_only_what_no_longer_holds() {
         "We moved the relay port from 6100 to 6300.",
         "Forget the flight at 06:40.",
     ]);
-    let forgotten = ForgottenFact { seq: Seq(2), digest: None, restored: false };
-    let data = serde_json::to_value(forgotten).expect("serializes");
-    talk.push(RecordBody::Custom(Custom {
-        name: FORGET_RECORD.to_owned(),
-        data,
-        context_text: None,
-    }));
+    talk.forget(Seq(2));
     let check = |line: &str, expected| {
         assert_eq!(talk.fold.is_outdated(line), expected, "{line}: {:?}", talk.texts());
     };
@@ -131,6 +133,14 @@ fn line_of_notes_is_outdated_if_it_says_only_what_no_longer_holds() {
     check("vault code: 7731", true);
     check("The lexer is done.", false);
     check("", false);
+}
+
+#[test]
+fn line_of_notes_with_the_number_of_another_fact_is_not_outdated() {
+    let mut talk = Talk::of(&["Retention is 14 days."]);
+    talk.forget(Seq(0));
+    assert!(talk.fold.is_outdated("retention: 14 days"));
+    assert!(!talk.fold.is_outdated("Tokens are rotated every 14 days."));
 }
 
 #[test]

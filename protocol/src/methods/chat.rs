@@ -198,8 +198,8 @@ pub enum ChatEvent {
 #[expect(clippy::large_enum_variant, reason = "most are the large one, and each is read once")]
 pub enum FollowEvent {
     /// The turn as it is now, which replaces everything that the client knows of it: the first event, and again after a
-    /// client was so slow that it missed events. The last `phase` follows if the answer has not begun, and `toolCalls` with the calls without a result
-    /// if the turn waits for some.
+    /// client was so slow that it missed events. The last `phase` follows if the answer has not begun, and `toolCalls` with
+    /// the calls without a result if the turn waits for some.
     Running {
         /// The record of the user's message; absent without a message, and before it is recorded.
         seq: Option<Seq>,
@@ -213,7 +213,8 @@ pub enum FollowEvent {
         /// The text of the newest answer so far; empty if there is none.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         text: String,
-        /// The record of the newest answer, if it is recorded as a message already.
+        /// The record of the newest answer, if it is recorded as a message already. Then the next `delta` begins another
+        /// answer.
         answer_seq: Option<Seq>,
     },
     /// An event of the turn.

@@ -10,6 +10,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::methods::chat::{ChatEvent, FollowEvent};
 use ollm_protocol::methods::session::SessionIdParams;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 
 use super::check_exists;
 use crate::app::core::Core;
@@ -65,15 +66,22 @@ impl TurnFollower {
                     Some(event) => return Some(FollowEvent::Event(Arc::unwrap_or_clone(event))),
                     None => self.join_again(as_event),
                 },
-                () = self.turn.ended() => {
-                    self.has_ended = true;
-                    let last = self.turn.value.feed.last(as_event);
-                    // A turn whose message could not be recorded has no last event.
-                    let none = || as_event(ChatError::NotRunning { id: self.id }.into());
-                    return Some(FollowEvent::Event(last.unwrap_or_else(none)));
-                }
+                () = self.turn.ended() => match self.events.try_recv() {
+                    // It came after the poll for events and before that for the end.
+                    Ok(event) => return Some(FollowEvent::Event(Arc::unwrap_or_clone(event))),
+                    Err(TryRecvError::Disconnected) => self.join_again(as_event),
+                    Err(TryRecvError::Empty) => return Some(self.last(as_event)),
+                },
             }
         }
+    }
+
+    /// Returns the last event of a turn that has ended. One whose message could not be recorded, or that panicked, has none.
+    fn last(&mut self, as_event: fn(AppError) -> ChatEvent) -> FollowEvent {
+        self.has_ended = true;
+        let last = self.turn.value.feed.last(as_event);
+        let none = || as_event(ChatError::NotRunning { id: self.id }.into());
+        FollowEvent::Event(last.unwrap_or_else(none))
     }
 
     /// Takes a place in the feed again, after this follower lost its own.

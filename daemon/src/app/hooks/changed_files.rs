@@ -82,7 +82,7 @@ async fn run(core: &Arc<Core>, id: SessionId, project: &str, end: &CancellationT
     let filter =
         EventFilter { session_id: Some(id), kinds: kinds.to_vec(), ..EventFilter::default() };
     // Before the first look at the session, so that no change of it is missed.
-    let changes = core.events.subscribe(filter, None);
+    let changes = core.events.subscribe_daemon(filter);
     let key = RootKey { path: PathBuf::from(project), hidden: false, max_depth: None };
     let files = match core.files.subscribe(&key, PathFilter::default(), None).await {
         Ok(files) => files,

@@ -85,9 +85,12 @@ pub(crate) fn get_file_content(
         drop(core.summary(id)?);
         return Err(AppError::ContentNotKept { id, hash });
     }
-    let content = core.sessions.read_kept_file(id, hash).map_err(|error| {
-        let is_damaged = error.source.kind() == ErrorKind::InvalidData;
-        if is_damaged { AppError::ContentDamaged { id, path: error.path } } else { error.into() }
+    let read = core.sessions.read_kept_file(id, hash);
+    let content = read.map_err(|error| match error.source.kind() {
+        ErrorKind::InvalidData => AppError::ContentDamaged { id, path: error.path },
+        // The session was deleted meanwhile.
+        ErrorKind::NotFound => AppError::ContentNotKept { id, hash },
+        _ => error.into(),
     })?;
     let at = cursor.map_or(Some(0), |cursor| cursor.parse::<usize>().ok());
     let at = at.filter(|at| *at == 0 || (*at < content.len() && at % FILE_PART_BYTES == 0));

@@ -330,8 +330,8 @@ fn is_temporary(error: &CommandError) -> bool {
     let is_conflict = matches!(error, CommandError::Client(error) if error.is_conflict());
     match error.exit() {
         Exit::Unreachable | Exit::Busy => !is_conflict,
-        // A wrong configuration keeps the daemon from starting until it is mended. A daemon that runs means the session, as
-        // one of a newer version.
+        // A wrong configuration keeps the daemon from starting until a person mends it. A reply of a daemon that runs is
+        // about the session, such as one of a newer version, and the steps of all others must not wait for it.
         Exit::Config => !matches!(error, CommandError::Client(ClientError::Rpc(_))),
         _ => false,
     }
@@ -385,5 +385,37 @@ fn tool_call(call: &EndedCall) -> ToolCallInput {
         message_seq: None,
         writes: None,
         writes_omitted: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::RpcFailure;
+
+    #[test]
+    fn step_waits_for_a_daemon_and_not_for_a_session_that_it_refuses() {
+        let check = |error: ClientError, waits: bool| {
+            let error = CommandError::from(error);
+            assert_eq!(is_temporary(&error), waits, "{}", error.message());
+        };
+        let reply = |kind: ErrorKind| {
+            let data = json!({ "kind": kind.as_str() });
+            let failure = RpcFailure::new(kind.code(), kind.as_str().to_owned(), Some(data));
+            ClientError::Rpc(Box::new(failure))
+        };
+        for (kind, waits) in [
+            (ErrorKind::Busy, true),
+            (ErrorKind::Conflict, false),
+            (ErrorKind::UnsupportedVersion, false),
+            (ErrorKind::InvalidParams, false),
+        ] {
+            check(reply(kind), waits);
+        }
+        let kind = Some(ErrorKind::Config);
+        let (message, log) = ("a wrong key".to_owned(), "ollmd.log".into());
+        check(ClientError::StartFailed { kind, message, hint: None, log }, true);
+        check(ClientError::DaemonNotFound, true);
+        check(ClientError::RequestTooLarge { method: SessionRecord::NAME.to_owned() }, false);
     }
 }
