@@ -40,6 +40,30 @@ fn list_is_paged_filtered_and_newest_first() {
 }
 
 #[test]
+fn closed_sessions_are_listed_behind_a_page_of_active_ones() {
+    let (sandbox, daemon, mut wire) = start();
+    let mut closed = Vec::new();
+    for n in 0..9 {
+        let session = wire.create(json!({}));
+        wire.record(&session, "user", &format!("session {n}"));
+        if n < 3 {
+            wire.ok("session.close", json!({ "sessionId": session }));
+            closed.insert(0, session);
+        }
+    }
+    daemon.kill();
+    // No session is open now, so the list is that of the catalog.
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    until("the catalog is as new as the logs", || {
+        let catalog = &wire.status()["catalog"];
+        catalog["state"] == "ready" && catalog["behind"] == 0
+    });
+    let pages = wire.pages("session.list", json!({ "status": "closed", "limit": 2 }));
+    let listed: Vec<String> = pages.iter().flat_map(|page| ids(&page["data"])).collect();
+    assert_eq!(listed, closed);
+}
+
+#[test]
 fn current_session_of_project_survives_kill_and_is_cleared_by_delete() {
     let (sandbox, daemon, mut wire) = start();
     let (one, two) = (sandbox.project_dir("one"), sandbox.project_dir("two"));

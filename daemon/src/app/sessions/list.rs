@@ -48,27 +48,7 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     known.extend(core.sessions.deleting());
     let mut data: Vec<Session> =
         open.into_iter().filter(|session| wanted.admits(session)).collect();
-    let query = ListQuery {
-        project_hash: wanted.project_hash.as_deref(),
-        statuses: wanted.statuses(),
-        id_prefix: wanted.ids.0.as_deref(),
-        id_end: wanted.ids.1.as_deref(),
-        title: wanted.title.as_ref(),
-        limit: limit + 1,
-        max_bytes: MAX_PAGE_BYTES,
-        after: wanted.after,
-        exclude: &known,
-    };
-    let now = core.clock.now().unix_ms();
-    let stored = core.catalog.list(&query)?.into_iter().map(|mut session| {
-        let idle_ms = now - session.last_activity.unix_ms();
-        // The catalog's row was written while the session was active.
-        if session.status == SessionStatus::Active && idle_ms > IDLE_CLOSE_MS {
-            session.status = SessionStatus::Closed;
-        }
-        session
-    });
-    data.extend(stored.filter(|session| wanted.admits(session)));
+    add_stored(core, &wanted, limit, &known, &mut data)?;
     data.sort_by_key(|session| std::cmp::Reverse(order_of(session)));
     let is_longer = data.len() > limit;
     data.truncate(limit);
@@ -77,6 +57,53 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     data.iter_mut()
         .for_each(|session| session.short_id = core.catalog.short_id(session.session_id));
     Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
+}
+
+/// Adds the sessions that only the catalog knows, more than a page of them if there are.
+///
+/// The catalog's row of a session was written while the session was active. So among its newest rows, those for a list of
+/// closed sessions can be few, and it is asked for the next ones.
+fn add_stored(
+    core: &Core,
+    wanted: &ListFilter,
+    limit: usize,
+    known: &HashSet<SessionId>,
+    data: &mut Vec<Session>,
+) -> Result<()> {
+    let now = core.clock.now().unix_ms();
+    let (mut after, mut n_stored) = (wanted.after, 0);
+    loop {
+        let rows = core.catalog.list(&ListQuery {
+            project_hash: wanted.project_hash.as_deref(),
+            statuses: wanted.statuses(),
+            id_prefix: wanted.ids.0.as_deref(),
+            id_end: wanted.ids.1.as_deref(),
+            title: wanted.title.as_ref(),
+            limit: limit + 1,
+            max_bytes: MAX_PAGE_BYTES,
+            after,
+            exclude: known,
+        })?;
+        after = rows.last().map(order_of);
+        let n_rows = rows.len();
+        let found = rows.into_iter().map(|session| as_of(session, now));
+        let found: Vec<Session> = found.filter(|session| wanted.admits(session)).collect();
+        let is_thinned = wanted.status == Some(SessionStatus::Closed) && found.len() < n_rows;
+        n_stored += found.len();
+        data.extend(found);
+        if !is_thinned || n_stored > limit {
+            return Ok(());
+        }
+    }
+}
+
+/// Returns a session of the catalog with the status that it has at a time.
+fn as_of(mut session: Session, now: i64) -> Session {
+    let idle_ms = now - session.last_activity.unix_ms();
+    if session.status == SessionStatus::Active && idle_ms > IDLE_CLOSE_MS {
+        session.status = SessionStatus::Closed;
+    }
+    session
 }
 
 /// The filter of a list.
