@@ -61,7 +61,10 @@ fn stalled_turn(answer: Answer, after: usize) -> (FakeOllama, ModelSession) {
     params["detach"] = json!(true);
     let mut client = chat.daemon.wire();
     client.ok("chat.send", params);
-    while client.notification("chat.event")["kind"] != "delta" {}
+    // Followers know a piece before its client does.
+    for _ in 0..after {
+        while client.notification("chat.event")["kind"] != "delta" {}
+    }
     until("the answer stalls", || fake.n_held() == 1);
     (fake, chat)
 }
