@@ -1,5 +1,6 @@
 //! The acknowledgment of a prompt, in versions of the protocol that have one: the reply as soon as the message is recorded.
-//! What follows are updates of the session. Without it, the reply to a prompt is how its answer ended.
+//! The answer and its end arrive as updates of the session then. In the other versions, the reply to a prompt says how its
+//! answer ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -48,7 +48,7 @@ pub(super) struct Initialize {
     pub(super) client_capabilities: ClientCapabilities,
 }
 
-/// What the editor speaks and shows.
+/// The version that the editor speaks, and the kinds of updates that it shows.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClientCapabilities {
@@ -350,7 +350,7 @@ pub(super) enum SessionUpdate {
     ReplayComplete {},
 }
 
-/// What a session does.
+/// The state of a session: answering, asking a person, or neither.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
@@ -383,7 +383,7 @@ pub(super) struct ToolCallReport {
     pub(super) raw_input: Option<Value>,
     /// The name of the tool, which only version 2 has beside the title.
     pub(super) name: Option<String>,
-    /// What the editor can do with the call, in version 2; null for nothing any more.
+    /// The requests about the call that the agent takes, in version 2; null if it takes none any more.
     pub(super) capabilities: Option<Value>,
     /// Set if the editor can cancel the call alone.
     #[serde(skip)]

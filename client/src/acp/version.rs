@@ -35,7 +35,7 @@ pub(super) enum AcpVersion {
     V2,
 }
 
-/// What the editor is told of a session that it has opened.
+/// The reply to a request that opened a session, in the form of no version.
 pub(super) struct OpeningReply {
     pub(super) name: String,
     /// Set if the reply has the name, because it is new.

@@ -53,7 +53,7 @@ enum TurnStream {
     Joined(EventStream<FollowEvent>),
 }
 
-/// What a reader was shown of a turn.
+/// The part of a turn that a reader was shown.
 #[derive(Debug, Default)]
 pub(crate) struct ShownTurn {
     /// The user's message, once the turn was accepted.

@@ -50,7 +50,7 @@ pub(super) struct Block {
     /// The place beside the reference: role, time and title.
     pub(super) place: String,
     pub(super) text: String,
-    /// Whether the text is that of a record, so that `read` goes on where it is cut.
+    /// Set if the text is that of a record, so that `read` goes on where it is cut.
     pub(super) is_record: bool,
     /// The bytes of the record that precede the text.
     pub(super) offset: usize,

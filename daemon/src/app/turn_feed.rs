@@ -14,7 +14,7 @@ use ollm_protocol::{Seq, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::error::Result;
+use super::error::{AppError, Result};
 
 /// The most followers of a turn: more than a person has windows. Each has a queue of its own.
 const MAX_FOLLOWERS: usize = 64;
@@ -112,10 +112,7 @@ impl TurnFeed {
     }
 
     /// Returns the last event, if it is set; `as_event` makes it of an error.
-    pub(crate) fn last(
-        &self,
-        as_event: impl FnOnce(super::error::AppError) -> ChatEvent,
-    ) -> Option<ChatEvent> {
+    pub(crate) fn last(&self, as_event: impl FnOnce(AppError) -> ChatEvent) -> Option<ChatEvent> {
         let mut state = self.0.lock();
         let last = state.last.take()?.unwrap_or_else(as_event);
         state.last = Some(Ok(last.clone()));

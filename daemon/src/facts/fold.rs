@@ -206,10 +206,7 @@ impl FactFold {
             if score < least && fact.entry.is_none() {
                 return None;
             }
-            // Few sessions have suppressed facts, and a digest takes longer than the rest.
-            let is_forgotten = !self.forgotten.is_empty()
-                && (self.forgotten.contains(&(fact.seq, None))
-                    || self.forgotten.contains(&(fact.seq, Some(fact.digest()))));
+            let is_forgotten = self.is_suppressed(fact);
             Some(RankedFact { fact, score, is_pinned, is_forgotten })
         });
         ranked.collect()
@@ -236,14 +233,9 @@ impl FactFold {
     /// that holds.
     pub(crate) fn is_outdated(&self, line: &str) -> bool {
         let line = SaidText::new(line);
-        let is_suppressed = |fact: &KnownFact| {
-            !self.forgotten.is_empty()
-                && (self.is_forgotten(fact.seq, None)
-                    || self.is_forgotten(fact.seq, Some(&fact.digest())))
-        };
         let mut is_outdated = self.ended.iter().any(|fact| line.says_surely(fact));
         for fact in self.facts.values().filter(|fact| line.says(&fact.searched)) {
-            if !is_suppressed(fact) {
+            if !self.is_suppressed(fact) {
                 return false;
             }
             is_outdated |= line.says_surely(&fact.searched);
@@ -254,6 +246,13 @@ impl FactFold {
     /// Whether a record's facts, or one of them by its digest, are suppressed.
     pub(crate) fn is_forgotten(&self, seq: Seq, digest: Option<&str>) -> bool {
         self.forgotten.contains(&(seq, digest.map(str::to_owned)))
+    }
+
+    fn is_suppressed(&self, fact: &KnownFact) -> bool {
+        // Few sessions have suppressed facts, and a digest takes longer than the rest.
+        !self.forgotten.is_empty()
+            && (self.is_forgotten(fact.seq, None)
+                || self.is_forgotten(fact.seq, Some(&fact.digest())))
     }
 
     fn message(&mut self, seq: Seq, at: Timestamp, message: &Message) {

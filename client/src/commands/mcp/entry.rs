@@ -67,7 +67,7 @@ pub(super) struct SettingsChange {
     /// The bytes as they will be; `None` if the file goes.
     new: Option<String>,
     is_install: bool,
-    /// Whether the file has the entry already, in this form or another one.
+    /// Set if the file has the entry already, in this form or another one.
     has_entry: bool,
 }
 

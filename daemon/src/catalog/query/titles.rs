@@ -1,6 +1,6 @@
 //! The index of titles, in which a list finds the titles that contain a text, alone or in a longer word.
 //!
-//! It is an FTS5 table with a row for each session. Its tokens are grams: each character of a word of the title begins
+//! The index is an FTS5 table with a row for each session. Its tokens are grams: each character of a word of the title begins
 //! one, which has up to [`GRAM_CHARS`] characters of that word. So a text of three characters is a gram, a longer one
 //! is an AND of its grams, and a shorter one is the beginning of grams. The index finds every title that contains the
 //! text, and perhaps other ones: the caller checks each title with [`TitleWords::are_in`].

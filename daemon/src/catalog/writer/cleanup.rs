@@ -73,7 +73,7 @@ pub(super) fn remove_documents(
 pub(super) struct Cleanup {
     /// The forgotten sessions whose words this cleanup removes.
     nums: Vec<i64>,
-    /// Whether the index of titles is still to be merged. A removed or replaced title is in it until then.
+    /// Set if the index of titles is still to be merged. A removed or replaced title is in it until then.
     has_titles: bool,
     step: CleanupStep,
 }

@@ -62,7 +62,7 @@ impl RunningRecorder {
     }
 }
 
-/// What is not recorded of a conversation.
+/// The parts of a conversation that are not recorded.
 #[derive(Debug, Default)]
 struct RecordingLoss {
     /// The lines that were not read, and the bytes that did not fit into the tap.

@@ -42,7 +42,7 @@ const MAX_SAME_IDS: u32 = 256;
 /// The bytes of a request besides its params.
 const ENVELOPE_BYTES: usize = 1 << 10;
 
-/// What the writer knows of the agent's sessions, by their ids.
+/// The sessions of the daemon and the directories that belong to the agent's sessions, by the ids of the agent.
 #[derive(Clone, Default)]
 pub(super) struct KnownSessions(Arc<Mutex<KnownMaps>>);
 
@@ -68,9 +68,9 @@ impl KnownSessions {
 #[derive(Clone, Copy)]
 struct OpenedSession {
     id: SessionId,
-    /// Whether it had records before it was opened.
+    /// Set if the session had records before it was opened.
     is_known: bool,
-    /// Whether its project is set.
+    /// Set if the session has its project.
     is_placed: bool,
 }
 
