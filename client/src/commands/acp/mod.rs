@@ -23,7 +23,7 @@ Editors start this command themselves; in Zed:
 Their threads are sessions of the daemon: with search, recall, compaction and undo, and `ollmctl` shows them too. The MCP \
 servers of the editor are tools of the model. `ollmctl sessions permissions` lists what you allowed.
 
-`--unstable-v2` follows the draft of the crate agent-client-protocol-schema 1.20.0 of November 2026, commit c0945895.
+`--unstable-v2` follows the draft of the crate agent-client-protocol-schema 1.20.0, commit c0945895.
 
 With the command line of another agent behind `--`, that agent answers, and every byte passes unchanged. Beside it, the \
 conversation becomes a session: prompts, answers, thoughts, tool calls and the files that they touched. In Zed, the \
