@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ollm_protocol::event::EventKind;
-use ollm_protocol::method::SessionRecord;
 use ollm_protocol::methods::event::EventSubscribeParams;
-use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
-use ollm_protocol::{Event, SessionId, sanitize};
+use ollm_protocol::{Event, sanitize};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -23,6 +21,7 @@ use tokio::time::timeout;
 
 use super::acknowledgment::Acknowledgment;
 use super::cancel::Cancellation;
+use super::held::HeldPrompts;
 use super::schema::{
     CancelRequest, ClientCapabilities, Initialize, OnlySession, RequestError, SessionToOpen,
     SessionUpdate, code,
@@ -83,8 +82,7 @@ pub(super) struct Agent {
     newest: AcpVersion,
     running: Mutex<HashMap<u64, RunningRequest>>,
     n_requests: AtomicU64,
-    /// The messages of prompts that wait for tool servers or for the answer to another client, by their sessions.
-    unsent: Mutex<HashMap<SessionId, MessageInput>>,
+    held: HeldPrompts,
 }
 
 /// A request that has not ended.
@@ -161,7 +159,7 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
         newest: if settings.speaks_v2 { AcpVersion::V2 } else { AcpVersion::V1 },
         running: Mutex::default(),
         n_requests: AtomicU64::new(0),
-        unsent: Mutex::default(),
+        held: HeldPrompts::new(),
     });
     let (mut requests, mut feeding) = (JoinSet::new(), JoinSet::new());
     let mut events = follow_events(&agent.daemon, &mut feeding);
@@ -176,6 +174,11 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
             () = agent.editor.gone() => break,
             _ = signals.next() => break,
         }
+    }
+    // The prompts that were read before a signal or before the editor had gone are not lost.
+    messages.close();
+    while let Some(message) = messages.recv().await {
+        agent.received(message, &mut requests);
     }
     agent.end(&mut requests).await;
     drop((agent, requests, feeding));
@@ -242,7 +245,7 @@ impl Agent {
         drop(requests.spawn(async move { agent.editor.answer(&id, &Err(error)).await }));
     }
 
-    /// Begins a request. It can be canceled from now on, before it runs.
+    /// Begins a request. It can be canceled from now on, before it runs, and a prompt is held.
     fn begin(
         self: &Arc<Self>,
         id: Value,
@@ -254,7 +257,8 @@ impl Agent {
             let problem = format!("more than {MAX_REQUESTS} requests are running");
             return self.refuse(id, RequestError::new(code::INTERNAL, problem), requests);
         }
-        let prompt_of = (method == "session/prompt")
+        let is_prompt = method == "session/prompt";
+        let prompt_of = is_prompt
             .then(|| serde_json::from_str::<OnlySession>(params.get()).ok())
             .flatten()
             .map(|params| params.session_id);
@@ -263,14 +267,19 @@ impl Agent {
         let request =
             RunningRequest { id: Some(id.clone()), cancellation: cancellation.clone(), prompt_of };
         drop(self.running.lock().insert(number, request));
+        let params: Arc<RawValue> = params.into();
+        if is_prompt {
+            self.held.hold(number, Arc::clone(&params), cancellation.clone());
+        }
         let agent = Arc::clone(self);
         drop(requests.spawn(async move {
-            let answer = if method == "session/prompt" {
+            let answer = if is_prompt {
                 agent.prompt((number, &id), &params, &cancellation).await
             } else {
                 agent.answer(&method, &params, &cancellation).await.map(Some)
             };
             drop(agent.running.lock().remove(&number));
+            agent.held.ended(number, answer.is_err());
             let (result, then) = match answer {
                 Ok(Some(answer)) => (Ok(answer.result), answer.then),
                 Ok(None) => return,
@@ -292,7 +301,8 @@ impl Agent {
     ) -> RequestResult<Option<Answer>> {
         let prompt = decode(params)?;
         let acknowledgment = Acknowledgment::new(self, number, id, params);
-        let ended = turn::prompt(self, prompt, &acknowledgment, cancellation).await;
+        let held = self.held.prompt(number);
+        let ended = turn::prompt(self, prompt, &held, &acknowledgment, cancellation).await;
         self.version().prompt_answer(acknowledgment.is_sent(), ended)
     }
 
@@ -397,35 +407,13 @@ impl Agent {
         }
     }
 
-    /// Waits for something before a message is sent. A message is recorded if the editor leaves meanwhile.
-    pub(super) async fn hold<T>(
-        &self,
-        id: SessionId,
-        message: &MessageInput,
-        work: impl Future<Output = T>,
-    ) -> T {
-        drop(self.unsent.lock().insert(id, message.clone()));
-        let done = work.await;
-        drop(self.unsent.lock().remove(&id));
-        done
-    }
-
-    async fn record_unsent(&self) {
-        let unsent = std::mem::take(&mut *self.unsent.lock());
-        for (session_id, message) in unsent {
-            let params = SessionRecordParams { session_id, message, key: None };
-            if let Err(error) = self.daemon.call::<SessionRecord>(&params).await {
-                log(&format!("the last prompt of session {session_id} is not recorded: {error}"));
-            }
-        }
-    }
-
     /// Ends after the last message: answers short requests, and leaves the answers of models to the daemon.
     ///
     /// An editor closes the input when its window is reloaded or closed, and when it crashed. The person finds the whole
     /// answer in the session then. A turn that may still need the tools of the editor is canceled: nobody could run them,
-    /// and the session would be busy until the daemon gives up. A message that waits for tool servers, or for the answer to
-    /// another client, is recorded without an answer. To stop an answer, an editor sends `session/cancel`.
+    /// and the session would be busy until the daemon gives up. A message that waits for an earlier prompt, for tool servers,
+    /// or for the answer to another client, is recorded without an answer. To stop an answer, an editor sends
+    /// `session/cancel`.
     async fn end(self: &Arc<Self>, requests: &mut JoinSet<()>) {
         // A prompt that has just arrived begins before it is ended.
         yield_now().await;
@@ -439,15 +427,18 @@ impl Agent {
             }
         };
         drop(timeout(END_LIMIT, short).await);
+        // A prompt that is on its way is answered if the daemon accepts it.
+        drop(timeout(END_LIMIT, self.held.close()).await);
         drop(timeout(END_LIMIT, self.open.cancel_turns_with_tools(self)).await);
         requests.abort_all();
         while requests.join_next().await.is_some() {}
-        drop(timeout(END_LIMIT, self.record_unsent()).await);
+        self.held.record(self).await;
         drop(timeout(END_LIMIT, self.open.close_all()).await);
     }
 }
 
-fn decode<T: DeserializeOwned>(params: &RawValue) -> RequestResult<T> {
+/// Returns the params of a request.
+pub(super) fn decode<T: DeserializeOwned>(params: &RawValue) -> RequestResult<T> {
     // Params can be absent.
     let text = if params.get() == "null" { "{}" } else { params.get() };
     serde_json::from_str(text)

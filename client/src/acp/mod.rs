@@ -3,7 +3,7 @@
 //! - `wire`: the lines of the editor. `schema`: the messages. `version`: what differs between the versions of the protocol.
 //!   They know no session.
 //! - `agent`: the requests of the editor, and what the daemon reports while none runs. `acknowledgment`: the reply to a prompt
-//!   that is recorded.
+//!   that is recorded. `held`: the prompts that the daemon has not accepted yet.
 //! - `sessions`: the sessions that the editor has open. `requests`: how it opens, lists and removes them. `settings`: their
 //!   modes, models and thinking. `history`: a session as updates.
 //! - `prompt`: the content of a prompt as a message. `turn`: the answer of a model. `commands`: prompts that begin with a slash.
@@ -19,6 +19,7 @@ mod acknowledgment;
 mod agent;
 mod cancel;
 mod commands;
+mod held;
 mod history;
 mod permissions;
 mod prompt;

@@ -58,6 +58,15 @@ pub(super) fn message(prompt: Vec<ContentBlock>) -> RequestResult<MessageInput> 
     Ok(message)
 }
 
+/// Returns a prompt whose links are texts, so that no file is read.
+pub(super) fn without_files(prompt: Vec<ContentBlock>) -> Vec<ContentBlock> {
+    let without = |block| match block {
+        ContentBlock::ResourceLink { uri, .. } => ContentBlock::Text { text: format!("<{uri}>") },
+        block => block,
+    };
+    prompt.into_iter().map(without).collect()
+}
+
 /// Adds a text to the last part, if that is a text.
 fn add_text(parts: &mut Vec<Part>, text: &str) {
     match parts.last_mut() {

@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::acknowledgment::Acknowledgment;
 use super::agent::{Agent, RequestResult, log};
 use super::cancel::Cancellation;
+use super::held::HeldPrompt;
 use super::schema::{
     ContentBlock, Prompt, PromptEnd, RequestError, SessionActivity, SessionUpdate, StopReason,
     ToolKind, ToolStatus, code,
@@ -45,6 +46,7 @@ const CANCELED: PromptEnd = PromptEnd { stop_reason: StopReason::Cancelled, usag
 pub(super) async fn prompt(
     agent: &Arc<Agent>,
     params: Prompt,
+    held: &HeldPrompt<'_>,
     acknowledgment: &Acknowledgment<'_>,
     cancellation: &Cancellation,
 ) -> RequestResult<PromptEnd> {
@@ -53,7 +55,7 @@ pub(super) async fn prompt(
     let Some(_turn) = cancellation.unless(session.turn.lock()).await else {
         return Ok(CANCELED);
     };
-    let asked = Asked { agent, session: &session, key, acknowledgment, cancellation };
+    let asked = Asked { agent, session: &session, key, held, acknowledgment, cancellation };
     let ended = asked.run(params.prompt).await;
     // The next prompt begins after this.
     session.show_end(agent, &ended).await;
@@ -66,6 +68,7 @@ struct Asked<'a> {
     session: &'a Arc<EditorSession>,
     /// The same for each attempt to send the prompt.
     key: Option<String>,
+    held: &'a HeldPrompt<'a>,
     acknowledgment: &'a Acknowledgment<'a>,
     cancellation: &'a Cancellation,
 }
@@ -103,11 +106,12 @@ impl Asked<'_> {
 
     /// Lets the model answer a message.
     async fn answer(self, message: MessageInput) -> RequestResult<PromptEnd> {
-        let Self { agent, session, key, acknowledgment, cancellation } = self;
-        // A draft that a restarted daemon has lost gets another id.
-        let id = agent.hold(session.id(), &message, session.prepare(agent)).await?;
-        let ready = cancellation.unless(session.tools.ready());
-        let Some(problems) = agent.hold(id, &message, ready).await else { return Ok(CANCELED) };
+        let Self { agent, session, key, held, acknowledgment, cancellation } = self;
+        held.keep(&message);
+        let id = session.prepare(agent).await?;
+        let Some(problems) = cancellation.unless(session.tools.ready()).await else {
+            return Ok(CANCELED);
+        };
         for problem in problems {
             session.remark(agent, problem).await;
         }
@@ -120,13 +124,14 @@ impl Asked<'_> {
             tools,
             // The answer goes on when the editor ends, and is there when the session is loaded again.
             detach: true,
-            key,
+            // With a key, the message is found in the log if the editor leaves before the reply.
+            key: Some(key.unwrap_or_else(|| held.own_key())),
             ..ChatSendParams::new(id)
         };
         let mut answering = Answering::new(agent, session, id, acknowledgment);
         loop {
             session.set_needs_editor(!params.tools.is_empty());
-            let Some(turn) = begin(agent, session, &params, cancellation).await? else {
+            let Some(turn) = begin(agent, session, held, &params, cancellation).await? else {
                 return Ok(CANCELED);
             };
             match answering.follow(turn, cancellation).await {
@@ -143,7 +148,7 @@ impl Asked<'_> {
 }
 
 /// Returns the message of a prompt.
-async fn message(content: Vec<ContentBlock>) -> RequestResult<MessageInput> {
+pub(super) async fn message(content: Vec<ContentBlock>) -> RequestResult<MessageInput> {
     if !prompt::reads_files(&content) {
         return prompt::message(content);
     }
@@ -162,31 +167,24 @@ fn refuses_tools(error: &ClientError) -> bool {
 async fn begin(
     agent: &Agent,
     session: &EditorSession,
+    held: &HeldPrompt<'_>,
     params: &ChatSendParams,
     cancellation: &Cancellation,
 ) -> Result<Option<FollowedTurn>, ClientError> {
     let mut has_waited = false;
     while !cancellation.is_canceled() {
-        let started = FollowedTurn::start(Arc::clone(&agent.daemon), params.clone()).await;
-        let message = match (started, &params.message) {
-            (Err(error), Some(message)) if is_busy(&error) => message,
-            (started, _) => return started.map(Some),
-        };
+        let attempt = FollowedTurn::start(Arc::clone(&agent.daemon), params.clone());
+        match held.send(attempt).await {
+            Err(error) if is_busy(&error) && params.message.is_some() => {}
+            started => return started.map(Some),
+        }
         // The running turn is that of another client: it goes on when the editor leaves.
         session.set_needs_editor(false);
-        let waiting = async {
-            if !std::mem::replace(&mut has_waited, true) {
-                let text = "The session is answering another message; this one waits.";
-                session.remark(agent, text.to_owned()).await;
-            }
-            cancellation.unless(sleep(BUSY_PAUSE)).await
-        };
-        let waited = match params.key {
-            None => agent.hold(params.session_id, message, waiting).await,
-            // The running turn can be that of an earlier attempt, which has recorded the message.
-            Some(_) => waiting.await,
-        };
-        if waited.is_none() {
+        if !std::mem::replace(&mut has_waited, true) {
+            let text = "The session is answering another message; this one waits.";
+            session.remark(agent, text.to_owned()).await;
+        }
+        if cancellation.unless(sleep(BUSY_PAUSE)).await.is_none() {
             return Ok(None);
         }
         session.set_needs_editor(!params.tools.is_empty());

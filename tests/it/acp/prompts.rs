@@ -7,6 +7,14 @@ use serde_json::{Value, json};
 use super::editor::{Editor, of_kind, prompt, text_of};
 use crate::harness::{Answer, FakeOllama, Fault, array, assert_fields, until};
 
+/// Returns the texts of the user's messages in the log of a session.
+fn asked(editor: &Editor, session: &str) -> Vec<String> {
+    let records = editor.wire().records(session);
+    let asked = records.iter().filter(|record| record["message"]["role"] == "user");
+    let text = |record: &Value| record["message"]["parts"][0]["text"].as_str().unwrap().to_owned();
+    asked.map(text).collect()
+}
+
 #[test]
 fn answer_streams_in_pieces_of_one_message_and_is_recorded() {
     let fake = FakeOllama::new();
@@ -164,10 +172,60 @@ fn prompt_waits_for_the_answer_to_another_client() {
     fake.resume();
     let (reply, _) = editor.reply(id);
     assert_eq!(reply["result"]["stopReason"], "end_turn");
-    let records = editor.wire().records(&session);
-    let asked = records.iter().filter(|record| record["message"]["role"] == "user");
-    let texts: Vec<_> = asked.map(|record| record["message"]["parts"][0]["text"].clone()).collect();
-    assert_eq!(texts, ["mine", "and mine"]);
+    assert_eq!(asked(&editor, &session), ["mine", "and mine"]);
+}
+
+#[test]
+fn prompts_behind_an_answer_are_recorded_in_order_when_the_editor_leaves() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("one two three"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    let mut editor = Editor::start(&fake.config("tiny"));
+    let session = editor.new_session();
+    for text in ["first", "second", "/undo", "third"] {
+        let _id = editor.send_prompt(&session, text);
+        // The first one is being answered; the others wait for it.
+        until("the model answers", || fake.n_held() == 1);
+    }
+    assert_eq!(editor.end(), Some(0));
+    assert_eq!(asked(&editor, &session), ["first", "second", "third"]);
+    fake.resume();
+    let mut wire = editor.wire();
+    until("the whole answer is recorded", || {
+        let records = wire.records(&session);
+        records.iter().any(|record| record["message"]["parts"][0]["text"] == "one two three")
+    });
+    assert_eq!(asked(&editor, &session), ["first", "second", "third"]);
+}
+
+#[test]
+fn prompts_are_recorded_once_however_soon_the_editor_leaves() {
+    let fake = FakeOllama::new();
+    let mut editor = Editor::start(&fake.config("tiny"));
+    let (draft, session) = (editor.new_session(), editor.new_session());
+    assert_eq!(editor.prompt(&session, "hello").0, "end_turn");
+    for text in ["first", "second"] {
+        let _id = editor.send_prompt(&draft, text);
+        let _id = editor.send_prompt(&session, text);
+    }
+    assert_eq!(editor.end(), Some(0));
+    assert_eq!(asked(&editor, &draft), ["first", "second"]);
+    assert_eq!(asked(&editor, &session), ["hello", "first", "second"]);
+}
+
+#[test]
+fn canceled_prompt_is_not_recorded_when_the_editor_leaves() {
+    let fake = FakeOllama::new();
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    let mut editor = Editor::start(&fake.config("tiny"));
+    let session = editor.new_session();
+    let _id = editor.send_prompt(&session, "first");
+    until("the model answers", || fake.n_held() == 1);
+    let second = editor.send_prompt(&session, "second");
+    let _id = editor.send_prompt(&session, "third");
+    editor.notify("$/cancel_request", json!({ "requestId": second }));
+    assert_eq!(editor.end(), Some(0));
+    assert_eq!(asked(&editor, &session), ["first", "third"]);
 }
 
 #[test]

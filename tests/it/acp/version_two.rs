@@ -283,6 +283,33 @@ fn prompt_that_is_sent_again_is_recorded_and_run_once() {
 }
 
 #[test]
+fn prompt_that_waits_is_recorded_once_although_it_is_sent_again() {
+    let fake = FakeOllama::new();
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    let (mut editor, session) = start(&fake);
+    let mut other = editor.wire();
+    let message = json!({ "role": "user", "content": "mine" });
+    let _turn = other.ok("chat.send", json!({ "sessionId": session, "message": message }));
+    until("the model answers", || fake.n_held() == 1);
+    let mut params = prompt(&session, "and mine");
+    params["idempotencyKey"] = json!("k1");
+    for _ in 0..2 {
+        let _id = editor.request("session/prompt", params.clone());
+        let notice = editor.update("notice");
+        assert!(notice["title"].as_str().unwrap().contains("another message"), "{notice}");
+        editor.restart();
+        let _agreed = editor.agree(2);
+        let again = resume(&editor, &session, Value::Null);
+        let _opened = editor.ok("session/resume", again);
+    }
+    let records = editor.wire().records(&session);
+    let asked = records.iter().filter(|record| record["message"]["role"] == "user");
+    let asked: Vec<_> =
+        asked.map(|record| (&record["message"]["parts"][0]["text"], &record["key"])).collect();
+    assert_eq!(asked, [(&json!("mine"), &Value::Null), (&json!("and mine"), &json!("k1"))]);
+}
+
+#[test]
 fn answer_that_a_killed_daemon_interrupted_is_written_in_its_place() {
     let fake = FakeOllama::new();
     fake.script(Answer::text("one two"));

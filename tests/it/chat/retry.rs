@@ -98,6 +98,20 @@ fn retried_key_of_a_broken_turn_replaces_the_answer_once() {
 }
 
 #[test]
+fn message_that_was_recorded_and_is_sent_later_is_recorded_once_and_answered() {
+    let fake = FakeOllama::new();
+    let mut chat = ModelSession::new(&fake);
+    let mut params = chat.message("count");
+    params["key"] = json!("k");
+    let recorded = chat.ok("session.record", params.clone());
+    chat.send(params.clone());
+    let events = chat.events_until("done");
+    assert_eq!((&events[0]["duplicate"], &events[0]["seq"]), (&json!(true), &recorded["seq"]));
+    assert_eq!(chat.ok("session.record", params)["duplicate"], true);
+    assert_eq!(active_texts(&mut chat), ["count", "ok"]);
+}
+
+#[test]
 fn records_behind_a_broken_answer_stay_on_the_active_path() {
     let fake = FakeOllama::new();
     break_next_answer(&fake);
