@@ -7,6 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
+use super::counts::{Count, counts_of};
 use super::features::{Feature, FeatureSet, SentenceForm, SentencePlace};
 use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words};
 use super::numbers::*;
@@ -36,6 +37,8 @@ pub(super) struct SentenceReading {
     pub(super) value_words: Vec<u64>,
     /// The hashes of the words that it is about with that of the one directly before: `staging port`.
     pub(super) neighbors: Vec<(u64, u64)>,
+    /// Its numbers of something.
+    pub(super) counts: Vec<Count>,
     pub(super) sort: SentenceSort,
     pub(super) is_rule: bool,
     /// Whether the sentence denies or forbids something.
@@ -66,6 +69,20 @@ impl SentenceReading {
     pub(super) fn may_correct(&self) -> bool {
         let is_moved = self.is_change || self.is_denial || self.classes.has(WordClass::Retract);
         is_moved && !self.features.has(Feature::Asked)
+    }
+
+    /// Returns whether the sentence states a fact or a rule, or may if it takes nothing back.
+    pub(super) fn is_stated(&self) -> bool {
+        match self.sort {
+            SentenceSort::Fact => true,
+            SentenceSort::Retraction => self.is_statement(),
+            SentenceSort::Other => false,
+        }
+    }
+
+    /// Returns whether the sentence may need the one before it to be understood.
+    pub(super) fn says_little(&self) -> bool {
+        self.refers_back || self.subject.len() <= MAX_POINTING_WORDS
     }
 
     /// Returns the hashes of the words that the sentence is about and of those of its values, sorted.
@@ -168,6 +185,7 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
         text: short_text(sentence, &found),
         value_words: value_words(&values),
         neighbors: neighbors_of(&words, &reading),
+        counts: counts_of(sentence),
         values,
         weight: found.iter().map(|value| value.weight).sum(),
         subject,
@@ -184,6 +202,18 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
         score,
         features,
     })
+}
+
+/// Returns whether a sentence announces a text to work on: `Shorten this text:`. What a user asks to remember is none.
+pub(super) fn announces_text(sentence: &str) -> bool {
+    if !sentence.ends_with([':', '：']) || sentence.len() > MAX_SENTENCE_BYTES {
+        return false;
+    }
+    let rest = lower_rest(sentence, &[]);
+    let words = words_of(&rest);
+    let reading = read_words(&words, &rest);
+    let classes = Classes::of(sentence, &words, &reading);
+    (classes.is_command || classes.is_question) && !classes.all.has(WordClass::Remember)
 }
 
 /// Returns the score for a number of points.
@@ -262,7 +292,7 @@ pub(super) fn joined(one: &[u64], other: &[u64]) -> Vec<u64> {
 }
 
 /// Returns the beginning of a word, by which words are compared.
-fn stem(word: &str) -> &str {
+pub(super) fn stem(word: &str) -> &str {
     let word = word.strip_suffix("'s").unwrap_or(word);
     let end = word.char_indices().nth(STEM_CHARS).map_or(word.len(), |(end, _)| end);
     word[..end].strip_suffix('s').unwrap_or(&word[..end])

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use super::lexicon::{ClassSet, Reading};
 use super::numbers::*;
 use super::values::{FactValueKind, FoundValue};
-use crate::languages::{WordClass, is_joined_script};
+use crate::languages::{WordClass, is_joined_script, is_unspaced_script};
 
 /// Defines an enum of features, with their names in the file of their points, which explains them.
 macro_rules! features {
@@ -39,13 +39,18 @@ features! {
     RuleFirst "ruleFirst", RememberFirst "rememberFirst", DoubtFirst "doubtFirst", AdviceFirst "adviceFirst",
     // The form.
     Asked "asked", AsksForValue "asksForValue", AsksForRule "asksForRule", Exclaimed "exclaimed",
-    Definition "definition", Label "label", Short "short", Long "long", Unsaid "unsaid",
+    Quotation "quotation", Definition "definition", Label "label", Short "short", Long "long", Unsaid "unsaid",
     // The values.
     Number "number", Place "place", Identifier "identifier", Quoted "quoted", Name "name",
     // Two at once.
     SpeakerAndValue "speaker+value", SpeakerAndLiking "speaker+liking", SpeakerAndPerson "speaker+person",
     SpeakerAndLife "speaker+life", SpeakerAndPlan "speaker+plan", PlanAndTime "plan+time", SettingAndValue "setting+value",
-    CommandAndValue "command+value",
+    CommandAndValue "command+value", CommandAndQuotation "command+quotation",
+    // A guess or a case: of the speaker, or for a rule.
+    DoubtAndSpeaker "doubt+speaker", DoubtAndRule "doubt+rule", DoubtAndValue "doubt+value",
+    // A rule that is felt, reported or called out.
+    RuleAndFeeling "rule+feeling", RuleAndReport "rule+report", RuleAndExclaimed "rule+exclaimed", RuleAndSpeaker "rule+speaker",
+    RuleAndValue "rule+value", HabitAndFeeling "habit+feeling",
     // Nothing that speaks against the sentence, alone and with what it has.
     Plain "plain", PlainAndStated "plain+stated", StatedPlace "stated+place",
     // A rule that is neither asked for, guessed, reported, nor what the speaker has to do.
@@ -80,11 +85,15 @@ const AGAINST_DEMAND: [Feature; 8] = [
     Feature::PronounFirst,
 ];
 
-const _: () = assert!(Feature::ALL.len() <= u64::BITS as usize);
+/// Marks around the words of others. An apostrophe is mostly none.
+const QUOTATION_MARKS: [(char, char); 5] =
+    [('"', '"'), ('“', '”'), ('„', '“'), ('«', '»'), ('「', '」')];
+
+const _: () = assert!(Feature::ALL.len() <= u128::BITS as usize);
 
 /// A set of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FeatureSet(u64);
+pub(crate) struct FeatureSet(u128);
 
 /// The place of a sentence.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,7 +145,7 @@ impl FeatureSet {
     }
 
     fn add(&mut self, is_true: bool, feature: Feature) {
-        self.0 |= u64::from(is_true) << feature as u8;
+        self.0 |= u128::from(is_true) << feature as u8;
     }
 
     fn add_classes(&mut self, reading: &Reading, place: SentencePlace) {
@@ -215,6 +224,7 @@ impl FeatureSet {
         self.add(form.has_definition, Feature::Definition);
         self.add(form.has_label, Feature::Label);
         self.add(sentence.contains(['!', '！']), Feature::Exclaimed);
+        self.add(has_quotation(sentence), Feature::Quotation);
         let is_short = form.n_words <= SHORT_WORDS && !is_joined && !follows;
         self.add(is_short && !form.is_rule, Feature::Short);
         self.add(form.n_words > LONG_WORDS, Feature::Long);
@@ -245,6 +255,16 @@ impl FeatureSet {
         self.add(self.has(Plan) && has_time, Feature::PlanAndTime);
         self.add(self.has(Setting) && has_value, Feature::SettingAndValue);
         self.add(form.is_command && has_value, Feature::CommandAndValue);
+        self.add(form.is_command && self.has(Feature::Quotation), Feature::CommandAndQuotation);
+        self.add(self.has(Feature::Doubt) && is_own && !form.is_rule, Feature::DoubtAndSpeaker);
+        self.add(self.has(Feature::Doubt) && form.is_rule, Feature::DoubtAndRule);
+        self.add(self.has(Feature::Doubt) && has_value, Feature::DoubtAndValue);
+        self.add(form.is_rule && self.has(Feature::Feeling), Feature::RuleAndFeeling);
+        self.add(form.is_rule && self.has(Feature::Report), Feature::RuleAndReport);
+        self.add(form.is_rule && self.has(Feature::Exclaimed), Feature::RuleAndExclaimed);
+        self.add(form.is_rule && is_own, Feature::RuleAndSpeaker);
+        self.add(form.is_rule && has_value, Feature::RuleAndValue);
+        self.add(self.has(Habit) && self.has(Feature::Feeling), Feature::HabitAndFeeling);
         let is_plain = !self.has_one_of(&AGAINST);
         self.add(is_plain, Feature::Plain);
         let is_stated =
@@ -271,6 +291,23 @@ impl FeatureSet {
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         Feature::ALL.iter().filter(move |(feature, _)| self.has(*feature)).map(|(_, name)| *name)
     }
+}
+
+/// Returns whether a sentence gives words of others: several of them in quotation marks, or a mark without its other half,
+/// which another sentence has.
+fn has_quotation(sentence: &str) -> bool {
+    QUOTATION_MARKS.into_iter().any(|(opening, closing)| {
+        let Some((_, behind)) = sentence.split_once(opening) else {
+            return opening != closing && sentence.contains(closing);
+        };
+        match behind.split_once(closing) {
+            Some((quoted, _)) if quoted.chars().any(is_unspaced_script) => {
+                quoted.chars().count() >= MIN_QUOTED_CHARS
+            }
+            Some((quoted, _)) => quoted.split_whitespace().count() >= MIN_QUOTED_WORDS,
+            None => true,
+        }
+    })
 }
 
 /// Returns the names of all features.

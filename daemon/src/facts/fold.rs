@@ -14,14 +14,17 @@ use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::candidate::{FactValue, SentenceReading, SentenceSort, joined, read_sentence, score_of};
+use super::before::{AskedQuestion, SentenceBefore, needs_question};
+use super::candidate::{
+    FactValue, SentenceReading, SentenceSort, announces_text, joined, read_sentence,
+};
+use super::counts::{Count, counts_alike};
 use super::features::{Feature, FeatureSet, SentencePlace};
 use super::lexicon::ClassSet;
 use super::numbers::*;
 use super::replacement::{Pair, PairFeatures};
 use super::said::{SaidText, SearchedFact};
 use super::sentences::for_each_sentence;
-use crate::languages::WordClass;
 
 /// The name of the custom records that suppress facts. FORMAT.md, "Facts".
 pub(crate) const FORGET_RECORD: &str = "ollm.forgetFact";
@@ -67,10 +70,12 @@ pub(crate) struct KnownFact {
     pub(super) value_words: Vec<u64>,
     /// Neighbors among the words that it is about, as in [`SentenceReading`].
     pub(super) neighbors: Vec<(u64, u64)>,
+    /// Its numbers of something.
+    pub(super) counts: Vec<Count>,
     /// The classes of its words.
     pub(super) classes: ClassSet,
     /// The score of its sentence, or of one that it replaced.
-    score: f32,
+    pub(super) score: f32,
     /// Whether it denies or forbids something.
     pub(super) is_denial: bool,
     /// The number of the message, from 0.
@@ -83,7 +88,7 @@ pub(crate) struct KnownFact {
 
 impl KnownFact {
     fn new(reading: SentenceReading, source: &FactOccasion<'_>) -> Self {
-        let SentenceReading { text, values, subject, value_words, neighbors, .. } = reading;
+        let SentenceReading { text, values, subject, value_words, neighbors, counts, .. } = reading;
         Self {
             searched: SearchedFact::new(&text, &values),
             seq: source.seq,
@@ -99,6 +104,7 @@ impl KnownFact {
             subject,
             value_words,
             neighbors,
+            counts,
             classes: reading.classes,
             score: reading.score,
             is_denial: reading.is_denial,
@@ -304,15 +310,22 @@ impl FactFold {
         self.n_messages = self.n_messages.saturating_add(1);
         let mut index = 0;
         let mut seen = BTreeSet::new();
+        let mut before = SentenceBefore::default();
+        let mut is_pasted = false;
         for_each_sentence(text, |at_byte, sentence| {
             if seen.len() >= MAX_VALUES_COUNTED || index as usize >= MAX_MESSAGE_FACTS {
                 return;
             }
+            let before = std::mem::replace(&mut before, SentenceBefore::of(sentence));
+            is_pasted |= announces_text(sentence);
             let asked = question.take();
             let place = SentencePlace { question: asked.map(|question| question.classes) };
             let Some(mut reading) = read_sentence(sentence, place) else { return };
             if is_in_middle(text, at_byte) {
                 reading.score -= MIDDLE_SCORE;
+            }
+            if is_pasted {
+                reading.score -= PASTED_SCORE;
             }
             if let Some(question) = asked.filter(|_| needs_question(&reading)) {
                 question.complete(&mut reading);
@@ -330,22 +343,35 @@ impl FactFold {
                 let scores = taken_back.iter().map(|fact| fact.score);
                 reading.score = scores.fold(reading.score, f32::max);
             }
-            let is_stated = match reading.sort {
-                SentenceSort::Fact => true,
-                SentenceSort::Retraction => reading.is_statement(),
-                SentenceSort::Other => false,
-            };
-            if !is_stated && !reading.may_correct() {
-                return;
-            }
-            let earlier = self.earlier(&reading, message);
-            let is_correction = earlier.is_some_and(|one| one.relation == Relation::Replaced);
-            if is_stated || is_correction {
+            let is_stated = reading.is_stated();
+            let (reading, earlier) =
+                self.with_earlier(reading, || before.joined(sentence), message);
+            if is_stated || earlier.is_some_and(Earlier::is_replaced) {
                 let source = FactOccasion { seq, index, at, entry, message };
                 self.state(reading, earlier, &source);
                 index += 1;
             }
         });
+    }
+
+    /// Finds the fact that a sentence replaces or repeats. If it replaces none and says little alone, it is read together with
+    /// the sentence before it: `They moved the exam. It is at 11 now.`
+    fn with_earlier(
+        &self,
+        reading: SentenceReading,
+        joined: impl FnOnce() -> Option<SentenceReading>,
+        message: u32,
+    ) -> (SentenceReading, Option<Earlier>) {
+        let may_be = reading.is_stated() || reading.may_correct();
+        let alone = may_be.then(|| self.earlier(&reading, message, false)).flatten();
+        if alone.is_some_and(Earlier::is_replaced) || !reading.says_little() {
+            return (reading, alone);
+        }
+        let joined = joined().and_then(|joined| {
+            let earlier = self.earlier(&joined, message, true)?;
+            earlier.is_replaced().then_some((joined, Some(earlier)))
+        });
+        joined.unwrap_or((reading, alone))
     }
 
     fn count(&mut self, value: u64) {
@@ -374,6 +400,9 @@ impl FactFold {
                     (fact.supersedes, fact.before) = (known.supersedes, known.before);
                 }
                 // What the known fact went on with may hold beside any correction of it.
+                Relation::Replaced if known.seq == fact.seq => {
+                    (fact.supersedes, fact.before) = (known.supersedes, known.before);
+                }
                 Relation::Replaced => {
                     (fact.supersedes, fact.before) = (Some(known.seq), known.before);
                     self.note_ended(known.searched);
@@ -401,9 +430,13 @@ impl FactFold {
         }
     }
 
-    /// Returns the fact that a sentence replaces or repeats.
-    fn earlier(&self, reading: &SentenceReading, message: u32) -> Option<Earlier> {
-        let pairs = self.pairs(reading, message);
+    /// Returns the fact that a sentence replaces or repeats. Two sentences that were read as one replace none of their own
+    /// message, except a correction that the first one is.
+    fn earlier(&self, reading: &SentenceReading, message: u32, is_joined: bool) -> Option<Earlier> {
+        let mut pairs = self.pairs(reading, message);
+        // The sentence before may have corrected something already: `They moved the exam.`
+        let is_other = |fact: &KnownFact| fact.message != message || fact.supersedes.is_some();
+        pairs.retain(|(id, _)| !is_joined || is_other(&self.facts[id]));
         let scored = pairs.iter().map(|(id, features)| (features.score(), *id, features));
         let best = scored.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
         let repeated = pairs
@@ -462,7 +495,10 @@ impl FactFold {
     /// Returns the newest fact with a value of the kind that a sentence states.
     fn newest_alike(&self, reading: &SentenceReading) -> Option<u32> {
         let kind = reading.values.last().map(|value| value.kind);
-        let is_alike = |fact: &KnownFact| fact.values.last().map(|value| value.kind) == kind;
+        let is_alike = |fact: &KnownFact| match &reading.counts[..] {
+            [] => fact.values.last().map(|value| value.kind) == kind,
+            counts => counts_alike(counts, &fact.counts).next().is_some(),
+        };
         let mut newest = self.facts.iter().rev().take(MAX_COMPARED);
         newest.find(|(_, fact)| is_alike(fact)).map(|(id, _)| *id)
     }
@@ -590,60 +626,6 @@ pub(crate) fn judge(sentence: &str, before: &str) -> Option<(FeatureSet, f32)> {
     Some((reading.features, reading.score))
 }
 
-/// A question of the assistant.
-#[derive(Clone, Debug)]
-struct AskedQuestion {
-    /// The question, with the proposal before it if it says little alone: `Is that fine?`
-    text: String,
-    classes: ClassSet,
-    values: Vec<FactValue>,
-    subject: Vec<u64>,
-    /// The score of what the question proposes, as if the user had said it.
-    proposal_score: f32,
-}
-
-impl AskedQuestion {
-    /// Returns the question that a message ends with.
-    fn at_the_end_of(text: &str) -> Option<Self> {
-        let (mut last, mut before) = (String::new(), String::new());
-        for_each_sentence(text, |_, sentence| {
-            std::mem::swap(&mut before, &mut last);
-            sentence.clone_into(&mut last);
-        });
-        let asks = |text: &str| text.ends_with(['?', '？', '؟']);
-        let question = read_sentence(&last, SentencePlace::default()).filter(|_| asks(&last))?;
-        let is_empty = question.subject.len() <= 1 && question.values.is_empty();
-        let proposal = read_sentence(&before, SentencePlace::default())
-            .filter(|proposal| is_empty && !proposal.values.is_empty());
-        let (text, reading) = match proposal {
-            Some(proposal) => (format!("{before} {last}"), proposal),
-            None => (last, question),
-        };
-        let is_short = text.chars().count() <= MAX_QUESTION_CHARS;
-        let SentenceReading { classes, values, subject, features, score, .. } = reading;
-        let asking = features.points() - features.without_asking().points();
-        let proposal_score = score - score_of(asking);
-        is_short.then_some(Self { text, classes, values, subject, proposal_score })
-    }
-
-    /// Puts the question before its answer. A value that the question proposes is the user's own by a `yes`.
-    fn complete(&self, answer: &mut SentenceReading) {
-        if agrees(answer) && !self.values.is_empty() && self.proposal_score > answer.score {
-            answer.score = self.proposal_score;
-            if answer.is_statement() {
-                answer.sort = SentenceSort::Fact;
-            }
-        }
-        answer.text = format!("{} {}", self.text, answer.text);
-        answer.subject.extend(&self.subject);
-        answer.subject.sort_unstable();
-        answer.subject.dedup();
-        if answer.values.is_empty() {
-            answer.values.clone_from(&self.values);
-        }
-    }
-}
-
 /// Returns the number of words that both a fact and a sentence are about.
 pub(super) fn n_common(fact: &KnownFact, reading: &SentenceReading) -> usize {
     reading.subject.iter().filter(|word| fact.subject.binary_search(word).is_ok()).count()
@@ -661,20 +643,6 @@ fn is_repeated(fact: &KnownFact, reading: &SentenceReading) -> bool {
         && (!fact.values.is_empty() || one.len() == other.len())
 }
 
-/// Returns whether a sentence says something only together with the question that it answers.
-fn needs_question(reading: &SentenceReading) -> bool {
-    reading.n_words <= ANSWER_WORDS
-        && (!reading.classes.has(WordClass::Statement) || reading.refers_back)
-}
-
-/// Returns whether a sentence only agrees to what was proposed.
-fn agrees(reading: &SentenceReading) -> bool {
-    reading.classes.has(WordClass::Assent)
-        && !reading.is_denial
-        && reading.values.is_empty()
-        && !reading.features.has(Feature::Asked)
-}
-
 /// Returns whether a retraction also states a value that no retracted fact had.
 fn states_more(taken_back: &[KnownFact], reading: &SentenceReading) -> bool {
     let is_new = |value: &FactValue| {
@@ -688,6 +656,12 @@ fn states_more(taken_back: &[KnownFact], reading: &SentenceReading) -> bool {
 struct Earlier {
     id: u32,
     relation: Relation,
+}
+
+impl Earlier {
+    fn is_replaced(self) -> bool {
+        self.relation == Relation::Replaced
+    }
 }
 
 /// The relation of a sentence to an earlier fact.

@@ -1,16 +1,18 @@
 //! Facts: what the user said and what still holds, found without a model in any language.
 //!
 //! - [`FactFold`] folds the messages of the user, and the context entries that users wrote, record by record.
-//! - `sentences`, `values`, `lexicon`, `features`, `words`, `candidate`: from a message to the sentences that state something,
-//!   and how likely each of them lasts.
+//! - `sentences`, `values`, `counts`, `lexicon`, `features`, `words`, `candidate`, `before`: from a message to the sentences that
+//!   state something, and how likely each of them lasts.
 //! - [`recall_need`]: whether a message needs earlier ones.
 //! - [`fact_block`] chooses the facts that a prompt shows; [`SaidText`] knows what it says already.
 //!
 //! **Invariants**: pure; the same records give the same facts in every replay; memory and time are bounded for any
 //! text. Must not know contexts, strategies or the wire.
 
+mod before;
 mod block;
 mod candidate;
+mod counts;
 mod features;
 mod fold;
 mod lexicon;

@@ -15,6 +15,8 @@ pub(super) const REPEAT_SCORE: f32 = 1.0;
 pub(super) const COMMON_SCORE: f32 = 0.5;
 /// The score that a fact loses if it stands within a long message: what a user says stands before or after what is pasted.
 pub(super) const MIDDLE_SCORE: f32 = 1.0;
+/// The score that a fact loses if it stands behind the announcement of a text to work on: `Shorten this:`.
+pub(super) const PASTED_SCORE: f32 = 1.5;
 /// The score that a pinned message's facts gain.
 pub(super) const PIN_SCORE: f32 = 5.0;
 /// The score that a fact gains which a model chose. A model of which a fifth of the answers is wrong multiplies the odds by
@@ -52,6 +54,11 @@ pub(super) const SHORT_WORDS: usize = 3;
 pub(super) const LONG_WORDS: usize = 30;
 /// Most words of an answer that needs its question to be understood.
 pub(super) const ANSWER_WORDS: usize = 8;
+/// Fewest words between quotation marks that are words of others and no name, and characters in a script without spaces.
+pub(super) const MIN_QUOTED_WORDS: usize = 4;
+pub(super) const MIN_QUOTED_CHARS: usize = 8;
+/// Most words of its own of a sentence that may need the one before it to be understood.
+pub(super) const MAX_POINTING_WORDS: usize = 2;
 /// Characters of the longest question that is kept with its answer.
 pub(super) const MAX_QUESTION_CHARS: usize = 160;
 /// Characters of the shortest number that names something, such as a port.

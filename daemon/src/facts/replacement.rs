@@ -8,9 +8,11 @@
 use std::sync::LazyLock;
 
 use super::candidate::{FactValue, SentenceReading, score_of};
+use super::counts::{Count, counts_alike};
 use super::features::{Feature, Points, features};
 use super::fold::{KnownFact, n_common};
 use super::lexicon::ClassSet;
+use super::numbers::MIN_SCORE;
 use super::values::FactValueKind;
 use crate::languages::WordClass;
 
@@ -22,7 +24,7 @@ features! {
     Report "report", Episode "episode", Plan "plan", Rule "rule", NoValue "noValue",
     // Their last values.
     SameKind "sameKind", OtherKind "otherKind", BothTimes "bothTimes", NoValues "noValues", Lost "lost", Gained "gained", SameForm "sameForm",
-    SameStart "sameStart", NamesOld "namesOld", NamesOther "namesOther",
+    SameStart "sameStart", OtherCount "otherCount", SameCount "sameCount", BothClock "bothClock", NamesOld "namesOld", NamesOther "namesOther",
     // Their words.
     SharesNone "sharesNone", SharesOne "sharesOne", SharesTwo "sharesTwo", SharesMore "sharesMore",
     CoversLater "coversLater", CoversEarlier "coversEarlier", MostOfLater "mostOfLater",
@@ -32,6 +34,8 @@ features! {
     SameSlot "sameSlot",
     // Their kind.
     BothRules "bothRules", AddsRule "addsRule", OneRule "oneRule", Turned "turned", SameTopic "sameTopic",
+    // How much they say.
+    EarlierListed "earlierListed", LaterListed "laterListed", LaterUnsaid "laterUnsaid",
     // Their places.
     NewestAlike "newestAlike",
     // Several at once. `moved`: change or retract.
@@ -40,6 +44,9 @@ features! {
     MovedAndCoversLater "moved+coversLater", MovedAndNamesOld "moved+namesOld",
     MovedAndSharedKind "moved+sharesOneOrMore+sameKind", MovedAndSharedOther "moved+sharesOneOrMore+otherKind",
     MovedAndPointing "moved+pointing+sameKind+newestAlike", MovedAndNewest "moved+sharesNone+newestAlike",
+    MovedAndOtherCount "moved+otherCount", SharesAndOtherCount "sharesOneOrMore+otherCount",
+    PointingAndOtherCount "pointing+otherCount+newestAlike",
+    StillAndAddsKey "still+addsKey", StillAndAdds "still+addsOneOrMore",
     StillAndBothTimes "still+bothTimes",
     StillAndSharedKind "still+sharesTwoOrMore+sameForm", DenialAndNamesOld "denial+namesOld",
 }
@@ -74,6 +81,7 @@ impl PairFeatures {
         let mut set = Self { set: 0, words: pair.reading.replacing };
         set.add_sentence(pair.reading);
         set.add_values(&pair.fact.values, pair.reading);
+        set.add_counts(&pair.fact.counts, &pair.reading.counts);
         set.add_words(pair);
         set.add_kind(pair);
         set.add_several();
@@ -131,6 +139,16 @@ impl PairFeatures {
         self.add(others.iter().any(names), P::NamesOther);
     }
 
+    fn add_counts(&mut self, earlier: &[Count], later: &[Count]) {
+        use PairFeature as P;
+        let alike = || counts_alike(earlier, later);
+        let has_same = alike().any(|(one, other)| one.number == other.number);
+        let has_clock = alike().any(|(one, other)| one.is_clock() && one.number != other.number);
+        self.add(has_same, P::SameCount);
+        self.add(has_clock, P::BothClock);
+        self.add(!has_same && alike().next().is_some(), P::OtherCount);
+    }
+
     fn add_words(&mut self, pair: &Pair<'_>) {
         use PairFeature as P;
         let Pair { fact, reading, is_only, .. } = pair;
@@ -172,6 +190,9 @@ impl PairFeatures {
         self.add(fact.is_denial != reading.is_denial, P::Turned);
         self.add(shares_topic(fact.classes, reading.classes), P::SameTopic);
         self.add(*is_newest_alike, P::NewestAlike);
+        self.add(fact.score >= MIN_SCORE, P::EarlierListed);
+        self.add(reading.score >= MIN_SCORE, P::LaterListed);
+        self.add(reading.features.has(Feature::Unsaid), P::LaterUnsaid);
     }
 
     fn add_several(&mut self) {
@@ -192,6 +213,17 @@ impl PairFeatures {
             (is_moved && shares_any && has(P::OtherKind), P::MovedAndSharedOther),
             (is_moved && has(P::Pointing) && is_kind && has(P::NewestAlike), P::MovedAndPointing),
             (is_moved && has(P::SharesNone) && has(P::NewestAlike), P::MovedAndNewest),
+            (is_moved && has(P::OtherCount), P::MovedAndOtherCount),
+            (shares_any && has(P::OtherCount), P::SharesAndOtherCount),
+            (
+                has(P::Pointing) && has(P::OtherCount) && has(P::NewestAlike),
+                P::PointingAndOtherCount,
+            ),
+            (!is_moved && has(P::AddsKey), P::StillAndAddsKey),
+            (
+                !is_moved && (has(P::AddsOne) || has(P::AddsSome) || has(P::AddsMany)),
+                P::StillAndAdds,
+            ),
             (!is_moved && has(P::BothTimes), P::StillAndBothTimes),
             (!is_moved && shares_more && has(P::SameForm), P::StillAndSharedKind),
             (has(P::Denial) && has(P::NamesOld), P::DenialAndNamesOld),
@@ -204,11 +236,15 @@ impl PairFeatures {
         score_of(self.words + POINTS.sum(|at| self.set & (1 << at) != 0))
     }
 
-    /// Returns whether the sentence says that something changed, or states a value of the fact's kind.
+    /// Returns whether both say something of one thing, and the sentence that it changed or another value of it.
     pub(super) fn is_comparable(self) -> bool {
-        [PairFeature::Change, PairFeature::Retract, PairFeature::SameKind]
-            .into_iter()
-            .any(|feature| self.has(feature))
+        use PairFeature as P;
+        let has_one_of = |features: &[P]| features.iter().any(|feature| self.has(*feature));
+        has_one_of(&[P::Change, P::Retract, P::SameKind, P::OtherCount])
+            && (has_one_of(&[P::SharesTwo, P::SharesMore])
+                || self.has(P::SharesOne)
+                    && has_one_of(&[P::CoversLater, P::CoversEarlier, P::OtherCount])
+                || self.has(P::Pointing) && self.has(P::NewestAlike))
     }
 
     /// Returns the names of the features.

@@ -527,3 +527,40 @@ fn plain_requests_carry_neither_rules_nor_values() {
     check("", false);
     check(&"Fix it. ".repeat(1000), false);
 }
+
+#[test]
+fn correction_in_two_sentences_replaces_what_the_first_one_names() {
+    let exam = "The exam of the sailing course is on Tuesday at 10:15.";
+    let talk = Talk::of(&[exam, "They moved the sailing exam. It is at 16:40 now."]);
+    let texts: Vec<_> =
+        talk.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect();
+    assert_eq!(texts, ["They moved the sailing exam. It is at 16:40 now."]);
+    let talk = Talk::of(&[exam, "They painted the kitchen. It is blue now."]);
+    let texts: Vec<_> =
+        talk.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect();
+    assert!(texts.iter().any(|text| text == exam), "{texts:?}");
+}
+
+#[test]
+fn number_in_words_before_the_same_noun_is_corrected() {
+    let talk =
+        Talk::of(&["Use four spaces in the templates.", "Now use two spaces in the templates."]);
+    let texts: Vec<_> =
+        talk.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(texts[0].starts_with("Now use two spaces in the templates."), "{texts:?}");
+}
+
+#[test]
+fn text_behind_a_request_to_work_on_it_scores_less() {
+    let text = "I am Lorcan, and I have kept the lighthouse for 29 years.";
+    let score = |message: &str| {
+        let talk = Talk::of(&[message]);
+        let ranked = talk.fold.ranked_from(f32::MIN, &[]);
+        ranked.iter().find(|one| one.fact.text.contains("29 years")).map(|one| one.score)
+    };
+    let alone = score(text).expect("is a fact");
+    let pasted = score(&format!("Shorten this text for me:\n\n{text}"));
+    assert!(pasted.is_none_or(|pasted| pasted < alone - 1.0), "{pasted:?} {alone}");
+    assert_eq!(score(&format!("Remember this:\n\n{text}")), Some(alone));
+}

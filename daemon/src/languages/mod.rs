@@ -82,6 +82,7 @@ pub(crate) enum WordClass {
     Assent,
     Function,
     Denial,
+    Number,
     Interrogative,
     Abbreviation,
     Capital,

@@ -100,7 +100,7 @@ fn second_compaction_updates_the_checkpoint_with_later_records_only() {
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     let first = chat.compact(json!({}));
-    (14..24).for_each(|at| chat.exchange(at));
+    (14..27).for_each(|at| chat.exchange(at));
     fake.script_summaries(Answer::text(&SUMMARY.replace("41 variants", "42 variants")));
     let second = chat.compact(json!({}));
     assert_eq!(second["from"].as_u64().unwrap(), first["to"].as_u64().unwrap() + 1);

@@ -11,7 +11,7 @@ use crate::app::running::{CompactionCause, CompactionTrigger};
 /// The shares of the threshold from which a conversation is compacted in a pause, at least and at most: so long before it
 /// is full that a few more turns fit, because a message that comes meanwhile would have to wait. A conversation of short
 /// turns is compacted late, because its context shows the less the sooner it is.
-const PAUSE_SHARES: RangeInclusive<f64> = 0.9..=1.05;
+const PAUSE_SHARES: RangeInclusive<f64> = 0.9..=1.1;
 /// Turns, each as large as the newest ones, that fit when a conversation is compacted in a pause.
 pub(super) const PAUSE_TURNS: usize = 3;
 /// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
