@@ -175,6 +175,7 @@ async fn serve_editor(settings: AgentSettings) -> CommandResult {
             _ = signals.next() => break,
         }
     }
+    agent.held.editor_left();
     // The prompts that were read before a signal or before the editor had gone are not lost.
     messages.close();
     while let Some(message) = messages.recv().await {

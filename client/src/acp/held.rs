@@ -43,6 +43,8 @@ pub(super) struct HeldPrompts {
 struct HoldState {
     /// The prompts by the numbers of their requests, which are counted in the order in which they were read.
     prompts: BTreeMap<u64, UnacceptedPrompt>,
+    /// Set when the editor has left: nobody reads an error any more.
+    is_unread: bool,
     /// Set when the agent ends: no prompt is sent any more.
     is_closed: bool,
 }
@@ -83,13 +85,19 @@ impl HeldPrompts {
     /// Releases a prompt whose request has ended, unless it failed after the editor had left: nobody reads that error.
     pub(super) fn ended(&self, number: u64, has_failed: bool) {
         let mut state = self.state.lock();
-        if !(has_failed && state.is_closed) {
+        if !(has_failed && state.is_unread) {
             drop(state.prompts.remove(&number));
         }
     }
 
+    /// Keeps the prompts that fail from now on, because the editor has left.
+    pub(super) fn editor_left(&self) {
+        self.state.lock().is_unread = true;
+    }
+
     /// Lets no more prompts be sent, and waits until the daemon has answered the attempts that are on their way.
     pub(super) async fn close(&self) {
+        self.editor_left();
         self.state.lock().is_closed = true;
         while self.has_attempt() {
             self.answered.notified().await;
@@ -237,5 +245,16 @@ mod tests {
             held.ended(5, false);
         });
         assert_eq!(numbers(), [1, 4], "nobody reads an error after the end");
+    }
+
+    #[test]
+    fn prompt_that_fails_after_the_editor_has_left_stays_held() {
+        let held = HeldPrompts::new();
+        held.hold(1, RawValue::NULL.to_owned().into(), Cancellation::new());
+        held.editor_left();
+        held.ended(1, true);
+        assert!(held.state.lock().prompts.contains_key(&1));
+        held.ended(1, false);
+        assert!(held.state.lock().prompts.is_empty());
     }
 }

@@ -226,6 +226,18 @@ mod tests {
     }
 
     #[test]
+    fn link_without_its_file_is_a_text() {
+        let prompt: Vec<ContentBlock> = serde_json::from_value(serde_json::json!([
+            { "type": "text", "text": "Explain " },
+            { "type": "resource_link", "uri": "file:///no/such/file", "name": "file" },
+        ]))
+        .unwrap();
+        let parts = message(without_files(prompt)).unwrap().parts.unwrap();
+        let [Part::Text { text }] = &parts[..] else { panic!("{parts:?}") };
+        assert_eq!(text, "Explain <file:///no/such/file>");
+    }
+
+    #[test]
     fn empty_and_unknown_content_is_refused() {
         for prompt in [r#"[]"#, r#"[{"type":"text","text":""}]"#, r#"[{"type":"audio","data":""}]"#]
         {

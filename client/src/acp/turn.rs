@@ -130,7 +130,6 @@ impl Asked<'_> {
         };
         let mut answering = Answering::new(agent, session, id, acknowledgment);
         loop {
-            session.set_needs_editor(!params.tools.is_empty());
             let Some(turn) = begin(agent, session, held, &params, cancellation).await? else {
                 return Ok(CANCELED);
             };
@@ -173,7 +172,11 @@ async fn begin(
 ) -> Result<Option<FollowedTurn>, ClientError> {
     let mut has_waited = false;
     while !cancellation.is_canceled() {
-        let attempt = FollowedTurn::start(Arc::clone(&agent.daemon), params.clone());
+        let attempt = async {
+            // A prompt that is not sent any more has no turn, and that of another client is not to be canceled for it.
+            session.set_needs_editor(!params.tools.is_empty());
+            FollowedTurn::start(Arc::clone(&agent.daemon), params.clone()).await
+        };
         match held.send(attempt).await {
             Err(error) if is_busy(&error) && params.message.is_some() => {}
             started => return started.map(Some),
@@ -187,7 +190,6 @@ async fn begin(
         if cancellation.unless(sleep(BUSY_PAUSE)).await.is_none() {
             return Ok(None);
         }
-        session.set_needs_editor(!params.tools.is_empty());
     }
     Ok(None)
 }

@@ -61,7 +61,7 @@ impl AskedQuestion {
     }
 }
 
-/// The sentence before one of the same message.
+/// The sentence before another one of the same message.
 #[derive(Debug, Default)]
 pub(super) struct SentenceBefore(String);
 
@@ -70,14 +70,17 @@ impl SentenceBefore {
         Self(sentence.to_owned())
     }
 
-    /// Reads the two sentences as one, if both are short and may correct something together.
-    pub(super) fn joined(&self, sentence: &str) -> Option<SentenceReading> {
+    /// Reads the two sentences as one, if both are short and may correct something together. `lost_score` is what the place
+    /// of the second one takes from the score.
+    pub(super) fn joined(&self, sentence: &str, lost_score: f32) -> Option<SentenceReading> {
         let is_short = self.0.len() + sentence.len() < MAX_TEXT_CHARS;
         let is_said = !self.0.is_empty() && !self.0.ends_with(['?', '？', '؟', ':', '：']);
         if !is_short || !is_said {
             return None;
         }
-        let joined = read_sentence(&format!("{} {sentence}", self.0), SentencePlace::default())?;
+        let mut joined =
+            read_sentence(&format!("{} {sentence}", self.0), SentencePlace::default())?;
+        joined.score -= lost_score;
         joined.may_correct().then_some(joined)
     }
 }

@@ -71,7 +71,7 @@ impl SentenceReading {
         is_moved && !self.features.has(Feature::Asked)
     }
 
-    /// Returns whether the sentence states a fact or a rule, or may if it takes nothing back.
+    /// Returns whether the sentence is kept as a fact or a rule, unless it only takes something back.
     pub(super) fn is_stated(&self) -> bool {
         match self.sort {
             SentenceSort::Fact => true,
@@ -128,6 +128,13 @@ pub(crate) fn for_each_statement(text: &str, mut visit: impl FnMut(&Statement<'_
     });
 }
 
+/// Returns whether a sentence is said to the one who reads it, or called out: `You're welcome!`
+pub(crate) fn is_talk(sentence: &str) -> bool {
+    let reading = read_sentence(sentence, SentencePlace::default());
+    let has = |feature| reading.as_ref().is_some_and(|reading| reading.features.has(feature));
+    has(Feature::Addressee) || has(Feature::Exclaimed)
+}
+
 /// Returns whether a message only asks for something: short questions and commands without a rule or a value of weight.
 pub(crate) fn is_plain_request(text: &str) -> bool {
     if text.len() > MAX_SENTENCE_BYTES {
@@ -156,14 +163,7 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
     if sentence.len() > MAX_SENTENCE_BYTES || n_letters < 2 || is_announcement {
         return None;
     }
-    let mut orthography = Orthography::default();
-    let mut found = values_of(sentence, orthography);
-    let mut rest = lower_rest(sentence, &found);
-    if is_german(&read_words(&words_of(&rest), "")) {
-        orthography.has_capital_nouns = true;
-        found = values_of(sentence, orthography);
-        rest = lower_rest(sentence, &found);
-    }
+    let (found, rest) = values_and_rest(sentence);
     let words = words_of(&rest);
     let reading = read_words(&words, &rest);
     if is_data(&found, &words, &reading, sentence) {
@@ -204,7 +204,22 @@ pub(super) fn read_sentence(sentence: &str, place: SentencePlace) -> Option<Sent
     })
 }
 
-/// Returns whether a sentence announces a text to work on: `Shorten this text:`. What a user asks to remember is none.
+/// Returns the values of a sentence, and its rest as [`lower_rest`] does. A German noun is no name.
+fn values_and_rest(sentence: &str) -> (Vec<FoundValue>, String) {
+    let mut orthography = Orthography::default();
+    let found = values_of(sentence, orthography);
+    let rest = lower_rest(sentence, &found);
+    if !is_german(&read_words(&words_of(&rest), "")) {
+        return (found, rest);
+    }
+    orthography.has_capital_nouns = true;
+    let found = values_of(sentence, orthography);
+    let rest = lower_rest(sentence, &found);
+    (found, rest)
+}
+
+/// Returns whether a sentence announces a text to work on: `Shorten this text:`. A text that the user asks to remember is
+/// not one.
 pub(super) fn announces_text(sentence: &str) -> bool {
     if !sentence.ends_with([':', '：']) || sentence.len() > MAX_SENTENCE_BYTES {
         return false;

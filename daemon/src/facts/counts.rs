@@ -22,7 +22,7 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// Returns whether it is a time of day.
+    /// Returns whether the count is a time of day.
     pub(super) fn is_clock(self) -> bool {
         self.noun == hash_of(CLOCK)
     }
@@ -63,7 +63,7 @@ pub(super) fn counts_of(sentence: &str) -> Vec<Count> {
     counts
 }
 
-/// Returns the pairs of counts of two sentences that count the same.
+/// Returns the pairs of counts, one of each sentence, whose nouns are the same.
 pub(super) fn counts_alike<'c>(
     one: &'c [Count],
     other: &'c [Count],
@@ -83,6 +83,10 @@ fn number_len(text: &str) -> Option<usize> {
     if HAN_NUMBERS.contains(first) {
         return Some(text.find(|char| !HAN_NUMBERS.contains(char)).unwrap_or(text.len()));
     }
+    // A word is known only if spaces separate it. In a script that joins words, each character would begin one.
+    if is_joined_script(first) {
+        return None;
+    }
     let len = text.find(|char: char| !char.is_alphabetic()).unwrap_or(text.len());
     let word = text[..len].to_lowercase();
     (len > 0 && has_class(&word, WordClass::Number)).then_some(len)
@@ -94,6 +98,7 @@ fn is_clock(number: &str) -> bool {
 
 /// Returns the hash of what stands behind a number, if that can be counted: behind a name only a unit.
 fn noun_of(behind: &str, is_name: bool) -> Option<u64> {
+    use WordClass::{Change, Denial, Function, Pronoun, Retract, Rule, Statement};
     let behind = behind.strip_prefix([' ', '\u{a0}']).unwrap_or(behind);
     let first = behind.chars().next()?;
     if CURRENCIES.contains(first) || is_joined_script(first) {
@@ -101,7 +106,6 @@ fn noun_of(behind: &str, is_name: bool) -> Option<u64> {
     }
     let len = behind.find(|char: char| !char.is_alphabetic()).unwrap_or(behind.len());
     let word = behind[..len].to_lowercase();
-    use WordClass::{Change, Denial, Function, Pronoun, Retract, Rule, Statement};
     let is = |class| has_class(&word, class);
     let is_noun = len > 1
         && (is(WordClass::Unit)

@@ -86,8 +86,8 @@ const AGAINST_DEMAND: [Feature; 8] = [
 ];
 
 /// Marks around the words of others. An apostrophe is mostly none.
-const QUOTATION_MARKS: [(char, char); 5] =
-    [('"', '"'), ('“', '”'), ('„', '“'), ('«', '»'), ('「', '」')];
+const QUOTATION_MARKS: [(char, char); 6] =
+    [('"', '"'), ('“', '”'), ('„', '“'), ('„', '”'), ('«', '»'), ('「', '」')];
 
 const _: () = assert!(Feature::ALL.len() <= u128::BITS as usize);
 
@@ -296,18 +296,23 @@ impl FeatureSet {
 /// Returns whether a sentence gives words of others: several of them in quotation marks, or a mark without its other half,
 /// which another sentence has.
 fn has_quotation(sentence: &str) -> bool {
-    QUOTATION_MARKS.into_iter().any(|(opening, closing)| {
-        let Some((_, behind)) = sentence.split_once(opening) else {
-            return opening != closing && sentence.contains(closing);
-        };
-        match behind.split_once(closing) {
-            Some((quoted, _)) if quoted.chars().any(is_unspaced_script) => {
-                quoted.chars().count() >= MIN_QUOTED_CHARS
-            }
-            Some((quoted, _)) => quoted.split_whitespace().count() >= MIN_QUOTED_WORDS,
-            None => true,
-        }
-    })
+    let quoted = |(opening, closing): (char, char)| {
+        let (_, behind) = sentence.split_once(opening)?;
+        Some(behind.split_once(closing)?.0)
+    };
+    let (whole, others): (Vec<_>, Vec<_>) =
+        QUOTATION_MARKS.into_iter().partition(|marks| quoted(*marks).is_some());
+    // The other half of a mark depends on the language: `“name”` and `„name“`.
+    let is_half = |mark: char| {
+        let is_closed = whole.iter().any(|(opening, closing)| [*opening, *closing].contains(&mark));
+        !is_closed && sentence.contains(mark)
+    };
+    let is_speech = |quoted: &str| match quoted.chars().any(is_unspaced_script) {
+        true => quoted.chars().count() >= MIN_QUOTED_CHARS,
+        false => quoted.split_whitespace().count() >= MIN_QUOTED_WORDS,
+    };
+    whole.iter().filter_map(|marks| quoted(*marks)).any(is_speech)
+        || others.iter().any(|(opening, closing)| is_half(*opening) || is_half(*closing))
 }
 
 /// Returns the names of all features.
@@ -362,6 +367,22 @@ pub(super) mod tests {
             names.swap_remove(at.unwrap_or_else(|| panic!("{name} is no feature, or there twice")));
         }
         assert!(names.is_empty(), "without points: {names:?}");
+    }
+
+    #[test]
+    fn several_words_in_marks_and_halves_of_marks_are_quotations() {
+        let check = |sentence: &str, expect: bool| {
+            assert_eq!(has_quotation(sentence), expect, "{sentence}");
+        };
+        for (opening, closing) in QUOTATION_MARKS {
+            check(&format!("We call it {opening}Morning Star{closing}."), false);
+            check(&format!("He said {opening}I have never been there{closing}."), true);
+            check(&format!("He said {opening}I was there."), true);
+            check(&format!("I was there{closing}, he said."), true);
+        }
+        check("他说「我从来没有去过那里」。", true);
+        check("我们叫它「晨星」。", false);
+        check("It's the users' own list.", false);
     }
 
     #[test]

@@ -321,12 +321,9 @@ impl FactFold {
             let asked = question.take();
             let place = SentencePlace { question: asked.map(|question| question.classes) };
             let Some(mut reading) = read_sentence(sentence, place) else { return };
-            if is_in_middle(text, at_byte) {
-                reading.score -= MIDDLE_SCORE;
-            }
-            if is_pasted {
-                reading.score -= PASTED_SCORE;
-            }
+            let middle = if is_in_middle(text, at_byte) { MIDDLE_SCORE } else { 0.0 };
+            let lost_score = middle + if is_pasted { PASTED_SCORE } else { 0.0 };
+            reading.score -= lost_score;
             if let Some(question) = asked.filter(|_| needs_question(&reading)) {
                 question.complete(&mut reading);
             }
@@ -335,23 +332,27 @@ impl FactFold {
                     self.count(value.hash);
                 }
             }
-            if reading.sort == SentenceSort::Retraction {
-                let taken_back = self.retract(&reading, message);
-                if !states_more(&taken_back, &reading) && !taken_back.is_empty() {
-                    return;
-                }
-                let scores = taken_back.iter().map(|fact| fact.score);
-                reading.score = scores.fold(reading.score, f32::max);
+            if reading.sort == SentenceSort::Retraction && !self.take_back(&mut reading, message) {
+                return;
             }
             let is_stated = reading.is_stated();
-            let (reading, earlier) =
-                self.with_earlier(reading, || before.joined(sentence), message);
+            let joined = || before.joined(sentence, lost_score);
+            let (reading, earlier) = self.with_earlier(reading, joined, message);
             if is_stated || earlier.is_some_and(Earlier::is_replaced) {
                 let source = FactOccasion { seq, index, at, entry, message };
                 self.state(reading, earlier, &source);
                 index += 1;
             }
         });
+    }
+
+    /// Takes back the facts that a sentence means, and gives the sentence their highest score. Returns whether the sentence
+    /// may state something itself.
+    fn take_back(&mut self, reading: &mut SentenceReading, message: u32) -> bool {
+        let taken_back = self.retract(reading, message);
+        let scores = taken_back.iter().map(|fact| fact.score);
+        reading.score = scores.fold(reading.score, f32::max);
+        taken_back.is_empty() || states_more(&taken_back, reading)
     }
 
     /// Finds the fact that a sentence replaces or repeats. If it replaces none and says little alone, it is read together with
@@ -367,11 +368,17 @@ impl FactFold {
         if alone.is_some_and(Earlier::is_replaced) || !reading.says_little() {
             return (reading, alone);
         }
-        let joined = joined().and_then(|joined| {
+        // A statement of something else stays apart: a later correction of one must not replace both.
+        let is_apart = reading.is_stated()
+            && !reading.refers_back
+            && !reading.may_correct()
+            && !reading.subject.is_empty();
+        let together = joined().and_then(|joined| {
             let earlier = self.earlier(&joined, message, true)?;
-            earlier.is_replaced().then_some((joined, Some(earlier)))
+            let is_kept = is_apart && self.facts[&earlier.id].message == message;
+            (earlier.is_replaced() && !is_kept).then_some((joined, Some(earlier)))
         });
-        joined.unwrap_or((reading, alone))
+        together.unwrap_or((reading, alone))
     }
 
     fn count(&mut self, value: u64) {
@@ -399,13 +406,16 @@ impl FactFold {
                     fact.n_repeats = known.n_repeats.saturating_add(u32::from(says_something));
                     (fact.supersedes, fact.before) = (known.supersedes, known.before);
                 }
-                // What the known fact went on with may hold beside any correction of it.
-                Relation::Replaced if known.seq == fact.seq => {
-                    (fact.supersedes, fact.before) = (known.supersedes, known.before);
-                }
                 Relation::Replaced => {
-                    (fact.supersedes, fact.before) = (Some(known.seq), known.before);
-                    self.note_ended(known.searched);
+                    // What the known fact went on with may hold beside any correction of it.
+                    fact.before = known.before;
+                    let is_same_record = known.seq == fact.seq;
+                    fact.supersedes =
+                        if is_same_record { known.supersedes } else { Some(known.seq) };
+                    // A sentence that is read together with the next one is still said.
+                    if !(is_same_record && fact.text.starts_with(&known.text)) {
+                        self.note_ended(known.searched);
+                    }
                 }
                 Relation::InDoubt => {
                     (fact.supersedes, fact.before) = (Some(known.seq), Some(known.text));
@@ -434,9 +444,11 @@ impl FactFold {
     /// message, except a correction that the first one is.
     fn earlier(&self, reading: &SentenceReading, message: u32, is_joined: bool) -> Option<Earlier> {
         let mut pairs = self.pairs(reading, message);
-        // The sentence before may have corrected something already: `They moved the exam.`
-        let is_other = |fact: &KnownFact| fact.message != message || fact.supersedes.is_some();
-        pairs.retain(|(id, _)| !is_joined || is_other(&self.facts[id]));
+        // The first sentence may have corrected something already: `They moved the exam.`
+        let is_first =
+            |fact: &KnownFact| fact.supersedes.is_some() && reading.text.starts_with(&fact.text);
+        let is_meant = |fact: &KnownFact| fact.message != message || is_first(fact);
+        pairs.retain(|(id, _)| !is_joined || is_meant(&self.facts[id]));
         let scored = pairs.iter().map(|(id, features)| (features.score(), *id, features));
         let best = scored.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
         let repeated = pairs
@@ -492,7 +504,8 @@ impl FactFold {
         pairs.collect()
     }
 
-    /// Returns the newest fact with a value of the kind that a sentence states.
+    /// Returns the newest fact that counts what a sentence counts; for a sentence without counts, the newest one whose last
+    /// value is of the same kind.
     fn newest_alike(&self, reading: &SentenceReading) -> Option<u32> {
         let kind = reading.values.last().map(|value| value.kind);
         let is_alike = |fact: &KnownFact| match &reading.counts[..] {

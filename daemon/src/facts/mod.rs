@@ -28,7 +28,7 @@ mod values;
 mod words;
 
 pub(crate) use block::{ShownText, block_lines, fact_block};
-pub(crate) use candidate::{Statement, for_each_statement, is_plain_request};
+pub(crate) use candidate::{Statement, for_each_statement, is_plain_request, is_talk};
 pub(crate) use features::feature_names;
 pub(crate) use fold::{
     FORGET_RECORD, FactFold, ForgottenFact, KnownFact, RankedFact, judge, judge_pairs,

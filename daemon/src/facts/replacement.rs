@@ -64,7 +64,8 @@ pub(super) struct Pair<'p> {
     pub(super) reading: &'p SentenceReading,
     /// Set if a word of both belongs to no other fact.
     pub(super) is_only: bool,
-    /// Set if no newer fact has a last value of this kind.
+    /// Set if the fact is the newest one that counts the same; for a sentence without counts, the newest one whose last value
+    /// is of the same kind.
     pub(super) is_newest_alike: bool,
 }
 
@@ -236,7 +237,7 @@ impl PairFeatures {
         score_of(self.words + POINTS.sum(|at| self.set & (1 << at) != 0))
     }
 
-    /// Returns whether both say something of one thing, and the sentence that it changed or another value of it.
+    /// Returns whether both are about one thing, and the sentence says that it changed or may state another value of it.
     pub(super) fn is_comparable(self) -> bool {
         use PairFeature as P;
         let has_one_of = |features: &[P]| features.iter().any(|feature| self.has(*feature));

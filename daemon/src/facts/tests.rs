@@ -58,6 +58,11 @@ impl Talk {
             .collect()
     }
 
+    /// Returns the listed facts as they are shown, each with the one before it that may still hold.
+    fn shown(&self) -> Vec<String> {
+        self.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect()
+    }
+
     fn block(&self, notes: &str, room: u64) -> FactBlock {
         let shown = ShownText { notes, has_record: &|_| false };
         fact_block(&self.fold.ranked(&[]), &shown, room, &|text| text.len() as u64 / 4 + 1)
@@ -164,8 +169,7 @@ fn fact_before_a_doubtful_correction_is_never_lost() {
     ] {
         let before = "Retention is 14 days.";
         let talk = Talk::of(&[before, "Retention for refunds is 30 days.", later]);
-        let ranked = talk.fold.ranked(&[]);
-        let shown: Vec<_> = ranked.iter().map(|one| one.fact.shown()).collect();
+        let shown = talk.shown();
         assert!(shown.iter().any(|text| text.contains(before)), "{shown:?}");
         assert!(shown.iter().any(|text| text.starts_with(later)), "{shown:?}");
     }
@@ -288,7 +292,7 @@ fn answer_is_kept_with_the_question_that_it_completes() {
 #[test]
 fn fact_within_a_long_message_scores_less() {
     let filler = "so we talked and talked\n".repeat(60);
-    let score = |text: &str| Talk::of(&[text]).fold.ranked(&[])[0].score;
+    let score = |text: &str| Talk::of(&[text]).fold.ranked_from(f32::MIN, &[])[0].score;
     let fact = "The relay port is 6100.\n";
     let (first, middle) = (format!("{fact}{filler}{filler}"), format!("{filler}{fact}{filler}"));
     assert!(score(&first) > score(&middle), "{} {}", score(&first), score(&middle));
@@ -386,7 +390,7 @@ fn memory_is_bounded_whatever_is_said() {
     let many: String = (0..10_000)
         .map(|n| format!("The access code of door {n}-x is {}.\n", 50_000 + n))
         .collect();
-    assert_eq!(Talk::of(&[&many]).texts().len(), 64);
+    assert_eq!(Talk::of(&[&many]).fold.ranked_from(f32::MIN, &[]).len(), 64);
     let numbers: String = (0..500_000).map(|n| format!("{} ", n * 37)).collect();
     assert_eq!(Talk::of(&[&numbers, "1 2 3 4812 77", &"9".repeat(10_000_000)]).texts(), [""; 0]);
     let log: String =
@@ -532,21 +536,36 @@ fn plain_requests_carry_neither_rules_nor_values() {
 fn correction_in_two_sentences_replaces_what_the_first_one_names() {
     let exam = "The exam of the sailing course is on Tuesday at 10:15.";
     let talk = Talk::of(&[exam, "They moved the sailing exam. It is at 16:40 now."]);
-    let texts: Vec<_> =
-        talk.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect();
-    assert_eq!(texts, ["They moved the sailing exam. It is at 16:40 now."]);
+    assert_eq!(talk.shown(), ["They moved the sailing exam. It is at 16:40 now."]);
     let talk = Talk::of(&[exam, "They painted the kitchen. It is blue now."]);
-    let texts: Vec<_> =
-        talk.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect();
+    let texts = talk.shown();
     assert!(texts.iter().any(|text| text == exam), "{texts:?}");
+}
+
+#[test]
+fn statement_behind_a_correction_is_a_fact_of_its_own() {
+    let talk = Talk::of(&[
+        "The relay port is 6100.",
+        "The relay port is now 6300. My dog is called Rex.",
+        "My dog is now called Max.",
+    ]);
+    let kept = talk.fold.ranked_from(f32::MIN, &[]);
+    let has = |value: &str| kept.iter().any(|one| one.fact.text.contains(value));
+    assert!(has("6300") && has("Max") && !has("6100"), "{kept:?}");
+}
+
+#[test]
+fn number_that_the_same_message_corrects_is_outdated_in_notes() {
+    let talk = Talk::of(&["The relay port is 6100. Sorry, the relay port is now 6300."]);
+    assert!(talk.fold.is_outdated("the relay listens on port 6100"), "{:?}", talk.shown());
+    assert!(!talk.fold.is_outdated("relay port: 6300"));
 }
 
 #[test]
 fn number_in_words_before_the_same_noun_is_corrected() {
     let talk =
         Talk::of(&["Use four spaces in the templates.", "Now use two spaces in the templates."]);
-    let texts: Vec<_> =
-        talk.fold.ranked(&[]).iter().map(|one| one.fact.shown().into_owned()).collect();
+    let texts = talk.shown();
     assert_eq!(texts.len(), 1, "{texts:?}");
     assert!(texts[0].starts_with("Now use two spaces in the templates."), "{texts:?}");
 }

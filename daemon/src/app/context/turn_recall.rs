@@ -100,7 +100,10 @@ pub(super) fn recall_for(
     match decide(&recall.situation(need)?) {
         RecallAction::Nothing => Ok(None),
         RecallAction::Find { n_most, most_tokens } => {
-            recall.find(question.as_deref().unwrap_or_default(), n_most, most_tokens)
+            // Who points back asks what was said, also if it does not hold any more.
+            let with_outdated = need == Some(RecallNeed::PointsBack);
+            let question = question.as_deref().unwrap_or_default();
+            recall.find(question, with_outdated, n_most, most_tokens)
         }
     }
 }
@@ -247,11 +250,25 @@ impl TurnRecall<'_> {
         Ok(deltas)
     }
 
-    /// Finds what a question needs.
-    fn find(&self, question: &str, n_most: usize, most_tokens: u64) -> Result<Option<Delta>> {
+    /// Finds what a question needs; with messages of this session that state only what was corrected or taken back since, if
+    /// the question is about them. A small model answers with the old value although the new one stands in its prompt.
+    fn find(
+        &self,
+        question: &str,
+        with_outdated: bool,
+        n_most: usize,
+        most_tokens: u64,
+    ) -> Result<Option<Delta>> {
         let id = self.inputs.id;
         let other = |session: SessionId| (session != id).then_some(session);
-        let (page, shown) = self.candidates(question)?;
+        let (mut page, shown) = self.candidates(question)?;
+        if !with_outdated && !page.messages.is_empty() {
+            let facts = self.inputs.facts.fold()?;
+            page.messages.retain(|message| {
+                let own = message.alone.as_ref().unwrap_or(&message.excerpt);
+                message.session_id != id || !facts.is_outdated(own)
+            });
+        }
         if page.messages.is_empty() {
             return Ok(None);
         }

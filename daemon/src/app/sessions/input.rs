@@ -24,7 +24,7 @@ pub(crate) async fn record(
     params: SessionRecordParams,
 ) -> Result<SessionRecordResult> {
     let SessionRecordParams { session_id, message, key } = params;
-    // A message that a client could not send is recorded, and sent later: it is one message.
+    // `chat.send` has the same keys: a message that is recorded now and sent later is one message.
     let key = key_use::<method::ChatSend>(key, &message)?;
     let message = checked_message(&core, message)?;
     let drafts = message_drafts(&core, session_id, message, true);

@@ -90,6 +90,25 @@ impl ChatFixture {
 }
 
 #[tokio::test]
+async fn corrected_message_comes_back_only_for_a_message_that_points_back() {
+    let chat = ChatFixture::with(&SMALL);
+    chat.session.record("user", "Write a parser for the logs.").await;
+    chat.session.record("user", "The staging server listens on port 48213.").await;
+    chat.session.record("user", "The staging server now listens on port 51877.").await;
+    chat.fill_and_compact().await;
+    for (question, has_old) in
+        [(QUESTION, false), ("Repeat what I said earlier about the staging server.", true)]
+    {
+        chat.backend.answer_text("51877");
+        let (_, end) = chat.run(Some(question), json!({})).await;
+        assert!(end.is_ok(), "{end:?}");
+        let prompt: String = chat.last_request().into_iter().map(|(_, text)| text).collect();
+        assert!(prompt.contains("51877"), "{prompt}");
+        assert_eq!(prompt.contains("48213"), has_old, "{question}: {prompt}");
+    }
+}
+
+#[tokio::test]
 async fn question_brings_back_what_the_prompt_does_not_show() {
     let chat = ChatFixture::with_forgotten_fact().await;
     chat.backend.answer_text("48213");

@@ -17,7 +17,8 @@ use super::numbers::*;
 use super::request::cut_middle;
 use super::summary::{Section, Summary, drop_replaced, fit, without_bullet};
 use crate::facts::{
-    FactValueKind, Statement, for_each_sentence_of_line, for_each_statement, values_of_line,
+    FactValueKind, Statement, for_each_sentence_of_line, for_each_statement, is_talk,
+    values_of_line,
 };
 use crate::languages::{WordClass, texts};
 use crate::tokens::Counter;
@@ -182,8 +183,10 @@ impl Extractor {
                 for report in reports(&text, answer.as_deref().unwrap_or_default()) {
                     self.reports.push(seq, &report);
                 }
-                // `Okay.` reports nothing.
-                let report = answer.filter(|answer| answer.len() >= MIN_ANSWER_BYTES);
+                // `Okay.` and `You're welcome!` report nothing.
+                let is_report =
+                    |answer: &String| answer.len() >= MIN_ANSWER_BYTES && !is_talk(answer);
+                let report = answer.filter(is_report);
                 report.iter().for_each(|answer| self.answers.push(seq, answer));
                 self.plans(seq, &text);
             }

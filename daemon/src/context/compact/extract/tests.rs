@@ -94,6 +94,8 @@ fn answer_is_extracted_by_its_first_sentence() {
     let code = "Here is the function that reverses a list:\n```\nx[::-1]\n```";
     check(code, "user: Go.");
     check("Okay.", "user: Go.");
+    check("You're welcome! Feel free to ask me about anything else.", "user: Go.");
+    check("I hope your weekend was full of rest and good food.", "user: Go.");
 }
 
 #[test]
