@@ -124,7 +124,7 @@ impl Asked<'_> {
             tools,
             // The answer goes on when the editor ends, and is there when the session is loaded again.
             detach: true,
-            // With a key, the message is found in the log if the editor leaves before the reply.
+            // If the editor leaves before the reply, the message is recorded with this key, and once.
             key: Some(key.unwrap_or_else(|| held.own_key())),
             ..ChatSendParams::new(id)
         };

@@ -1,4 +1,4 @@
-//! What stands before a sentence: the question that a message answers, and the sentence before in the same message.
+//! The talk before a sentence: the question that its message answers, and the sentence before it in the same message.
 
 use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence, score_of};
 use super::features::{Feature, SentencePlace};

@@ -1,16 +1,15 @@
 //! The counts in a sentence: numbers in digits or in words, each with what it is a number of, as in `four spaces`.
 
 use super::candidate::{hash_of, stem};
+use super::numbers::MAX_COUNTS;
 use crate::languages::{WordClass, entries, has_class, is_joined_script};
 
 /// Signs of currencies, which stand before or behind their number.
 const CURRENCIES: &str = "$€£¥₹";
 /// Numerals of Chinese and Japanese.
 const HAN_NUMBERS: &str = "一二两兩三四五六七八九十百千";
-/// What a time of day is a number of, whatever stands behind it.
+/// The noun of all times of day, whatever stands behind them.
 const CLOCK: &str = ":";
-/// The most counts of one sentence.
-const MAX_COUNTS: usize = 8;
 
 /// A number of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -49,8 +49,8 @@ features! {
     // A guess or a case: of the speaker, or for a rule.
     DoubtAndSpeaker "doubt+speaker", DoubtAndRule "doubt+rule", DoubtAndValue "doubt+value",
     // A rule that is felt, reported or called out.
-    RuleAndFeeling "rule+feeling", RuleAndReport "rule+report", RuleAndExclaimed "rule+exclaimed", RuleAndSpeaker "rule+speaker",
-    RuleAndValue "rule+value", HabitAndFeeling "habit+feeling",
+    RuleAndFeeling "rule+feeling", RuleAndReport "rule+report", RuleAndExclaimed "rule+exclaimed",
+    RuleAndSpeaker "rule+speaker", RuleAndValue "rule+value",
     // Nothing that speaks against the sentence, alone and with what it has.
     Plain "plain", PlainAndStated "plain+stated", StatedPlace "stated+place",
     // A rule that is neither asked for, guessed, reported, nor what the speaker has to do.
@@ -264,7 +264,6 @@ impl FeatureSet {
         self.add(form.is_rule && self.has(Feature::Exclaimed), Feature::RuleAndExclaimed);
         self.add(form.is_rule && is_own, Feature::RuleAndSpeaker);
         self.add(form.is_rule && has_value, Feature::RuleAndValue);
-        self.add(self.has(Habit) && self.has(Feature::Feeling), Feature::HabitAndFeeling);
         let is_plain = !self.has_one_of(&AGAINST);
         self.add(is_plain, Feature::Plain);
         let is_stated =

@@ -75,6 +75,8 @@ pub(super) const MAX_WORD_BYTES: usize = 200;
 pub(super) const MAX_SMALL_COUNT: u64 = 12;
 /// Most values of one sentence; more of them are a table.
 pub(super) const MAX_VALUES: usize = 12;
+/// Most numbers of something that are kept of one sentence.
+pub(super) const MAX_COUNTS: usize = 8;
 /// Bytes that are read at each end of a message. What lies between them is pasted data.
 pub(super) const MAX_END_BYTES: usize = 32 * 1024;
 /// Bytes of the longest line that is split; a longer one is data.

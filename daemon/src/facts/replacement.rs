@@ -24,7 +24,8 @@ features! {
     Report "report", Episode "episode", Plan "plan", Rule "rule", NoValue "noValue",
     // Their last values.
     SameKind "sameKind", OtherKind "otherKind", BothTimes "bothTimes", NoValues "noValues", Lost "lost", Gained "gained", SameForm "sameForm",
-    SameStart "sameStart", OtherCount "otherCount", SameCount "sameCount", BothClock "bothClock", NamesOld "namesOld", NamesOther "namesOther",
+    SameStart "sameStart", OtherCount "otherCount", SameCount "sameCount", BothClock "bothClock",
+    NamesOld "namesOld", NamesOther "namesOther",
     // Their words.
     SharesNone "sharesNone", SharesOne "sharesOne", SharesTwo "sharesTwo", SharesMore "sharesMore",
     CoversLater "coversLater", CoversEarlier "coversEarlier", MostOfLater "mostOfLater",

@@ -72,6 +72,15 @@ impl Editor {
         Wire::connect(Path::new(self.sandbox.ctl(["socket"]).ok().trim_end()))
     }
 
+    /// Returns the texts of the user's messages in the log of a session.
+    pub(super) fn asked(&self, session: &str) -> Vec<String> {
+        let records = self.wire().records(session);
+        let asked = records.iter().filter(|record| record["message"]["role"] == "user");
+        let text =
+            |record: &Value| record["message"]["parts"][0]["text"].as_str().unwrap().to_owned();
+        asked.map(text).collect()
+    }
+
     pub(super) fn send_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin.write_all(format!("{line}\n").as_bytes()).unwrap();

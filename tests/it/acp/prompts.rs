@@ -7,14 +7,6 @@ use serde_json::{Value, json};
 use super::editor::{Editor, of_kind, prompt, text_of};
 use crate::harness::{Answer, FakeOllama, Fault, array, assert_fields, until};
 
-/// Returns the texts of the user's messages in the log of a session.
-fn asked(editor: &Editor, session: &str) -> Vec<String> {
-    let records = editor.wire().records(session);
-    let asked = records.iter().filter(|record| record["message"]["role"] == "user");
-    let text = |record: &Value| record["message"]["parts"][0]["text"].as_str().unwrap().to_owned();
-    asked.map(text).collect()
-}
-
 #[test]
 fn answer_streams_in_pieces_of_one_message_and_is_recorded() {
     let fake = FakeOllama::new();
@@ -172,7 +164,7 @@ fn prompt_waits_for_the_answer_to_another_client() {
     fake.resume();
     let (reply, _) = editor.reply(id);
     assert_eq!(reply["result"]["stopReason"], "end_turn");
-    assert_eq!(asked(&editor, &session), ["mine", "and mine"]);
+    assert_eq!(editor.asked(&session), ["mine", "and mine"]);
 }
 
 #[test]
@@ -188,14 +180,14 @@ fn prompts_behind_an_answer_are_recorded_in_order_when_the_editor_leaves() {
         until("the model answers", || fake.n_held() == 1);
     }
     assert_eq!(editor.end(), Some(0));
-    assert_eq!(asked(&editor, &session), ["first", "second", "third"]);
+    assert_eq!(editor.asked(&session), ["first", "second", "third"]);
     fake.resume();
     let mut wire = editor.wire();
     until("the whole answer is recorded", || {
         let records = wire.records(&session);
         records.iter().any(|record| record["message"]["parts"][0]["text"] == "one two three")
     });
-    assert_eq!(asked(&editor, &session), ["first", "second", "third"]);
+    assert_eq!(editor.asked(&session), ["first", "second", "third"]);
 }
 
 #[test]
@@ -209,8 +201,8 @@ fn prompts_are_recorded_once_however_soon_the_editor_leaves() {
         let _id = editor.send_prompt(&session, text);
     }
     assert_eq!(editor.end(), Some(0));
-    assert_eq!(asked(&editor, &draft), ["first", "second"]);
-    assert_eq!(asked(&editor, &session), ["hello", "first", "second"]);
+    assert_eq!(editor.asked(&draft), ["first", "second"]);
+    assert_eq!(editor.asked(&session), ["hello", "first", "second"]);
 }
 
 #[test]
@@ -225,7 +217,7 @@ fn canceled_prompt_is_not_recorded_when_the_editor_leaves() {
     let _id = editor.send_prompt(&session, "third");
     editor.notify("$/cancel_request", json!({ "requestId": second }));
     assert_eq!(editor.end(), Some(0));
-    assert_eq!(asked(&editor, &session), ["first", "third"]);
+    assert_eq!(editor.asked(&session), ["first", "third"]);
 }
 
 #[test]

@@ -23,9 +23,7 @@ fn answer_that_a_killed_daemon_interrupted_is_given_again() {
     assert_eq!(text_of(&updates, "agent_message_chunk"), "one two three");
     let again = updates.iter().find(|update| update["sessionUpdate"] == "agent_message_chunk");
     assert_ne!(again.unwrap()["messageId"], first["messageId"], "it is another message");
-    let records = editor.wire().records(&session);
-    let asked = records.iter().filter(|record| record["message"]["role"] == "user");
-    assert_eq!(asked.count(), 1, "the message is recorded once");
+    assert_eq!(editor.asked(&session).len(), 1, "the message is recorded once");
 }
 
 #[test]

@@ -183,9 +183,7 @@ fn canceled_answer_ends_as_idle_and_a_prompt_that_waits_is_refused() {
     }
     assert_eq!(idle["stopReason"], "cancelled");
     assert_eq!(refused["error"]["code"], -32800, "{refused}");
-    let records = editor.wire().records(&session);
-    let asked = records.iter().filter(|record| record["message"]["role"] == "user");
-    assert_eq!(asked.count(), 1, "the prompt that waited is not recorded");
+    assert_eq!(editor.asked(&session).len(), 1, "the prompt that waited is not recorded");
 }
 
 #[test]

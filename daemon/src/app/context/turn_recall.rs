@@ -250,8 +250,10 @@ impl TurnRecall<'_> {
         Ok(deltas)
     }
 
-    /// Finds what a question needs; with messages of this session that state only what was corrected or taken back since, if
-    /// the question is about them. A small model answers with the old value although the new one stands in its prompt.
+    /// Finds what a question needs.
+    ///
+    /// `with_outdated`: whether a message of this session may be shown that states only what was corrected or taken back since.
+    /// A small model answers with the old value although the new one stands in its prompt.
     fn find(
         &self,
         question: &str,
@@ -261,17 +263,15 @@ impl TurnRecall<'_> {
     ) -> Result<Option<Delta>> {
         let id = self.inputs.id;
         let other = |session: SessionId| (session != id).then_some(session);
-        let (mut page, shown) = self.candidates(question)?;
-        if !with_outdated && !page.messages.is_empty() {
-            let facts = self.inputs.facts.fold()?;
-            page.messages.retain(|message| {
-                let own = message.alone.as_ref().unwrap_or(&message.excerpt);
-                message.session_id != id || !facts.is_outdated(own)
-            });
-        }
+        let (page, shown) = self.candidates(question)?;
         if page.messages.is_empty() {
             return Ok(None);
         }
+        let facts = if with_outdated { None } else { Some(self.inputs.facts.fold()?) };
+        let is_outdated = |message: &RecalledMessage| {
+            let facts = facts.as_ref().filter(|_| message.session_id == id);
+            facts.is_some_and(|facts| facts.is_outdated(&message.excerpt))
+        };
         let mut text = INTRODUCTION.to_owned();
         let mut recalled = Vec::new();
         for message in page.messages {
@@ -279,7 +279,7 @@ impl TurnRecall<'_> {
             let with = |message: &RecalledMessage| {
                 let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
                 let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most_tokens;
-                (fits && !only_asks(message)).then_some(longer)
+                (fits && !only_asks(message) && !is_outdated(message)).then_some(longer)
             };
             let own = message.alone.as_ref().unwrap_or(&message.excerpt);
             // The prompt says it in facts, notes or quotes.

@@ -93,6 +93,8 @@ impl ChatFixture {
 async fn corrected_message_comes_back_only_for_a_message_that_points_back() {
     let chat = ChatFixture::with(&SMALL);
     chat.session.record("user", "Write a parser for the logs.").await;
+    // A question is found with its answer, or alone.
+    chat.session.record("assistant", "The staging server of the farm is rack 7. Which port?").await;
     chat.session.record("user", "The staging server listens on port 48213.").await;
     chat.session.record("user", "The staging server now listens on port 51877.").await;
     chat.fill_and_compact().await;
