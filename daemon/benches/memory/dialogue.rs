@@ -5,7 +5,8 @@
 //! a user that are worth keeping in `durable`, and in `needs` whether the message asks for something said long before.
 //! Files that begin with `labels` are left out. `NAME.questions.json` has questions about the conversation: `[{question, evidence[texts]}]`.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 const MIN_BYTES: usize = 16;
 /// The characters at the beginning of a sentence that are enough to recognize it.
 const BEGINNING_CHARS: usize = 40;
+
+/// The tools that an agent offers.
+const MAX_TOOLS: usize = 12;
 
 /// A tool call and its result.
 #[derive(Clone)]
@@ -129,9 +133,15 @@ fn parse_turns(text: &str) -> Result<Vec<Turn>> {
     Ok(turns)
 }
 
+/// Returns the tools that are called most: a dialogue may join sessions of many agents, each with its own.
 fn tools_of(turns: &[Turn]) -> Value {
-    let names: BTreeSet<&str> =
-        turns.iter().flat_map(|turn| turn.steps.iter().map(|step| step.name.as_str())).collect();
+    let mut n_calls: BTreeMap<&str, usize> = BTreeMap::new();
+    for step in turns.iter().flat_map(|turn| &turn.steps) {
+        *n_calls.entry(&step.name).or_default() += 1;
+    }
+    let mut names: Vec<&str> = n_calls.keys().copied().collect();
+    names.sort_by_key(|name| Reverse(n_calls[name]));
+    names.truncate(MAX_TOOLS);
     let tool = |name| {
         json!({ "type": "function", "function": { "name": name, "description": "see its name",
             "parameters": { "type": "object", "properties": {} } } })

@@ -27,8 +27,6 @@ const INDEX_LIMIT: Duration = Duration::from_secs(60);
 /// The last turns whose prompts are compared with the newest turns alone: a head holds more or less depending on how long
 /// ago it was made.
 const LAST_TURNS: usize = 40;
-/// The tokens of a message's frame, for the room of the newest turns alone.
-const FRAME_TOKENS: u64 = 6;
 /// The questions for which a turn is compared with a build.
 const COMPARED: usize = 6;
 const BYTES_PER_TOKEN: u64 = 4;
@@ -132,6 +130,8 @@ struct Played<'d> {
     file: String,
     /// The statements that were said.
     said: BTreeSet<usize>,
+    /// The messages that were recorded, each with its tokens.
+    messages: Vec<(String, u64)>,
 }
 
 impl<'d> Played<'d> {
@@ -162,6 +162,7 @@ impl<'d> Played<'d> {
             counts: Counts::default(),
             file,
             said: BTreeSet::new(),
+            messages: Vec::new(),
         })
     }
 
@@ -171,6 +172,8 @@ impl<'d> Played<'d> {
         let turns = std::mem::take(&mut self.turns);
         let n_turns = turns.len();
         for (at, turn) in turns.into_iter().enumerate() {
+            let is_compared = !self.dialogue.questions.is_empty() && at + LAST_TURNS >= n_turns;
+            let newest = if is_compared { Some(self.newest_turns()?) } else { None };
             let requests = self.turn(&turn)?;
             if !turn.is_planted {
                 self.count_recall(&turn, &requests);
@@ -178,8 +181,8 @@ impl<'d> Played<'d> {
             if let Some(request) = requests.into_iter().rfind(|request| !request.is_for_notes) {
                 last = request.prompt;
             }
-            if at + LAST_TURNS >= n_turns {
-                self.count_head(&last, &said)?;
+            if let Some(newest) = newest {
+                self.count_head(&last, newest);
             }
             said.extend([turn.message, turn.answer]);
             self.count_during(&last, &said);
@@ -292,28 +295,20 @@ impl<'d> Played<'d> {
     }
 
     /// Counts the questions for which a prompt has evidence without what was recalled, and those for which the newest
-    /// messages before it have some that would fit into it alone.
-    fn count_head(&mut self, prompt: &str, said: &[String]) -> Result<()> {
-        if self.dialogue.questions.is_empty() {
-            return Ok(());
-        }
-        let mut left = self.newest_room()?;
-        let fits = |message: &&String| {
-            let tokens = (message.len() as u64).div_ceil(BYTES_PER_TOKEN) + FRAME_TOKENS;
-            let rest = left.checked_sub(tokens);
-            left = rest.unwrap_or(0);
-            rest.is_some()
-        };
-        let newest: Vec<&str> = said.iter().rev().take_while(fits).map(String::as_str).collect();
+    /// messages before it have some.
+    fn count_head(&mut self, prompt: &str, newest: String) {
         let head = without_recalled(prompt);
-        self.counts.add_number("headTokens", head.len() as u64 / BYTES_PER_TOKEN, 1);
-        for (name, text) in [("head", head), ("headNewest", newest.join("\n"))] {
+        for (name, text) in [("head", head), ("headNewest", newest)] {
+            self.counts.add_number(
+                &format!("{name}Tokens"),
+                text.len() as u64 / BYTES_PER_TOKEN,
+                1,
+            );
             for item in &self.dialogue.questions {
                 let is_there = item.evidence.iter().any(|message| has_most(&text, message));
                 self.counts.add(name, is_there);
             }
         }
-        Ok(())
     }
 
     /// Returns whether a line says something that lasts.
@@ -419,20 +414,18 @@ impl<'d> Played<'d> {
 
     /// Returns the newest messages that fit into the window beside a question.
     fn newest_turns(&mut self) -> Result<String> {
-        let mut left = self.newest_room()?;
-        let mut text = String::new();
-        for record in self.inner.new_records()?.iter().rev() {
+        for record in self.inner.new_records()? {
             let Some(parts) = record["message"]["parts"].as_array() else { continue };
-            let Some(rest) = left.checked_sub(record["tokens"].as_u64().unwrap_or_default()) else {
-                break;
-            };
-            left = rest;
-            for part in parts {
-                text.push_str(part["text"].as_str().unwrap_or_default());
-                text.push('\n');
-            }
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+            self.messages.push((texts.join("\n"), record["tokens"].as_u64().unwrap_or_default()));
         }
-        Ok(text)
+        let mut left = self.newest_room()?;
+        let newest = self.messages.iter().rev().take_while(|(_, tokens)| {
+            let rest = left.checked_sub(*tokens);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        });
+        Ok(newest.map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\n"))
     }
 
     /// Returns the tokens that messages could have in a prompt without notes, beside a question.
@@ -452,6 +445,8 @@ impl<'d> Played<'d> {
         let own = statements.map(|statement| statement.own.clone());
         let about = self.dialogue.questions.iter().map(|item| item.question.clone());
         for message in own.chain(about).take(COMPARED).collect::<Vec<_>>() {
+            // Both search the same messages.
+            self.inner.daemon.wait_indexed(INDEX_LIMIT)?;
             let (prompt, _) = self.build(&message, true)?;
             let is_same = self.ask(&message)?.ends_with(&prompt);
             self.counts.add("sameAsTurn", is_same);
