@@ -196,7 +196,7 @@ settings! {
         /// Where a chat turn looks for earlier messages that the question needs and the prompt does not show.
         scope: RecallSetting = ("scope", Kind::Choice(&["session", "project", "all", "off"]), "session");
         /// The share of the prompt limit that these messages may have.
-        share: f64 = ("share", Kind::Share, "0.08");
+        share: f64 = ("share", Kind::Share, "0.1");
         /// Whether models are offered two tools that search earlier messages and read them, in turns whose client
         /// passes tools.
         tools: RecallTools = ("tools", Kind::Choice(&["auto", "off"]), "auto");

@@ -23,15 +23,13 @@ use crate::catalog::{RecallPeriod, RecallQuery, RecalledMessage, RecalledPage, T
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all, share};
-use crate::facts::{
-    RecallNeed, for_each_sentence_of_line, for_each_statement, is_plain_request, recall_need,
-};
+use crate::facts::{RecallNeed, for_each_sentence_of_line, is_plain_request, recall_need};
 use crate::languages::is_joined_script;
 
 /// Maximum number of messages that a turn recalls.
-const MAX_PIECES: usize = 5;
+const MAX_PIECES: usize = 8;
 /// Number of messages among which those of a turn are chosen: some are too long, or are there already.
-const MAX_CANDIDATES: usize = 12;
+const MAX_CANDIDATES: usize = 16;
 /// The length of a date, such as `2026-01-27`.
 const DATE_CHARS: usize = 10;
 /// The first line of a block, which stands before the message that it is for.
@@ -100,10 +98,9 @@ pub(super) fn recall_for(
     match decide(&recall.situation(need)?) {
         RecallAction::Nothing => Ok(None),
         RecallAction::Find { n_most, most_tokens } => {
-            // Who points back asks what was said, also if it does not hold any more.
-            let with_outdated = need == Some(RecallNeed::PointsBack);
+            let points_back = need == Some(RecallNeed::PointsBack);
             let question = question.as_deref().unwrap_or_default();
-            recall.find(question, with_outdated, n_most, most_tokens)
+            recall.find(question, points_back, n_most, most_tokens)
         }
     }
 }
@@ -167,13 +164,6 @@ fn only_asks(message: &RecalledMessage) -> bool {
         let first = first.split_once(": ").map_or(first, |(_, text)| text);
         is_plain_request(first) && is_plain_request(second)
     })
-}
-
-/// Returns whether a text states a fact.
-fn states_fact(text: &str) -> bool {
-    let mut states = false;
-    for_each_statement(text, |_| states = true);
-    states
 }
 
 /// Returns a text with single spaces only.
@@ -252,22 +242,23 @@ impl TurnRecall<'_> {
 
     /// Finds what a question needs.
     ///
-    /// `with_outdated`: whether a message of this session may be shown that states only what was corrected or taken back since.
-    /// A small model answers with the old value although the new one stands in its prompt.
+    /// `points_back`: whether the question asks what was said. Then less of the question suffices, and a message of this
+    /// session may be shown that states only what was corrected or taken back since; else a small model would answer with the
+    /// old value although the new one stands in its prompt.
     fn find(
         &self,
         question: &str,
-        with_outdated: bool,
+        points_back: bool,
         n_most: usize,
         most_tokens: u64,
     ) -> Result<Option<Delta>> {
         let id = self.inputs.id;
         let other = |session: SessionId| (session != id).then_some(session);
-        let (page, shown) = self.candidates(question)?;
+        let (page, shown) = self.candidates(question, points_back)?;
         if page.messages.is_empty() {
             return Ok(None);
         }
-        let facts = if with_outdated { None } else { Some(self.inputs.facts.fold()?) };
+        let facts = if points_back { None } else { Some(self.inputs.facts.fold()?) };
         let is_outdated = |message: &RecalledMessage| {
             let facts = facts.as_ref().filter(|_| message.session_id == id);
             facts.is_some_and(|facts| facts.is_outdated(&message.excerpt))
@@ -303,7 +294,11 @@ impl TurnRecall<'_> {
     }
 
     /// Finds messages that may answer a question, and returns those that the context has already if any was found.
-    fn candidates(&self, question: &str) -> Result<(RecalledPage, Option<ShownMessages>)> {
+    fn candidates(
+        &self,
+        question: &str,
+        points_back: bool,
+    ) -> Result<(RecalledPage, Option<ShownMessages>)> {
         let id = self.inputs.id;
         let shown = OnceCell::new();
         let other = |session: SessionId| (session != id).then_some(session);
@@ -317,7 +312,7 @@ impl TurnRecall<'_> {
                 period: RecallPeriod::default(),
                 limit: MAX_CANDIDATES,
                 turn: Some(TurnRules {
-                    states_fact: &states_fact,
+                    points_back,
                     question: self.recorded_question().map(|seq| (id, seq)),
                 }),
                 wants: &|session, seq| {
@@ -407,14 +402,14 @@ mod tests {
         let nothing = RecallAction::Nothing;
         let everywhere = RecallSetting::All;
         for (name, situation, expect) in [
-            ("question", question, find(5, 100)),
+            ("question", question, find(MAX_PIECES, 100)),
             ("off", RecallSituation { scope: RecallSetting::Off, ..question }, nothing),
             ("needs nothing", RecallSituation { need: None, ..question }, nothing),
             ("nothing left out", RecallSituation { shows_everything: true, ..question }, nothing),
             (
                 "nothing left out, other sessions",
                 RecallSituation { shows_everything: true, scope: everywhere, ..question },
-                find(5, 100),
+                find(MAX_PIECES, 100),
             ),
             (
                 "asked before",
@@ -424,12 +419,12 @@ mod tests {
             (
                 "compacted since",
                 RecallSituation { n_shown: 1, shown_tokens: 40, ..question },
-                find(4, 60),
+                find(MAX_PIECES - 1, 60),
             ),
-            ("as many as allowed", RecallSituation { n_shown: 5, ..question }, nothing),
+            ("as many as allowed", RecallSituation { n_shown: MAX_PIECES, ..question }, nothing),
             ("share is used up", RecallSituation { shown_tokens: 100, ..question }, nothing),
             ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
-            ("little room", RecallSituation { free_tokens: 64, ..question }, find(5, 40)),
+            ("little room", RecallSituation { free_tokens: 64, ..question }, find(MAX_PIECES, 40)),
             ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
             ("no share", RecallSituation { share_tokens: 0, ..question }, nothing),
         ] {

@@ -26,17 +26,15 @@ use super::reading::{read_documents, session_title, split_by_bytes};
 use excerpt::{Excerpt, excerpt};
 use numbers::*;
 use ranking::{RankedDocument, RankedDocuments, RankingLimits, RecallRange, rank};
-use terms::{RecallTerms, TermKind, TermSet, is_question};
+use terms::{RecallTerms, is_question};
 
 /// Maximum number of ranked documents that are looked at, including those that the caller excludes.
 const MAX_RANKED: usize = 1_000;
 /// Number of ranked documents whose sessions are looked up together.
 const MIN_BATCH: usize = 8;
 const MAX_BATCH: usize = 64;
-/// Maximum number of messages with [`MIN_RARE`] that are read for a turn, which waits.
-const MAX_STRONG_READS: usize = 24;
-/// Maximum number of others that are read for a turn: those that may state a fact.
-const MAX_WEAK_READS: usize = 8;
+/// Maximum number of messages that are read for a turn, which waits.
+const MAX_TURN_READS: usize = 64;
 /// The number of indexed records from which a session or project is not looked up by its private term: joining its
 /// documents with each term would take longer than reading those of all sessions in its time.
 const MANY_RECORDS: u64 = 20_000;
@@ -83,10 +81,10 @@ impl RecallPeriod {
 }
 
 /// The rules for the prompt of a turn: it has only messages with enough of the question, and with more than it says.
-#[derive(Clone, Copy)]
-pub(crate) struct TurnRules<'a> {
-    /// Returns whether a text of the user states a fact, which needs less of the question.
-    pub states_fact: &'a dyn Fn(&str) -> bool,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnRules {
+    /// Whether the question points back, so that less of it suffices.
+    pub points_back: bool,
     /// The record of the question, if it is recorded already. It is not searched, nor what followed it.
     pub question: Option<(SessionId, Seq)>,
 }
@@ -100,7 +98,7 @@ pub(crate) struct RecallQuery<'a> {
     pub limit: usize,
     pub period: RecallPeriod,
     /// Set for the prompt of a turn.
-    pub turn: Option<TurnRules<'a>>,
+    pub turn: Option<TurnRules>,
     /// Returns whether a message may be found.
     pub wants: &'a dyn Fn(SessionId, Seq) -> bool,
 }
@@ -123,9 +121,6 @@ pub(crate) struct RecalledMessage {
     pub score: f64,
     /// The words of the question that the message contains.
     pub matched: Vec<String>,
-    /// Set if it has two rare words of the question, or a rare identifier or number; one rare word of a short question, or
-    /// beside a fact that the user states.
-    pub is_strong: bool,
     /// Set if the excerpt says more than the question.
     pub says_more: bool,
 }
@@ -249,35 +244,6 @@ fn end_before(
     Ok(())
 }
 
-/// The numbers of messages that may still be read: with enough rare words for any message, and with fewer.
-struct ReadsLeft {
-    strong: usize,
-    weak: usize,
-}
-
-impl ReadsLeft {
-    fn of(query: &RecallQuery<'_>) -> Self {
-        match query.turn {
-            Some(_) => Self { strong: MAX_STRONG_READS, weak: MAX_WEAK_READS },
-            None => Self { strong: MAX_RANKED, weak: MAX_RANKED },
-        }
-    }
-
-    /// Takes the reading of a message with a weight of rare words; returns whether there was one left.
-    const fn take(&mut self, rare_weight: f64) -> bool {
-        let left = if rare_weight >= MIN_RARE { &mut self.strong } else { &mut self.weak };
-        if *left == 0 {
-            return false;
-        }
-        *left -= 1;
-        true
-    }
-
-    const fn is_empty(&self) -> bool {
-        self.strong == 0 && self.weak == 0
-    }
-}
-
 /// A recall in progress.
 struct Recall<'a> {
     shared: &'a CatalogShared,
@@ -293,27 +259,25 @@ impl Recall<'_> {
     /// Reads the best documents until there are enough.
     fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
         let mut found = Vec::new();
-        let mut left = ReadsLeft::of(self.query);
-        // The index knows all rare terms of a document, so the others need not be read.
-        let is_useful = |document: &&RankedDocument| {
-            self.query.turn.is_none()
-                || self.rare_weight(document.terms, ranked) >= MIN_RARE_OF_FACT
+        let (mut left, least) = match self.query.turn {
+            Some(TurnRules { points_back: true, .. }) => (MAX_TURN_READS, MIN_SHARE_BACK),
+            Some(_) => (MAX_TURN_READS, MIN_SHARE),
+            None => (MAX_RANKED, 0.0),
         };
-        let best: Vec<_> = ranked.documents.iter().take(MAX_RANKED).filter(is_useful).collect();
+        let best = ranked.documents.iter().take(MAX_RANKED);
+        let best: Vec<_> = best.filter(|document| document.share >= least).collect();
         for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
             let mut wanted = self.wanted(batch)?.into_iter();
-            while found.len() < self.query.limit {
-                let n = self.query.limit - found.len();
-                let may_read = |document: &&RankedDocument| {
-                    left.take(self.rare_weight(document.terms, ranked))
-                };
-                let now: Vec<_> = wanted.by_ref().filter(may_read).take(n).collect();
+            while found.len() < self.query.limit && left > 0 {
+                let n = left.min(self.query.limit - found.len());
+                let now: Vec<_> = wanted.by_ref().take(n).collect();
                 if now.is_empty() {
                     break;
                 }
+                left -= now.len();
                 self.read(&now, ranked, &mut found)?;
             }
-            if found.len() >= self.query.limit || left.is_empty() {
+            if found.len() >= self.query.limit || left == 0 {
                 break;
             }
         }
@@ -363,7 +327,7 @@ impl Recall<'_> {
         let origins: Vec<_> = ranked.iter().map(|document| document.origin).collect();
         let documents = self.read_all(&origins);
         let neighbors = self.neighbors(&origins, &documents)?;
-        for RankedDocument { origin, score, terms } in ranked {
+        for RankedDocument { origin, score, terms, .. } in ranked {
             let Some(document) = documents.get(&origin.docid) else { continue };
             if !self.query.period.contains(document.at) {
                 continue;
@@ -378,10 +342,10 @@ impl Recall<'_> {
             let excerpt = around.as_ref().map(|around| around.beside(document.role, &text));
             let has_neighbor = excerpt.is_some();
             let alone = (has_neighbor && self.terms.says_more(&text)).then(|| text.clone());
-            let is_fact = document.role == Role::User
-                && self.query.turn.is_some_and(|turn| (turn.states_fact)(&text));
-            let is_strong = self.is_strong(terms, of, is_fact);
-            if self.query.turn.is_some() && !(is_strong && says_more) {
+            let excerpt = excerpt.unwrap_or(text);
+            // A turn needs what is said again and again once, and nothing that only stands beside a word of the question.
+            let is_known = || found.iter().any(|known| known.excerpt == excerpt);
+            if self.query.turn.is_some() && (terms == 0 || !says_more || is_known()) {
                 continue;
             }
             found.push(RecalledMessage {
@@ -390,12 +354,11 @@ impl Recall<'_> {
                 seq: document.seq,
                 role: document.role,
                 at: document.at,
-                excerpt: excerpt.unwrap_or(text),
+                excerpt,
                 has_neighbor,
                 alone,
                 score: *score,
                 matched: self.terms.words(terms),
-                is_strong,
                 says_more,
             });
         }
@@ -447,33 +410,6 @@ impl Recall<'_> {
             (docid, Neighbors { before: line(before), after: line(after) })
         });
         Ok(neighbors.collect())
-    }
-
-    fn is_strong(&self, set: TermSet, of: &RankedDocuments, is_fact: bool) -> bool {
-        // A question of one or two words has no more to match by.
-        let is_short_question =
-            self.terms.terms.len() <= MAX_SHORT_TERMS && is_question(self.query.question);
-        let least = match (is_fact, is_short_question) {
-            (true, _) => MIN_RARE_OF_FACT,
-            (false, true) => MIN_RARE_OF_SHORT,
-            (false, false) => MIN_RARE,
-        };
-        self.rare_weight(set, of) >= least
-    }
-
-    /// Returns the weight of the rare words in a set of terms. An identifier or a number counts as enough of them, a part of a
-    /// word less than a whole one.
-    fn rare_weight(&self, set: TermSet, of: &RankedDocuments) -> f64 {
-        let is_rare = |number: usize| {
-            of.shares[number] <= RARE_SHARE || of.frequencies[number] <= RARE_DOCUMENTS
-        };
-        let terms = self.terms.terms.iter().enumerate();
-        let rare = terms.filter(|(number, _)| set >> number & 1 == 1 && is_rare(*number));
-        rare.map(|(_, term)| match term.kind {
-            TermKind::Value => MIN_RARE,
-            TermKind::Word | TermKind::CjkPair | TermKind::Part => term.weight(),
-        })
-        .sum()
     }
 }
 

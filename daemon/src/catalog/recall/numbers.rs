@@ -45,21 +45,13 @@ pub(super) const NEW_DIVISOR: usize = 4;
 
 // When a message is recalled for a turn.
 
-/// The weight of rare words that a message must share with a question to be recalled for a turn.
-pub(super) const MIN_RARE: f64 = 2.0;
-/// The weight for a question of one or two words.
-pub(super) const MIN_RARE_OF_SHORT: f64 = 1.0;
-/// The weight for a message in which the user states a fact: one pair of CJK characters suffices, a part of an identifier
-/// does not.
-pub(super) const MIN_RARE_OF_FACT: f64 = CJK_WEIGHT;
-/// The terms of a question of which one suffices to recall a message for a prompt.
-pub(super) const MAX_SHORT_TERMS: usize = 2;
-/// A word is rare if at most this share of the documents has it, or at most [`RARE_DOCUMENTS`].
-pub(super) const RARE_SHARE: f64 = 0.05;
-/// The number of documents that a rare word may have whatever their share is.
-pub(super) const RARE_DOCUMENTS: f64 = 3.0;
+/// The least share of a question's weight that the score of a message for its prompt is. The words that no message has
+/// weigh most: a question about something new finds nothing.
+pub(super) const MIN_SHARE: f64 = 0.4;
+/// The same share for a message that points back: `the film that I told you about`.
+pub(super) const MIN_SHARE_BACK: f64 = 0.12;
 
-const _: () = assert!(PART_WEIGHT < MIN_RARE_OF_FACT && MIN_RARE_OF_FACT < MIN_RARE_OF_SHORT);
+const _: () = assert!(MIN_SHARE_BACK < MIN_SHARE);
 
 // Lengths of what is shown, in bytes.
 
@@ -70,7 +62,7 @@ pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
 /// The length in which matches count together, in bytes.
 pub(super) const NEAR_BYTES: usize = 320;
 /// The length up to which an excerpt is extended by the next sentence, in bytes.
-pub(super) const EXTENDED_BYTES: usize = 240;
+pub(super) const EXTENDED_BYTES: usize = 310;
 /// Maximum length of an excerpt in bytes; a longer sentence is cut between two words.
 pub(super) const MAX_EXCERPT_BYTES: usize = 600;
 /// Maximum length of the excerpt of a neighboring message, in bytes.

@@ -91,6 +91,8 @@ impl RankingLimits {
 pub(super) struct RankedDocument {
     pub origin: DocumentOrigin,
     pub score: f64,
+    /// The score of the document and its neighbors, against the weight of all terms of the question, found or not.
+    pub share: f64,
     /// The terms that it contains itself.
     pub terms: TermSet,
 }
@@ -98,8 +100,6 @@ pub(super) struct RankedDocument {
 /// The documents for a question, the best first, and how rare its terms are.
 pub(super) struct RankedDocuments {
     pub documents: Vec<RankedDocument>,
-    /// The share of documents with each term, from 0 to 1.
-    pub shares: Vec<f64>,
     /// The number of documents with each term.
     pub frequencies: Vec<f64>,
 }
@@ -131,8 +131,7 @@ pub(super) fn rank(
         other.score.total_cmp(&one.score).then(other.origin.docid.cmp(&one.origin.docid))
     });
     let Postings { frequencies, .. } = ranking.postings;
-    let shares = frequencies.iter().map(|n| (n / range.documents.max(1.0)).min(1.0)).collect();
-    Ok(RankedDocuments { documents, shares, frequencies })
+    Ok(RankedDocuments { documents, frequencies })
 }
 
 fn age_factor(hours: i64) -> f64 {
@@ -286,6 +285,7 @@ impl<'a> Ranking<'a> {
             by_session.entry(origin.session).or_default().push((origin, own));
         }
         let bonus = self.session_scores(&by_session)?;
+        let question: f64 = self.weights.iter().sum();
         let mut documents = Vec::with_capacity(self.rows.len());
         for (session, mut rows) in by_session {
             rows.sort_unstable_by_key(|(origin, _)| (origin.seq, origin.docid));
@@ -294,8 +294,13 @@ impl<'a> Ranking<'a> {
                 let score = own + neighbors(&rows, at);
                 if score > 0.0 {
                     let terms = self.set(origin.docid);
-                    let (origin, score) = (**origin, score + of_session);
-                    documents.push(RankedDocument { origin, score, terms });
+                    let (origin, share) = (**origin, score / question);
+                    documents.push(RankedDocument {
+                        origin,
+                        score: score + of_session,
+                        share,
+                        terms,
+                    });
                 }
             }
         }
