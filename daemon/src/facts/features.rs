@@ -160,7 +160,6 @@ impl FeatureSet {
             (Class::Own, Feature::Own),
             (Class::Transient, Feature::Transient),
             (Class::Denial, Feature::Denial),
-            (Class::Speaker, Feature::Speaker),
             (Class::Doubt, Feature::Doubt),
             (Class::Report, Feature::Report),
             (Class::Feeling, Feature::Feeling),
@@ -185,6 +184,7 @@ impl FeatureSet {
         for (class, feature) in topics {
             self.add(reading.all.has(class) || asked.has(class), feature);
         }
+        self.add(is_about_speaker(reading), Feature::Speaker);
         let first = reading.words.iter().find(|classes| !classes.has(Class::Filler));
         let begins = |class| first.is_some_and(|classes| classes.has(class));
         self.add(begins(Class::Speaker), Feature::SpeakerFirst);
@@ -289,6 +289,19 @@ impl FeatureSet {
     /// Returns the names of the features.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         Feature::ALL.iter().filter(move |(feature, _)| self.has(*feature)).map(|(_, name)| *name)
+    }
+}
+
+/// Returns whether a sentence speaks of its speaker. `Write me a poem` does not.
+fn is_about_speaker(reading: &Reading) -> bool {
+    use WordClass as Class;
+    let words = &reading.words;
+    let first = words.iter().position(|classes| !classes.has(Class::Filler));
+    let commanded = first.filter(|at| words[*at].has(Class::Command)).map(|at| at + 1);
+    let mut said = words.iter().enumerate().filter(|(_, classes)| classes.has(Class::Speaker));
+    match (said.next(), said.next()) {
+        (Some((at, classes)), None) => Some(at) != commanded || classes.has(Class::Own),
+        _ => reading.all.has(Class::Speaker),
     }
 }
 

@@ -584,3 +584,19 @@ fn text_behind_a_request_to_work_on_it_scores_less() {
     assert_eq!(pasted, Some(alone - PASTED_SCORE));
     assert_eq!(score(&format!("Remember this:\n\n{text}")), Some(alone));
 }
+
+#[test]
+fn command_to_do_something_for_the_speaker_is_not_about_the_speaker() {
+    let is_about_speaker = |text: &str| {
+        let (features, _) = judge(text, "").expect("says something");
+        features.names().any(|name| name == "speaker")
+    };
+    for text in
+        ["Write me an SQL query.", "Please give us three names.", "Schreib mir ein Gedicht."]
+    {
+        assert!(!is_about_speaker(text), "{text}");
+    }
+    for text in ["Write my thesis.", "Write me a poem about us.", "Give Anna what I bought."] {
+        assert!(is_about_speaker(text), "{text}");
+    }
+}
