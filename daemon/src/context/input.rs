@@ -32,8 +32,8 @@ pub(crate) trait FactSource {
     /// Returns the records that state a fact which is worth its tokens and which a text does not say.
     fn unsaid_records(&self, text: &str) -> HashSet<Seq>;
 
-    /// Returns the number of facts worth their tokens that a text says, and of all of them.
-    fn count_said(&self, text: &str) -> (usize, usize);
+    /// Returns how many sentences that last a text says, and how many there are, as far as that is known.
+    fn count_lasting(&self, text: &str) -> (f32, f32);
 
     /// Returns the texts of all facts worth their tokens.
     fn texts(&self) -> Vec<String>;

@@ -218,6 +218,22 @@ impl FactFold {
         ranked.collect()
     }
 
+    /// Returns how many sentences of the user that last a text says, and how many there are, as far as their scores tell:
+    /// each sentence counts by its probability to last, also the many that are not listed, of which some last.
+    pub(crate) fn count_lasting(&self, text: &str, pins: &[Seq]) -> (f32, f32) {
+        let text = SaidText::new(text);
+        let ranked = self.ranked_from(MIN_CANDIDATE_SCORE, pins);
+        let mut counts = (0.0, 0.0);
+        for one in ranked.iter().filter(|one| one.is_worth_showing()) {
+            let probability = 1.0 / (1.0 + (-one.score).exp());
+            counts.1 += probability;
+            if text.says(&one.fact.searched) {
+                counts.0 += probability;
+            }
+        }
+        counts
+    }
+
     /// Notes which facts a model was asked about, and which of them it chose.
     pub(crate) fn note_asked(&mut self, asked: &[AskedFact]) {
         // Logs that are imported can hold more.

@@ -252,12 +252,9 @@ impl FactSource for SessionFacts {
             .collect()
     }
 
-    fn count_said(&self, text: &str) -> (usize, usize) {
-        let Some(fold) = self.fold_or_note() else { return (0, 0) };
-        let said = SaidText::new(text);
-        let ranked = fold.ranked(&self.pins);
-        let facts: Vec<_> = ranked.iter().filter(|one| one.is_worth_showing()).collect();
-        (facts.iter().filter(|one| said.says(&one.fact.searched)).count(), facts.len())
+    fn count_lasting(&self, text: &str) -> (f32, f32) {
+        let fold = self.fold_or_note();
+        fold.map_or((0.0, 0.0), |fold| fold.count_lasting(text, &self.pins))
     }
 
     fn texts(&self) -> Vec<String> {

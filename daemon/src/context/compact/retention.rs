@@ -131,8 +131,9 @@ pub(crate) fn recount_facts(
 }
 
 fn count_facts(facts: &dyn FactSource, text: &str) -> (u32, u32) {
-    let (said, all) = facts.count_said(text);
-    (small(said), small(all))
+    let (said, all) = facts.count_lasting(text);
+    // Probabilities add up to hardly any whole number.
+    (rounded(said), rounded(all))
 }
 
 /// Returns the contents and the calls of messages.
@@ -174,6 +175,11 @@ fn count_kept(all: &[String], is_kept: impl Fn(&str) -> bool) -> (u32, u32) {
 
 fn small(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
+fn rounded(n: f32) -> u32 {
+    n.round() as u32
 }
 
 /// Returns the beginning of a text, by which the text is found in another form.
@@ -291,8 +297,8 @@ mod tests {
             fn unsaid_records(&self, _: &str) -> HashSet<Seq> {
                 HashSet::new()
             }
-            fn count_said(&self, text: &str) -> (usize, usize) {
-                (usize::from(text.contains("port: 48213")), 2)
+            fn count_lasting(&self, text: &str) -> (f32, f32) {
+                (if text.contains("port: 48213") { 1.2 } else { 0.0 }, 2.1)
             }
             fn texts(&self) -> Vec<String> {
                 Vec::new()

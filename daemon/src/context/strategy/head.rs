@@ -40,9 +40,16 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         self.kept.contains_key(&at)
     }
 
-    /// Whether a record is kept as a whole turn.
-    pub(super) fn is_whole(&self, at: usize) -> bool {
-        matches!(self.kept.get(&at), Some(HeadItem::Range { .. }))
+    /// Whether a record is kept whole, as a turn or as a quote.
+    pub(super) fn shows_all_of(&self, at: usize) -> bool {
+        match self.kept.get(&at) {
+            Some(HeadItem::Range { .. }) => true,
+            Some(
+                HeadItem::Earlier { head_chars, tail_chars, .. }
+                | HeadItem::Pinned { head_chars, tail_chars, .. },
+            ) => head_chars.is_none() && tail_chars.is_none(),
+            _ => false,
+        }
     }
 
     /// Returns the index of the first record that is kept as a turn, or the length of the path if there is none.

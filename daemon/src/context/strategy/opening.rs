@@ -155,7 +155,7 @@ impl HeadBuilder<'_, '_, '_> {
         let is_shown = |seq: Seq| {
             let path = self.input.build.path;
             let at = path.binary_search_by_key(&seq, |item| item.seq).ok();
-            at.is_some_and(|at| self.is_whole(at))
+            at.is_some_and(|at| self.shows_all_of(at))
         };
         let count = |text: &str| u64::from(self.input.build.counter.count_text(text));
         facts.lines(self.input.notes, &is_shown, room, &count)
@@ -212,14 +212,15 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(set_aside)
     }
 
-    /// Puts the facts, the files, the original task and the pins before the conversation, within their reserved tokens.
-    /// Facts have what the turns left free as well, up to their share.
+    /// Puts the original task, the pins, the facts that these do not say, and the files before the conversation, within their
+    /// reserved tokens. Facts have what the turns left free as well, up to their share.
     pub(super) fn keep_opening(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
+        self.keep_task(reserved)?;
+        self.keep_pins(reserved)?;
         self.left += reserved.facts;
         self.keep_facts(self.left);
         self.keep_files(reserved);
-        self.keep_task(reserved)?;
-        self.keep_pins(reserved)
+        Ok(())
     }
 
     /// Shows the best facts that nothing else in the head says, within `room` and their share.

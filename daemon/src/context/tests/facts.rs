@@ -12,9 +12,13 @@ impl StatedFacts {
         self.0.iter().filter(move |(_, fact)| !text.contains(fact))
     }
 
+    fn n_said(&self, text: &str) -> usize {
+        self.0.len() - self.unsaid(text).count()
+    }
+
     /// Returns the number of facts that a context names.
     fn count_in(&self, built: &Built) -> usize {
-        self.count_said(&all_text(built)).0
+        self.n_said(&all_text(built))
     }
 }
 
@@ -40,8 +44,8 @@ impl FactSource for StatedFacts {
         self.unsaid(text).map(|(seq, _)| *seq).collect()
     }
 
-    fn count_said(&self, text: &str) -> (usize, usize) {
-        (self.0.len() - self.unsaid(text).count(), self.0.len())
+    fn count_lasting(&self, text: &str) -> (f32, f32) {
+        (self.n_said(text) as f32, self.0.len() as f32)
     }
 
     fn texts(&self) -> Vec<String> {
@@ -130,6 +134,16 @@ fn floor_shows_pins_and_facts() {
     let built = build(&input, &session).expect("builds");
     let text = all_text(&built);
     assert_eq!((facts.count_in(&built), text.contains("<pinned>")), (6, true), "{text}");
+}
+
+#[test]
+fn fact_of_a_message_that_is_quoted_whole_is_said_once() {
+    let (mut session, _) = session_with_facts(0, 60);
+    let task = "Write a parser for the logs.";
+    let facts = StatedFacts(vec![(session.path[0].seq, task.to_owned())]);
+    note_all(&mut session, 20);
+    let text = all_text(&crowded(&mut session, Some(&facts), 55));
+    assert_eq!(text.matches(task).count(), 1, "{text}");
 }
 
 /// Returns a source that knows a fact of one record which is too long for a block.
