@@ -129,7 +129,8 @@ pub(crate) fn for_each_sentence_of_line(line: &str, visit: &mut impl FnMut(&str)
         let is_last = end == line.len();
         // The question mark of an address ends no sentence.
         let is_within_word = piece.ends_with(['.', '!', '?']);
-        if is_last || !is_within_word && !ends_with_abbreviation(piece) {
+        let goes_on = || ends_with_abbreviation(piece) || is_day_before_month(piece, &line[end..]);
+        if is_last || !is_within_word && !goes_on() {
             for_each_lower_sentence(line[start..end].trim(), visit);
             start = end;
         }
@@ -178,6 +179,15 @@ fn ends_with_abbreviation(piece: &str) -> bool {
     is_initial || word.len() <= 8 && has_class(&word.to_lowercase(), WordClass::Abbreviation)
 }
 
+/// Returns whether a piece ends with the day of a date whose month comes next: `am 3. Oktober`.
+fn is_day_before_month(piece: &str, next: &str) -> bool {
+    let Some(piece) = piece.trim_end().strip_suffix('.') else { return false };
+    let day = piece.rsplit(char::is_whitespace).next().unwrap_or_default();
+    let is_day = matches!(day.len(), 1..=2) && day.bytes().all(|byte| byte.is_ascii_digit());
+    let word = || next.split(|char: char| !char.is_alphabetic()).next().unwrap_or_default();
+    is_day && has_class(&word().to_lowercase(), WordClass::Date)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +218,15 @@ mod tests {
                 "i was at lunch, e.g. with dr. weber.",
                 "the port is 4512.",
                 "ok?",
+            ],
+        );
+        check(
+            "Meine Mutter hat am 3. Oktober Geburtstag. Am 27. Mai fliegen wir. Wir sind 5. Mehr nicht.",
+            &[
+                "Meine Mutter hat am 3. Oktober Geburtstag.",
+                "Am 27. Mai fliegen wir.",
+                "Wir sind 5.",
+                "Mehr nicht.",
             ],
         );
         check(
