@@ -47,6 +47,8 @@ impl IndexSource for Sessions {
         if !self.sync_open(id)? {
             return Ok(None);
         }
+        let n_heals = || self.cells().get(&id).map_or(0, |cell| cell.n_heals());
+        let heals_before = n_heals();
         // Only acknowledged records are read, not those of a running write.
         let acknowledged = self.peek(id, |session| session.state.point().bytes);
         let open_log = || {
@@ -80,7 +82,8 @@ impl IndexSource for Sessions {
                     0 => SessionChange::Damaged { damaged },
                     damaged => SessionChange::Recovered { torn_bytes: end.torn_bytes, damaged },
                 };
-                if damaged + end.missing_records > 0 {
+                // What was put back while the log was read is no damage; the log is read again for it.
+                if damaged + end.missing_records > 0 && n_heals() == heals_before {
                     self.shared.observer.changed(id, &change);
                 }
                 let known =

@@ -13,7 +13,7 @@ mod log_writer;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use ollm_protocol::content::{RecordBody, RestMark, Session};
 use ollm_protocol::{Seq, SessionId};
@@ -49,6 +49,8 @@ pub(super) struct SessionCell {
     /// The size of the header of a draft in bytes of JSON, which is in memory only.
     header_bytes: usize,
     used_ms: AtomicI64,
+    /// The times that damaged records could be read again.
+    heals: AtomicU64,
 }
 
 #[derive(Default)]
@@ -88,6 +90,7 @@ impl SessionCell {
             draft,
             header_bytes,
             used_ms,
+            heals: AtomicU64::new(0),
         })
     }
 
@@ -293,6 +296,11 @@ impl SessionCell {
         self.open.read().as_ref().map(read)
     }
 
+    /// Returns how often damaged records could be read again.
+    pub(super) fn n_heals(&self) -> u64 {
+        self.heals.load(Ordering::SeqCst)
+    }
+
     /// Notes which records could be read and which were damaged, and announces what changed.
     pub(super) fn note_reads(&self, reads: &[(Seq, bool)]) {
         let is_known = |session: &OpenSession| {
@@ -314,6 +322,7 @@ impl SessionCell {
             self.close_for_reopening();
         }
         if healed > 0 {
+            self.heals.fetch_add(1, Ordering::SeqCst);
             self.shared
                 .observer
                 .changed(self.id, &SessionChange::Healed { records: healed as u64 });
