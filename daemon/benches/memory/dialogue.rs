@@ -17,7 +17,7 @@ const MIN_BYTES: usize = 16;
 /// The characters at the beginning of a sentence that are enough to recognize it.
 const BEGINNING_CHARS: usize = 40;
 
-/// The tools that an agent offers.
+/// The most tools that an agent offers.
 const MAX_TOOLS: usize = 12;
 
 /// A tool call and its result.

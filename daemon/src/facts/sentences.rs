@@ -3,7 +3,7 @@
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::numbers::*;
-use crate::languages::{WordClass, has_class};
+use crate::languages::{GERMAN, WordClass, WordEntry, entries, has_class};
 
 /// Calls `visit` with each sentence of a message, in order, and with the byte at which its line begins.
 pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) {
@@ -185,7 +185,11 @@ fn is_day_before_month(piece: &str, next: &str) -> bool {
     let day = piece.rsplit(char::is_whitespace).next().unwrap_or_default();
     let is_day = matches!(day.len(), 1..=2) && day.bytes().all(|byte| byte.is_ascii_digit());
     let word = || next.split(|char: char| !char.is_alphabetic()).next().unwrap_or_default();
-    is_day && has_class(&word().to_lowercase(), WordClass::Date)
+    // Other languages have no period there, or begin the month with a small letter.
+    let is_month = |entry: &WordEntry| {
+        entry.class == WordClass::Date && entry.languages & GERMAN != 0 && entry.rest.is_empty()
+    };
+    is_day && entries(&word().to_lowercase()).iter().any(is_month)
 }
 
 #[cfg(test)]
@@ -229,6 +233,7 @@ mod tests {
                 "Mehr nicht.",
             ],
         );
+        check("My shift starts at 7. Monday is off.", &["My shift starts at 7.", "Monday is off."]);
         check(
             "am 3. mai ist es so weit.. glaube ich",
             &["am 3. mai ist es so weit..", "glaube ich"],

@@ -402,14 +402,14 @@ mod tests {
         let nothing = RecallAction::Nothing;
         let everywhere = RecallSetting::All;
         for (name, situation, expect) in [
-            ("question", question, find(MAX_PIECES, 100)),
+            ("question", question, find(8, 100)),
             ("off", RecallSituation { scope: RecallSetting::Off, ..question }, nothing),
             ("needs nothing", RecallSituation { need: None, ..question }, nothing),
             ("nothing left out", RecallSituation { shows_everything: true, ..question }, nothing),
             (
                 "nothing left out, other sessions",
                 RecallSituation { shows_everything: true, scope: everywhere, ..question },
-                find(MAX_PIECES, 100),
+                find(8, 100),
             ),
             (
                 "asked before",
@@ -419,12 +419,12 @@ mod tests {
             (
                 "compacted since",
                 RecallSituation { n_shown: 1, shown_tokens: 40, ..question },
-                find(MAX_PIECES - 1, 60),
+                find(7, 60),
             ),
-            ("as many as allowed", RecallSituation { n_shown: MAX_PIECES, ..question }, nothing),
+            ("as many as allowed", RecallSituation { n_shown: 8, ..question }, nothing),
             ("share is used up", RecallSituation { shown_tokens: 100, ..question }, nothing),
             ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
-            ("little room", RecallSituation { free_tokens: 64, ..question }, find(MAX_PIECES, 40)),
+            ("little room", RecallSituation { free_tokens: 64, ..question }, find(8, 40)),
             ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
             ("no share", RecallSituation { share_tokens: 0, ..question }, nothing),
         ] {

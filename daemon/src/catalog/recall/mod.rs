@@ -83,7 +83,7 @@ impl RecallPeriod {
 /// The rules for the prompt of a turn: it has only messages with enough of the question, and with more than it says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnRules {
-    /// Whether the question points back, so that less of it suffices.
+    /// Set if the question points back, so that less of it suffices.
     pub points_back: bool,
     /// The record of the question, if it is recorded already. It is not searched, nor what followed it.
     pub question: Option<(SessionId, Seq)>,

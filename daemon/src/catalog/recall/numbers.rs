@@ -45,10 +45,11 @@ pub(super) const NEW_DIVISOR: usize = 4;
 
 // When a message is recalled for a turn.
 
-/// The least share of a question's weight that the score of a message for its prompt is. The words that no message has
-/// weigh most: a question about something new finds nothing.
+/// The least score of a message for a prompt, as a share of the weight of the question's words. Words that no message has
+/// weigh most, so a question about something new finds nothing. With 0.35, ordinary turns find a fifth more that does not
+/// help; with 0.5, a tenth of the questions about earlier talk lose what answers them.
 pub(super) const MIN_SHARE: f64 = 0.4;
-/// The same share for a message that points back: `the film that I told you about`.
+/// The same share for a question that points back: `the film that I told you about`.
 pub(super) const MIN_SHARE_BACK: f64 = 0.12;
 
 const _: () = assert!(MIN_SHARE_BACK < MIN_SHARE);

@@ -40,7 +40,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         self.kept.contains_key(&at)
     }
 
-    /// Whether a record is kept whole, as a turn or as a quote.
+    /// Returns whether a record is kept whole, as a turn or as a quote.
     pub(super) fn shows_all_of(&self, at: usize) -> bool {
         match self.kept.get(&at) {
             Some(HeadItem::Range { .. }) => true,

@@ -49,7 +49,7 @@ pub(super) struct SessionCell {
     /// The size of the header of a draft in bytes of JSON, which is in memory only.
     header_bytes: usize,
     used_ms: AtomicI64,
-    /// The times that damaged records could be read again.
+    /// The number of times that damaged records could be read again.
     heals: AtomicU64,
 }
 
