@@ -1,12 +1,17 @@
 //! The points of the features and the words of sentences, fitted to labels, and how well they tell what lasts from what does
 //! not.
 //!
-//! Run with `OLLM_LABELS=FILE cargo bench --bench facts`. The file has a JSON object a line: `sentence`, `before` (the text
-//! before it in the talk), `label` (`durable`, `doubtful` or `junk`), `source` (the person), and perhaps `licence`; several
-//! files are separated by colons. Labels of dialogue whose licence forbids derived data may measure and must not fit. The
-//! points are a logistic regression with a small penalty for size, rounded; a word takes part if three people said it. The
-//! rows are those of sources that the fit has not seen. `--write DIR` writes `points.txt` and `words.txt` as the daemon reads
-//! them: to `daemon/src/facts`. `--print` prints the sentences on the wrong side.
+//! Run with `cargo bench --bench facts`. A file of labels has a JSON object a line: `sentence`, `before` (the text before it in
+//! the talk), `label` (`durable`, `doubtful` or `junk`), `source` (the person), and perhaps `language` or `licence`. The files
+//! are those of `labels` that begin with `sentences`, or those that `OLLM_LABELS` names, separated by colons. Labels of
+//! dialogue whose licence forbids derived data may measure and must not fit. The labels of the repository were written for it;
+//! those of public dialogue are not kept here. So a fit begins with the points of the repository, which stand for the labels
+//! that are not at hand, and `--anew` begins with none. `--pairs` fits the points of `replacement.txt` (`pairs.rs`) instead.
+//!
+//! The points are a logistic regression with a small penalty for size, or for leaving the points with which it begins, rounded;
+//! in a fit that begins anew, a word takes part if three people said it. The rows are those of sources that the fit has not
+//! seen. `--write DIR` writes `points.txt` and `words.txt` as the daemon reads them: to `daemon/src/facts`. `--print` prints the
+//! sentences on the wrong side.
 
 #![expect(clippy::disallowed_methods, reason = "the points are files of the repository")]
 
@@ -19,7 +24,7 @@ use anyhow::{Context as _, Result, ensure};
 use ollm_daemon::bench_api::BenchFacts;
 use serde_json::Value;
 
-use self::regression::{ANY, Model, Names, Row, points, word_key, words_text};
+use self::regression::{ANY, Model, Names, Row, Start, points, word_key, words_text};
 
 mod pairs;
 mod regression;
@@ -33,6 +38,13 @@ const MIN_SOURCES: usize = 3;
 const MIN_FILES: usize = 2;
 /// The most words with points: those that decide the most.
 const MAX_WORDS: usize = 1000;
+
+/// The penalties for leaving the points of the repository.
+const SENTENCES_PENALTY: f64 = 30.0;
+const PAIRS_PENALTY: f64 = 10.0;
+/// The folders of the points, and of the labels of this repository.
+const POINTS_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/daemon/src/facts");
+const LABELS_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/daemon/benches/facts/labels");
 
 struct Label {
     sentence: String,
@@ -68,19 +80,32 @@ fn main() -> Result<()> {
         Some(at) => Some(Path::new(arguments.get(at + 1).context("--write needs a folder")?)),
         None => None,
     };
-    if let Some(paths) = std::env::var_os("OLLM_PAIRS") {
-        return pairs::run(&std::env::split_paths(&paths).collect::<Vec<_>>(), write_to);
-    }
-    let Some(paths) = std::env::var_os("OLLM_LABELS") else {
-        return say("facts: set OLLM_LABELS or OLLM_PAIRS to files of labels\n");
+    let starts_anew = arguments.iter().any(|argument| argument == "--anew");
+    let start = |files: &[&str], penalty| -> Result<Option<Start>> {
+        if starts_anew {
+            return Ok(None);
+        }
+        let read = |file: &&str| std::fs::read_to_string(Path::new(POINTS_DIR).join(file));
+        let texts = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        Ok(Some(Start { model: Model::parse(&texts.join("\n"))?, penalty }))
     };
-    let (examples, n_data) = read(&std::env::split_paths(&paths).collect::<Vec<_>>())?;
-    let scores = cross_validated(&examples);
+    if arguments.iter().any(|argument| argument == "--pairs") {
+        let start = start(&["replacement.txt"], PAIRS_PENALTY)?;
+        return pairs::run(&paths_of("OLLM_PAIRS", "pairs")?, start.as_ref(), write_to);
+    }
+    let start = start(&["points.txt", "words.txt"], SENTENCES_PENALTY)?;
+    let (examples, n_data) = read(&paths_of("OLLM_LABELS", "sentences")?)?;
+    if let Some(Start { model, .. }) = &start {
+        let scores: Vec<f64> = examples.iter().map(|example| score_of(model, example)).collect();
+        say(&format!("before\n{}after\n", table(&examples, &scores, n_data)))?;
+    }
+    let start = start.as_ref();
+    let scores = cross_validated(&examples, start);
     say(&table(&examples, &scores, n_data))?;
     if arguments.iter().any(|argument| argument == "--print") {
         say(&wrong_ones(&examples, &scores))?;
     }
-    let model = fit_with_words(&examples.iter().collect::<Vec<_>>());
+    let model = fit_with_words(&examples.iter().collect::<Vec<_>>(), start);
     let (points, words) = (points_text(&model), words_text(&model));
     match write_to {
         Some(dir) => {
@@ -89,6 +114,21 @@ fn main() -> Result<()> {
         }
         None => say(&(points + &words)),
     }
+}
+
+/// Returns the files of labels in a variable, or else those of the repository whose names begin so.
+fn paths_of(variable: &str, name: &str) -> Result<Vec<PathBuf>> {
+    if let Some(paths) = std::env::var_os(variable) {
+        return Ok(std::env::split_paths(&paths).collect());
+    }
+    let files = std::fs::read_dir(LABELS_DIR)?.map(|file| Ok(file?.path()));
+    let mut files = files.collect::<Result<Vec<PathBuf>>>()?;
+    let is_named = |path: &PathBuf| {
+        path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name))
+    };
+    files.retain(is_named);
+    files.sort();
+    Ok(files)
 }
 
 fn say(text: &str) -> Result<()> {
@@ -129,7 +169,7 @@ fn read(paths: &[PathBuf]) -> Result<(Vec<Example>, usize)> {
 }
 
 /// Returns the score of each example by a fit to other sources.
-fn cross_validated(examples: &[Example]) -> Vec<f64> {
+fn cross_validated(examples: &[Example], start: Option<&Start>) -> Vec<f64> {
     let sources: BTreeSet<&str> = examples.iter().map(|one| one.label.source.as_str()).collect();
     let folds: BTreeMap<&str, usize> = sources
         .into_iter()
@@ -140,7 +180,7 @@ fn cross_validated(examples: &[Example]) -> Vec<f64> {
     let models: Vec<Model> = (0..FOLDS)
         .map(|out| {
             let others: Vec<&Example> = examples.iter().filter(|one| fold(one) != out).collect();
-            fit_with_words(&others)
+            fit_with_words(&others, start)
         })
         .collect();
     examples.iter().map(|example| score_of(&models[fold(example)], example)).collect()
@@ -155,7 +195,10 @@ struct WordUses<'l> {
 }
 
 /// Fits the features with all words that enough people said, and then with those of them that decide the most.
-fn fit_with_words(examples: &[&Example]) -> Model {
+fn fit_with_words(examples: &[&Example], start: Option<&Start>) -> Model {
+    if let Some(start) = start {
+        return fit(examples, start.model.words().cloned().collect(), Some(start));
+    }
     let mut uses: BTreeMap<&str, WordUses<'_>> = BTreeMap::new();
     for example in examples {
         for word in &example.words {
@@ -169,15 +212,15 @@ fn fit_with_words(examples: &[&Example]) -> Model {
         |uses: &WordUses<'_>| uses.sources.len() >= MIN_SOURCES && uses.files.len() >= MIN_FILES;
     let all = uses.iter().filter(|(_, uses)| is_common(uses));
     let all: BTreeSet<String> = all.map(|(word, _)| (*word).to_owned()).collect();
-    let first = fit(examples, all);
+    let first = fit(examples, all, None);
     let decides = |word: &str| first.word(word).abs() * uses[word].n_sentences.sqrt();
     let mut words: Vec<&String> = first.words().collect();
     words.sort_by(|one, other| decides(other).total_cmp(&decides(one)));
-    fit(examples, words.into_iter().take(MAX_WORDS).cloned().collect())
+    fit(examples, words.into_iter().take(MAX_WORDS).cloned().collect(), None)
 }
 
 /// Fits the weights of all features and some words.
-fn fit(examples: &[&Example], words: BTreeSet<String>) -> Model {
+fn fit(examples: &[&Example], words: BTreeSet<String>, start: Option<&Start>) -> Model {
     let mut names = Names::default();
     let rows: Vec<Row> = examples
         .iter()
@@ -189,7 +232,7 @@ fn fit(examples: &[&Example], words: BTreeSet<String>) -> Model {
             Row { features, target: example.target, weight: example.weight }
         })
         .collect();
-    names.model(&rows, words)
+    names.model(&rows, words, start)
 }
 
 /// Returns the score of a sentence.

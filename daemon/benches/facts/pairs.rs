@@ -2,8 +2,9 @@
 //! place of some of them or of none.
 //!
 //! A set is a JSON object a line: `earlier` (sentences), `later`, `replaces` (numbers of the earlier ones that no longer
-//! hold), `language`, and perhaps `weight`. A line with `sentence` and `source` instead is one of a talk in which nothing is corrected: the sentences of a
-//! person, in the order of the file. Rows are those of sets that the fit has not seen.
+//! hold), `language`, and perhaps `weight`. A line with `sentence` and `source` instead is one of a talk in which nothing is
+//! corrected: the sentences of a person, in the order of the file. The files are those of `labels` that begin with `pairs`, or
+//! those that `OLLM_PAIRS` names. Rows are those of sets that the fit has not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,11 +14,13 @@ use anyhow::{Context as _, Result, ensure};
 use ollm_daemon::bench_api::BenchFacts;
 use serde_json::Value;
 
-use super::regression::{ANY, Model, Names, Row, points, word_key, words_text};
+use super::regression::{ANY, Model, Names, Row, Start, points, word_key, words_text};
 use super::{FOLDS, say, write_below_comments};
 
 /// The sentences before one of a talk that it is compared with.
 const TALK_SENTENCES: usize = 40;
+/// One of so many sentences of a set is said in a young session.
+const YOUNG_PART: usize = 4;
 /// The labeled sets that must have a word.
 const MIN_SETS: usize = 5;
 /// The weight of a pair of a talk, in which hardly any sentence is labeled.
@@ -41,20 +44,24 @@ struct JudgedSet {
 }
 
 /// Fits, reports, and writes `replacement.txt`.
-pub(crate) fn run(paths: &[PathBuf], write_to: Option<&Path>) -> Result<()> {
+pub(crate) fn run(paths: &[PathBuf], start: Option<&Start>, write_to: Option<&Path>) -> Result<()> {
     let sets: Vec<JudgedSet> = read(paths)?.into_iter().map(judged).collect();
     ensure!(!sets.is_empty(), "there are no labels");
     let fold = |at: usize, set: &JudgedSet| (at + usize::from(set.set.is_talk)) % FOLDS;
     let models: Vec<Model> = (0..FOLDS)
-        .map(|out| fit(sets.iter().enumerate().filter(|(at, set)| fold(*at, set) != out)))
+        .map(|out| fit(sets.iter().enumerate().filter(|(at, set)| fold(*at, set) != out), start))
         .collect();
     let scored: Vec<Vec<(usize, f64)>> =
         sets.iter().enumerate().map(|(at, set)| scores(&models[fold(at, set)], set)).collect();
+    if let Some(start) = start {
+        let scored: Vec<_> = sets.iter().map(|set| scores(&start.model, set)).collect();
+        say(&format!("before\n{}after\n", table(&sets, &scored)))?;
+    }
     say(&table(&sets, &scored))?;
     if std::env::args().any(|argument| argument == "--print") {
         say(&wrong_ones(&sets, &scored))?;
     }
-    let model = fit(sets.iter().enumerate());
+    let model = fit(sets.iter().enumerate(), start);
     let names = [ANY].into_iter().chain(BenchFacts::pair_feature_names());
     let features = names.fold(String::new(), |mut text, name| {
         let _ = writeln!(text, "{name} {}", points(model.weight(name)));
@@ -78,7 +85,11 @@ fn read(paths: &[PathBuf]) -> Result<Vec<LabeledSet>> {
                     let source = object["source"].as_str().unwrap_or_default();
                     talks.entry(source.to_owned()).or_default().push(sentence.to_owned());
                 }
-                None => sets.push(labeled(&object, sets.len())),
+                None => {
+                    let set = labeled(&object, sets.len());
+                    sets.extend(young(&set));
+                    sets.push(set);
+                }
             }
         }
     }
@@ -94,6 +105,22 @@ fn read(paths: &[PathBuf]) -> Result<Vec<LabeledSet>> {
         }
     }
     Ok(sets)
+}
+
+/// Returns a set as it would be in a young session, with a few of its sentences.
+fn young(set: &LabeledSet) -> Option<LabeledSet> {
+    let is_said =
+        |at: &usize| at % YOUNG_PART == set.earlier.len() % YOUNG_PART || set.replaces.contains(at);
+    let said: Vec<usize> = (0..set.earlier.len()).filter(is_said).collect();
+    let replaces = set.replaces.iter().filter_map(|at| said.iter().position(|one| one == at));
+    let young = LabeledSet {
+        earlier: said.iter().map(|at| set.earlier[*at].clone()).collect(),
+        replaces: replaces.collect(),
+        later: set.later.clone(),
+        language: set.language.clone(),
+        ..*set
+    };
+    (said.len() < set.earlier.len()).then_some(young)
 }
 
 /// Returns a labeled set. People correct themselves at once or weeks later, so the messages between two sentences are few or
@@ -127,16 +154,22 @@ fn judged(set: LabeledSet) -> JudgedSet {
 }
 
 /// Fits the weights of all features and of the words that enough labeled sets have.
-fn fit<'s>(sets: impl Iterator<Item = (usize, &'s JudgedSet)> + Clone) -> Model {
+fn fit<'s>(
+    sets: impl Iterator<Item = (usize, &'s JudgedSet)> + Clone,
+    start: Option<&Start>,
+) -> Model {
     let mut n_sets: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, set) in sets.clone().filter(|(_, set)| !set.set.is_talk) {
         set.words.iter().for_each(|word| *n_sets.entry(word).or_default() += 1);
     }
-    let words: BTreeSet<String> = n_sets
+    let common = n_sets
         .into_iter()
         .filter(|(word, n_sets)| *n_sets >= MIN_SETS && !word.contains(char::is_numeric))
-        .map(|(word, _)| word.to_owned())
-        .collect();
+        .map(|(word, _)| word.to_owned());
+    let words: BTreeSet<String> = match start {
+        Some(start) => start.model.words().cloned().collect(),
+        None => common.collect(),
+    };
     let mut names = Names::default();
     let mut rows = Vec::new();
     for (_, JudgedSet { set, pairs, words: own }) in sets {
@@ -152,7 +185,7 @@ fn fit<'s>(sets: impl Iterator<Item = (usize, &'s JudgedSet)> + Clone) -> Model 
             rows.push(Row { features, target, weight: set.weight });
         }
     }
-    names.model(&rows, words)
+    names.model(&rows, words, start)
 }
 
 /// Returns the score of each pair, the highest first.
