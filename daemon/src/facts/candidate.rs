@@ -44,7 +44,7 @@ pub(super) struct SentenceReading {
     /// Whether the sentence denies or forbids something.
     pub(super) is_denial: bool,
     /// Set if the sentence asks or commands.
-    is_request: bool,
+    pub(super) is_request: bool,
     /// Set if only the sentences before it name its subject: `It is 4200.`
     pub(super) refers_back: bool,
     /// Set if a later clause begins with a pronoun: `They moved the flight, it leaves at 11:25`.
