@@ -50,9 +50,9 @@ const _: () = assert!(
 
 /// Percent of the room that a planner aims at for a new head, at least and at most: a head that leaves much room shows less
 /// of the conversation, one that leaves little has to be replaced soon.
-pub(super) const TARGET_PERCENTS: RangeInclusive<u64> = 50..=72;
+pub(super) const TARGET_PERCENTS: RangeInclusive<u64> = 50..=74;
 /// Percent of the room that a new head and the next [`NEXT_TURNS`] fill.
-pub(super) const GROWN_PERCENT: u64 = 85;
+pub(super) const GROWN_PERCENT: u64 = 89;
 /// Turns for which a new head leaves room, each as large as the newest ones.
 pub(super) const NEXT_TURNS: usize = 6;
 /// Percent of the room that joins and markers may add to what a planner aimed at. So the next turns fit before another head

@@ -11,11 +11,13 @@ use ollm_protocol::content::{FACTS_BLOCK, RecordBody};
 
 use super::head::HeadBuilder;
 use super::plan::PlanInput;
+use crate::context::compact::defuse_all;
 use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::newest::NewestUnit;
 use crate::context::numbers::*;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
+use crate::context::render::quoted_text;
 use crate::tokens::Counter;
 
 /// Returns the files of a session: those that checkpoints name, then those of the records from `start` on.
@@ -165,6 +167,9 @@ impl HeadBuilder<'_, '_, '_> {
         let Some(at) = self.input.task() else { return Ok(0) };
         let item = self.input.build.path[at];
         self.input.bodies.load(&[item])?;
+        if self.is_in_notes(&item) {
+            return Ok(0);
+        }
         let most = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
         Ok((self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users))
     }
@@ -242,14 +247,25 @@ impl HeadBuilder<'_, '_, '_> {
         }
     }
 
-    /// Quotes the original task unless it is kept as a turn.
+    /// Quotes the original task unless it is kept as a turn or the notes say all of it.
     fn keep_task(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
         self.left += reserved.task;
         self.users += reserved.task;
-        if let Some(at) = self.input.task().filter(|at| !self.has(*at)) {
+        if let Some(at) = self.input.task().filter(|at| !self.has(*at))
+            && !self.is_in_notes(&self.input.build.path[at])
+        {
             self.quote_user(at, reserved.task.saturating_sub(QUOTE_TOKENS))?;
         }
         Ok(())
+    }
+
+    /// Returns whether the notes say all of a loaded record, as the goal of notes without a model says a short task.
+    fn is_in_notes(&self, item: &PathItem) -> bool {
+        let Some(body) = self.input.bodies.get(item.seq) else { return false };
+        let [_, text] = quoted_text(body);
+        let in_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = in_one_line(&defuse_all(&text));
+        !text.is_empty() && in_one_line(self.input.notes).contains(&text)
     }
 
     fn keep_pins(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {

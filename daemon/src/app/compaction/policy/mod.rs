@@ -11,12 +11,13 @@ use crate::app::running::{CompactionCause, CompactionTrigger};
 /// The shares of the threshold from which a conversation is compacted in a pause, at least and at most: so long before it
 /// is full that a few more turns fit, because a message that comes meanwhile would have to wait. A conversation of short
 /// turns is compacted late, because its context shows the less the sooner it is.
-const PAUSE_SHARES: RangeInclusive<f64> = 0.9..=1.1;
+const PAUSE_SHARES: RangeInclusive<f64> = 0.9..=1.2;
 /// Turns, each as large as the newest ones, that fit when a conversation is compacted in a pause.
 pub(super) const PAUSE_TURNS: usize = 3;
-/// The share of a conversation's room from which the next message probably does not fit. With more, messages that do not
-/// fit would come before the context is shortened; with less, a model would have less time for its summary.
-const NEARLY_FULL_SHARE: f64 = 0.9;
+/// The shares of a conversation's room from which the next message probably does not fit, at least and at most: the more, the
+/// shorter its turns are. With more, messages that do not fit would come before the context is shortened; with less, a model
+/// would have less time for its summary.
+const NEARLY_FULL_SHARES: RangeInclusive<f64> = 0.9..=0.95;
 /// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
 const MIN_GROWTH_PERCENT: u64 = 10;
 /// The records that can be without the notes of a model before a turn waits for some, in percent of the largest prompt. Up to
@@ -51,16 +52,23 @@ impl Fullness {
     /// Returns the fullness of a context that fits.
     ///
     /// `threshold`: the configured share. `newest_turns`: returns the share of its room that the newest [`PAUSE_TURNS`] turns
-    /// take; called only if that decides. `reaches`: whether the conversation takes a share of its room.
+    /// take; called only if that may decide. `reaches`: whether the conversation takes a share of its room.
+    #[expect(clippy::cast_precision_loss, reason = "there are three turns")]
     pub(super) fn of_fitting(
         threshold: f64,
         newest_turns: impl FnOnce() -> f64,
         reaches: impl Fn(f64) -> bool,
     ) -> Self {
         let [least, most] = [PAUSE_SHARES.start(), PAUSE_SHARES.end()].map(|part| threshold * part);
-        if reaches(threshold.max(NEARLY_FULL_SHARE)) {
+        if !reaches(least) {
+            return Self::Low;
+        }
+        let newest_turns = newest_turns();
+        let next_turn = newest_turns / PAUSE_TURNS as f64;
+        let [least_full, most_full] = [NEARLY_FULL_SHARES.start(), NEARLY_FULL_SHARES.end()];
+        if reaches((most - next_turn).clamp(*least_full, *most_full).max(threshold)) {
             Self::NearlyFull
-        } else if reaches(least) && reaches(most - newest_turns()) {
+        } else if reaches(most - newest_turns) {
             Self::DueInPause
         } else {
             Self::Low

@@ -69,7 +69,7 @@ impl LongSession {
         while self.survey().await.before.fullness < Fullness::DueInPause {
             self.record_exchanges(1).await;
         }
-        self.record_exchanges(2).await;
+        self.record_exchanges(1).await;
     }
 
     /// Returns a compaction that a client asks for and that needs no model.
@@ -384,6 +384,7 @@ async fn merge_of_old_notes_that_gives_way_to_a_chat_keeps_the_new_summary() {
         session.summarize().await.expect("compacts");
         session.record_exchanges(70).await;
     }
+    session.fill_until_due().await;
     assert_eq!((session.checkpoints().len(), session.backend.requests().len()), (limit, limit));
     session.backend.answer_text(SUMMARY);
     session.backend.answer(&[AnswerStep::Pause]);
@@ -501,7 +502,7 @@ async fn summary_of_one_line_does_not_replace_good_notes() {
     let session = LongSession::beginning_with(FACTS).await;
     session.backend.answer_text(NOTES);
     session.summarize().await.expect("compacts");
-    session.record_exchanges(40).await;
+    session.fill_until_due().await;
     let weak = "## Goal\n- the parser\n## Progress\n- all is well";
     session.backend.answer_text(weak);
     session.backend.answer_text(weak);
@@ -527,7 +528,7 @@ async fn piece_whose_summaries_are_refused_again_and_again_is_extracted() {
     let session = LongSession::beginning_with(FACTS).await;
     session.backend.answer_text(NOTES);
     session.summarize().await.expect("compacts");
-    session.record_exchanges(40).await;
+    session.fill_until_due().await;
     for _ in 0..64 {
         session.backend.answer_text("## Goal\n- the parser\n## Progress\n- all is well");
     }

@@ -357,7 +357,7 @@ async fn text_that_crowded_a_context_is_compacted_in_the_pause_after_its_answer(
     let session = LongSession::new().await;
     let limit = session.survey().await.before.prompt_limit;
     let line = "one more line of the pasted file\n";
-    let n_lines = limit * 7 / 10 / u64::from(Counter::ESTIMATE.count_text(line));
+    let n_lines = limit * 72 / 100 / u64::from(Counter::ESTIMATE.count_text(line));
     let paste = line.repeat(usize::try_from(n_lines).expect("small"));
     session.test.record("user", &paste).await;
     session.backend.answer_text(SUMMARY);

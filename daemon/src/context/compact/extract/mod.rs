@@ -23,6 +23,9 @@ use crate::facts::{
 use crate::languages::{WordClass, texts};
 use crate::tokens::Counter;
 
+/// The mark of a message of the user among the progress.
+const USER_MARK: &str = "user: ";
+
 /// The lines of consecutive records that a summary may need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extractor {
@@ -85,7 +88,7 @@ impl NewestLines {
     }
 
     /// Returns the lines of the records from `from` on.
-    fn since(&self, from: Seq) -> impl Iterator<Item = &str> {
+    fn since(&self, from: Seq) -> impl Iterator<Item = &str> + Clone {
         self.0.iter().filter(move |line| line.seq >= from).map(|line| line.text.as_str())
     }
 }
@@ -154,12 +157,24 @@ impl Extractor {
             add_lines(&mut summary, Section::NextSteps, self.next.since(from));
         }
         if summary.lines(Section::Progress).is_empty() {
-            add_lines(&mut summary, Section::Progress, self.user_messages.since(from));
+            self.add_messages(&mut summary, from);
         }
         if summary.lines(Section::Progress).is_empty() {
             summary.push(Section::Progress, "- tools were used; their results are in the log");
         }
         fit(&summary, counter, target)
+    }
+
+    /// Adds the messages of the user that the summary does not say yet to its progress; if it says all, the newest one.
+    fn add_messages(&self, summary: &mut Summary, from: Seq) {
+        let said = summary.render();
+        let messages = self.user_messages.since(from);
+        let is_said = |line: &&str| said.contains(line.trim_start_matches(USER_MARK));
+        let mut further = messages.clone().filter(|line| !is_said(line)).peekable();
+        match further.peek() {
+            Some(_) => add_lines(summary, Section::Progress, further),
+            None => add_lines(summary, Section::Progress, messages.last().into_iter()),
+        }
     }
 
     fn message(&mut self, seq: Seq, message: &Message) {
@@ -171,7 +186,7 @@ impl Extractor {
                     let prose = Some(prose.trim()).filter(|prose| !prose.is_empty());
                     self.request = prose.map(|prose| (seq, cut_middle(prose, KEPT_OF_REQUEST)));
                 }
-                self.user_messages.push(seq, &format!("user: {}", first_line(&text)));
+                self.user_messages.push(seq, &format!("{USER_MARK}{}", first_line(&text)));
                 for_each_statement(&text, |statement| {
                     let list = if statement.is_rule { &mut self.demands } else { &mut self.values };
                     list.push(seq, statement.text);
@@ -204,10 +219,12 @@ impl Extractor {
     }
 }
 
-/// Adds lines as bullets to a section, without those that it has.
+/// Adds lines as bullets to a section, without those that it has. Of the goal only rules are said again.
 fn add_lines<'l>(summary: &mut Summary, section: Section, lines: impl Iterator<Item = &'l str>) {
     for line in lines {
-        let is_known = summary.lines(section).iter().any(|known| without_bullet(known) == line);
+        let is_in_goal = |goal: &String| section == Section::Critical && goal.contains(line);
+        let is_known = summary.lines(section).iter().any(|known| without_bullet(known) == line)
+            || summary.lines(Section::Goal).iter().any(is_in_goal);
         if !is_known {
             summary.push(section, &format!("- {line}"));
         }
