@@ -6,7 +6,8 @@
 //! are those of `labels` that begin with `sentences`, or those that `OLLM_LABELS` names, separated by colons. Labels of
 //! dialogue whose licence forbids derived data may measure and must not fit. The labels of the repository were written for it;
 //! those of public dialogue are not kept here. So a fit begins with the points of the repository, which stand for the labels
-//! that are not at hand, and `--anew` begins with none. `--pairs` fits the points of `replacement.txt` (`pairs.rs`) instead.
+//! that are not at hand; labels that they have seen already count again. `--anew` begins with none. `--pairs` fits the points of
+//! `replacement.txt` (`pairs.rs`) instead.
 //!
 //! The points are a logistic regression with a small penalty for size, or for leaving the points with which it begins, rounded;
 //! in a fit that begins anew, a word takes part if three people said it. The rows are those of sources that the fit has not
