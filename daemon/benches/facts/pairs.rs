@@ -19,7 +19,7 @@ use super::{FOLDS, say, write_below_comments};
 
 /// The sentences before one of a talk that it is compared with.
 const TALK_SENTENCES: usize = 40;
-/// One of so many sentences of a set is said in a young session.
+/// Number of sentences of a set for each one that a young session has.
 const YOUNG_PART: usize = 4;
 /// The labeled sets that must have a word.
 const MIN_SETS: usize = 5;

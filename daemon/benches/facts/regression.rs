@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-/// The penalty for the size of weights, and for that of weights with which a fit does not begin.
+/// The penalty for the size of weights in a fit that begins with none, and for that of new weights in one that goes on.
 const PENALTY: f64 = 5.0;
 const NEW_PENALTY: f64 = 1.0;
 /// The features that say which values a sentence has, and the penalty that keeps their weights. Labels that were written to
@@ -95,8 +95,8 @@ impl Names {
         start.into_iter().flat_map(|start| start.model.weights.keys()).for_each(|name| {
             self.at(name);
         });
-        let mut from =
-            vec![(0.0, if start.is_some() { NEW_PENALTY } else { PENALTY }); self.0.len()];
+        let penalty = if start.is_some() { NEW_PENALTY } else { PENALTY };
+        let mut from = vec![(0.0, penalty); self.0.len()];
         for (name, at) in &self.0 {
             if let Some((weight, leaving)) = start.and_then(|start| start.weight_of(name)) {
                 let is_kept = VALUES.iter().any(|value| name.split('+').any(|part| part == *value));

@@ -586,6 +586,23 @@ fn text_behind_a_request_to_work_on_it_scores_less() {
 }
 
 #[test]
+fn paragraph_behind_a_request_scores_less_unless_the_user_speaks() {
+    let score = |before: &str, text: &str| {
+        let talk = Talk::of(&[&format!("{before}{text}")]);
+        let ranked = talk.fold.ranked_from(f32::MIN, &[]);
+        ranked.iter().find(|one| one.fact.text == text).map(|one| one.score)
+    };
+    let text = "The relay port is 48213.";
+    let alone = score("", text).expect("is a fact");
+    assert_eq!(score("Summarize this.\n\n", text), Some(alone - PASTED_SCORE));
+    assert_eq!(score("Summarize this. Be brief.\n\n", text), Some(alone - PASTED_SCORE));
+    assert_eq!(score("Summarize this.\n", text), Some(alone));
+    assert_eq!(score("Remember this.\n\n", text), Some(alone));
+    let own = "My relay port is 48213.";
+    assert_eq!(score("Summarize this.\n\n", own), score("", own));
+}
+
+#[test]
 fn command_to_do_something_for_the_speaker_is_not_about_the_speaker() {
     let is_about_speaker = |text: &str| {
         let (features, _) = judge(text, "").expect("says something");

@@ -189,7 +189,7 @@ fn probe(text: &str) -> String {
 }
 
 /// Returns a text with single spaces only.
-fn flat(text: &str) -> String {
+pub(in crate::context) fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -11,7 +11,7 @@ use ollm_protocol::content::{FACTS_BLOCK, RecordBody};
 
 use super::head::HeadBuilder;
 use super::plan::PlanInput;
-use crate::context::compact::defuse_all;
+use crate::context::compact::{defuse_all, flat};
 use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::newest::NewestUnit;
@@ -259,13 +259,14 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Returns whether the notes say all of a loaded record, as the goal of notes without a model says a short task.
+    /// Returns whether a line of the notes is a whole loaded record, as the goal of notes without a model is a short task.
     fn is_in_notes(&self, item: &PathItem) -> bool {
         let Some(body) = self.input.bodies.get(item.seq) else { return false };
         let [_, text] = quoted_text(body);
-        let in_one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let text = in_one_line(&defuse_all(&text));
-        !text.is_empty() && in_one_line(self.input.notes).contains(&text)
+        let text = flat(&defuse_all(&text));
+        let mut lines =
+            self.input.notes.lines().map(|line| line.strip_prefix("- ").unwrap_or(line));
+        !text.is_empty() && lines.any(|line| flat(line) == text)
     }
 
     fn keep_pins(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
@@ -311,7 +312,7 @@ impl HeadBuilder<'_, '_, '_> {
         self.quote_all(&wanted)
     }
 
-    /// Quotes user messages, except those whose text is quoted already, until there is no more room.
+    /// Quotes user messages, except those whose text is quoted already or said by the notes, until there is no more room.
     fn quote_all(&mut self, users: &[usize]) -> Result<(), ContentsError> {
         let path = self.input.build.path;
         let (mut said, mut n_loaded) = (HashSet::new(), 0);
@@ -325,6 +326,9 @@ impl HeadBuilder<'_, '_, '_> {
                 let items: Vec<PathItem> = waiting().take(n_items).copied().collect();
                 self.input.bodies.load(&items)?;
                 n_loaded += n_items;
+            }
+            if self.is_in_notes(&path[at]) {
+                continue;
             }
             if let Some(RecordBody::Message(message)) = self.input.bodies.get(path[at].seq)
                 && !said.insert(message.sent_text())

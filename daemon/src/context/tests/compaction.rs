@@ -103,6 +103,32 @@ fn conversation_is_compacted_any_number_of_times() {
 }
 
 #[test]
+fn task_is_quoted_unless_a_line_of_the_notes_is_the_task() {
+    let task = "Write a parser\nfor the logs.";
+    let mut session = Session::default();
+    let from = session.say(Role::User, task);
+    let mut to = from;
+    for n in 0..60 {
+        to = session.say(Role::Assistant, &format!("Part {n} is done. {}", "so ".repeat(60)));
+        session.say(Role::User, &format!("Now part {}.", n + 1));
+    }
+    for (goal, is_quoted) in [
+        ("Write a parser for the logs.", false),
+        ("- Write a parser for the logs.", false),
+        ("- Write a parser for the logs. Then a lexer.", true),
+        ("- a parser", true),
+    ] {
+        let summary = format!("## Goal\n{goal}\n## Progress\n- begun");
+        let checkpoints = [checkpoint((from, to), summary, (4000, 20))];
+        let input = BuildInput { checkpoints: &checkpoints, ..session.input(4096) };
+        let built = with_checkpoints(&input, &session).expect("can be built").expect("fits");
+        let text = flat(&built.result.messages);
+        let quote = "<earlier_requests>\n- Write a parser\nfor the logs.";
+        assert_eq!(text.contains(quote), is_quoted, "{goal}: {text}");
+    }
+}
+
+#[test]
 fn pruning_shortens_old_results() {
     let mut session = Session::default();
     session.say(Role::User, "«q» read them all");

@@ -169,7 +169,7 @@ impl Extractor {
     fn add_messages(&self, summary: &mut Summary, from: Seq) {
         let said = summary.render();
         let messages = self.user_messages.since(from);
-        let is_said = |line: &&str| said.contains(line.trim_start_matches(USER_MARK));
+        let is_said = |line: &&str| said.contains(line.strip_prefix(USER_MARK).unwrap_or(line));
         let mut further = messages.clone().filter(|line| !is_said(line)).peekable();
         match further.peek() {
             Some(_) => add_lines(summary, Section::Progress, further),

@@ -68,6 +68,17 @@ fn request_demands_decisions_and_errors_are_extracted() {
 }
 
 #[test]
+fn first_message_is_said_once_except_its_rules() {
+    let request = "The relay port is 48213. Never use regexes.";
+    let summary = extracted(&[(Role::User, request), (Role::User, "Go on.")], 1000);
+    let check = |section, expect: &[&str]| assert_eq!(summary.items(section), expect);
+    check(Section::Goal, &[request]);
+    check(Section::Constraints, &["Never use regexes."]);
+    check(Section::Progress, &["user: Go on."]);
+    check(Section::Critical, &[]);
+}
+
+#[test]
 fn answer_is_extracted_by_its_first_sentence() {
     let long = "and so it goes on, without an end, ".repeat(20);
     let check = |answer: &str, expect: &str| {
