@@ -27,6 +27,8 @@ const INDEX_LIMIT: Duration = Duration::from_secs(60);
 /// The last turns whose prompts are compared with the newest turns alone: a head holds more or less depending on how long
 /// ago it was made.
 const LAST_TURNS: usize = 40;
+/// Turns between two places at which the questions are asked: how full the context is decides much of what a single one shows.
+const TURNS_BETWEEN: usize = 8;
 /// The questions for which a turn is compared with a build.
 const COMPARED: usize = 6;
 const BYTES_PER_TOKEN: u64 = 4;
@@ -182,7 +184,11 @@ impl<'d> Played<'d> {
                 last = request.prompt;
             }
             if let Some(newest) = newest {
-                self.count_head(&last, newest);
+                self.count_head(&last, &newest);
+                if (n_turns - 1 - at).is_multiple_of(TURNS_BETWEEN) {
+                    let newest = self.newest_turns()?;
+                    self.count_evidence(&newest)?;
+                }
             }
             said.extend([turn.message, turn.answer]);
             self.count_during(&last, &said);
@@ -296,16 +302,16 @@ impl<'d> Played<'d> {
 
     /// Counts the questions for which a prompt has evidence without what was recalled, and those for which the newest
     /// messages before it have some.
-    fn count_head(&mut self, prompt: &str, newest: String) {
+    fn count_head(&mut self, prompt: &str, newest: &str) {
         let head = without_recalled(prompt);
-        for (name, text) in [("head", head), ("headNewest", newest)] {
+        for (name, text) in [("head", head.as_str()), ("headNewest", newest)] {
             self.counts.add_number(
                 &format!("{name}Tokens"),
                 text.len() as u64 / BYTES_PER_TOKEN,
                 1,
             );
             for item in &self.dialogue.questions {
-                let is_there = item.evidence.iter().any(|message| has_most(&text, message));
+                let is_there = item.evidence.iter().any(|message| has_most(text, message));
                 self.counts.add(name, is_there);
             }
         }
@@ -381,21 +387,17 @@ impl<'d> Played<'d> {
         Ok(())
     }
 
-    /// Asks the questions about the dialogue: of a build with recall and without, of the newest turns alone, of the whole
-    /// dialogue, and at last by turns, which see what the questions before have recalled.
-    fn ask_questions(&mut self) -> Result<()> {
-        if self.dialogue.questions.is_empty() {
-            return Ok(());
-        }
-        let newest = self.newest_turns()?;
+    /// Asks the questions about the dialogue of builds with recall and without, of the newest turns alone and of the whole
+    /// dialogue.
+    fn count_evidence(&mut self, newest: &str) -> Result<()> {
         let whole: String = self.dialogue.turns.iter().map(transcript).collect();
         for item in &self.dialogue.questions {
             let (with, _) = self.build(&item.question, true)?;
             let (without, _) = self.build(&item.question, false)?;
             let prompts = [
-                ("evidence", &with),
+                ("evidence", with.as_str()),
                 ("noRecall", &without),
-                ("newest", &newest),
+                ("newest", newest),
                 ("full", &whole),
             ];
             for (name, prompt) in prompts {
@@ -404,6 +406,11 @@ impl<'d> Played<'d> {
                 self.counts.add(&format!("{name}All"), n == item.evidence.len());
             }
         }
+        Ok(())
+    }
+
+    /// Asks the questions about the dialogue by turns, which see what the questions before have recalled.
+    fn ask_questions(&mut self) -> Result<()> {
         for item in &self.dialogue.questions {
             let prompt = self.ask(&item.question)?;
             let is_there = item.evidence.iter().any(|message| has_most(&prompt, message));

@@ -259,29 +259,48 @@ impl Recall<'_> {
     /// Reads the best documents until there are enough.
     fn messages(&mut self, ranked: &RankedDocuments) -> Result<Vec<RecalledMessage>, CatalogError> {
         let mut found = Vec::new();
-        let (mut left, least) = match self.query.turn {
-            Some(TurnRules { points_back: true, .. }) => (MAX_TURN_READS, MIN_SHARE_BACK),
-            Some(_) => (MAX_TURN_READS, MIN_SHARE),
-            None => (MAX_RANKED, 0.0),
+        let (mut left, least, least_beside) = match self.query.turn {
+            Some(TurnRules { points_back: true, .. }) => {
+                (MAX_TURN_READS, MIN_SHARE_BACK, MIN_SHARE_BACK)
+            }
+            Some(_) => (MAX_TURN_READS, MIN_SHARE, MIN_SHARE_BESIDE),
+            None => (MAX_RANKED, 0.0, 0.0),
         };
         let best = ranked.documents.iter().take(MAX_RANKED);
-        let best: Vec<_> = best.filter(|document| document.share >= least).collect();
-        for batch in best.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
+        let best = best.filter(|document| document.share >= least_beside);
+        let (enough, less): (Vec<_>, Vec<_>) = best.partition(|document| document.share >= least);
+        self.read_best(&enough, ranked, &mut left, &mut found)?;
+        // What has less of the question is worth a place only if the talk has what the question is about.
+        if !found.is_empty() {
+            self.read_best(&less, ranked, &mut left, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Reads ranked documents in their order, and adds messages until there are enough, or `left` more were read.
+    fn read_best(
+        &mut self,
+        documents: &[&RankedDocument],
+        of: &RankedDocuments,
+        left: &mut usize,
+        found: &mut Vec<RecalledMessage>,
+    ) -> Result<(), CatalogError> {
+        for batch in documents.chunks(self.query.limit.clamp(MIN_BATCH, MAX_BATCH)) {
             let mut wanted = self.wanted(batch)?.into_iter();
-            while found.len() < self.query.limit && left > 0 {
-                let n = left.min(self.query.limit - found.len());
+            while found.len() < self.query.limit && *left > 0 {
+                let n = (*left).min(self.query.limit - found.len());
                 let now: Vec<_> = wanted.by_ref().take(n).collect();
                 if now.is_empty() {
                     break;
                 }
-                left -= now.len();
-                self.read(&now, ranked, &mut found)?;
+                *left -= now.len();
+                self.read(&now, of, found)?;
             }
-            if found.len() >= self.query.limit || left == 0 {
+            if found.len() >= self.query.limit || *left == 0 {
                 break;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Returns the documents whose sessions exist and that the caller wants.

@@ -49,10 +49,13 @@ pub(super) const NEW_DIVISOR: usize = 4;
 /// weigh most, so a question about something new finds nothing. With 0.35, ordinary turns find a fifth more that does not
 /// help; with 0.5, a tenth of the questions about earlier talk lose what answers them.
 pub(super) const MIN_SHARE: f64 = 0.4;
+/// The same share for a message beside one that has [`MIN_SHARE`]: a question is often about several messages, and the one
+/// that answers it does not always have most of its words.
+pub(super) const MIN_SHARE_BESIDE: f64 = 0.2;
 /// The same share for a question that points back: `the film that I told you about`.
 pub(super) const MIN_SHARE_BACK: f64 = 0.12;
 
-const _: () = assert!(MIN_SHARE_BACK < MIN_SHARE);
+const _: () = assert!(MIN_SHARE_BACK < MIN_SHARE_BESIDE && MIN_SHARE_BESIDE < MIN_SHARE);
 
 // Lengths of what is shown, in bytes.
 

@@ -243,12 +243,33 @@ fn message_for_a_prompt_has_enough_of_the_question() {
     assert_eq!(found("창고 비밀번호가 뭐예요?"), [4]);
     assert_eq!(found("What comes before a commit?"), [6]);
     assert_eq!(found("Commit it."), [6]);
-    assert_eq!(found("The parser reads lines, what else?"), [51, 52], "the newest that say so");
+    let lines = found("The parser reads lines, what else?");
+    assert_eq!(lines, [51, 52, 50], "the newest that say so, and the one before");
     // Most of each question is about something that nobody said.
     assert_eq!(found("Which branch does the commit belong to?"), [0; 0]);
     assert_eq!(found("How do I grill a zucchini with a commit of rosemary?"), [0; 0]);
     // The code would answer it, but one word in three is not enough.
     assert_eq!(found("I am in Larkspur now, which number do I type?"), [0; 0]);
+}
+
+#[test]
+fn message_with_less_of_the_question_is_found_only_beside_one_with_enough() {
+    let fixture = CatalogFixture::new();
+    let texts = |first: &'static str| {
+        let mut texts = vec![first, "Noted."];
+        (0..4).for_each(|_| texts.extend(FILLER));
+        texts.extend(["Bertolt put a spare key under the third pot.", "Good to know."]);
+        (0..8).for_each(|_| texts.extend(FILLER));
+        texts
+    };
+    let question = "Where is the key of the Larkspur barn?";
+    fixture.talk(id(1), &texts("The river is high."));
+    assert_eq!(recall_for_prompt(&fixture, question, false), [0; 0]);
+    let fixture = CatalogFixture::new();
+    let texts = texts("The key of the Larkspur barn hangs behind the oil tank.");
+    fixture.talk(id(1), &texts);
+    let spare = texts.iter().position(|text| text.contains("spare")).expect("is there") as u64;
+    assert_eq!(recall_for_prompt(&fixture, question, false)[..2], [0, spare]);
 }
 
 #[test]
@@ -288,8 +309,9 @@ fn what_is_said_again_and_again_does_not_displace_a_message_with_more_of_the_que
     let all = fixture.catalog.recall(&all).expect("recalls").messages;
     let rank = all.iter().position(|hit| hit.seq.0 == lone).expect("is found");
     assert!(rank > 24, "{rank}");
-    assert_eq!(recall_for_prompt(&fixture, question, false), [lone]);
-    // `Bertolt called.` has enough of this question, and is found once of 40 times.
+    // `Bertolt called.` has a little of the question, and is found once of 40 times.
+    assert_eq!(recall_for_prompt(&fixture, question, false), [lone, 553]);
+    // It has enough of this one.
     let found = recall_for_prompt(&fixture, "Where in Larkspur is Bertolt?", false);
     assert_eq!(found, [lone, 553]);
 }
