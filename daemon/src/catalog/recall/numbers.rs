@@ -1,6 +1,8 @@
 //! The numbers that decide what recall finds: the scores of messages, when a message is worth a place in a prompt, and the
 //! lengths of excerpts. The limits of the work are in `ranking`.
 
+use std::ops::RangeInclusive;
+
 // Scores.
 
 /// The saturation of BM25.
@@ -36,6 +38,10 @@ pub(super) const MAX_TERMS: usize = 32;
 pub(super) const MAX_SIDE_BYTES: usize = 4_096;
 /// Minimum length of a number that a threshold counts as a value, in characters: `30` is in every conversation.
 pub(super) const MIN_VALUE_DIGITS: usize = 3;
+/// The numbers that are years.
+pub(super) const YEARS: RangeInclusive<u16> = 1900..=2099;
+/// The most words between the name of a month and the number of a day, plus one: `3 de octubre`.
+pub(super) const DATE_WORDS: usize = 2;
 /// The weight of a part of an identifier, which counts as a whole too.
 pub(super) const PART_WEIGHT: f64 = 0.5;
 /// The weight of a pair of CJK characters. A word of three characters has two.

@@ -91,7 +91,7 @@ impl RankingLimits {
 pub(super) struct RankedDocument {
     pub origin: DocumentOrigin,
     pub score: f64,
-    /// The score of the document and its neighbors, against the weight of all terms of the question, found or not.
+    /// The score of the document and its neighbors, against the weight of the question's terms, found or not.
     pub share: f64,
     /// The terms that it contains itself.
     pub terms: TermSet,
@@ -209,6 +209,9 @@ struct Ranking<'a> {
     postings: Postings,
     /// The weight of each term: its rarity and its kind.
     weights: Vec<f64>,
+    /// The weight of all terms, without those of dates that no message has: people ask when something was said, and seldom say
+    /// the date with it.
+    question: f64,
     /// The documents that can get a score, by id.
     rows: BTreeMap<i64, DocumentOrigin>,
 }
@@ -223,8 +226,12 @@ impl<'a> Ranking<'a> {
         let weigh = |(term, n): (&super::terms::RecallTerm, &f64)| {
             rarity(range.documents.max(*n), *n) * term.weight()
         };
-        let weights = terms.terms.iter().zip(&postings.frequencies).map(weigh).collect();
-        Self { conn, range, postings, weights, rows: BTreeMap::new() }
+        let of_terms = || terms.terms.iter().zip(&postings.frequencies);
+        let weights: Vec<f64> = of_terms().map(weigh).collect();
+        let counts = of_terms().map(|(term, n)| !term.is_date || *n > 0.0);
+        let question =
+            weights.iter().zip(counts).filter(|(_, counts)| *counts).map(|(it, _)| it).sum();
+        Self { conn, range, postings, weights, question, rows: BTreeMap::new() }
     }
 
     /// Reads the rows of the best documents and of their neighbors.
@@ -285,7 +292,6 @@ impl<'a> Ranking<'a> {
             by_session.entry(origin.session).or_default().push((origin, own));
         }
         let bonus = self.session_scores(&by_session)?;
-        let question: f64 = self.weights.iter().sum();
         let mut documents = Vec::with_capacity(self.rows.len());
         for (session, mut rows) in by_session {
             rows.sort_unstable_by_key(|(origin, _)| (origin.seq, origin.docid));
@@ -294,7 +300,7 @@ impl<'a> Ranking<'a> {
                 let score = own + neighbors(&rows, at);
                 if score > 0.0 {
                     let terms = self.set(origin.docid);
-                    let (origin, share) = (**origin, score / question);
+                    let (origin, share) = (**origin, score / self.question);
                     documents.push(RankedDocument {
                         origin,
                         score: score + of_session,

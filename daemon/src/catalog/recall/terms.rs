@@ -13,6 +13,7 @@ use crate::catalog::document::role_term;
 use crate::catalog::query::fulltext::quoted;
 use crate::catalog::stems::TextLanguage;
 use crate::catalog::words::{self, RunKind};
+use crate::languages::{WordClass, entries};
 
 /// A set of terms, one bit for each.
 pub(super) type TermSet = u32;
@@ -34,6 +35,8 @@ pub(super) struct RecallTerm {
     /// The word as it was written, in lower case.
     pub word: String,
     pub kind: TermKind,
+    /// Set if it belongs to a date.
+    pub is_date: bool,
     /// The FTS5 expression that finds its documents.
     pub expression: String,
     /// The tokens by which it is found in a text; a stem begins with [`words::STEM`].
@@ -68,6 +71,8 @@ impl RecallTerms {
             side.split_whitespace().for_each(|chunk| parser.add_chunk(chunk));
         }
         let mut terms = parser.terms;
+        let dates = words_of_dates(question);
+        terms.iter_mut().for_each(|term| term.is_date = dates.contains(&term.word));
         if terms.len() > MAX_TERMS {
             // Longer words are rarer.
             terms.sort_by_key(|term| (term.kind, std::cmp::Reverse(term.word.len())));
@@ -261,7 +266,7 @@ impl TermParser {
     fn add(&mut self, word: &str, kind: TermKind, expression: String, tokens: Vec<String>) {
         if self.terms.iter().all(|term| term.expression != expression) {
             let word = word.to_lowercase();
-            self.terms.push(RecallTerm { word, kind, expression, tokens });
+            self.terms.push(RecallTerm { word, kind, is_date: false, expression, tokens });
         }
     }
 }
@@ -279,6 +284,29 @@ fn said(question: &str, language: TextLanguage) -> FxHashSet<String> {
         });
     }
     said
+}
+
+/// Returns the words of the dates in a question, in lower case: names of days and months, years, and the numbers beside them.
+fn words_of_dates(question: &str) -> FxHashSet<String> {
+    let words: Vec<String> = sides(question)
+        .flat_map(|side| side.split(|char: char| !char.is_alphanumeric()))
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect();
+    let is_number = |word: &String, n_digits| {
+        word.len() <= n_digits && word.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let names_date = |word: &String| {
+        let is_year = is_number(word, 4) && YEARS.contains(&word.parse().unwrap_or_default());
+        is_year || entries(word).iter().any(|entry| entry.class == WordClass::Date)
+    };
+    let mut dates: FxHashSet<String> = FxHashSet::default();
+    for at in (0..words.len()).filter(|at| names_date(&words[*at])) {
+        let near = &words[at.saturating_sub(DATE_WORDS)..words.len().min(at + DATE_WORDS + 1)];
+        dates.extend(near.iter().filter(|word| is_number(word, 2)).cloned());
+        dates.insert(words[at].clone());
+    }
+    dates
 }
 
 /// Returns the parts of a question that are searched.
@@ -338,6 +366,20 @@ mod tests {
         check("the", "");
         check("?! ___ -- \"\"", "");
         check("", "");
+    }
+
+    #[test]
+    fn date_has_its_numbers_and_not_those_that_stand_apart() {
+        let check = |question: &str, expect: &[&str]| {
+            let dates = words_of_dates(question);
+            assert_eq!(dates.len(), expect.len(), "{question}: {dates:?}");
+            assert!(expect.iter().all(|word| dates.contains(*word)), "{question}: {dates:?}");
+        };
+        check("What happened on October 13, 2023?", &["october", "13", "2023"]);
+        check("¿Qué dije el 3 de octubre?", &["3", "octubre"]);
+        check("Was war am Freitag?", &["freitag"]);
+        check("Which of the 12 racks hums since 2021?", &["2021"]);
+        check("Does port 8080 take 16 clients?", &[]);
     }
 
     #[test]

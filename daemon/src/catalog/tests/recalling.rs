@@ -273,6 +273,20 @@ fn message_with_less_of_the_question_is_found_only_beside_one_with_enough() {
 }
 
 #[test]
+fn date_that_no_message_has_hides_no_answer() {
+    let fixture = CatalogFixture::new();
+    let mut texts = vec!["The kiln had a setback, the door is warped.", "What a pity."];
+    (0..8).for_each(|_| texts.extend(FILLER));
+    fixture.talk(id(1), &texts);
+    let found = |question| recall_for_prompt(&fixture, question, false);
+    assert_eq!(found("What setback was there on 13 October 2023?")[..1], [0]);
+    assert_eq!(found("Welcher setback war am 3. März?")[..1], [0]);
+    // The other words that nobody said still count.
+    assert_eq!(found("Which setback did the harbour and the ferry have in 2023?"), [0; 0]);
+    assert_eq!(found("What was on 13 October 2023?"), [0; 0]);
+}
+
+#[test]
 fn message_that_points_back_finds_more_for_its_prompt() {
     let fixture = CatalogFixture::new();
     let mut texts = vec!["We met Bertolt in the museum yesterday.", "How nice."];
