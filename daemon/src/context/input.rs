@@ -1,7 +1,7 @@
 //! The input of a build, and what follows from it: whether the epoch in force still holds, how much of the previous
 //! build is repeated, and the errors of a build.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
@@ -29,8 +29,9 @@ pub(crate) trait FactSource {
         count: &dyn Fn(&str) -> u64,
     ) -> String;
 
-    /// Returns the records that state a fact which is worth its tokens and which a text does not say.
-    fn unsaid_records(&self, text: &str) -> HashSet<Seq>;
+    /// Returns the records that state facts which are worth their tokens and which a text does not say, with the number of
+    /// these facts that probably last.
+    fn unsaid_records(&self, text: &str) -> HashMap<Seq, f32>;
 
     /// Returns how many sentences that last a text says, and how many there are, as far as that is known.
     fn count_lasting(&self, text: &str) -> (f32, f32);

@@ -150,6 +150,11 @@ pub(crate) struct RankedFact<'f> {
 }
 
 impl RankedFact<'_> {
+    /// Returns the probability that the fact lasts.
+    pub(crate) fn probability(&self) -> f32 {
+        1.0 / (1.0 + (-self.score).exp())
+    }
+
     /// Returns whether the fact is worth its tokens in a prompt. The system message has what an entry states.
     pub(crate) fn is_worth_showing(&self) -> bool {
         !self.is_forgotten && self.fact.entry.is_none()
@@ -226,10 +231,9 @@ impl FactFold {
         let ranked = self.ranked_from(MIN_CANDIDATE_SCORE, pins);
         let mut counts = (0.0, 0.0);
         for one in ranked.iter().filter(|one| one.is_worth_showing()) {
-            let probability = 1.0 / (1.0 + (-one.score).exp());
-            counts.1 += probability;
+            counts.1 += one.probability();
             if text.says(&one.fact.searched) {
-                counts.0 += probability;
+                counts.0 += one.probability();
             }
         }
         counts

@@ -1,6 +1,6 @@
 //! Facts: what the user stated and what still holds, for lists and for the heads of contexts.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::content::{
@@ -241,15 +241,17 @@ impl FactSource for SessionFacts {
         text.lines().map(defuse).collect::<Vec<_>>().join("\n")
     }
 
-    fn unsaid_records(&self, text: &str) -> HashSet<Seq> {
-        let Some(fold) = self.fold_or_note() else { return HashSet::new() };
+    fn unsaid_records(&self, text: &str) -> HashMap<Seq, f32> {
+        let mut records = HashMap::new();
+        let Some(fold) = self.fold_or_note() else { return records };
         let said = SaidText::new(text);
         let ranked = fold.ranked(&self.pins);
-        ranked
-            .iter()
-            .filter(|one| one.is_worth_showing() && !said.says(&one.fact.searched))
-            .map(|one| one.fact.seq)
-            .collect()
+        let unsaid =
+            |one: &&RankedFact<'_>| one.is_worth_showing() && !said.says(&one.fact.searched);
+        for one in ranked.iter().filter(unsaid) {
+            *records.entry(one.fact.seq).or_default() += one.probability();
+        }
+        records
     }
 
     fn count_lasting(&self, text: &str) -> (f32, f32) {

@@ -294,8 +294,8 @@ mod tests {
             ) -> String {
                 String::new()
             }
-            fn unsaid_records(&self, _: &str) -> HashSet<Seq> {
-                HashSet::new()
+            fn unsaid_records(&self, _: &str) -> HashMap<Seq, f32> {
+                HashMap::new()
             }
             fn count_lasting(&self, text: &str) -> (f32, f32) {
                 (if text.contains("port: 48213") { 1.2 } else { 0.0 }, 2.1)

@@ -98,6 +98,13 @@ fn fact_share(prompt_limit: u64) -> u64 {
     best.max(prompt_limit * FACTS_PERCENT / 100)
 }
 
+/// Returns whether a message is worth the tokens of its quote.
+///
+/// `n_facts`: the number of its facts that probably last and that nothing else says.
+fn is_worth_quoting(item: &PathItem, n_facts: f32) -> bool {
+    f64::from(item.tokens) <= f64::from(n_facts * TOKENS_PER_FACT)
+}
+
 /// Returns the indices of the pinned records, the newest pin first.
 fn pinned(input: &BuildInput<'_>) -> impl Iterator<Item = usize> {
     let at = |seq: &Seq| input.path.binary_search_by_key(seq, |item| item.seq).ok();
@@ -287,8 +294,8 @@ impl HeadBuilder<'_, '_, '_> {
         Ok(())
     }
 
-    /// Quotes the user's messages before record `end` that state a fact which nothing else in the head says, and the newest
-    /// ones that got no answer, each the newest first. A long message keeps its ends; of equal ones the first is quoted.
+    /// Quotes the user's messages before record `end` that state enough which nothing else in the head says, and the newest ones
+    /// that got no answer, each the newest first. A long message keeps its ends; of equal ones the first is quoted.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
@@ -302,7 +309,9 @@ impl HeadBuilder<'_, '_, '_> {
         let unsaid = self.input.build.facts.map(|facts| facts.unsaid_records(&said));
         let mut wanted = Vec::new();
         for (n, &at) in users.iter().enumerate() {
-            let states = unsaid.as_ref().is_none_or(|unsaid| unsaid.contains(&path[at].seq));
+            let states = unsaid.as_ref().is_none_or(|unsaid| {
+                unsaid.get(&path[at].seq).is_some_and(|facts| is_worth_quoting(&path[at], *facts))
+            });
             let is_open =
                 !states && n < MAX_OPEN_MESSAGES && !is_answered(path, at, self.input.bodies)?;
             if states || is_open {

@@ -1,6 +1,6 @@
 //! Facts, notes and quotes in heads with little room, and the texts of records in their blocks.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::*;
 
@@ -40,8 +40,8 @@ impl FactSource for StatedFacts {
         block.trim_end().to_owned()
     }
 
-    fn unsaid_records(&self, text: &str) -> HashSet<Seq> {
-        self.unsaid(text).map(|(seq, _)| *seq).collect()
+    fn unsaid_records(&self, text: &str) -> HashMap<Seq, f32> {
+        self.unsaid(text).map(|(seq, _)| (*seq, 1.0)).collect()
     }
 
     fn count_lasting(&self, text: &str) -> (f32, f32) {
@@ -172,6 +172,27 @@ fn only_messages_that_state_a_fact_or_have_no_answer_are_quoted() {
     assert!(earlier.contains("Empty lines made"), "{earlier}");
     let quoted: Vec<usize> = (0..60).filter(|n| earlier.contains(&word(*n))).collect();
     assert_eq!(quoted, [57], "{earlier}");
+}
+
+#[test]
+fn message_that_says_little_for_its_length_is_not_quoted() {
+    let quoted = |rest: &str| {
+        let mut session = Session::default();
+        session.say(Role::User, "Write a parser for the logs.");
+        session.say(Role::Assistant, "I begin.");
+        let text = format!("Empty lines made the first version fail. {rest}");
+        let stated = session.say(Role::User, &text);
+        session.say(Role::Assistant, "I skip them.");
+        for n in 0..60 {
+            session.say(Role::User, &format!("Rename the part of {}, please.", word(n)));
+            session.say(Role::Assistant, "The part has its new name now.");
+        }
+        note_all(&mut session, 20);
+        let facts = fact_without_room(stated);
+        all_text(&crowded(&mut session, Some(&facts), 60)).contains("Empty lines made")
+    };
+    assert!(quoted("It was a long day in the shop."));
+    assert!(!quoted(&"It was a long day in the shop. ".repeat(12)));
 }
 
 #[test]
