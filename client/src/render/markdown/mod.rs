@@ -157,8 +157,8 @@ impl MarkdownStream {
             if self.code.is_some() || end == self.n_examined {
                 return lines;
             }
-            self.n_examined = end;
-            let mut cuts = cuts(&self.tail[..end]);
+            let (mut cuts, examined) = cuts(&self.tail[..end]);
+            self.n_examined = examined;
             if let Some(at) = cuts.iter().position(|cut| cut.kind == CutKind::Fenced) {
                 cuts.truncate(at + 1);
             }
@@ -291,10 +291,14 @@ impl MarkdownStream {
     }
 }
 
-/// Returns the places at which a text is cut: its first block begins at its beginning, unless it is a fenced one.
-fn cuts(text: &str) -> Vec<Cut> {
+/// Returns the places at which a text is cut, and the end of what was examined: its first block begins at its beginning, unless
+/// it is a fenced one.
+///
+/// The block behind the definition of a link is examined when it begins the text, because it can mean something else behind
+/// the definition, which is not part of it.
+fn cuts(text: &str) -> (Vec<Cut>, usize) {
     let mut cuts: Vec<Cut> = Vec::new();
-    let (mut depth, mut last_line) = (0, None);
+    let (mut depth, mut last_line, mut last_end) = (0, None, 0);
     for (event, range) in Parser::new_ext(text, blocks::OPTIONS).into_offset_iter() {
         let kind = match (&event, depth) {
             (Event::Start(Tag::List(first)), 0) => Some(CutKind::List(first.unwrap_or(0))),
@@ -303,10 +307,16 @@ fn cuts(text: &str) -> Vec<Cut> {
             (Event::Start(Tag::Item), 1) => Some(CutKind::Item),
             _ => None,
         };
+        let is_behind_definition = depth == 0
+            && !cuts.is_empty()
+            && text.get(last_end..range.start).is_some_and(|between| !between.trim().is_empty());
         match event {
             Event::Start(_) => depth += 1,
             Event::End(_) => depth -= 1,
             _ => {}
+        }
+        if depth == 0 {
+            last_end = range.end;
         }
         let Some(kind) = kind else { continue };
         let at = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
@@ -316,8 +326,11 @@ fn cuts(text: &str) -> Vec<Cut> {
         last_line = Some(at);
         let at = if cuts.is_empty() && kind != CutKind::Fenced { 0 } else { at };
         cuts.push(Cut { at, kind });
+        if is_behind_definition {
+            return (cuts, at);
+        }
     }
-    cuts
+    (cuts, text.len())
 }
 
 /// Returns the beginning of a line that can be shown before the rest of it has arrived.

@@ -231,6 +231,13 @@ fn picture_at_the_end_of_a_row_erases_nothing() {
 }
 
 #[test]
+fn block_behind_the_definition_of_a_link_is_the_same_however_it_arrives() {
+    let text = "word```rust\n\n[r]: /u\n2) word\n===\nlet a = 1;```rust\n";
+    let size = ScreenSize { columns: 10, rows: 3 };
+    assert_eq!(on_terminal(&pieces(text, &[1]), size), on_terminal(&[text], size));
+}
+
+#[test]
 fn answer_is_the_same_however_it_arrives() {
     for (columns, rows) in [(80, 24), (40, 20), (20, 6)] {
         let size = ScreenSize { columns, rows };
