@@ -40,7 +40,7 @@ pub(super) const MAX_SIDE_BYTES: usize = 4_096;
 pub(super) const MIN_VALUE_DIGITS: usize = 3;
 /// The numbers that are years.
 pub(super) const YEARS: RangeInclusive<u16> = 1900..=2099;
-/// The most words between the name of a month and the number of a day, plus one: `3 de octubre`.
+/// The most words from the name of a month to the number of a day: `3 de octubre` has two.
 pub(super) const DATE_WORDS: usize = 2;
 /// The weight of a part of an identifier, which counts as a whole too.
 pub(super) const PART_WEIGHT: f64 = 0.5;

@@ -72,7 +72,11 @@ impl RecallTerms {
         }
         let mut terms = parser.terms;
         let dates = words_of_dates(question);
-        terms.iter_mut().for_each(|term| term.is_date = dates.contains(&term.word));
+        for term in &mut terms {
+            // `2024-06-01` is a term as a whole too.
+            let mut parts = term.word.split(|char: char| !char.is_alphanumeric());
+            term.is_date = parts.all(|part| dates.contains(part));
+        }
         if terms.len() > MAX_TERMS {
             // Longer words are rarer.
             terms.sort_by_key(|term| (term.kind, std::cmp::Reverse(term.word.len())));

@@ -281,6 +281,7 @@ fn date_that_no_message_has_hides_no_answer() {
     let found = |question| recall_for_prompt(&fixture, question, false);
     assert_eq!(found("What setback was there on 13 October 2023?")[..1], [0]);
     assert_eq!(found("Welcher setback war am 3. März?")[..1], [0]);
+    assert_eq!(found("What setback was there from 2023-10-13 to 2023-11-02?")[..1], [0]);
     // The other words that nobody said still count.
     assert_eq!(found("Which setback did the harbour and the ferry have in 2023?"), [0; 0]);
     assert_eq!(found("What was on 13 October 2023?"), [0; 0]);
