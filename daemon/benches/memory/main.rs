@@ -12,9 +12,9 @@
 //! of our own), are counted in the last prompt and in the prompts of questions about them. `--dialogues A,B` plays only
 //! these, `--dump DIR` writes the last prompt of each session. A column is a number of cases out of all; those of blocks
 //! are useful tokens; `during` is for the prompts of all turns. Questions about a dialogue are asked at five places of its
-//! end. `--no-recall` sends turns without what the message asks
-//! for. `--judge KIND` says which facts the model chooses (`perfect`, `noise`, `coin`, `all`, `none`, `first`, `half`; none
-//! without it). `--folded` counts in the facts of the messages alone, without a daemon; `--set` may name a file.
+//! end. `--no-recall` sends turns without what the message asks for. `--judge KIND` says which facts the model chooses
+//! (`perfect`, `noise`, `coin`, `all`, `none`, `first`, `half`; none without it). `--folded` counts in the facts of the messages
+//! alone, without a daemon; `--set` may name a file.
 //!
 //! The rows with bars, by their commands; the bars of questions, whole messages and reported figures hold in every row:
 //! - facts after 200 turns, tokens read: `cargo bench --bench memory`

@@ -139,7 +139,7 @@ settings! {
         /// (`truncate`), or old tool results are shortened first (`hybrid`).
         strategy: CompressionStrategy =
             ("strategy", Kind::Choice(&["summarize", "truncate", "hybrid"]), "hybrid");
-        /// The share of its room at which a conversation is compacted: in a pause at 90 to 110 % of it, the later the shorter
+        /// The share of its room at which a conversation is compacted: in a pause at 90 to 120 % of it, the later the shorter
         /// its turns are.
         threshold: f64 = ("threshold", Kind::Share, "0.8");
         /// The newest tokens that stay verbatim, as far as the window allows.

@@ -294,8 +294,8 @@ impl MarkdownStream {
 /// Returns the places at which a text is cut, and the end of what was examined: its first block begins at its beginning, unless
 /// it is a fenced one.
 ///
-/// The block behind the definition of a link is examined when it begins the text, because it can mean something else behind
-/// the definition, which is not part of it.
+/// The examination ends at a block that follows the definition of a link. It goes on with the block as the beginning of a text:
+/// a parser that has just read the definition can take the same lines for another block.
 fn cuts(text: &str) -> (Vec<Cut>, usize) {
     let mut cuts: Vec<Cut> = Vec::new();
     let (mut depth, mut last_line, mut last_end) = (0, None, 0);
