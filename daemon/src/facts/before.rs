@@ -1,6 +1,9 @@
-//! The talk before a sentence: the question that its message answers, and the sentence before it in the same message.
+//! The talk before a sentence: the question that its message answers, and the sentence and the requests before it in the same
+//! message.
 
-use super::candidate::{FactValue, SentenceReading, SentenceSort, read_sentence, score_of};
+use super::candidate::{
+    FactValue, SentenceReading, SentenceSort, announces_text, read_sentence, score_of,
+};
 use super::features::{Feature, SentencePlace};
 use super::lexicon::ClassSet;
 use super::numbers::*;
@@ -97,4 +100,41 @@ fn agrees(reading: &SentenceReading) -> bool {
         && !reading.is_denial
         && reading.values.is_empty()
         && !reading.features.has(Feature::Asked)
+}
+
+/// The requests before a sentence in its message, which show whether the sentence belongs to a text to work on.
+#[derive(Debug, Default)]
+pub(super) struct RequestsBefore {
+    /// A sentence announced a text: `Shorten this:`.
+    has_announced: bool,
+    /// The first byte of the line of the last sentence.
+    line: usize,
+    /// The paragraph so far asks for something.
+    asks: bool,
+    /// A paragraph before asks for something.
+    follows_request: bool,
+}
+
+impl RequestsBefore {
+    /// Begins with the next sentence of a text, which stands in the line at a byte.
+    pub(super) fn begin(&mut self, text: &str, at_byte: usize, sentence: &str) {
+        let is_new_line = std::mem::replace(&mut self.line, at_byte) != at_byte;
+        if is_new_line && ends_with_blank_line(&text[..at_byte]) {
+            self.follows_request |= std::mem::take(&mut self.asks);
+        }
+        self.has_announced |= announces_text(sentence);
+    }
+
+    /// Returns the score that the sentence loses. What follows a request in a paragraph of its own is what to work on, unless
+    /// the user speaks.
+    pub(super) fn lost_score(&mut self, reading: &SentenceReading) -> f32 {
+        self.asks |= reading.is_request && !reading.classes.has(WordClass::Remember);
+        let is_material = self.follows_request && !reading.features.has(Feature::Speaker);
+        if self.has_announced || is_material { PASTED_SCORE } else { 0.0 }
+    }
+}
+
+fn ends_with_blank_line(text: &str) -> bool {
+    let space = &text[text.trim_end().len()..];
+    space.matches('\n').count() > 1
 }

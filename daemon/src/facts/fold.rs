@@ -14,10 +14,8 @@ use ollm_protocol::{Seq, Timestamp};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::before::{AskedQuestion, SentenceBefore, needs_question};
-use super::candidate::{
-    FactValue, SentenceReading, SentenceSort, announces_text, joined, read_sentence,
-};
+use super::before::{AskedQuestion, RequestsBefore, SentenceBefore, needs_question};
+use super::candidate::{FactValue, SentenceReading, SentenceSort, joined, read_sentence};
 use super::counts::{Count, counts_alike};
 use super::features::{Feature, FeatureSet, SentencePlace};
 use super::lexicon::ClassSet;
@@ -25,7 +23,6 @@ use super::numbers::*;
 use super::replacement::{Pair, PairFeatures};
 use super::said::{SaidText, SearchedFact};
 use super::sentences::for_each_sentence;
-use crate::languages::WordClass;
 
 /// The name of the custom records that suppress facts. FORMAT.md, "Facts".
 pub(crate) const FORGET_RECORD: &str = "ollm.forgetFact";
@@ -332,26 +329,18 @@ impl FactFold {
         let mut index = 0;
         let mut seen = BTreeSet::new();
         let mut before = SentenceBefore::default();
-        let mut is_pasted = false;
-        let (mut line, mut asks, mut is_behind_request) = (0, false, false);
+        let mut requests = RequestsBefore::default();
         for_each_sentence(text, |at_byte, sentence| {
             if seen.len() >= MAX_VALUES_COUNTED || index as usize >= MAX_MESSAGE_FACTS {
                 return;
             }
             let before = std::mem::replace(&mut before, SentenceBefore::of(sentence));
-            if std::mem::replace(&mut line, at_byte) != at_byte && has_blank_line(&text[..at_byte])
-            {
-                is_behind_request |= std::mem::take(&mut asks);
-            }
-            is_pasted |= announces_text(sentence);
+            requests.begin(text, at_byte, sentence);
             let asked = question.take();
             let place = SentencePlace { question: asked.map(|question| question.classes) };
             let Some(mut reading) = read_sentence(sentence, place) else { return };
             let middle = if is_in_middle(text, at_byte) { MIDDLE_SCORE } else { 0.0 };
-            asks |= reading.is_request && !reading.classes.has(WordClass::Remember);
-            // What follows a request in a paragraph of its own is what to work on, unless the user speaks.
-            let is_material = is_behind_request && !reading.features.has(Feature::Speaker);
-            let lost_score = middle + if is_pasted || is_material { PASTED_SCORE } else { 0.0 };
+            let lost_score = middle + requests.lost_score(&reading);
             reading.score -= lost_score;
             if let Some(question) = asked.filter(|_| needs_question(&reading)) {
                 question.complete(&mut reading);
@@ -731,12 +720,6 @@ fn doublings(n_messages: u32) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "at most 1000")]
     let n_messages = n_messages.clamp(1, 1000) as f32;
     n_messages.log2()
-}
-
-/// Returns whether a blank line ends a text.
-fn has_blank_line(text: &str) -> bool {
-    let space = &text[text.trim_end().len()..];
-    space.matches('\n').count() > 1
 }
 
 /// Whether the line at a byte of a message is in the middle of the message: not near its beginning or its end.
