@@ -11,7 +11,7 @@ use super::counts::{Count, counts_of};
 use super::features::{Feature, FeatureSet, SentenceForm, SentencePlace};
 use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words};
 use super::numbers::*;
-use super::sentences::for_each_sentence;
+use super::sentences::{for_each_sentence, one_line};
 use super::values::{FactValueKind, FoundValue, Orthography, values_of};
 use super::words::word_points;
 use crate::languages::{ENGLISH, GERMAN, WordClass, has_class, is_joined_script, texts};
@@ -610,10 +610,6 @@ fn is_lead_in(clause: &str) -> bool {
         && reading.words.iter().all(|classes| {
             is_functional(*classes) || classes.has(WordClass::Filler) || words.len() > 2
         })
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

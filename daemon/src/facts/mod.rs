@@ -40,6 +40,6 @@ pub(crate) use selection::{
     EXAM, FactCandidate, answer_format, chosen_places, fact_candidates, is_agreed, passes_exam,
     selection_request,
 };
-pub(crate) use sentences::for_each_sentence_of_line;
+pub(crate) use sentences::{for_each_sentence_of_line, one_line};
 pub(crate) use values::{FactValueKind, values_of_line};
 pub(crate) use words::for_each_word;

@@ -14,6 +14,7 @@ use super::block::worth;
 use super::fold::{FactFold, KnownFact, RankedFact};
 use super::numbers::*;
 use super::said::SaidText;
+use super::sentences::one_line;
 
 /// A fact that a model is asked about.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,7 +105,7 @@ const fn key(fact: &KnownFact) -> (Seq, u32) {
 fn candidate(fact: &KnownFact) -> FactCandidate {
     FactCandidate {
         asked: AskedFact { seq: fact.seq, digest: fact.digest(), chosen: false },
-        text: fact.shown().split_whitespace().collect::<Vec<_>>().join(" "),
+        text: one_line(&fact.shown()),
     }
 }
 

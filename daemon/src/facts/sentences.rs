@@ -192,6 +192,11 @@ fn is_day_before_month(piece: &str, next: &str) -> bool {
     is_day && entries(&word().to_lowercase()).iter().any(is_month)
 }
 
+/// Returns a text on one line, with single spaces between its words.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

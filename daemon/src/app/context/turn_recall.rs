@@ -23,7 +23,9 @@ use crate::catalog::{RecallPeriod, RecallQuery, RecalledMessage, RecalledPage, T
 use crate::config::RecallSetting;
 use crate::context::compact::prompt_text;
 use crate::context::{Built, ItemSource, PathItem, RECALL_TOPIC, defuse_all, keeps_all, share};
-use crate::facts::{RecallNeed, for_each_sentence_of_line, is_plain_request, recall_need};
+use crate::facts::{
+    RecallNeed, for_each_sentence_of_line, is_plain_request, one_line, recall_need,
+};
 use crate::languages::is_joined_script;
 
 /// Maximum number of messages that a turn recalls.
@@ -130,7 +132,7 @@ fn says(flat_text: &str, excerpt: &str) -> bool {
     let (mut n_said, mut n_all) = (0, 0);
     for line in excerpt.lines() {
         for_each_sentence_of_line(line, &mut |sentence| {
-            let sentence = flat(sentence.trim_matches(|char| matches!(char, '…' | '.' | ' ')));
+            let sentence = one_line(sentence.trim_matches(|char| matches!(char, '…' | '.' | ' ')));
             n_all += usize::from(!sentence.is_empty());
             n_said += usize::from(!sentence.is_empty() && has_words(flat_text, &sentence));
         });
@@ -164,11 +166,6 @@ fn only_asks(message: &RecalledMessage) -> bool {
         let first = first.split_once(": ").map_or(first, |(_, text)| text);
         is_plain_request(first) && is_plain_request(second)
     })
-}
-
-/// Returns a text with single spaces only.
-fn flat(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl TurnRecall<'_> {
@@ -277,7 +274,7 @@ impl TurnRecall<'_> {
             let is_shown = shown.as_ref().is_some_and(|shown| says(&shown.text, own));
             // The question of an answer that was found before adds nothing. Another answer to a question does.
             let found = if message.role == Role::User { &message.excerpt } else { own };
-            if is_shown || says(&flat(&text), found) {
+            if is_shown || says(&one_line(&text), found) {
                 continue;
             }
             let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
@@ -327,7 +324,7 @@ impl TurnRecall<'_> {
     /// Returns the messages that the context has already.
     fn shown(&self) -> Result<ShownMessages> {
         let recalled = self.shown_deltas()?.into_iter().flat_map(|(_, delta)| delta.recalled);
-        let text = flat(&prompt_text(&self.built.result.messages));
+        let text = one_line(&prompt_text(&self.built.result.messages));
         Ok(ShownMessages { records: shown_in(self.built), recalled: recalled.collect(), text })
     }
 

@@ -38,7 +38,6 @@ pub(crate) use self::request::{
     ChatPrompt, ShownRecords, SummaryOptions, SummaryRequest, TranscriptPiece, behind_chat,
     summary_messages,
 };
-pub(super) use self::retention::flat;
 pub(crate) use self::retention::{
     MeasuredTexts, measure_retention, prompt_text, recount_facts, retained_percent,
     retention_targets,

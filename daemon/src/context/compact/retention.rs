@@ -14,6 +14,7 @@ use super::values::{SearchedText, Value, has_names, values};
 
 use crate::context::input::{BuildInput, FactSource};
 use crate::context::path::{Contents, ContentsError, for_each_record};
+use crate::facts::one_line;
 
 /// Maximum number of files that are looked for: those that were changed last. Files of long ago may be no more than a
 /// number in the ledger.
@@ -105,7 +106,7 @@ pub(crate) fn measure_retention(
     messages: &[ContextMessage],
 ) -> Retention {
     let whole = prompt_text(messages);
-    let flat = flat(&whole);
+    let flat = one_line(&whole);
     let words: HashSet<&str> = words(&whole).collect();
     let searched = SearchedText::new(&whole);
     let n_values = targets.values.iter().filter(|value| searched.has(value)).count();
@@ -184,13 +185,8 @@ fn rounded(n: f32) -> u32 {
 
 /// Returns the beginning of a text, by which the text is found in another form.
 fn probe(text: &str) -> String {
-    let text = flat(text.get(..text.len().min(8 * PROBE_CHARS)).unwrap_or(text));
+    let text = one_line(text.get(..text.len().min(8 * PROBE_CHARS)).unwrap_or(text));
     text.chars().take(PROBE_CHARS).collect::<String>().trim_end().to_owned()
-}
-
-/// Returns a text with single spaces only.
-pub(in crate::context) fn flat(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The occurrences of identifiers in records.

@@ -8,6 +8,7 @@ use super::head::HeadBuilder;
 use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::numbers::*;
 use crate::context::path::{ContentsError, split_units};
+use crate::facts::one_line;
 
 /// Keeps the state and the newest turns.
 pub(in crate::context) static MINIMAL_STATE: Strategy = Strategy {
@@ -68,7 +69,7 @@ fn status_and_blockers(
     for at in (first..path.len()).filter(|at| !head.has(*at)) {
         match head.input.bodies.get(path[at].seq) {
             Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
-                let text = one_line(&message.sent_text(), STATUS_CHARS);
+                let text = short_line(&message.sent_text(), STATUS_CHARS);
                 status = Some(text).filter(|text| !text.is_empty()).or(status);
             }
             Some(RecordBody::ToolCall(call)) => {
@@ -79,7 +80,7 @@ fn status_and_blockers(
                     || result.exit_code.is_some_and(|code| code != 0);
                 if failed {
                     let text = result.error.as_deref().unwrap_or(&result.llm_content);
-                    let text = one_line(text, BLOCKER_CHARS);
+                    let text = short_line(text, BLOCKER_CHARS);
                     blockers.push((&call.name, format!("{} failed: {text}", call.name)));
                 }
             }
@@ -91,8 +92,8 @@ fn status_and_blockers(
 }
 
 /// Returns a text on one line, cut at the end to a number of characters.
-fn one_line(text: &str, chars: usize) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+fn short_line(text: &str, chars: usize) -> String {
+    let line = one_line(text);
     match line.char_indices().nth(chars) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,

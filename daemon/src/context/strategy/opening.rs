@@ -11,13 +11,14 @@ use ollm_protocol::content::{FACTS_BLOCK, RecordBody};
 
 use super::head::HeadBuilder;
 use super::plan::PlanInput;
-use crate::context::compact::{defuse_all, flat};
+use crate::context::compact::defuse_all;
 use crate::context::input::BuildInput;
 use crate::context::ledger::Ledger;
 use crate::context::newest::NewestUnit;
 use crate::context::numbers::*;
 use crate::context::path::{ContentsError, PathItem, Unit, batch_len, is_answered};
 use crate::context::render::quoted_text;
+use crate::facts::one_line;
 use crate::tokens::Counter;
 
 /// Returns the files of a session: those that checkpoints name, then those of the records from `start` on.
@@ -270,10 +271,10 @@ impl HeadBuilder<'_, '_, '_> {
     fn is_in_notes(&self, item: &PathItem) -> bool {
         let Some(body) = self.input.bodies.get(item.seq) else { return false };
         let [_, text] = quoted_text(body);
-        let text = flat(&defuse_all(&text));
+        let text = one_line(&defuse_all(&text));
         let mut lines =
             self.input.notes.lines().map(|line| line.strip_prefix("- ").unwrap_or(line));
-        !text.is_empty() && lines.any(|line| flat(line) == text)
+        !text.is_empty() && lines.any(|line| one_line(line) == text)
     }
 
     fn keep_pins(&mut self, reserved: &Reserved) -> Result<(), ContentsError> {
