@@ -222,9 +222,17 @@ pub(crate) struct BuildRecipe {
     /// The tokens that it had in common with the build before it.
     pub(crate) prefix_tokens: u64,
     /// The messages that were recalled for it; they are not recorded if its request did not allow that.
-    pub(crate) recalled: Option<Arc<Delta>>,
+    pub(crate) recalled: Option<Recalled>,
     /// The digests of its JSON that is being read in parts: as a build, and as an inspection.
     pub(crate) read_as: [Option<blake3::Hash>; 2],
+}
+
+/// The messages that are brought back for a build.
+#[derive(Clone)]
+pub(crate) struct Recalled {
+    /// A new epoch, behind whose head they stand.
+    pub(crate) epoch: Option<Arc<Epoch>>,
+    pub(crate) delta: Arc<Delta>,
 }
 
 impl BuildRecipe {
@@ -234,7 +242,7 @@ impl BuildRecipe {
         leaf: Option<Seq>,
         digest: blake3::Hash,
         context: &BuiltContext,
-        recalled: Option<Arc<Delta>>,
+        recalled: Option<Recalled>,
     ) -> Self {
         let (build_id, prefix_tokens) = (context.build_id.clone(), context.prefix_tokens);
         let (request, read_as) = (Arc::new(request), [None; 2]);
@@ -299,7 +307,7 @@ impl RecentBuilds {
         leaf: Option<Seq>,
         build: PreviousBuild,
         context: &BuiltContext,
-        recalled: Option<Arc<Delta>>,
+        recalled: Option<Recalled>,
     ) {
         if self.recipes.len() == MAX_RECIPES {
             self.recipes.pop_front();

@@ -131,13 +131,16 @@ fn build_with(
 /// Returns the tokens that a planner aims at for a conversation that may have `available` tokens: they leave room for some
 /// turns as large as the newest ones of the path.
 ///
-/// `deep`: the head leaves as much room as any does.
-pub(super) fn target_of(available: u64, path: &[PathItem], deep: bool) -> u64 {
+pub(super) fn target_of(available: u64, input: &BuildInput<'_>) -> u64 {
     let part = |percent: &u64| available * percent / 100;
-    if deep {
+    if input.deep {
         return part(TARGET_PERCENTS.start());
     }
-    let grown = part(&GROWN_PERCENT).saturating_sub(newest_tokens(path, NEXT_TURNS));
+    let next_turns = match pending_tokens(input) {
+        0 => newest_tokens(input.path, NEXT_TURNS),
+        pending => pending + newest_tokens(input.path, NEXT_TURNS - 1),
+    };
+    let grown = part(&GROWN_PERCENT).saturating_sub(next_turns);
     grown.clamp(part(TARGET_PERCENTS.start()), part(TARGET_PERCENTS.end()))
 }
 
@@ -272,11 +275,8 @@ fn is_outgrown(
     }
     let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
     let available = front.budget.available();
-    let fitting = if history <= regained(available) {
-        history
-    } else {
-        target_of(available, input.path, input.deep)
-    };
+    let fitting =
+        if history <= regained(available) { history } else { target_of(available, input) };
     conversation.recorded_tokens * 2 < fitting
 }
 
@@ -293,7 +293,7 @@ fn first_fitting(
     cause: &'static str,
 ) -> Result<ChosenHead, ContextError> {
     let front = Front::new(input, true, true)?;
-    let room = front.budget.available().saturating_sub(pending_tokens(input));
+    let room = front.budget.available().saturating_sub(pending_tokens(input) + input.spare_tokens);
     let current = current_strategy(input);
     let tried = named.as_ref().map_or(STRATEGIES.as_slice(), std::slice::from_ref);
     for strategy in tried.iter().copied() {
@@ -332,35 +332,33 @@ impl Notice {
 }
 
 /// The division of a conversation between the unit that is being answered and everything older.
-struct Room<'p> {
+struct Room<'r> {
+    input: &'r BuildInput<'r>,
     /// Tokens that the conversation may have.
     available: u64,
     prompt_limit: u64,
-    pending: u64,
     /// The fewest tokens of older records beside the newest unit.
     others: u64,
     /// Tokens that the newest unit may have.
     newest: u64,
-    path: &'p [PathItem],
-    /// Set if a new head leaves as much room as any does.
-    deep: bool,
 }
 
-impl<'p> Room<'p> {
-    fn new(input: &BuildInput<'p>, front: &Front) -> Self {
+impl<'r> Room<'r> {
+    fn new(input: &'r BuildInput<'r>, front: &Front) -> Self {
         let (available, prompt_limit) = (front.budget.available(), front.budget.prompt_limit);
-        let pending = pending_tokens(input);
-        let start = newest_start(input.path).filter(|_| input.pending.is_none());
+        let start = match input.pending {
+            Some(_) => Some(input.path.len()),
+            None => newest_start(input.path),
+        };
         let others = start.map_or(0, |start| others_room(input.path, start, prompt_limit));
-        let newest = available.saturating_sub(pending).saturating_sub(others);
-        let (path, deep) = (input.path, input.deep);
-        Self { available, prompt_limit, pending, others, newest, path, deep }
+        let newest = available.saturating_sub(input.spare_tokens).saturating_sub(others);
+        Self { input, available, prompt_limit, others, newest }
     }
 
     /// Returns the tokens that a head aims at, given those of its checkpoints and of the newest unit.
     fn aim(&self, checkpoints: u64, newest: u64) -> u64 {
         let left = self.available.saturating_sub(checkpoints);
-        let mut aim = checkpoints + target_of(left, self.path, self.deep);
+        let mut aim = checkpoints + target_of(left, self.input);
         if newest > 0 {
             let beside =
                 |tokens: u64, percent| (newest + tokens).min(self.available * percent / 100);
@@ -369,7 +367,7 @@ impl<'p> Room<'p> {
                 .max(beside(LEAST_BESIDE, FULL_PERCENT))
                 .max(newest + self.others);
         }
-        aim.min(self.available.saturating_sub(self.pending))
+        aim.min(self.available.saturating_sub(self.input.spare_tokens))
     }
 
     /// Returns the tokens that the conversation of a new head aims at, and the most that it may have.
@@ -442,7 +440,7 @@ fn plan(
         }
         let head = Head { items: &items, n_covered: input.path.len() };
         if let Some(conversation) = conversation(input, &front, bodies, head)?
-            && conversation.recorded_tokens <= deepest
+            && conversation.total() <= deepest
         {
             let new_head = Some((items, cause));
             return Ok(Some(ChosenHead { strategy, front, conversation, new_head }));
@@ -470,7 +468,8 @@ fn conversation(
     bodies: &mut Bodies<'_>,
     head: Head<'_>,
 ) -> Result<Option<Conversation>, ContextError> {
-    let (has_system, limit) = (front.system.is_some(), front.budget.available());
+    let has_system = front.system.is_some();
+    let limit = front.budget.available().saturating_sub(input.spare_tokens);
     Ok(assemble(&Layout { input, head, has_system, limit }, bodies)?)
 }
 
@@ -500,6 +499,11 @@ fn overflow(
         "smallest context"
     };
     overflow(front + pending + least, what)
+}
+
+/// Returns whether a context begins with the head of an epoch that is not recorded, in place of another one.
+pub(crate) fn is_transient(compact: CompactMode, new_epoch: Option<&Epoch>) -> bool {
+    compact == CompactMode::Never && new_epoch.is_some_and(|epoch| epoch.cause != START)
 }
 
 fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
@@ -537,8 +541,6 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
     let margin = input.counter.margin(&messages, input.tools, context_tokens);
     let margin = margin.min(u64::from(budget.answer_limit(context_tokens) / 2));
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
-    let is_dry_run = input.compact == CompactMode::Never
-        && new_epoch.as_ref().is_some_and(|epoch| epoch.cause != START);
     let result = BuiltContext {
         messages,
         strategy: strategy.name.to_owned(),
@@ -552,7 +554,7 @@ fn reply(input: &BuildInput<'_>, choice: ChosenHead) -> Built {
         omitted: conversation.omitted,
         count_kind,
         prefix_tokens,
-        transient: is_dry_run,
+        transient: is_transient(input.compact, new_epoch.as_ref()),
         context_size: input.context_size,
         window: input.window,
         answer_limit: budget.answer_limit(context_tokens.saturating_add(margin)),
@@ -590,8 +592,10 @@ fn by_seq(item: &ShownItem) -> Option<(Seq, &ShownItem)> {
 
 /// Returns the tokens that a new head would aim at, with the checkpoints and the newest unit of a conversation.
 fn least_tokens(input: &BuildInput<'_>, front: &Front, conversation: &Conversation) -> u64 {
-    let start = newest_start(input.path).filter(|_| input.pending.is_none());
-    let newest = start.map_or(0, |start| conversation.tokens_since(input.path[start].seq));
+    let newest = match (input.pending, newest_start(input.path)) {
+        (Some(_), _) => pending_tokens(input),
+        (None, start) => start.map_or(0, |start| conversation.tokens_since(input.path[start].seq)),
+    };
     Room::new(input, front).aim(conversation.checkpoint_tokens, newest)
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct BuildInput<'a> {
     /// The size that a prompt with a new head must stay below, in tokens, because a compaction has to gain; `None` if only the
     /// window limits it.
     pub below_tokens: Option<u64>,
+    /// Tokens that the conversation leaves free, for earlier messages that are brought back before the pending one.
+    pub spare_tokens: u64,
     /// Set if a new head leaves as much room as any does, because a client asked for it.
     pub deep: bool,
     /// Whether the model reads images; those of a model that does not are left out.

@@ -30,7 +30,8 @@ mod strategy;
 pub(crate) use self::assemble::{ItemSource, ShownItem};
 pub(crate) use self::budget::{prompt_limit, share, trigger};
 pub(crate) use self::build::{
-    Built, OVERFLOW, REQUESTED, build, build_in_epoch, prune, truncate, with_checkpoints,
+    Built, OVERFLOW, REQUESTED, build, build_in_epoch, is_transient, prune, truncate,
+    with_checkpoints,
 };
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
 pub(crate) use self::compact::{defuse, defuse_all};

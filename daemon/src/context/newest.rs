@@ -18,9 +18,9 @@ const MAX_TRIES: usize = 6;
 /// The newest unit as a head shows it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::context) struct NewestUnit {
-    /// Its records by index into the path. Empty if nothing is being answered.
+    /// Its records by index into the path. Empty if nothing is being answered, or a pending message.
     pub items: BTreeMap<usize, HeadItem>,
-    /// The tokens that its records cost in a prompt.
+    /// The tokens that it costs in a prompt.
     pub tokens: u64,
 }
 
@@ -57,16 +57,19 @@ impl NewestUnit {
         matches!(self.items.get(&at), Some(HeadItem::Range { .. }))
     }
 
-    /// Plans the newest unit for `room` tokens: whole if it fits, else its first message and its newest results, cut to
+    /// Plans the newest unit for `room` tokens: a pending message alone; the records whole if they fit, else its first message and its newest results, cut to
     /// one common size if they are too large, and those before them as far as they fit.
     pub(in crate::context) fn plan(
         input: &BuildInput<'_>,
         bodies: &mut Bodies<'_>,
         room: u64,
     ) -> Result<Self, ContentsError> {
-        let Some(start) = newest_start(input.path).filter(|_| input.pending.is_none()) else {
-            return Ok(Self::default());
-        };
+        if let Some(text) = input.pending {
+            let mut renderer = Renderer::new(&input.counter, input.reads_images, true);
+            renderer.user(text, Vec::new());
+            return Ok(Self { items: BTreeMap::new(), tokens: renderer.tokens() });
+        }
+        let Some(start) = newest_start(input.path) else { return Ok(Self::default()) };
         let path = input.path;
         bodies.load(&path[start..])?;
         let whole = |at: usize| (at, turn(path[at].seq, None));

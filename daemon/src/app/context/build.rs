@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{BuiltContext, CompactMode, Delta, Epoch, RecordBody};
+use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
 use ollm_protocol::limits::{MAX_RESULT_BYTES, json_bytes};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 use serde::Serialize;
 
-use super::inputs::{self, BuildLeaf, Inputs, plan};
-use super::turn_recall::recall_for;
+use super::inputs::{self, BuildLeaf, Inputs, plan, plan_with_spare};
+use super::turn_recall::{RecallRoom, recall_for};
 use crate::app::build_request::BuildRequest;
+use crate::app::cache::Recalled;
 use crate::app::change::{FirstPhase, in_two_phases};
 use crate::app::core::{Core, blocking};
 use crate::app::counts::CountedPrompts;
@@ -130,7 +131,7 @@ struct BuildStep {
     /// The leaf that it is for.
     leaf: Option<Seq>,
     /// The messages that are brought back for the newest message: a record of the step, or a part of `built` alone.
-    recalled: Option<Arc<Delta>>,
+    recalled: Option<Recalled>,
     /// The context; `None` if it is planned once the records are there, so that all later builds contain them at the same
     /// position.
     built: Option<Box<Built>>,
@@ -153,34 +154,49 @@ fn next_step(
             return Ok((drafts, BuildStep { leaf, recalled: None, built: None }));
         }
     }
-    let built = plan(core, request, &inputs)?;
+    let (built, recalled) = plan_with_recall(core, request, &inputs)?;
     let new_epoch = built.new_epoch.clone().filter(|_| may_record);
     let mut drafts = new_epoch.map_or(Vec::new(), |epoch| epoch_drafts(core, epoch, leaf));
-    let Some(delta) = recalled(core, request, &inputs, &built) else {
+    let Some(recalled) = recalled else {
         return Ok((drafts, BuildStep { leaf, recalled: None, built: Some(Box::new(built)) }));
     };
-    let recalled = Some(Arc::clone(&delta));
     if may_record {
-        drafts.push(draft((*delta).clone()));
-        return Ok((drafts, BuildStep { leaf, recalled, built: None }));
+        drafts.push(draft((*recalled.delta).clone()));
+        return Ok((drafts, BuildStep { leaf, recalled: Some(recalled), built: None }));
     }
-    let built = plan(core, request, &inputs.with_delta(delta))?;
-    Ok((drafts, BuildStep { leaf, recalled, built: Some(Box::new(built)) }))
+    let built = plan(core, request, &inputs.with_recalled(recalled.clone()))?;
+    Ok((drafts, BuildStep { leaf, recalled: Some(recalled), built: Some(Box::new(built)) }))
 }
 
-/// Returns what a build recalls. A build does not depend on it, so an error is only logged.
-fn recalled(
+/// Plans a context, and finds what is recalled for it. If too little room is free for that, another head is planned that
+/// leaves it. A build does not depend on recall, so an error of it is only logged.
+fn plan_with_recall(
     core: &Arc<Core>,
     request: &BuildRequest,
     inputs: &Inputs,
-    built: &Built,
-) -> Option<Arc<Delta>> {
-    let found = request.recall.then(|| recall_for(core, request, inputs, built))?;
-    let found = found.unwrap_or_else(|error| {
-        tracing::info!(session = %request.session_id, "nothing is recalled: {error}");
-        None
-    });
-    found.map(Arc::new)
+) -> Result<(Built, Option<Recalled>)> {
+    let mut built = plan(core, request, inputs)?;
+    if !request.recall {
+        return Ok((built, None));
+    }
+    let find = |built: &Built, room| {
+        recall_for(core, request, inputs, built, room).unwrap_or_else(|error| {
+            tracing::info!(session = %request.session_id, "nothing is recalled: {error}");
+            None
+        })
+    };
+    let mut found = find(&built, RecallRoom::MayBeMade);
+    if let Some(spare_tokens) = found.as_ref().and_then(|found| found.spare_tokens) {
+        let roomier = plan_with_spare(core, request, inputs, spare_tokens);
+        // The message that is answered is worth more than what is recalled for it.
+        if let Some(roomier) = roomier.ok().filter(|built| built.result.cut.is_empty()) {
+            built = roomier;
+        }
+        found = find(&built, RecallRoom::Free);
+    }
+    let epoch = built.new_epoch.clone().map(Arc::new);
+    let recalled = found.map(|found| Recalled { epoch, delta: Arc::new(found.delta) });
+    Ok((built, recalled))
 }
 
 /// Remembers a build, so that the next one can be compared with it and `context.inspect` can repeat it.
@@ -189,11 +205,11 @@ fn remember(
     request: BuildRequest,
     leaf: Option<Seq>,
     built: Box<Built>,
-    recalled: Option<Arc<Delta>>,
+    recalled: Option<Recalled>,
 ) -> BuiltContext {
     let Built { mut result, build, .. } = *built;
-    if let Some(delta) = &recalled {
-        result.recalled.clone_from(&delta.recalled);
+    if let Some(recalled) = &recalled {
+        result.recalled.clone_from(&recalled.delta.recalled);
     }
     core.cache.with(request.session_id, |session| {
         session.builds.note(request, leaf, build, &result, recalled);

@@ -12,7 +12,7 @@ use super::facts::SessionFacts;
 use super::folds::Folds;
 use super::head::head_in_force;
 use crate::app::build_request::BuildRequest;
-use crate::app::cache::CachedHead;
+use crate::app::cache::{CachedHead, Recalled};
 use crate::app::core::{Core, SessionSettings};
 use crate::app::error::Result;
 use crate::app::models::window::{ContextWindow, may_read_images, window_of};
@@ -20,7 +20,8 @@ use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{
-    BuildInput, Built, Contents, ContentsError, GOAL_PERCENT, PathItem, PreviousBuild, prompt_limit,
+    BuildInput, Built, Contents, ContentsError, GOAL_PERCENT, PathItem, PreviousBuild,
+    is_transient, prompt_limit,
 };
 use crate::goal::GoalState;
 use crate::session::Sessions;
@@ -60,8 +61,8 @@ pub(crate) struct Inputs {
     locked_decisions: Vec<String>,
     previous: Option<Arc<PreviousBuild>>,
     config: Arc<Config>,
-    /// A delta at the end of the path that is not recorded.
-    unrecorded: Option<Arc<Delta>>,
+    /// Recalled messages at the end of the path that are not recorded.
+    unrecorded: Option<Recalled>,
 }
 
 /// The leaf that a build is for.
@@ -224,6 +225,7 @@ impl Inputs {
             tools: &request.tools,
             pending: request.pending.as_deref(),
             below_tokens: None,
+            spare_tokens: 0,
             deep: request.deep,
             reads_images: self.reads_images,
             context_size: self.window.size,
@@ -233,7 +235,7 @@ impl Inputs {
             strategy: request.strategy.as_deref(),
             compact: request.compact,
             checkpoints,
-            epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, &**epoch)),
+            epoch: self.shown_epoch(),
             previous: self.previous.as_deref(),
             counter: self.counter.clone(),
             build_id: self.build_id.clone(),
@@ -256,10 +258,18 @@ impl Inputs {
         self.facts.check()
     }
 
-    /// Returns these inputs with a delta behind the leaf, as if it were recorded there.
-    pub(super) fn with_delta(mut self, delta: Arc<Delta>) -> Self {
-        let seq = self.unrecorded_seq();
-        let tokens = self.counter.count_record(&RecordBody::Delta((*delta).clone()));
+    /// Returns the epoch whose head a build shows, and the record that opens it.
+    pub(super) fn shown_epoch(&self) -> Option<(Seq, &Epoch)> {
+        let planned = self.unrecorded.as_ref().and_then(|recalled| recalled.epoch.as_deref());
+        let in_force = self.epoch.as_ref().map(|(seq, epoch)| (*seq, &**epoch));
+        planned.map(|epoch| (self.unrecorded_seqs().0, epoch)).or(in_force)
+    }
+
+    /// Returns these inputs with recalled messages behind the leaf, as if they and their epoch were recorded there.
+    pub(super) fn with_recalled(mut self, recalled: Recalled) -> Self {
+        let (_, seq) = self.unrecorded_seqs();
+        let delta = &recalled.delta;
+        let tokens = self.counter.count_record(&RecordBody::Delta((**delta).clone()));
         let item = PathItem {
             seq,
             kind: RecordKind::Delta,
@@ -269,19 +279,24 @@ impl Inputs {
             in_context: false,
         };
         Arc::make_mut(&mut self.path).items.push(item);
+        if let Some(epoch) = &recalled.epoch {
+            self.sent = SentDeltas::of_new_epoch(self.unrecorded_seqs().0, epoch);
+        }
         self.sent.recalled.extend(delta.recalled.iter().map(|one| (seq, one.clone())));
-        self.unrecorded = Some(delta);
+        self.unrecorded = Some(recalled);
         self
     }
 
-    /// Returns the number of a record behind the leaf.
-    fn unrecorded_seq(&self) -> Seq {
-        Seq(self.leaf.map_or(0, |leaf| leaf.0 + 1))
+    /// Returns the numbers of an epoch and a delta behind the leaf.
+    fn unrecorded_seqs(&self) -> (Seq, Seq) {
+        let next = self.leaf.map_or(0, |leaf| leaf.0 + 1);
+        (Seq(next), Seq(next + 1))
     }
 
     /// Returns the delta that is not recorded, if `seq` stands for it.
     pub(super) fn unrecorded(&self, seq: Seq) -> Option<&Delta> {
-        self.unrecorded.as_deref().filter(|_| seq == self.unrecorded_seq())
+        let recalled = self.unrecorded.as_ref().filter(|_| seq == self.unrecorded_seqs().1);
+        recalled.map(|recalled| &*recalled.delta)
     }
 
     /// Returns a reader of the contents of the session's records.
@@ -329,9 +344,22 @@ impl Contents for InputContents<'_> {
 
 /// Plans a context. Blocks on the disk.
 pub(super) fn plan(core: &Core, request: &BuildRequest, inputs: &Inputs) -> Result<Built> {
-    let input = inputs.build_input(request, &inputs.checkpoints);
+    plan_with_spare(core, request, inputs, 0)
+}
+
+/// Plans a context that leaves `spare_tokens` free. Blocks on the disk.
+pub(super) fn plan_with_spare(
+    core: &Core,
+    request: &BuildRequest,
+    inputs: &Inputs,
+    spare_tokens: u64,
+) -> Result<Built> {
+    let own = inputs.build_input(request, &inputs.checkpoints);
+    let input = BuildInput { spare_tokens, ..own };
     let mut built = crate::context::build(&input, &inputs.contents(core))?;
     inputs.check_facts()?;
+    let planned = inputs.unrecorded.as_ref().and_then(|recalled| recalled.epoch.as_deref());
+    built.result.transient |= is_transient(request.compact, planned);
     built.result.omitted.extend(omitted_additions(&built.additions, &inputs.path));
     Ok(built)
 }

@@ -161,10 +161,10 @@ fn repeat(core: &Arc<Core>, id: SessionId, build_id: &str) -> Result<RepeatedBui
     let request = BuildRequest { compact: CompactMode::Never, ..(*recipe.request).clone() };
     let mut inputs = inputs::load(core, &request, None, BuildLeaf::Earlier(recipe.leaf))?;
     inputs.build_id = recipe.build_id;
-    let recalled = recipe.recalled.as_ref().map_or(Vec::new(), |delta| delta.recalled.clone());
+    let recalled = recipe.recalled.as_ref().map_or(Vec::new(), |it| it.delta.recalled.clone());
     let is_recorded = recipe.request.compact == CompactMode::Auto;
-    if let Some(delta) = recipe.recalled.filter(|_| !is_recorded) {
-        inputs = inputs.with_delta(delta);
+    if let Some(recalled) = recipe.recalled.filter(|_| !is_recorded) {
+        inputs = inputs.with_recalled(recalled);
     }
     let mut built = plan(core, &request, &inputs)?;
     built.result.prefix_tokens = recipe.prefix_tokens;
@@ -222,7 +222,7 @@ fn epoch_summary(inputs: &Inputs) -> Option<EpochSummary> {
 /// Explains a context. Blocks on the disk.
 fn inspection(inputs: &Inputs, built: Built, changed: bool) -> Result<ContextInspectResult> {
     let mut items = items(inputs, &built);
-    let head = built.new_epoch.as_ref().or(inputs.epoch.as_ref().map(|(_, epoch)| &**epoch));
+    let head = built.new_epoch.as_ref().or(inputs.shown_epoch().map(|(_, epoch)| epoch));
     if let Some(block) = items.iter_mut().find(|item| item.what == FACTS_BLOCK) {
         block.facts = facts_in(&inputs.facts, head.map_or(&[], |epoch| &epoch.head))?;
     }

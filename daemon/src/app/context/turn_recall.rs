@@ -5,7 +5,8 @@
 //!
 //! **Invariant**: what is recalled is a record beside the user's message, so that every later prompt repeats it byte for
 //! byte. It is data: defused, and in a block of its own.
-//! **Invariant**: it uses only room that is free, so it causes neither a compaction nor a cut.
+//! **Invariant**: it causes neither a compaction nor a cut: what it finds uses room that is free, or that another head of the
+//! same checkpoints leaves free.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -58,6 +59,23 @@ struct RecallSituation {
     share_tokens: u64,
     /// The tokens of the prompt limit that are free.
     free_tokens: u64,
+    room: RecallRoom,
+}
+
+/// The room that recalled messages may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecallRoom {
+    /// What is free in the context.
+    Free,
+    /// What another head could leave free, if less than half of their share is free.
+    MayBeMade,
+}
+
+/// What was found for a context.
+pub(super) struct Found {
+    pub(super) delta: Delta,
+    /// The tokens that the context has to leave free for it, if it does not.
+    pub(super) spare_tokens: Option<u64>,
 }
 
 /// What recall does for a context.
@@ -68,6 +86,8 @@ enum RecallAction {
     Find {
         n_most: usize,
         most_tokens: u64,
+        /// Set if these tokens are not free.
+        makes_room: bool,
     },
 }
 
@@ -76,33 +96,38 @@ fn decide(situation: &RecallSituation) -> RecallAction {
     let RecallSituation { scope, need, n_shown, shown_tokens, .. } = *situation;
     let is_complete = scope == RecallSetting::Session && situation.shows_everything;
     let free = situation.free_tokens.saturating_sub(BLOCK_TOKENS);
-    let most_tokens = situation.share_tokens.saturating_sub(shown_tokens).min(free);
+    let share_tokens = situation.share_tokens.saturating_sub(shown_tokens);
+    let makes_room = situation.room == RecallRoom::MayBeMade && free < share_tokens / 2;
+    let most_tokens = if makes_room { share_tokens } else { share_tokens.min(free) };
     let n_most = MAX_PIECES.saturating_sub(n_shown);
     let is_off = scope == RecallSetting::Off || need.is_none() || is_complete;
     match is_off || situation.has_recalled || situation.is_cut || n_most == 0 || most_tokens == 0 {
         true => RecallAction::Nothing,
-        false => RecallAction::Find { n_most, most_tokens },
+        false => RecallAction::Find { n_most, most_tokens, makes_room },
     }
 }
 
 /// Returns what the message that a context is to answer needs and the context does not show. Blocks on the disk.
 ///
-/// `built`: the context without it.
+/// `built`: the context without it. `room`: the room that may be used.
 pub(super) fn recall_for(
     core: &Arc<Core>,
     request: &BuildRequest,
     inputs: &Inputs,
     built: &Built,
-) -> Result<Option<Delta>> {
+    room: RecallRoom,
+) -> Result<Option<Found>> {
     let recall = TurnRecall { core, request, inputs, built };
     let question = recall.question()?;
     let need = question.as_deref().and_then(|question| recall.need(question));
-    match decide(&recall.situation(need)?) {
+    match decide(&recall.situation(need, room)?) {
         RecallAction::Nothing => Ok(None),
-        RecallAction::Find { n_most, most_tokens } => {
+        RecallAction::Find { n_most, most_tokens, makes_room } => {
             let points_back = need == Some(RecallNeed::PointsBack);
             let question = question.as_deref().unwrap_or_default();
-            recall.find(question, points_back, n_most, most_tokens)
+            let spare_tokens = makes_room.then_some(most_tokens + BLOCK_TOKENS);
+            let delta = recall.find(question, points_back, n_most, most_tokens)?;
+            Ok(delta.map(|delta| Found { delta, spare_tokens }))
         }
     }
 }
@@ -203,7 +228,7 @@ impl TurnRecall<'_> {
         })
     }
 
-    fn situation(&self, need: Option<RecallNeed>) -> Result<RecallSituation> {
+    fn situation(&self, need: Option<RecallNeed>, room: RecallRoom) -> Result<RecallSituation> {
         let Self { core, inputs, built, .. } = self;
         let (config, result) = (core.config(), &built.result);
         let compaction_at = inputs.compaction_at();
@@ -219,6 +244,7 @@ impl TurnRecall<'_> {
             is_cut: !result.cut.is_empty(),
             share_tokens: share(result.prompt_limit, config.recall.share),
             free_tokens: result.prompt_limit.saturating_sub(result.context_tokens),
+            room,
         })
     }
 
@@ -383,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recall_looks_for_messages_once_for_each_context_of_a_question_and_within_free_room() {
+    fn recall_looks_for_messages_once_for_each_context_of_a_question_and_within_its_room() {
         let question = RecallSituation {
             scope: RecallSetting::Session,
             need: Some(RecallNeed::Question),
@@ -394,8 +420,13 @@ mod tests {
             is_cut: false,
             share_tokens: 100,
             free_tokens: 1_000,
+            room: RecallRoom::Free,
         };
-        let find = |n_most, most_tokens| RecallAction::Find { n_most, most_tokens };
+        let find =
+            |n_most, most_tokens| RecallAction::Find { n_most, most_tokens, makes_room: false };
+        let find_and_make_room =
+            |n_most, most_tokens| RecallAction::Find { n_most, most_tokens, makes_room: true };
+        let full = RecallSituation { room: RecallRoom::MayBeMade, ..question };
         let nothing = RecallAction::Nothing;
         let everywhere = RecallSetting::All;
         for (name, situation, expect) in [
@@ -423,6 +454,27 @@ mod tests {
             ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
             ("little room", RecallSituation { free_tokens: 64, ..question }, find(8, 40)),
             ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
+            (
+                "no room yet",
+                RecallSituation { free_tokens: 24, ..full },
+                find_and_make_room(8, 100),
+            ),
+            (
+                "too little room",
+                RecallSituation { free_tokens: 73, ..full },
+                find_and_make_room(8, 100),
+            ),
+            ("enough room", RecallSituation { free_tokens: 74, ..full }, find(8, 50)),
+            (
+                "no room for the rest",
+                RecallSituation { free_tokens: 0, n_shown: 1, shown_tokens: 40, ..full },
+                find_and_make_room(7, 60),
+            ),
+            (
+                "no room and no need",
+                RecallSituation { free_tokens: 0, need: None, ..full },
+                nothing,
+            ),
             ("no share", RecallSituation { share_tokens: 0, ..question }, nothing),
         ] {
             assert_eq!(decide(&situation), expect, "{name}");

@@ -111,6 +111,7 @@ impl Session {
             tools: &[],
             pending: None,
             below_tokens: None,
+            spare_tokens: 0,
             deep: false,
             reads_images: true,
             context_size,

@@ -389,6 +389,58 @@ async fn build_with_recall_returns_what_a_turn_sends() {
     }
 }
 
+/// Records answered turns until a prompt with `QUESTION` leaves fewer than 30 tokens.
+async fn fill_window(chat: &ChatFixture) {
+    let params = ContextBuildParams {
+        pending: Some(QUESTION.to_owned()),
+        ..ContextBuildParams::new(chat.session.id)
+    };
+    loop {
+        let built = build(Arc::clone(&chat.session.core), params.clone()).await.expect("builds");
+        if built.prompt_limit - built.context_tokens < 30 {
+            break;
+        }
+        chat.session.record("user", "Go on.").await;
+        chat.session.record("assistant", "Done.").await;
+    }
+}
+
+#[tokio::test]
+async fn full_context_makes_room_for_what_a_question_needs_and_for_nothing_else() {
+    let chat = ChatFixture::with_forgotten_fact().await;
+    chat.session.configure(
+        &[&[("models.default", "m"), ("compression.enabled", "false")], &SMALL[..1]].concat(),
+    );
+    fill_window(&chat).await;
+    let (core, id) = (&chat.session.core, chat.session.id);
+    let params = |pending: &str| ContextBuildParams {
+        pending: Some(pending.to_owned()),
+        recall: true,
+        ..ContextBuildParams::new(id)
+    };
+    let other = build(Arc::clone(core), params("Go on, please.")).await.expect("builds");
+    assert!(other.recalled.is_empty() && !other.transient, "{:?}", other.recalled);
+    let unknown = build(Arc::clone(core), params("Is it fine in Lisbon?")).await.expect("builds");
+    assert!(unknown.recalled.is_empty() && !unknown.transient, "{:?}", unknown.recalled);
+
+    let built = build(Arc::clone(core), params(QUESTION)).await.expect("builds");
+    assert!(built.transient && built.recalled[0].seq == Seq(3), "{:?}", built.recalled);
+    assert!(built.context_tokens <= built.prompt_limit);
+    let params_of = json!({ "sessionId": id, "buildId": built.build_id });
+    let params_of: ContextInspectParams = serde_json::from_value(params_of).expect("params");
+    let inspected = inspect(Arc::clone(core), params_of).await.expect("inspects");
+    assert_eq!((inspected.changed, &inspected.build), (false, &built));
+
+    chat.backend.answer_text("48213");
+    chat.run(Some(QUESTION), json!({})).await.1.expect("answers");
+    let messages = built.messages.into_iter();
+    let shown: Vec<_> = messages.map(|message| (message.role, message.content)).collect();
+    assert!(shown.last().is_some_and(|(_, text)| text.contains("port 48213")), "{shown:?}");
+    assert_eq!(chat.last_request(), shown);
+    let is_epoch = |body: &&RecordBody| matches!(body, RecordBody::Epoch(_));
+    assert_eq!(chat.session.bodies().iter().filter(is_epoch).count(), 1, "one head for it");
+}
+
 #[tokio::test]
 async fn first_build_of_a_long_session_recalls_what_it_leaves_out() {
     let chat = ChatFixture::with_old_fact().await;
@@ -402,6 +454,7 @@ async fn first_build_of_a_long_session_recalls_what_it_leaves_out() {
         let built = build(Arc::clone(&chat.session.core), params.clone()).await.expect("builds");
         assert!(!built.omitted.is_empty() && built.context_tokens <= built.prompt_limit);
         assert_eq!(built.recalled.first().map(|one| one.seq), Some(Seq(3)), "{:?}", built.recalled);
+        assert!(text_of(&built).contains("port 48213"), "{:?}", built.messages);
     }
 }
 
