@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::recall_offer::is_recall_tool;
 use super::turn::{Turn, as_ms};
 use crate::app::context::recall::{AskedSessions, recall_for_prompt};
-use crate::app::context::turn_recall::piece;
+use crate::app::context::recalled_block::numbered_piece;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::counted_for;
 use crate::app::error::Result;
@@ -150,7 +150,8 @@ impl<'a> RecallReader<'a> {
         let page = page.map_err(|error| format!("the search failed: {error}"))?;
         let mut text = String::new();
         for message in &page.messages {
-            let more = format!("{text}{}\n", piece(message, message.session_id != self.id, true));
+            let piece = numbered_piece(message, message.session_id != self.id);
+            let more = format!("{text}{piece}\n");
             if self.count(&more) > self.most && !text.is_empty() {
                 break;
             }

@@ -15,6 +15,7 @@ pub(crate) mod inspect;
 pub(crate) mod pins;
 pub(super) mod quota;
 pub(crate) mod recall;
+pub(super) mod recalled_block;
 pub(super) mod state;
 pub(crate) mod turn_recall;
 pub(crate) mod used_files;

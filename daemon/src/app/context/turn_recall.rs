@@ -17,6 +17,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::inputs::Inputs;
 use super::recall::{AskedSessions, recall_for_prompt, shown_in};
+use super::recalled_block::RecalledBlock;
 use crate::app::build_request::BuildRequest;
 use crate::app::core::Core;
 use crate::app::error::Result;
@@ -33,10 +34,6 @@ use crate::languages::is_joined_script;
 const MAX_PIECES: usize = 8;
 /// Number of messages among which those of a turn are chosen: some are too long, or are there already.
 const MAX_CANDIDATES: usize = 16;
-/// The length of a date, such as `2026-01-27`.
-const DATE_CHARS: usize = 10;
-/// The first line of a block, which stands before the message that it is for.
-const INTRODUCTION: &str = "Earlier messages that may help with the message below:";
 /// The tokens of a block around its text, at most.
 const BLOCK_TOKENS: u64 = 24;
 
@@ -286,13 +283,13 @@ impl TurnRecall<'_> {
             let facts = facts.as_ref().filter(|_| message.session_id == id);
             facts.is_some_and(|facts| facts.is_outdated(&message.excerpt))
         };
-        let mut text = INTRODUCTION.to_owned();
+        let mut block = RecalledBlock::default();
         let mut recalled = Vec::new();
         for message in page.messages {
             let (session_id, seq, score) = (other(message.session_id), message.seq, message.score);
             let with = |message: &RecalledMessage| {
-                let longer = format!("{text}\n{}", piece(message, session_id.is_some(), false));
-                let fits = u64::from(self.inputs.counter.count_text(&longer)) <= most_tokens;
+                let longer = block.with(message, session_id.is_some());
+                let fits = u64::from(self.inputs.counter.count_text(&longer.text())) <= most_tokens;
                 (fits && !only_asks(message) && !is_outdated(message)).then_some(longer)
             };
             let own = message.alone.as_ref().unwrap_or(&message.excerpt);
@@ -300,19 +297,19 @@ impl TurnRecall<'_> {
             let is_shown = shown.as_ref().is_some_and(|shown| says(&shown.text, own));
             // The question of an answer that was found before adds nothing. Another answer to a question does.
             let found = if message.role == Role::User { &message.excerpt } else { own };
-            if is_shown || says(&one_line(&text), found) {
+            if is_shown || says(&one_line(&block.text()), found) {
                 continue;
             }
             let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
             if let Some(longer) = longer {
-                text = longer;
+                block = longer;
                 recalled.push(RecalledRecord { session_id, seq, score });
             }
             if recalled.len() == n_most {
                 break;
             }
         }
-        let topic = RECALL_TOPIC.to_owned();
+        let (topic, text) = (RECALL_TOPIC.to_owned(), block.text());
         Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
     }
 
@@ -378,29 +375,6 @@ impl TurnRecall<'_> {
         recalled.any(|record| record.session_id == session && record.seq == seq)
             || session.is_none()
                 && (shown.records.contains(&seq) || !self.inputs.path.contains(seq))
-    }
-}
-
-/// Returns a recalled message as a prompt shows it: its number if `is_named`, its date and author, and its excerpt.
-/// Messages of other conversations have no number.
-pub(in crate::app) fn piece(
-    message: &RecalledMessage,
-    is_of_other: bool,
-    is_named: bool,
-) -> String {
-    let date = message.at.to_string();
-    let date = date.get(..DATE_CHARS).unwrap_or_default();
-    let place = if is_of_other { ", another conversation" } else { "" };
-    let number = match is_named && !is_of_other {
-        true => format!("#{}, ", message.seq),
-        false => String::new(),
-    };
-    let excerpt = defuse_all(&message.excerpt);
-    // An excerpt with a neighbor names the roles itself.
-    if message.has_neighbor {
-        format!("[{number}{date}{place}]\n{excerpt}")
-    } else {
-        format!("[{number}{date}{place}] {}: {excerpt}", message.role.as_str())
     }
 }
 
