@@ -31,9 +31,9 @@ use crate::facts::{
 use crate::languages::is_joined_script;
 
 /// Maximum number of messages that a turn recalls.
-const MAX_PIECES: usize = 8;
+const MAX_PIECES: usize = 12;
 /// Number of messages among which those of a turn are chosen: some are too long, or are there already.
-const MAX_CANDIDATES: usize = 16;
+const MAX_CANDIDATES: usize = 24;
 /// The tokens of a block around its text, at most.
 const BLOCK_TOKENS: u64 = 24;
 
@@ -404,14 +404,14 @@ mod tests {
         let nothing = RecallAction::Nothing;
         let everywhere = RecallSetting::All;
         for (name, situation, expect) in [
-            ("question", question, find(8, 100)),
+            ("question", question, find(12, 100)),
             ("off", RecallSituation { scope: RecallSetting::Off, ..question }, nothing),
             ("needs nothing", RecallSituation { need: None, ..question }, nothing),
             ("nothing left out", RecallSituation { shows_everything: true, ..question }, nothing),
             (
                 "nothing left out, other sessions",
                 RecallSituation { shows_everything: true, scope: everywhere, ..question },
-                find(8, 100),
+                find(12, 100),
             ),
             (
                 "asked before",
@@ -421,28 +421,28 @@ mod tests {
             (
                 "compacted since",
                 RecallSituation { n_shown: 1, shown_tokens: 40, ..question },
-                find(7, 60),
+                find(11, 60),
             ),
-            ("as many as allowed", RecallSituation { n_shown: 8, ..question }, nothing),
+            ("as many as allowed", RecallSituation { n_shown: 12, ..question }, nothing),
             ("share is used up", RecallSituation { shown_tokens: 100, ..question }, nothing),
             ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
-            ("little room", RecallSituation { free_tokens: 64, ..question }, find(8, 40)),
+            ("little room", RecallSituation { free_tokens: 64, ..question }, find(12, 40)),
             ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
             (
                 "no room yet",
                 RecallSituation { free_tokens: 24, ..full },
-                find_and_make_room(8, 100),
+                find_and_make_room(12, 100),
             ),
             (
                 "too little room",
                 RecallSituation { free_tokens: 73, ..full },
-                find_and_make_room(8, 100),
+                find_and_make_room(12, 100),
             ),
-            ("enough room", RecallSituation { free_tokens: 74, ..full }, find(8, 50)),
+            ("enough room", RecallSituation { free_tokens: 74, ..full }, find(12, 50)),
             (
                 "no room for the rest",
                 RecallSituation { free_tokens: 0, n_shown: 1, shown_tokens: 40, ..full },
-                find_and_make_room(7, 60),
+                find_and_make_room(11, 60),
             ),
             (
                 "no room and no need",

@@ -1,4 +1,4 @@
-//! The part of a text that answers a question: whole sentences around the matches.
+//! The part of a text that answers a question: whole sentences around the matches, or all of a short text.
 //!
 //! Pure.
 
@@ -15,7 +15,8 @@ pub(super) struct Excerpt {
     pub terms: TermSet,
 }
 
-/// Returns the sentences of a text that contain most of a question. `weights` are those of its terms.
+/// Returns the sentences of a text that contain most of a question, or the whole text if it is short: what is asked for
+/// often stands beside the words that are asked with. `weights` are those of the terms.
 pub(super) fn excerpt(text: &str, terms: &RecallTerms, weights: &[f64]) -> Excerpt {
     let text = &text[..floor_char(text, MAX_TEXT_BYTES)];
     let mut matches: Vec<(TermSet, Range<usize>)> = Vec::new();
@@ -24,6 +25,9 @@ pub(super) fn excerpt(text: &str, terms: &RecallTerms, weights: &[f64]) -> Excer
         all |= set;
         matches.push((set, range));
     });
+    if text.trim().len() <= MAX_EXCERPT_BYTES {
+        return Excerpt { text: text.trim().to_owned(), terms: all };
+    }
     let focus = best_stretch(&matches, weights).unwrap_or(0..0);
     Excerpt { text: sentences(text, focus, MAX_EXCERPT_BYTES), terms: all }
 }
@@ -136,7 +140,9 @@ mod tests {
         let found = excerpt_of(&text, "which port does staging use?");
         assert!(found.starts_with(fact) && found.ends_with("at all."), "{found}");
         assert!(found.len() <= EXTENDED_BYTES, "{found}");
-        assert_eq!(excerpt_of("One line\nport is here\n", "port"), "port is here");
+        assert_eq!(excerpt_of("One line\nport is here\n", "port"), "One line\nport is here");
+        let whole = &filler[..MAX_EXCERPT_BYTES];
+        assert_eq!(excerpt_of(whole, "interest"), whole.trim());
         assert_eq!(excerpt_of("nothing", "port"), "nothing");
         assert_eq!(excerpt_of("", "port"), "");
     }

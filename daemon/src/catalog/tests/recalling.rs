@@ -248,8 +248,10 @@ fn message_for_a_prompt_has_enough_of_the_question() {
     // Most of each question is about something that nobody said.
     assert_eq!(found("Which branch does the commit belong to?"), [0; 0]);
     assert_eq!(found("How do I grill a zucchini with a commit of rosemary?"), [0; 0]);
-    // The code would answer it, but one word in three is not enough.
-    assert_eq!(found("I am in Larkspur now, which number do I type?"), [0; 0]);
+    // The code answers both, but one word in four is not enough.
+    assert_eq!(found("I am in Larkspur now, which number do I type?"), [1, 0]);
+    let longer = "I am in Larkspur now, which number do I type on the panel?";
+    assert_eq!(found(longer), [0; 0]);
 }
 
 #[test]
