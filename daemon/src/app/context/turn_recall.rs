@@ -64,7 +64,8 @@ struct RecallSituation {
 pub(super) enum RecallRoom {
     /// What is free in the context.
     Free,
-    /// What another head could leave free, if less than half of their share is free.
+    /// What another head could leave free, if less than half of their share is free and the context lacks the best message:
+    /// that head leaves something out.
     MayBeMade,
 }
 
@@ -83,8 +84,8 @@ enum RecallAction {
     Find {
         n_most: usize,
         most_tokens: u64,
-        /// Set if these tokens are not free.
-        makes_room: bool,
+        /// The tokens that another head would leave, if that much more is worth one.
+        made_tokens: Option<u64>,
     },
 }
 
@@ -94,13 +95,15 @@ fn decide(situation: &RecallSituation) -> RecallAction {
     let is_complete = scope == RecallSetting::Session && situation.shows_everything;
     let free = situation.free_tokens.saturating_sub(BLOCK_TOKENS);
     let share_tokens = situation.share_tokens.saturating_sub(shown_tokens);
-    let makes_room = situation.room == RecallRoom::MayBeMade && free < share_tokens / 2;
-    let most_tokens = if makes_room { share_tokens } else { share_tokens.min(free) };
+    let is_short = situation.room == RecallRoom::MayBeMade && free < share_tokens / 2;
+    let made_tokens = is_short.then_some(share_tokens);
+    let most_tokens = share_tokens.min(free);
     let n_most = MAX_PIECES.saturating_sub(n_shown);
     let is_off = scope == RecallSetting::Off || need.is_none() || is_complete;
-    match is_off || situation.has_recalled || situation.is_cut || n_most == 0 || most_tokens == 0 {
+    let has_no_room = n_most == 0 || made_tokens.unwrap_or(most_tokens) == 0;
+    match is_off || situation.has_recalled || situation.is_cut || has_no_room {
         true => RecallAction::Nothing,
-        false => RecallAction::Find { n_most, most_tokens, makes_room },
+        false => RecallAction::Find { n_most, most_tokens, made_tokens },
     }
 }
 
@@ -119,12 +122,16 @@ pub(super) fn recall_for(
     let need = question.as_deref().and_then(|question| recall.need(question));
     match decide(&recall.situation(need, room)?) {
         RecallAction::Nothing => Ok(None),
-        RecallAction::Find { n_most, most_tokens, makes_room } => {
+        RecallAction::Find { n_most, most_tokens, made_tokens } => {
             let points_back = need == Some(RecallNeed::PointsBack);
             let question = question.as_deref().unwrap_or_default();
-            let spare_tokens = makes_room.then_some(most_tokens + BLOCK_TOKENS);
-            let delta = recall.find(question, points_back, n_most, most_tokens)?;
-            Ok(delta.map(|delta| Found { delta, spare_tokens }))
+            let candidates = recall.candidates(question, points_back)?;
+            let find = |most_tokens| recall.choose(&candidates, points_back, n_most, most_tokens);
+            if let Some(tokens) = made_tokens.filter(|_| !candidates.best_is_shown()) {
+                let spare_tokens = Some(tokens + BLOCK_TOKENS);
+                return Ok(find(tokens)?.map(|delta| Found { delta, spare_tokens }));
+            }
+            Ok(find(most_tokens)?.map(|delta| Found { delta, spare_tokens: None }))
         }
     }
 }
@@ -144,6 +151,28 @@ struct ShownMessages {
     recalled: Vec<RecalledRecord>,
     /// The text of the prompt, with single spaces only.
     text: String,
+}
+
+/// The messages that may answer a question, the best first.
+struct Candidates {
+    page: RecalledPage,
+    /// What the context has already, if any message was found.
+    shown: Option<ShownMessages>,
+    /// Whether the context has a record that is better than all of the page.
+    has_better: bool,
+}
+
+impl Candidates {
+    /// Whether the prompt says a message in its facts, notes or quotes.
+    fn is_said(&self, message: &RecalledMessage) -> bool {
+        let own = message.alone.as_ref().unwrap_or(&message.excerpt);
+        self.shown.as_ref().is_some_and(|shown| says(&shown.text, own))
+    }
+
+    /// Whether the context has the best message.
+    fn best_is_shown(&self) -> bool {
+        self.has_better || self.page.messages.first().is_some_and(|best| self.is_said(best))
+    }
 }
 
 /// Returns whether a text has every sentence of an excerpt.
@@ -260,22 +289,21 @@ impl TurnRecall<'_> {
         Ok(deltas)
     }
 
-    /// Finds what a question needs.
+    /// Chooses among the candidates those that a prompt has room for and does not say.
     ///
-    /// `points_back`: whether the question asks what was said. Then less of the question suffices, and a message of this
-    /// session may be shown that states only what was corrected or taken back since; else a small model would answer with the
-    /// old value although the new one stands in its prompt.
-    fn find(
+    /// `points_back`: whether the question asks what was said. Then a message of this session may be shown that states only
+    /// what was corrected or taken back since; else a small model would answer with the old value although the new one stands
+    /// in its prompt.
+    fn choose(
         &self,
-        question: &str,
+        candidates: &Candidates,
         points_back: bool,
         n_most: usize,
         most_tokens: u64,
     ) -> Result<Option<Delta>> {
         let id = self.inputs.id;
         let other = |session: SessionId| (session != id).then_some(session);
-        let (page, shown) = self.candidates(question, points_back)?;
-        if page.messages.is_empty() {
+        if candidates.page.messages.is_empty() {
             return Ok(None);
         }
         let facts = if points_back { None } else { Some(self.inputs.facts.fold()?) };
@@ -285,22 +313,20 @@ impl TurnRecall<'_> {
         };
         let mut block = RecalledBlock::default();
         let mut recalled = Vec::new();
-        for message in page.messages {
+        for message in &candidates.page.messages {
             let (session_id, seq, score) = (other(message.session_id), message.seq, message.score);
             let with = |message: &RecalledMessage| {
                 let longer = block.with(message, session_id.is_some());
                 let fits = u64::from(self.inputs.counter.count_text(&longer.text())) <= most_tokens;
                 (fits && !only_asks(message) && !is_outdated(message)).then_some(longer)
             };
-            let own = message.alone.as_ref().unwrap_or(&message.excerpt);
-            // The prompt says it in facts, notes or quotes.
-            let is_shown = shown.as_ref().is_some_and(|shown| says(&shown.text, own));
             // The question of an answer that was found before adds nothing. Another answer to a question does.
-            let found = if message.role == Role::User { &message.excerpt } else { own };
-            if is_shown || says(&one_line(&block.text()), found) {
+            let own = message.alone.as_ref().filter(|_| message.role != Role::User);
+            let found = own.unwrap_or(&message.excerpt);
+            if candidates.is_said(message) || says(&one_line(&block.text()), found) {
                 continue;
             }
-            let longer = with(&message).or_else(|| with(&message.without_neighbor()?));
+            let longer = with(message).or_else(|| with(&message.without_neighbor()?));
             if let Some(longer) = longer {
                 block = longer;
                 recalled.push(RecalledRecord { session_id, seq, score });
@@ -313,14 +339,11 @@ impl TurnRecall<'_> {
         Ok((!recalled.is_empty()).then_some(Delta { topic, text, recalled }))
     }
 
-    /// Finds messages that may answer a question, and returns those that the context has already if any was found.
-    fn candidates(
-        &self,
-        question: &str,
-        points_back: bool,
-    ) -> Result<(RecalledPage, Option<ShownMessages>)> {
+    /// Finds messages that may answer a question and that the context does not have. Of a question that points back less
+    /// suffices.
+    fn candidates(&self, question: &str, points_back: bool) -> Result<Candidates> {
         let id = self.inputs.id;
-        let shown = OnceCell::new();
+        let (shown, has_better) = (OnceCell::new(), OnceCell::new());
         let other = |session: SessionId| (session != id).then_some(session);
         let asked = AskedSessions::of_turn(self.core, id, self.core.config().recall.scope)?;
         let page = recall_for_prompt(
@@ -337,11 +360,16 @@ impl TurnRecall<'_> {
                 }),
                 wants: &|session, seq| {
                     let shown = shown.get_or_init(|| self.shown());
-                    shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq))
+                    let is_shown =
+                        !shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq));
+                    // The best one comes first.
+                    has_better.get_or_init(|| is_shown);
+                    !is_shown
                 },
             },
         )?;
-        Ok((page, shown.into_inner().transpose()?))
+        let shown = shown.into_inner().transpose()?;
+        Ok(Candidates { page, shown, has_better: has_better.into_inner().unwrap_or(false) })
     }
 
     /// Returns the messages that the context has already.
@@ -397,9 +425,11 @@ mod tests {
             room: RecallRoom::Free,
         };
         let find =
-            |n_most, most_tokens| RecallAction::Find { n_most, most_tokens, makes_room: false };
-        let find_and_make_room =
-            |n_most, most_tokens| RecallAction::Find { n_most, most_tokens, makes_room: true };
+            |n_most, most_tokens| RecallAction::Find { n_most, most_tokens, made_tokens: None };
+        let find_with = |n_most, most_tokens, made_tokens| {
+            let made_tokens = Some(made_tokens);
+            RecallAction::Find { n_most, most_tokens, made_tokens }
+        };
         let full = RecallSituation { room: RecallRoom::MayBeMade, ..question };
         let nothing = RecallAction::Nothing;
         let everywhere = RecallSetting::All;
@@ -428,21 +458,17 @@ mod tests {
             ("message is cut", RecallSituation { is_cut: true, ..question }, nothing),
             ("little room", RecallSituation { free_tokens: 64, ..question }, find(12, 40)),
             ("no room", RecallSituation { free_tokens: 24, ..question }, nothing),
-            (
-                "no room yet",
-                RecallSituation { free_tokens: 24, ..full },
-                find_and_make_room(12, 100),
-            ),
+            ("no room yet", RecallSituation { free_tokens: 24, ..full }, find_with(12, 0, 100)),
             (
                 "too little room",
                 RecallSituation { free_tokens: 73, ..full },
-                find_and_make_room(12, 100),
+                find_with(12, 49, 100),
             ),
             ("enough room", RecallSituation { free_tokens: 74, ..full }, find(12, 50)),
             (
                 "no room for the rest",
                 RecallSituation { free_tokens: 0, n_shown: 1, shown_tokens: 40, ..full },
-                find_and_make_room(11, 60),
+                find_with(11, 0, 60),
             ),
             (
                 "no room and no need",

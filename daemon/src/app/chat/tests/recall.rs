@@ -423,6 +423,11 @@ async fn full_context_makes_room_for_what_a_question_needs_and_for_nothing_else(
     let unknown = build(Arc::clone(core), params("Is it fine in Lisbon?")).await.expect("builds");
     assert!(unknown.recalled.is_empty() && !unknown.transient, "{:?}", unknown.recalled);
 
+    // Older rounds have most of this question as well, and the prompt has the one that answers it.
+    let answered = "Which empty line does the parser drop in round 59?";
+    let answered = build(Arc::clone(core), params(answered)).await.expect("builds");
+    assert!(text_of(&answered).contains("In round 59") && !answered.transient);
+
     let built = build(Arc::clone(core), params(QUESTION)).await.expect("builds");
     assert!(built.transient && built.recalled[0].seq == Seq(3), "{:?}", built.recalled);
     assert!(built.context_tokens <= built.prompt_limit);
