@@ -119,7 +119,7 @@ pub(crate) fn for_each_sentence_of_line(line: &str, visit: &mut impl FnMut(&str)
     // Most lines are one sentence, which needs no rules.
     if !line.trim_end_matches(is_terminator).contains(is_terminator) {
         if !line.is_empty() {
-            visit(line);
+            visit_with_question(line, visit);
         }
         return;
     }
@@ -144,13 +144,51 @@ fn for_each_lower_sentence(piece: &str, visit: &mut impl FnMut(&str)) {
     for (at, _) in piece.match_indices(". ") {
         let (before, after) = (&piece[start..=at], piece[at + 1..].trim_start());
         if after.starts_with(char::is_lowercase) && ends_with_whole_word(before) {
-            visit(before.trim());
+            visit_with_question(before.trim(), visit);
             start = piece.len() - after.len();
         }
     }
     if start < piece.len() {
-        visit(piece[start..].trim());
+        visit_with_question(piece[start..].trim(), visit);
     }
+}
+
+/// Calls `visit` with a sentence, or with a statement and the question that a comma joins to it: `She is allergic to nuts, so
+/// should I label the cake?`
+fn visit_with_question(sentence: &str, visit: &mut impl FnMut(&str)) {
+    match question_start(sentence) {
+        Some(at) => {
+            visit(sentence[..at].trim_end_matches([',', ' ']));
+            visit(&sentence[at..]);
+        }
+        None => visit(sentence),
+    }
+}
+
+/// Returns where the question begins that a comma joins to a statement, if a sentence is both.
+fn question_start(sentence: &str) -> Option<usize> {
+    use WordClass::{Doubt, Filler, Interrogative, Question};
+    if !sentence.ends_with('?') || !sentence.contains(", ") {
+        return None;
+    }
+    // `I could come, should I?` asks about what it says.
+    let first_is = |text: &str, classes: &[WordClass]| {
+        let words = text.split(|char: char| !char.is_alphanumeric() && !"'’-".contains(char));
+        let is_filler = |word: &str| has_class(word, Filler) && !has_class(word, Question);
+        let lower = words.filter(|word| !word.is_empty()).map(str::to_lowercase);
+        let mut lower = lower.skip_while(|word| is_filler(word));
+        let first = lower.next().unwrap_or_default();
+        let n_more = lower.count();
+        n_more >= MIN_CLAUSE_WORDS - 1 && classes.iter().any(|class| has_class(&first, *class))
+    };
+    let n_words = |text: &str| text.split_whitespace().count();
+    // What stands between commas may begin like a question: `Edie, his sister, is allergic to nuts, so should I label it?`
+    let mut commas = sentence.rmatch_indices(", ").map(|(at, _)| at);
+    let at = commas.find(|at| first_is(&sentence[at + 2..], &[Question, Interrogative]))?;
+    let statement = &sentence[..at];
+    let is_statement = n_words(statement) >= MIN_CLAUSE_WORDS
+        && !first_is(statement, &[Question, Interrogative, Doubt]);
+    is_statement.then_some(at + 2)
 }
 
 /// Returns whether the word before the period of a piece is none that is shortened by it, and no number of an order.
@@ -238,6 +276,24 @@ mod tests {
                 "Mehr nicht.",
             ],
         );
+        check(
+            "Edie, his sister, is allergic to nuts, so should I label it? The db is 40 MB, is that big?",
+            &[
+                "Edie, his sister, is allergic to nuts",
+                "so should I label it?",
+                "The db is 40 MB",
+                "is that big?",
+            ],
+        );
+        for one in [
+            "If the port is 80, what do I open?",
+            "Where do they meet, is it in the hall?",
+            "I could come on Monday, should I?",
+            "We had rain, did the garden, went home.",
+            "We like the small one, right?",
+        ] {
+            check(one, &[one]);
+        }
         check("My shift starts at 7. Monday is off.", &["My shift starts at 7.", "Monday is off."]);
         check(
             "am 3. mai ist es so weit.. glaube ich",
