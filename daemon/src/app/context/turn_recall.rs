@@ -70,7 +70,7 @@ pub(super) enum RecallRoom {
 }
 
 /// What was found for a context.
-pub(super) struct Found {
+pub(super) struct FoundMessages {
     pub(super) delta: Delta,
     /// The tokens that the context has to leave free for it, if it does not.
     pub(super) spare_tokens: Option<u64>,
@@ -116,7 +116,7 @@ pub(super) fn recall_for(
     inputs: &Inputs,
     built: &Built,
     room: RecallRoom,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundMessages>> {
     let recall = TurnRecall { core, request, inputs, built };
     let question = recall.question()?;
     let need = question.as_deref().and_then(|question| recall.need(question));
@@ -129,9 +129,9 @@ pub(super) fn recall_for(
             let find = |most_tokens| recall.choose(&candidates, points_back, n_most, most_tokens);
             if let Some(tokens) = made_tokens.filter(|_| !candidates.best_is_shown()) {
                 let spare_tokens = Some(tokens + BLOCK_TOKENS);
-                return Ok(find(tokens)?.map(|delta| Found { delta, spare_tokens }));
+                return Ok(find(tokens)?.map(|delta| FoundMessages { delta, spare_tokens }));
             }
-            Ok(find(most_tokens)?.map(|delta| Found { delta, spare_tokens: None }))
+            Ok(find(most_tokens)?.map(|delta| FoundMessages { delta, spare_tokens: None }))
         }
     }
 }
