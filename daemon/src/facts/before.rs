@@ -113,6 +113,8 @@ pub(super) struct RequestsBefore {
     asks: bool,
     /// A paragraph before asks for something.
     follows_request: bool,
+    /// The message points at a text in it: `Shorten the given text.`
+    has_named: bool,
 }
 
 impl RequestsBefore {
@@ -126,10 +128,14 @@ impl RequestsBefore {
     }
 
     /// Returns the score that the sentence loses. What follows a request in a paragraph of its own is what to work on, unless
-    /// the user speaks.
+    /// the user speaks: in a text that the request points at, others may.
     pub(super) fn lost_score(&mut self, reading: &SentenceReading) -> f32 {
-        self.asks |= reading.is_request && !reading.classes.has(WordClass::Remember);
-        let is_material = self.follows_request && !reading.features.has(Feature::Speaker);
+        let asks_to_keep = reading.classes.has(WordClass::Remember);
+        let names_text = reading.classes.has(WordClass::Material) && !asks_to_keep;
+        self.has_named |= names_text;
+        self.asks |= (reading.is_request || names_text) && !asks_to_keep;
+        let is_own = reading.features.has(Feature::Speaker) && !self.has_named;
+        let is_material = names_text || self.follows_request && !is_own;
         if self.has_announced || is_material { PASTED_SCORE } else { 0.0 }
     }
 }

@@ -600,6 +600,15 @@ fn paragraph_behind_a_request_scores_less_unless_the_user_speaks() {
     assert_eq!(score("Remember this.\n\n", text), Some(alone));
     let own = "My relay port is 48213.";
     assert_eq!(score("Summarize this.\n\n", own), score("", own));
+    // In a text that the request points at, another one may speak.
+    let in_text = score("", own).map(|score| score - PASTED_SCORE);
+    for request in
+        ["Shorten the given text.", "Kürze die folgende Mail.", "この記事を要約してください。"]
+    {
+        assert_eq!(score(&format!("{request}\n\n"), own), in_text, "{request}");
+    }
+    assert_eq!(score("The given text is fine.\n\nThanks.\n\n", own), in_text);
+    assert_eq!(score("Remember the following port.\n\n", own), score("", own));
 }
 
 #[test]

@@ -80,6 +80,7 @@ pub(crate) enum WordClass {
     Courtesy,
     Back,
     Assent,
+    Material,
     Function,
     Denial,
     Number,
