@@ -84,7 +84,7 @@ enum RecallAction {
     Find {
         n_most: usize,
         most_tokens: u64,
-        /// The tokens that another head would leave, if that much more is worth one.
+        /// The tokens that another head would leave free, if too few are free now.
         made_tokens: Option<u64>,
     },
 }
