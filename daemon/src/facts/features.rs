@@ -86,7 +86,7 @@ const AGAINST_DEMAND: [Feature; 8] = [
 ];
 
 /// Marks around the words of others. An apostrophe is mostly none.
-const QUOTATION_MARKS: [(char, char); 6] =
+pub(super) const QUOTATION_MARKS: [(char, char); 6] =
     [('"', '"'), ('“', '”'), ('„', '“'), ('„', '”'), ('«', '»'), ('「', '」')];
 
 const _: () = assert!(Feature::ALL.len() <= u128::BITS as usize);

@@ -44,6 +44,8 @@ pub(super) const MIN_OWN_WEIGHT: f32 = 0.5;
 pub(super) const MAX_TEXT_CHARS: usize = 240;
 /// Fewest letters and digits of a word that can end a sentence before a small letter; a shorter one may be an abbreviation.
 pub(super) const MIN_LAST_WORD_CHARS: usize = 3;
+/// Bytes of the shortest quotation in lines of its own that is a text of others; a shorter one may be what to write or to say.
+pub(super) const MIN_QUOTATION_BYTES: usize = 160;
 /// Fewest words of a statement, and of a question that a comma joins to it; `isn't it?` only asks about the statement.
 pub(super) const MIN_CLAUSE_WORDS: usize = 3;
 /// Bytes of the longest sentence that is read; a longer one is data.

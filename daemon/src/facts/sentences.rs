@@ -1,7 +1,9 @@
-//! Splitting a message into sentences, in any language. Code and its comments, quoted lines and data are left out.
+//! Splitting a message into sentences, in any language. Code and its comments, quoted lines and paragraphs, and data are left
+//! out.
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::features::QUOTATION_MARKS;
 use super::numbers::*;
 use crate::languages::{GERMAN, WordClass, WordEntry, entries, has_class};
 
@@ -10,6 +12,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
     let mut line = String::new();
     let mut start = 0;
     let mut is_code = false;
+    let (mut quoted, mut searched_to) = (0..0, 0);
     let (head, tail) = ends(text);
     let stamped = head.lines().chain(tail.lines()).filter(|line| is_stamped(line));
     let has_log = stamped.take(MIN_LOG_LINES).count() == MIN_LOG_LINES;
@@ -17,7 +20,14 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
         let trimmed = raw.trim_start();
         let is_fence = trimmed.starts_with("```") || trimmed.starts_with("~~~");
         is_code ^= is_fence;
+        let at = raw.as_ptr().addr() - text.as_ptr().addr();
+        if at >= searched_to {
+            let (length, searched) = quotation_bytes(&text[at..]);
+            quoted = at..at + length;
+            searched_to = at + searched;
+        }
         let is_outside = is_code
+            || quoted.contains(&at)
             || is_fence
             || trimmed.is_empty()
             || is_listed(trimmed)
@@ -33,7 +43,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
         if !continues {
             for_each_sentence_of_line(&line, &mut |sentence| visit(start, sentence));
             line.clear();
-            start = raw.as_ptr().addr() - text.as_ptr().addr();
+            start = at;
         }
         if is_outside || part.len() > MAX_LINE_BYTES {
             continue;
@@ -44,6 +54,33 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
         line.push_str(part);
     }
     for_each_sentence_of_line(&line, &mut |sentence| visit(start, sentence));
+}
+
+/// Returns the length of the long quotation that a text begins with, 0 if it begins with none: from a mark at the beginning of
+/// a line to one at the end of a line. What people paste into a message often stands so. Returns also how far it was searched.
+fn quotation_bytes(text: &str) -> (usize, usize) {
+    let start = text.len() - text.trim_start_matches([' ', '\t']).len();
+    let Some((open, close)) =
+        QUOTATION_MARKS.into_iter().find(|(open, _)| text[start..].starts_with(*open))
+    else {
+        return (0, 0);
+    };
+    let is_mark = |char: char| char == open || char == close;
+    let first = text[start..].lines().next().unwrap_or_default();
+    let is_open = first.matches(is_mark).count() % 2 == 1;
+    // `"a" and "b"` are two quotations.
+    let is_whole = first.trim_end().ends_with(close) && first.matches(is_mark).count() == 2;
+    let mut end = 0;
+    for line in text.split_inclusive('\n') {
+        end += line.len();
+        if line.trim_end().ends_with(close) && (is_whole || is_open && line.len() < end) {
+            return (if end >= MIN_QUOTATION_BYTES { end } else { 0 }, end);
+        }
+        if !is_open || end > MAX_END_BYTES {
+            break;
+        }
+    }
+    (0, end)
 }
 
 /// Whether a line is one of a listing, in which the number of each line stands apart before it.
@@ -311,6 +348,24 @@ mod tests {
     }
 
     #[test]
+    fn long_quotation_in_lines_of_its_own_is_no_sentence() {
+        let pasted = "I keep 40 hens in Larkspur. ".repeat(8);
+        let check = |text: &str, expect: &[&str]| assert_eq!(sentences(text), expect, "{text}");
+        for (open, close) in [("\"", "\""), ("“", "”"), ("„", "“"), ("«", "»")] {
+            let text = format!("Shorten this, please.\n\n{open}{pasted}.{close}\n\nThanks.");
+            check(&text, &["Shorten this, please.", "Thanks."]);
+            let lines = pasted.replace(". ", ".\n");
+            check(&format!("Shorten it.\n  {open}{lines}{close}\nNow."), &["Shorten it.", "Now."]);
+        }
+        check("\"Start with the ticket.\"\nFine.", &["\"Start with the ticket.\"", "Fine."]);
+        // A quotation that does not end, and words in marks, are no pasted text.
+        let open = format!("\"{pasted}\nMy port is 48213.");
+        assert_eq!(sentences(&open).last().map(String::as_str), Some("My port is 48213."));
+        let named = format!("\"Fern\" is its name. {pasted}\nMy port is 48213, I call it \"fern\"");
+        assert_eq!(sentences(&named).len(), 10, "{named}");
+    }
+
+    #[test]
     fn lines_of_a_pasted_log_are_no_sentences() {
         for stamp in [
             "2026-11-0D 10:0D",
@@ -355,5 +410,7 @@ mod tests {
         assert_eq!((all[0].as_str(), all[all.len() - 1].as_str()), ("first fact", "last fact"));
         assert!(all.len() < 20_000);
         assert!(sentences(&"9".repeat(10_000_000)).is_empty(), "a line without end is data");
+        let quoted = sentences(&"\"a port\n".repeat(1_000_000));
+        assert!(quoted.len() > 1_000, "a quotation without end is searched once: {}", quoted.len());
     }
 }
