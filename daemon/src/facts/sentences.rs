@@ -21,7 +21,7 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
         let is_fence = trimmed.starts_with("```") || trimmed.starts_with("~~~");
         is_code ^= is_fence;
         let at = raw.as_ptr().addr() - text.as_ptr().addr();
-        if at >= searched_to {
+        if !is_code && at >= searched_to {
             let (length, searched) = quotation_bytes(&text[at..]);
             quoted = at..at + length;
             searched_to = at + searched;
@@ -357,6 +357,8 @@ mod tests {
             let lines = pasted.replace(". ", ".\n");
             check(&format!("Shorten it.\n  {open}{lines}{close}\nNow."), &["Shorten it.", "Now."]);
         }
+        let code = format!("```\n\"\"\"doc\n```\nMy port is 48213.\n{pasted}\n\"\"\"\n");
+        assert_eq!(sentences(&code)[0], "My port is 48213.");
         check("\"Start with the ticket.\"\nFine.", &["\"Start with the ticket.\"", "Fine."]);
         // A quotation that does not end, and words in marks, are no pasted text.
         let open = format!("\"{pasted}\nMy port is 48213.");

@@ -189,10 +189,13 @@ fn plan_with_recall(
     if let Some(spare_tokens) = found.as_ref().and_then(|found| found.spare_tokens) {
         let roomier = plan_with_spare(core, request, inputs, spare_tokens);
         // The message that is answered is worth more than what is recalled for it.
-        if let Some(roomier) = roomier.ok().filter(|built| built.result.cut.is_empty()) {
+        let roomier = roomier.ok().filter(|built| built.result.cut.is_empty());
+        found = roomier.and_then(|roomier| {
+            let found = find(&roomier, RecallRoom::Free)?;
             built = roomier;
-        }
-        found = find(&built, RecallRoom::Free);
+            Some(found)
+        });
+        found = found.or_else(|| find(&built, RecallRoom::Free));
     }
     let epoch = built.new_epoch.clone().map(Arc::new);
     let recalled = found.map(|found| Recalled { epoch, delta: Arc::new(found.delta) });
