@@ -609,6 +609,7 @@ fn paragraph_behind_a_request_scores_less_unless_the_user_speaks() {
     }
     assert_eq!(score("The given text is fine.\n\nThanks.\n\n", own), in_text);
     assert_eq!(score("Remember the following port.\n\n", own), score("", own));
+    assert_eq!(score("Shorten the article.\n\n", own), score("", own));
 }
 
 #[test]
