@@ -9,7 +9,7 @@ use rustc_hash::FxHasher;
 
 use super::counts::{Count, counts_of};
 use super::features::{Feature, FeatureSet, SentenceForm, SentencePlace};
-use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words};
+use super::lexicon::{ClassSet, Reading, denies, is_date, is_function_char, read_words, words_of};
 use super::numbers::*;
 use super::sentences::{for_each_sentence, one_line};
 use super::values::{FactValueKind, FoundValue, Orthography, values_of};
@@ -553,18 +553,6 @@ fn push_lower(rest: &mut String, text: &str) {
             char => rest.extend(char.to_lowercase()),
         }
     }
-}
-
-/// Whether a character is within a word; the signs of Indian scripts between letters are.
-fn is_word_char(char: char) -> bool {
-    char.is_ascii_alphanumeric()
-        || !char.is_ascii() && char.is_alphanumeric()
-        || matches!(char, '\'' | '-' | '\u{0900}'..='\u{0963}' | '\u{0966}'..='\u{0DFF}' | '\u{200C}' | '\u{200D}')
-}
-
-/// Returns the words of a text in lower case.
-fn words_of(rest: &str) -> Vec<&str> {
-    rest.split(|char| !is_word_char(char)).filter(|word| !word.is_empty()).collect()
 }
 
 /// Whether a sentence is German, by its function words.

@@ -33,6 +33,18 @@ pub(super) struct Reading {
     pub(super) languages: u32,
 }
 
+/// Returns the words of a lower-case text.
+pub(super) fn words_of(rest: &str) -> Vec<&str> {
+    rest.split(|char| !is_word_char(char)).filter(|word| !word.is_empty()).collect()
+}
+
+/// Whether a character is within a word; the signs of Indian scripts between letters are.
+fn is_word_char(char: char) -> bool {
+    char.is_ascii_alphanumeric()
+        || !char.is_ascii() && char.is_alphanumeric()
+        || matches!(char, '\'' | '-' | '\u{0900}'..='\u{0963}' | '\u{0966}'..='\u{0DFF}' | '\u{200C}' | '\u{200D}')
+}
+
 /// Looks the lower-case words of a sentence up. A word means only what it means in the sentence's own language.
 pub(super) fn read_words(words: &[&str], sentence: &str) -> Reading {
     let entries: Vec<&[WordEntry]> = words.iter().map(|word| entries(word)).collect();

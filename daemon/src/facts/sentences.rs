@@ -4,6 +4,7 @@
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::features::QUOTATION_MARKS;
+use super::lexicon::words_of;
 use super::numbers::*;
 use crate::languages::{GERMAN, WordClass, WordEntry, entries, has_class};
 
@@ -60,20 +61,21 @@ pub(super) fn for_each_sentence(text: &str, mut visit: impl FnMut(usize, &str)) 
 /// a line to one at the end of a line. What people paste into a message often stands so. Returns also how far it was searched.
 fn quotation_bytes(text: &str) -> (usize, usize) {
     let start = text.len() - text.trim_start_matches([' ', '\t']).len();
-    let Some((open, close)) =
-        QUOTATION_MARKS.into_iter().find(|(open, _)| text[start..].starts_with(*open))
-    else {
-        return (0, 0);
-    };
-    let is_mark = |char: char| char == open || char == close;
     let first = text[start..].lines().next().unwrap_or_default();
-    let is_open = first.matches(is_mark).count() % 2 == 1;
+    let Some(open) = first.chars().next() else { return (0, 0) };
+    // German and Polish begin with the same mark and end with others.
+    let closes = |char: char| QUOTATION_MARKS.contains(&(open, char));
+    if !QUOTATION_MARKS.iter().any(|(mark, _)| *mark == open) {
+        return (0, 0);
+    }
+    let n_marks = first.matches(|char| char == open || closes(char)).count();
+    let is_open = n_marks % 2 == 1;
     // `"a" and "b"` are two quotations.
-    let is_whole = first.trim_end().ends_with(close) && first.matches(is_mark).count() == 2;
+    let is_whole = n_marks == 2 && first.trim_end().ends_with(closes);
     let mut end = 0;
     for line in text.split_inclusive('\n') {
         end += line.len();
-        if line.trim_end().ends_with(close) && (is_whole || is_open && line.len() < end) {
+        if line.trim_end().ends_with(closes) && (is_whole || is_open && line.len() < end) {
             return (if end >= MIN_QUOTATION_BYTES { end } else { 0 }, end);
         }
         if !is_open || end > MAX_END_BYTES {
@@ -208,23 +210,20 @@ fn question_start(sentence: &str) -> Option<usize> {
     if !sentence.ends_with('?') || !sentence.contains(", ") {
         return None;
     }
-    // `I could come, should I?` asks about what it says.
-    let first_is = |text: &str, classes: &[WordClass]| {
-        let words = text.split(|char: char| !char.is_alphanumeric() && !"'’-".contains(char));
-        let is_filler = |word: &str| has_class(word, Filler) && !has_class(word, Question);
-        let lower = words.filter(|word| !word.is_empty()).map(str::to_lowercase);
-        let mut lower = lower.skip_while(|word| is_filler(word));
-        let first = lower.next().unwrap_or_default();
-        let n_more = lower.count();
-        n_more >= MIN_CLAUSE_WORDS - 1 && classes.iter().any(|class| has_class(&first, *class))
+    let is_filler = |word: &str| has_class(word, Filler) && !has_class(word, Question);
+    // `I could come, should I?` has too few words to be two sentences.
+    let begins = |text: &str, classes: &[WordClass]| {
+        let lower = text.to_lowercase();
+        let words = words_of(&lower);
+        let own = words.iter().position(|word| !is_filler(word)).map_or(&[][..], |at| &words[at..]);
+        own.len() >= MIN_CLAUSE_WORDS && classes.iter().any(|class| has_class(own[0], *class))
     };
-    let n_words = |text: &str| text.split_whitespace().count();
     // What stands between commas may begin like a question: `Edie, his sister, is allergic to nuts, so should I label it?`
     let mut commas = sentence.rmatch_indices(", ").map(|(at, _)| at);
-    let at = commas.find(|at| first_is(&sentence[at + 2..], &[Question, Interrogative]))?;
+    let at = commas.find(|at| begins(&sentence[at + 2..], &[Question, Interrogative]))?;
     let statement = &sentence[..at];
-    let is_statement = n_words(statement) >= MIN_CLAUSE_WORDS
-        && !first_is(statement, &[Question, Interrogative, Doubt]);
+    let is_statement = statement.split_whitespace().count() >= MIN_CLAUSE_WORDS
+        && !begins(statement, &[Question, Interrogative, Doubt]);
     is_statement.then_some(at + 2)
 }
 
@@ -351,7 +350,8 @@ mod tests {
     fn long_quotation_in_lines_of_its_own_is_no_sentence() {
         let pasted = "I keep 40 hens in Larkspur. ".repeat(8);
         let check = |text: &str, expect: &[&str]| assert_eq!(sentences(text), expect, "{text}");
-        for (open, close) in [("\"", "\""), ("“", "”"), ("„", "“"), ("«", "»")] {
+        for (open, close) in [("\"", "\""), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "»")]
+        {
             let text = format!("Shorten this, please.\n\n{open}{pasted}.{close}\n\nThanks.");
             check(&text, &["Shorten this, please.", "Thanks."]);
             let lines = pasted.replace(". ", ".\n");
