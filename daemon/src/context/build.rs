@@ -131,12 +131,13 @@ fn build_with(
 /// Returns the tokens that a planner aims at for a conversation that may have `available` tokens: they leave room for some
 /// turns as large as the newest ones of the path.
 ///
-pub(super) fn target_of(available: u64, input: &BuildInput<'_>) -> u64 {
+/// `pending`: the tokens of the pending message, which is the newest turn if there is one.
+pub(super) fn target_of(available: u64, input: &BuildInput<'_>, pending: u64) -> u64 {
     let part = |percent: &u64| available * percent / 100;
     if input.deep {
         return part(TARGET_PERCENTS.start());
     }
-    let next_turns = match pending_tokens(input) {
+    let next_turns = match pending {
         0 => newest_tokens(input.path, NEXT_TURNS),
         pending => pending + newest_tokens(input.path, NEXT_TURNS - 1),
     };
@@ -275,8 +276,10 @@ fn is_outgrown(
     }
     let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
     let available = front.budget.available();
-    let fitting =
-        if history <= regained(available) { history } else { target_of(available, input) };
+    let fitting = match history <= regained(available) {
+        true => history,
+        false => target_of(available, input, pending_tokens(input)),
+    };
     conversation.recorded_tokens * 2 < fitting
 }
 
@@ -337,6 +340,8 @@ struct Room<'r> {
     /// Tokens that the conversation may have.
     available: u64,
     prompt_limit: u64,
+    /// Tokens of the pending message.
+    pending: u64,
     /// The fewest tokens of older records beside the newest unit.
     others: u64,
     /// Tokens that the newest unit may have.
@@ -352,13 +357,14 @@ impl<'r> Room<'r> {
         };
         let others = start.map_or(0, |start| others_room(input.path, start, prompt_limit));
         let newest = available.saturating_sub(input.spare_tokens).saturating_sub(others);
-        Self { input, available, prompt_limit, others, newest }
+        let pending = pending_tokens(input);
+        Self { input, available, prompt_limit, pending, others, newest }
     }
 
     /// Returns the tokens that a head aims at, given those of its checkpoints and of the newest unit.
     fn aim(&self, checkpoints: u64, newest: u64) -> u64 {
         let left = self.available.saturating_sub(checkpoints);
-        let mut aim = checkpoints + target_of(left, self.input);
+        let mut aim = checkpoints + target_of(left, self.input, self.pending);
         if newest > 0 {
             let beside =
                 |tokens: u64, percent| (newest + tokens).min(self.available * percent / 100);
@@ -453,7 +459,7 @@ fn plan(
             notes_room /= 2;
             notes = Notes::fitted(checkpoints, &input.counter, notes_room);
         }
-        if !newest.is_whole(input.path) {
+        if input.pending.is_none() && !newest.is_whole(input.path) {
             let smaller = room.newest - room.newest * (n_tries as u64 + 1) / 64;
             newest = NewestUnit::plan(input, bodies, smaller)?;
         }
@@ -592,15 +598,16 @@ fn by_seq(item: &ShownItem) -> Option<(Seq, &ShownItem)> {
 
 /// Returns the tokens that a new head would aim at, with the checkpoints and the newest unit of a conversation.
 fn least_tokens(input: &BuildInput<'_>, front: &Front, conversation: &Conversation) -> u64 {
+    let room = Room::new(input, front);
     let newest = match (input.pending, newest_start(input.path)) {
-        (Some(_), _) => pending_tokens(input),
+        (Some(_), _) => room.pending,
         (None, start) => start.map_or(0, |start| conversation.tokens_since(input.path[start].seq)),
     };
-    Room::new(input, front).aim(conversation.checkpoint_tokens, newest)
+    room.aim(conversation.checkpoint_tokens, newest)
 }
 
 /// Returns the tokens of the pending message as a turn of its own.
-fn pending_tokens(input: &BuildInput<'_>) -> u64 {
+pub(super) fn pending_tokens(input: &BuildInput<'_>) -> u64 {
     input.pending.map_or(0, |text| u64::from(input.counter.count_user_text(text)))
 }
 

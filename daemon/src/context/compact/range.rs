@@ -10,7 +10,7 @@ use super::numbers::*;
 use super::request::{TranscriptBuilder, TranscriptPiece};
 use super::retention::IdentifierCounts;
 use crate::context::budget::trigger;
-use crate::context::build::{Built, Front, target_of, whole_newest_start};
+use crate::context::build::{Built, Front, pending_tokens, target_of, whole_newest_start};
 use crate::context::input::{BuildInput, ContextError};
 use crate::context::ledger::Ledger;
 use crate::context::numbers::*;
@@ -79,7 +79,7 @@ pub(crate) fn compaction_cut(
     let target_tokens = (limit * LEVEL_PERCENTS[usize::from(RECENT_LEVEL)] / 100)
         .min(u64::from(summary_max_tokens));
     let left = front.budget.available().saturating_sub(target_tokens);
-    let room = target_of(left, input) * RECENT_PERCENT / 100;
+    let room = target_of(left, input, pending_tokens(input)) * RECENT_PERCENT / 100;
     let room = room.min(u64::from(preserve_recent).max(left / 10));
     let units = split_units(&input.path[start..]);
     let cut = start + first_kept(&input.path[start..], &units, room);
