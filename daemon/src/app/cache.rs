@@ -210,6 +210,15 @@ pub(crate) struct RecentBuilds {
     reported_share: Option<f64>,
 }
 
+/// The messages that are brought back for a build.
+#[derive(Clone)]
+pub(crate) struct Recalled {
+    /// A new epoch, behind whose head they stand.
+    pub(crate) epoch: Option<Arc<Epoch>>,
+    /// The block that shows them.
+    pub(crate) delta: Arc<Delta>,
+}
+
 /// The inputs of a build, from which it can be repeated.
 #[derive(Clone)]
 pub(crate) struct BuildRecipe {
@@ -225,14 +234,6 @@ pub(crate) struct BuildRecipe {
     pub(crate) recalled: Option<Recalled>,
     /// The digests of its JSON that is being read in parts: as a build, and as an inspection.
     pub(crate) read_as: [Option<blake3::Hash>; 2],
-}
-
-/// The messages that are brought back for a build.
-#[derive(Clone)]
-pub(crate) struct Recalled {
-    /// A new epoch, behind whose head they stand.
-    pub(crate) epoch: Option<Arc<Epoch>>,
-    pub(crate) delta: Arc<Delta>,
 }
 
 impl BuildRecipe {

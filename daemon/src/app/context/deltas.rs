@@ -106,7 +106,7 @@ pub(super) struct SentDeltas {
 
 impl SentDeltas {
     /// Returns what the system message of an epoch sends, which `seq` opens.
-    pub(super) fn of_new_epoch(seq: Seq, epoch: &Epoch) -> Self {
+    pub(super) fn of_epoch(seq: Seq, epoch: &Epoch) -> Self {
         let entries = epoch.basis.as_ref().map(|basis| basis.entries.clone()).unwrap_or_default();
         Self { entries, recalled: Vec::new(), goal_until: Some(seq) }
     }
@@ -122,7 +122,7 @@ impl SentDeltas {
         let items = path.after(*seq).iter();
         let deltas: Vec<Seq> =
             items.filter(|item| item.kind == RecordKind::Delta).map(|item| item.seq).collect();
-        let mut sent = Self::of_new_epoch(*seq, epoch);
+        let mut sent = Self::of_epoch(*seq, epoch);
         for (at, body) in deltas.iter().zip(core.sessions.bodies(id, &deltas)?) {
             let Some(RecordBody::Delta(delta)) = body else { continue };
             sent.recalled.extend(delta.recalled.into_iter().map(|recalled| (*at, recalled)));

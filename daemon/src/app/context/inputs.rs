@@ -260,14 +260,18 @@ impl Inputs {
 
     /// Returns the epoch whose head a build shows, and the record that opens it.
     pub(super) fn shown_epoch(&self) -> Option<(Seq, &Epoch)> {
-        let planned = self.unrecorded.as_ref().and_then(|recalled| recalled.epoch.as_deref());
         let in_force = self.epoch.as_ref().map(|(seq, epoch)| (*seq, &**epoch));
-        planned.map(|epoch| (self.unrecorded_seqs().0, epoch)).or(in_force)
+        self.unrecorded_epoch().map(|epoch| (self.unrecorded_seqs().0, epoch)).or(in_force)
+    }
+
+    /// Returns the epoch that was planned before recalled messages and is not recorded.
+    fn unrecorded_epoch(&self) -> Option<&Epoch> {
+        self.unrecorded.as_ref()?.epoch.as_deref()
     }
 
     /// Returns these inputs with recalled messages behind the leaf, as if they and their epoch were recorded there.
     pub(super) fn with_recalled(mut self, recalled: Recalled) -> Self {
-        let (_, seq) = self.unrecorded_seqs();
+        let (epoch_seq, seq) = self.unrecorded_seqs();
         let delta = &recalled.delta;
         let tokens = self.counter.count_record(&RecordBody::Delta((**delta).clone()));
         let item = PathItem {
@@ -280,7 +284,7 @@ impl Inputs {
         };
         Arc::make_mut(&mut self.path).items.push(item);
         if let Some(epoch) = &recalled.epoch {
-            self.sent = SentDeltas::of_new_epoch(self.unrecorded_seqs().0, epoch);
+            self.sent = SentDeltas::of_epoch(epoch_seq, epoch);
         }
         self.sent.recalled.extend(delta.recalled.iter().map(|one| (seq, one.clone())));
         self.unrecorded = Some(recalled);
@@ -358,8 +362,7 @@ pub(super) fn plan_with_spare(
     let input = BuildInput { spare_tokens, ..own };
     let mut built = crate::context::build(&input, &inputs.contents(core))?;
     inputs.check_facts()?;
-    let planned = inputs.unrecorded.as_ref().and_then(|recalled| recalled.epoch.as_deref());
-    built.result.transient |= is_transient(request.compact, planned);
+    built.result.transient |= is_transient(request.compact, inputs.unrecorded_epoch());
     built.result.omitted.extend(omitted_additions(&built.additions, &inputs.path));
     Ok(built)
 }

@@ -27,10 +27,9 @@ struct BlockPiece {
 impl RecalledBlock {
     /// Returns the block with another message. `is_of_other`: whether it is of another conversation.
     pub(super) fn with(&self, message: &RecalledMessage, is_of_other: bool) -> Self {
-        let place = if is_of_other { ", another conversation" } else { "" };
         let piece = BlockPiece {
             at: message.at,
-            heading: format!("[{}{place}]", date_of(message)),
+            heading: format!("[{}]", origin_of(message, is_of_other)),
             text: said(message).replace('\n', "\n  "),
         };
         let mut pieces = self.0.clone();
@@ -38,6 +37,7 @@ impl RecalledBlock {
         Self(pieces)
     }
 
+    /// Returns the text of the block.
     pub(super) fn text(&self) -> String {
         let mut text = INTRODUCTION.to_owned();
         let mut heading = "";
@@ -58,13 +58,15 @@ pub(in crate::app) fn numbered_piece(message: &RecalledMessage, is_of_other: boo
         true => String::new(),
         false => format!("#{}, ", message.seq),
     };
-    let place = if is_of_other { ", another conversation" } else { "" };
     let border = if message.has_neighbor { '\n' } else { ' ' };
-    format!("[{number}{}{place}]{border}{}", date_of(message), said(message))
+    format!("[{number}{}]{border}{}", origin_of(message, is_of_other), said(message))
 }
 
-fn date_of(message: &RecalledMessage) -> String {
-    message.at.to_string().chars().take(DATE_CHARS).collect()
+/// Returns the date of a message, and whether it is of another conversation.
+fn origin_of(message: &RecalledMessage, is_of_other: bool) -> String {
+    let place = if is_of_other { ", another conversation" } else { "" };
+    let date = message.at.to_string();
+    format!("{}{place}", date.get(..DATE_CHARS).unwrap_or_default())
 }
 
 /// Returns the excerpt of a message behind its role. An excerpt with a neighbor names the roles itself.

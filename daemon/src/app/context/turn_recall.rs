@@ -56,23 +56,25 @@ struct RecallSituation {
     share_tokens: u64,
     /// The tokens of the prompt limit that are free.
     free_tokens: u64,
+    /// The room that recall may use.
     room: RecallRoom,
 }
 
 /// The room that recalled messages may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecallRoom {
-    /// What is free in the context.
+    /// The tokens that are free in the context.
     Free,
-    /// What another head could leave free, if less than half of their share is free and the context lacks the best message:
-    /// that head leaves something out.
+    /// The tokens that another head would leave free. They are used if less than half of the share is free and the context
+    /// lacks the best message, because that head leaves something out.
     MayBeMade,
 }
 
-/// What was found for a context.
+/// Messages that were found for a context.
 pub(super) struct FoundMessages {
+    /// The block that shows them.
     pub(super) delta: Delta,
-    /// The tokens that the context has to leave free for it, if it does not.
+    /// The tokens that another head has to leave free for the block; `None` if it uses free room.
     pub(super) spare_tokens: Option<u64>,
 }
 
@@ -156,20 +158,20 @@ struct ShownMessages {
 /// The messages that may answer a question, the best first.
 struct Candidates {
     page: RecalledPage,
-    /// What the context has already, if any message was found.
+    /// The messages that the context has already, if any message was found.
     shown: Option<ShownMessages>,
-    /// Whether the context has a record that is better than all of the page.
+    /// Set if the context has a message that is better than all of the page.
     has_better: bool,
 }
 
 impl Candidates {
-    /// Whether the prompt says a message in its facts, notes or quotes.
+    /// Returns whether the prompt says a message in its facts, notes or quotes.
     fn is_said(&self, message: &RecalledMessage) -> bool {
         let own = message.alone.as_ref().unwrap_or(&message.excerpt);
         self.shown.as_ref().is_some_and(|shown| says(&shown.text, own))
     }
 
-    /// Whether the context has the best message.
+    /// Returns whether the context has the best message.
     fn best_is_shown(&self) -> bool {
         self.has_better || self.page.messages.first().is_some_and(|best| self.is_said(best))
     }
@@ -360,11 +362,11 @@ impl TurnRecall<'_> {
                 }),
                 wants: &|session, seq| {
                     let shown = shown.get_or_init(|| self.shown());
-                    let is_shown =
-                        !shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq));
+                    let is_missing =
+                        shown.as_ref().is_ok_and(|shown| !self.has(shown, other(session), seq));
                     // The best one comes first.
-                    has_better.get_or_init(|| is_shown);
-                    !is_shown
+                    has_better.get_or_init(|| !is_missing);
+                    is_missing
                 },
             },
         )?;
